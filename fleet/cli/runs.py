@@ -41,7 +41,7 @@ def ps(**given: bool) -> int:
 def show_runs(report: Report, every: bool) -> None:
     rows = []
     everywhere = report.ok and settings_of().hosts is None and settings_of().exclude is None
-    if everywhere and all(run["state"] in ("done", "failed", "stopped") for run in report.data["runs"]):
+    if everywhere and all(run["state"] in ("done", "failed", "stopped", "unknown") for run in report.data["runs"]):
         click.get_current_context().meta[NONE_LIVE] = True
     for run in report.data["runs"]:
         nodes = run["nodes"].values()

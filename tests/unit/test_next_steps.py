@@ -47,7 +47,12 @@ def test_once_more_where_it_was_not_the_scripts_fault() -> None:
     assert steps(what="lease", rank=None) == steps(what="supervisor", rank=None) == [f"fleet launch --again {RUN}"]
 
 
-def test_the_stacks_of_a_run_that_stalled() -> None:
+def test_the_stacks_of_a_run_that_stalled(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    assert steps(what="stalled", rank=None) == [], "who looked on has none"
+    stacks = tmp_path / "runs" / RUN / "stacks.txt"
+    stacks.parent.mkdir(parents=True)
+    stacks.touch()
     assert steps(what="stalled", rank=None) == [f"cat runs/{RUN}/stacks.txt"]
 
 

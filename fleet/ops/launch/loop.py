@@ -50,7 +50,11 @@ class Run:
         # not a SimpleQueue: a signal handler that outlasts get()'s timeout makes that one wait for good
         self._heard: queue.Queue[Heard | None] = queue.Queue()
         self._undo = [latch.on_set(lambda: self._heard.put(None)) for latch in (runtime.cancel, runtime.detach)]
-        self._followers = {host.name: self._follower(host, waiting.get(host.name)) for host in record.hosts}
+        self.gang.unknown = record.unknown
+        for name in record.unknown:
+            self.gang.nodes[name].ended = True
+        known = [host for host in record.hosts if host.name not in record.unknown]
+        self._followers = {host.name: self._follower(host, waiting.get(host.name)) for host in known}
         self._elastic = None
         if isinstance(self.gang, ElasticGang):
             shared = self._followers, self.say, self._heard.put
@@ -116,7 +120,8 @@ class Run:
             undo()
         if self._elastic is not None:
             self._elastic.close()
-        self.incomplete += [host for host in self._stopping.clean_up() if host not in self.incomplete]
+        left = [*self._stopping.clean_up(), *sorted(self.record.unknown)]
+        self.incomplete += [host for host in left if host not in self.incomplete]
         return summarise(self.record, self.gang, self.logs, self.incomplete, self._seconds())
 
     @property

@@ -30,7 +30,8 @@ def next_steps(failure: dict[str, Any], run: RunRecord, said: Iterable[str]) -> 
     if failure["what"] == "link":
         return [_line(run, "attach", run.run_id)]
     if failure["what"] == "stalled":
-        return [shlex.join(["cat", str(run.logs / STACKS_FILE)])]
+        stacks = run.logs / STACKS_FILE  # who only looked on has none
+        return [shlex.join(["cat", str(stacks)])] if stacks.exists() else []
     if failure["what"] in NOT_THE_SCRIPT:
         steps.append(_line(run, "launch", "--again", run.run_id))
     elif failure["unfit"]:

@@ -19,7 +19,7 @@ class RunRecord:
     folder on this machine. owner: USER@HEAD of who started it, and when, in seconds since the epoch. attempt: how many
     starts of it came before; max_restarts: failures after which fleet starts it again; spares: hosts that stand by.
     stall_timeout: seconds of silence after which an attempt is over, None: never. least: of an elastic run, nodes that
-    must be left; 0: all must."""
+    must be left; 0: all must. unknown: hosts that have not answered who looks on."""
 
     run_id: str
     nodes: tuple[Node, ...]
@@ -38,6 +38,7 @@ class RunRecord:
     stall_timeout: float | None = None
     least: int = 0
     spares: int = 0
+    unknown: frozenset[str] = frozenset()
 
     @property
     def restartable(self) -> bool:
@@ -68,6 +69,7 @@ class RunRecord:
             "owner": self.owner,
             "started": self.started,
             "nnodes": len(self.nodes),
+            "hosts": {node.host.name: (node.first_rank, node.local_world_size) for node in self.nodes},
             "world_size": self.world_size,
             "master": self.master,
             "restarts": self.restarts,
@@ -84,6 +86,7 @@ class RunRecord:
         """For from_json() in another process of this machine."""
         return {
             **asdict(self),
+            "unknown": sorted(self.unknown),
             "logs": str(self.logs.absolute()),
             "nodes": [{**asdict(node), "host": host_as_json(node.host)} for node in self.nodes],
         }
@@ -91,7 +94,8 @@ class RunRecord:
     @classmethod
     def from_json(cls, stored: dict[str, Any]) -> RunRecord:
         nodes = tuple(Node(**{**node, "host": host_from_json(node["host"])}) for node in stored["nodes"])
-        return cls(**{**stored, "logs": Path(stored["logs"]), "nodes": nodes})
+        unknown = frozenset(stored.get("unknown", ()))
+        return cls(**{**stored, "logs": Path(stored["logs"]), "nodes": nodes, "unknown": unknown})
 
 
 def whoami() -> str:

@@ -7,11 +7,11 @@ from functools import cache
 from itertools import chain
 from typing import Any
 
-from fleet.errors import EXIT_HOST_FAILED, EXIT_INTERRUPTED, EXIT_OK, ConnectError, FleetError
+from fleet.errors import EXIT_CONNECT, EXIT_HOST_FAILED, EXIT_INTERRUPTED, EXIT_OK, ConnectError, FleetError
 from fleet.model import Node, Report, Result
 from fleet.ops.launch.failure import Evidence, blamed, evidence, laments, left_early, message, own_link
 from fleet.ops.launch.failure import hint as plain_hint
-from fleet.ops.launch.gang import Failure, Gang, NodeState, RankEnd
+from fleet.ops.launch.gang import Failure, Gang, RankEnd
 from fleet.ops.launch.logs import NodeLogs
 from fleet.ops.launch.next_steps import next_steps
 from fleet.ops.launch.record import RunRecord
@@ -39,7 +39,8 @@ def summarise(
 
     interrupted = gang.by_hand
     failure = None if interrupted else own_link(gang) or gang.first(collateral)
-    missing = {n.host.name: ranks for n in run.nodes if (ranks := gang.unaccounted(n.host.name, n.ranks))}
+    known = [node for node in run.nodes if node.host.name not in gang.unknown]
+    missing = {n.host.name: ranks for n in known if (ranks := gang.unaccounted(n.host.name, n.ranks))}
     if failure is None and not interrupted and missing and not run.restarts:
         host = next(iter(missing))
         failure = Failure(host, gang.nodes[host].node_rank, EXIT_HOST_FAILED, 0.0, missing[host][0], what="vanished")
@@ -49,9 +50,11 @@ def summarise(
         code = EXIT_INTERRUPTED
     elif failure is not None:
         code = failure.exit_code or EXIT_HOST_FAILED
+    elif gang.unknown:
+        code = EXIT_CONNECT
     elif set(incomplete) - gang.away or any(node.status.get("left") for node in gang.nodes.values()):
         code = EXIT_HOST_FAILED
-    results = tuple(_result(gang.nodes[host.name], run) for host in run.hosts)
+    results = tuple(_result(gang, host.name, run) for host in run.hosts)
     first = describe(failure, run, logs, gang, tail) if failure else None
     if code == EXIT_OK and not all(result.ok for result in results if result.host not in gang.away):
         code = EXIT_HOST_FAILED
@@ -70,6 +73,7 @@ def summarise(
             "next": next_steps(first, run, chain(*(_words(node, tail) for node in run.nodes))) if first else [],
             "tracebacks": _tracebacks(run, logs, tail) if code != EXIT_OK else [],
             "incomplete_logs": incomplete,
+            "unknown": sorted(gang.unknown),
         },
     )
 
@@ -147,14 +151,18 @@ def _tracebacks(run: RunRecord, logs: Mapping[str, NodeLogs], tail: Tail) -> lis
     return list(groups.values())
 
 
-def _result(node: NodeState, run: RunRecord) -> Result:
+def _result(gang: Gang, host: str, run: RunRecord) -> Result:
+    node = gang.nodes[host]
     ends = sorted(node.ranks.values(), key=lambda e: (e.rank, e.attempt))
     ranks = {e.rank: {"status": e.status, "signal": e.signal, "attempt": e.attempt} for e in ends}
     failed = [e.exit_code for e in sorted(ends, key=lambda e: e.time) if e.failed and not run.restarts]
     known = node.state in FINAL
     status = (failed or [node.engine_code])[0] if known else None
     error = node.why
-    if error is None and node.lost is not None:
+    if host in gang.unknown:
+        hint = f"when it answers: fleet attach {run.run_id}"
+        error = ConnectError("how the run ended there is not known: no answer", host=host, kind="unknown", hint=hint)
+    elif error is None and node.lost is not None:
         error = ConnectError("the host was lost", host=node.host, kind="lost")
     ok = error is None and node.state == "exited" and not status and not node.status.get("left")
     return Result(
@@ -164,7 +172,7 @@ def _result(node: NodeState, run: RunRecord) -> Result:
         error=error,
         data={
             "node_rank": node.node_rank,
-            "state": "lost" if node.lost is not None else node.state,
+            "state": "lost" if node.lost is not None else "unknown" if host in gang.unknown else node.state,
             "ranks": ranks,
             "reason": node.status.get("reason"),
             "left": node.status.get("left") or [],

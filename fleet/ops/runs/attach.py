@@ -14,6 +14,7 @@ from typing import Any
 
 from fleet.errors import ConnectError, FleetError, Interrupted, UsageError
 from fleet.events import Event, Notice
+from fleet.inventory.nodeset import fold
 from fleet.model import Report, Result
 from fleet.ops.launch.attempts import follow_run
 from fleet.ops.launch.course import pause_before
@@ -83,7 +84,7 @@ def _follow(plan: AttachPlan, runtime: Runtime, sessions: Sessions) -> Report:
             folder.begin(record.attempt)
             runtime.emit(_attached(found, record, folder.event("attached", **_told(found, record))))
             report = follow_run(record, folder, sessions.take_all(found.hosts), runtime)
-            if known is not None and known.data.get("first_failure"):
+            if known is not None and known.data.get("first_failure") and not known.data.get("unknown"):
                 report = replace(known, data={**known.data, "incomplete_logs": report.data["incomplete_logs"]})
                 folder.write_json("summary.json", report.as_json())
                 return report
@@ -125,7 +126,8 @@ def _told(found: FoundRun, record: RunRecord) -> dict[str, Any]:
 def _attached(found: FoundRun, record: RunRecord, event: dict[str, Any]) -> Notice:
     size = f"{counted(record.world_size, 'rank')} on {counted(len(record.nodes), 'node')}"
     which = f", attempt {record.attempt}" * (record.attempt > 0)
-    text = f"run {record.run_id}: {found.state}{which}, {size}, logs in {record.logs}"
+    unknown = f" ({fold(record.unknown)} unknown from here)" * bool(record.unknown)
+    text = f"run {record.run_id}: {found.state}{which}, {size}{unknown}, logs in {record.logs}"
     return Notice("info", text, data=event or {"event": "attached", "time": time.time(), **_told(found, record)})
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -13,6 +13,7 @@ from fleet.each import on_each
 from fleet.each import over as over_all
 from fleet.errors import ConnectError, UsageError
 from fleet.events import Notice
+from fleet.inventory.fields import NAME
 from fleet.inventory.nodeset import fold
 from fleet.model import Host, Inventory, Node, Result
 from fleet.ops.launch.gang import BY_HAND, end_of
@@ -33,12 +34,13 @@ ASK_SECONDS = 30.0
 @dataclass(frozen=True)
 class FoundRun:
     """A run as its nodes tell of it. parts: by this inventory's names, in node-rank order. replaced: hosts on which an
-    earlier attempt is still live."""
+    earlier attempt is still live. inventory: all hosts that were asked, by name."""
 
     run_id: str
     hosts: Mapping[str, Host]
     parts: Mapping[str, RunHere]
     replaced: tuple[Host, ...] = ()
+    inventory: Mapping[str, Host] = field(default_factory=dict)
 
     @property
     def about(self) -> About | None:
@@ -48,6 +50,24 @@ class FoundRun:
     def nnodes(self) -> int:
         """How many nodes it was started on; they need not all have answered."""
         return self.about["nnodes"] if self.about else len(self.parts)
+
+    @property
+    def unknown(self) -> tuple[Node, ...]:
+        """The nodes that it was started on and of which nothing is known here; of an elastic run none must be there."""
+        known = {part["node_rank"] for part in self.parts.values()}
+        about = self.about
+        rest = enumerate(about.get("hosts", {}).items() if about and not about.get("least") else ())
+        return tuple(
+            Node(self._host(name, node_rank), node_rank, ranks, first)
+            for node_rank, (name, (first, ranks)) in rest
+            if node_rank not in known
+        )
+
+    def _host(self, name: str, node_rank: int) -> Host:
+        """By the name that the head has for it which started the run."""
+        if name in self.parts or not NAME.fullmatch(name):
+            return Host(f"node{node_rank}", "")
+        return self.inventory.get(name) or Host(name, name)
 
     @property
     def started(self) -> float:
@@ -64,7 +84,8 @@ class FoundRun:
     @property
     def state(self) -> str:
         """ "running", "stopping", "restarting" (its head waits with the next attempt), "starting" (that begins, nowhere
-        yet), "lost" (nobody on a node cares for it any more), "done", "stopped" or "failed"."""
+        yet), "lost" (nobody on a node cares for it any more), "done", "stopped", "failed", or "unknown" (it ended well
+        where that is known)."""
         states = [part["status"].get("state") for part in self.parts.values()]
         if self.live:
             forgotten = any(not over(part) and not part["alive"] for part in self.parts.values())
@@ -77,7 +98,7 @@ class FoundRun:
             part["status"].get("state") != "exited" or part["status"].get("engine_status")
             for part in self.parts.values()
         )
-        return "failed" if failed else "done"
+        return "failed" if failed else "unknown" if self.unknown else "done"
 
     @property
     def withdrawn(self) -> bool:
@@ -91,9 +112,10 @@ class FoundRun:
             Node(self.hosts[name], each["node_rank"], len(each["ranks"]), min(each["ranks"], default=0))
             for name, each in self.parts.items()
         ]
+        unknown = self.unknown
         return RunRecord(
             self.run_id,
-            tuple(nodes),
+            tuple(sorted([*nodes, *unknown], key=lambda node: node.node_rank)),
             about["engine"] if about else "engine",
             about["script"] if about else "",
             about["master"] if about else "",
@@ -109,6 +131,7 @@ class FoundRun:
             about.get("stall_timeout") if about else None,
             about.get("least", 0) if about else 0,
             about.get("spares", 0) if about else 0,
+            frozenset(node.host.name for node in unknown),
         )
 
     def as_json(self) -> dict[str, Any]:
@@ -194,7 +217,7 @@ def find(
         current = [(name, part) for name, part in of.items() if attempt_of(part) == last]
         ordered = dict(sorted(current, key=lambda item: item[1]["node_rank"]))
         replaced = tuple(hosts[name] for name, part in of.items() if name not in ordered and not over(part))
-        runs.append(FoundRun(run_id, {name: hosts[name] for name in ordered}, ordered, replaced))
+        runs.append(FoundRun(run_id, {name: hosts[name] for name in ordered}, ordered, replaced, hosts))
     return sorted(runs, key=lambda run: (run.started, run.run_id), reverse=True), results
 
 

@@ -116,10 +116,12 @@ _About = TypedDict(
 
 
 class About(_About, total=False):
-    """attempt: how many starts of the whole gang came before this one; max_restarts: how many failures it may take.
+    """hosts: the name that its head has for each node -> its first rank and how many, in node-rank order. attempt: how
+    many starts of the whole gang came before this one; max_restarts: how many failures it may take.
     stall_timeout: seconds of silence after which it is over, None: never. least: of an elastic run, nodes that must be
     left. spares: how many lost nodes it may take."""
 
+    hosts: dict[str, tuple[Whole, Whole]]
     attempt: Whole
     max_restarts: Whole
     stall_timeout: float | None
