@@ -94,6 +94,8 @@ def show_summary(report: Report, view: LaunchView) -> None:
     end = report.data.get("end")
     by_whom = end["message"] if end and end["by"] == "stop" else "interrupted"
     state = "done" if report.ok else clean(by_whom) if interrupted else "failed"
+    if (unknown := report.data.get("unknown")) and not failure:
+        state = f"{state if interrupted else 'over where that is known'} ({fold(unknown)} unknown)"
     talk(
         f"run {report.data['run']} {state} after {report.data['seconds']:.1f} s, exit code {report.exit_code}; "
         f"logs of every rank: {report.data['logs']}/HOST/rank*.out|.err"

@@ -89,7 +89,7 @@ def test_a_supervisor_that_ends_the_run_is_waited_for(tmp_path: Path, monkeypatc
     last = run_folder.final_status("stopped", "asked", [])
     ender = threading.Timer(1.0, run_folder.write_final, (str(tmp_path), last))
     ender.start()
-    assert stop_program.ask(str(tmp_path), 0.0, "asked")
+    assert stop_program.ask(str(tmp_path), 0.0, "asked", None)
     ender.join()
 
 

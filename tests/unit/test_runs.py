@@ -307,6 +307,7 @@ def test_a_run_that_has_ended_is_not_stopped_for_one_that_a_silent_host_may_have
     word: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("HOME", str(tmp_path))
+    RunFolder.create(tmp_path, IDS[0]).event("version")
     silent = Result("n2", False, error=ConnectError("no answer", host="n2", hint="is it up?"))
     monkeypatch.setattr(stop, "find", lambda *_, **__: ([found(IDS[0], "exited")], (silent,)))
     runtime = Runtime(LocalTransport(), 1, lambda _: None)
@@ -832,6 +833,7 @@ def test_who_attaches_to_a_run_that_is_over_is_told_what_its_head_saw(
     folder.write_json(
         "summary.json", {**Report("launch", (Result("a", True), Result("b", False)), 122).as_json(), **END}
     )
+    folder.event("version")
     folder.release()
     before, said = (tmp_path / IDS[0] / "summary.json").read_text(), []
     runtime = Runtime(LocalTransport(), 1, said.append)
@@ -852,6 +854,7 @@ def test_who_attaches_as_a_run_begins_follows_all_of_its_nodes(tmp_path: Path, m
         run = FoundRun(IDS[0], {host.name: host for host in hosts}, parts)  # type: ignore[arg-type]
         return [run], tuple(Result(host.name, True) for host in hosts)
 
+    RunFolder.create(tmp_path, IDS[0]).event("version")
     answers = [known("a"), known("a"), known("a", "b")]
     monkeypatch.setattr(attach, "find", lambda *_, **__: answers.pop(0))
     monkeypatch.setattr(attach, "ASK_AGAIN_SECONDS", 0.0)

@@ -30,6 +30,7 @@ from fleet.node.run.run_folder import (
     attempt_folder,
     detach_run,
     disk_is_full,
+    fate,
     lease_of,
     owners,
     read_json,
@@ -38,7 +39,7 @@ from fleet.node.run.run_folder import (
     run_folder,
 )
 from fleet.protocol.frames import HEARTBEAT_SECONDS, OUTPUT
-from fleet.protocol.state import FINAL, LEASE, NODE_LOG, OVER, PID, SPEC, STATUS
+from fleet.protocol.state import FINAL, LEASE, NODE_LOG, OVER, SPEC, STATUS
 
 say: "Callable[[run.Followed], None]" = send_json
 CHUNK = 65536
@@ -159,9 +160,7 @@ class Follower:
             return
         from fleet.node.run.ending import LEFTOVER_GRACE, bury  # rarely needed, and long
 
-        cause, reason = "supervisor", "the supervisor was killed"
-        if not os.path.exists(os.path.join(self.folder, PID)):
-            cause, reason = "removed", "the run's folder there was removed"
+        cause, reason = fate(self.folder)
         self.status = bury(self.run, self.folder, LEFTOVER_GRACE, reason, cause=cause)
         self.seen[STATUS] = None
         if read_status(self.folder).get("state") not in FINAL:

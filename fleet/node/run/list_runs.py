@@ -9,7 +9,16 @@ import time
 
 from fleet.node.base.errors import answer
 from fleet.node.base.types import Any, run
-from fleet.node.run.run_folder import NODE, awaited, lease_of, read_json, runs_root, since_boot, standing
+from fleet.node.run.run_folder import (
+    NODE,
+    awaited,
+    fate,
+    final_status,
+    lease_of,
+    read_json,
+    runs_root,
+    standing,
+)
 from fleet.protocol.state import FINAL, SPEC, is_run_id
 
 LAST_BYTES, LAST_CHARACTERS = 4096, 200
@@ -78,9 +87,11 @@ def one(name: str, live: bool) -> "run.RunHere | None":
     next_one = awaited(folder) if status.get("state") in FINAL and not status.get("stopped") else None
     if next_one:
         status, alive = dict(status, state=next_one), True
-    here = alive or since_boot(folder)
-    if live and (status.get("state") in FINAL or not here):
-        return None  # it has ended, or the machine's own end was its
+    if live and status.get("state") in FINAL:
+        return None
+    cause, reason = fate(folder)
+    if not alive and cause == "reboot" and status.get("state") not in FINAL:
+        status = final_status("lost", reason, [], cause)
     return described(folder, spec, status, alive)
 
 

@@ -17,7 +17,7 @@ from fleet.protocol.state import ATTEMPT, FINAL, LEASE, NEXT, PID, RUNS, SPEC, S
 RANK_WRAPPER = b"fleet-rank\n"  # rank.py calls itself so
 # why a node ends a run: "engine" (it has ended), "asked" (by the head), and of its own: "lease" (nothing heard of the
 # head for so long), "frozen" (longer than the head waits), "signal" (sent to the supervisor), "supervisor" (killed),
-# "removed" (this folder)
+# "removed" (this folder), "reboot" (of this machine)
 TOLD = 20  # of the processes that would not die
 NODE = os.uname()[1].replace("/", "_")
 
@@ -180,6 +180,13 @@ def boot_id() -> str:
 def since_boot(folder: str) -> bool:
     """Whether anything of the run can be alive: it was started after this machine was."""
     return read_json(os.path.join(folder, PID)).get("boot") == boot_id()
+
+
+def fate(folder: str) -> "tuple[str, str]":
+    """(cause, reason): why nobody keeps a run that has no final status."""
+    if not os.path.exists(os.path.join(folder, PID)):
+        return "removed", "the run's folder there was removed"
+    return ("supervisor", "the supervisor was killed") if since_boot(folder) else ("reboot", "the node was restarted")
 
 
 def identity(pid: int) -> "dict[str, int | None]":

@@ -84,7 +84,8 @@ def stop(spec: "run.StopSpec") -> "tuple[list[int], str]":
         # it may have appeared meanwhile
         folder = run_folder(run)
         if folder is None:
-            return Ending(run, grace).finish(), "unknown"
+            ending = Ending(run, grace)  # where ~/.fleet was lost, its processes still have the run's mark
+            return ending.finish(), "running" if ending.told else "unknown"
         with suppress(FileNotFoundError):
             os.unlink(tombstone(run))
     if attempt is not None and attempt < attempt_of(read_json(os.path.join(folder, SPEC))):

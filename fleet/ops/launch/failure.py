@@ -148,6 +148,7 @@ def message(failure: Failure, run: RunRecord) -> str:
         "signal": f"{where} ended its ranks: somebody there told fleet's supervisor to stop, by a signal",
         "stalled": failure.why.message if failure.why else "no rank wrote anything any more",
         "supervisor": f"{where} ended its ranks: fleet's supervisor of this run was killed there",
+        "reboot": f"{where} was restarted, which ended its ranks",
         "removed": f"{where} ended its ranks: the run's folder there, ~/.fleet/runs/{run.run_id}, was removed",
     }
     return sentences[failure.what]
@@ -163,6 +164,7 @@ def hint(failure: Failure, run: RunRecord) -> str | None:
         "frozen": f"the host was suspended, or starved; 'fleet exec -w {host} -- dmesg' may say why",
         "signal": f"a shutdown, or a 'kill' by hand? 'fleet exec -w {host} -- last -x' may say",
         "removed": "a live run needs it; its logs until then are here, and folders of old runs go by themselves",
+        "reboot": f"a crash, or somebody's reboot: 'fleet exec -w {host} -- last -x' may say",
         "supervisor": f"out of memory, or 'pkill python' there? 'fleet exec -w {host} -- dmesg' may say",
     }
     if failure.why is not None and failure.why.kind in ("host-key", "stalled", "ended"):

@@ -34,6 +34,7 @@ OWN_CAUSES = {
     "signal": EXIT_HOST_FAILED,
     "supervisor": EXIT_HOST_FAILED,
     "removed": EXIT_HOST_FAILED,
+    "reboot": EXIT_CONNECT,
 }
 
 

@@ -13,7 +13,7 @@ from fleet.ops.launch.record import RunRecord
 from fleet.ops.launch.stalls import STACKS_FILE
 
 TAIL = 100
-NOT_THE_SCRIPT = ("lease", "signal", "supervisor", "removed")  # what ended it
+NOT_THE_SCRIPT = ("lease", "signal", "supervisor", "removed", "reboot")  # what ended it
 RUNS_DIR = Path("runs")  # where logs are unless --runs-dir says otherwise
 READERS = ("attach", "launch", "logs")  # verbs of next steps that have that option
 # a script that tells of its checkpoint

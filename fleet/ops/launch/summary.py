@@ -8,6 +8,7 @@ from itertools import chain
 from typing import Any
 
 from fleet.errors import EXIT_CONNECT, EXIT_HOST_FAILED, EXIT_INTERRUPTED, EXIT_OK, ConnectError, FleetError
+from fleet.inventory.nodeset import fold
 from fleet.model import Node, Report, Result
 from fleet.ops.launch.failure import Evidence, blamed, evidence, laments, left_early, message, own_link
 from fleet.ops.launch.failure import hint as plain_hint
@@ -79,11 +80,12 @@ def summarise(
 
 
 def _unfit(failure: Failure, gang: Gang, kernel: Evidence | None) -> str | None:
-    """The host that a next run should do without, as it is: it was lost, its hardware failed, its disk is full."""
+    """The hosts that a next run should do without, as they are: lost, with failed hardware or a full disk."""
     if kernel is not None and kernel.rule.broken:
         return kernel.host
-    lost = failure.what in ("node", "frozen") or gang.nodes[failure.host].status.get("disk_full")
-    return failure.host if lost else None
+    if failure.what in ("node", "frozen"):
+        return fold({failure.host, *(node.host for node in gang.nodes.values() if node.lost is not None)})
+    return failure.host if gang.nodes[failure.host].status.get("disk_full") else None
 
 
 def not_started(error: FleetError, run: RunRecord) -> Report:

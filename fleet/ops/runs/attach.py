@@ -26,7 +26,8 @@ from fleet.ops.launch.start import START_SECONDS, Sessions
 from fleet.ops.launch.summary import left_alone
 from fleet.ops.plans import Line, OnHosts
 from fleet.ops.runs.bring import POLL_SECONDS
-from fleet.ops.runs.find import FoundRun, chosen, find, missing
+from fleet.ops.runs.find import FoundRun, find, missing
+from fleet.ops.runs.here import chosen_here
 from fleet.ops.runs.logs import LogsPlan
 from fleet.ops.runs.reader import NewEvents, Reader
 from fleet.protocol.state import RESTARTING, STARTING
@@ -60,6 +61,11 @@ def run(plan: AttachPlan, runtime: Runtime) -> Report:
 
 def _follow(plan: AttachPlan, runtime: Runtime, sessions: Sessions) -> Report:
     found, asked = _known(plan, runtime, sessions)
+    if not found.parts:
+        silent = [result for result in asked if result.error is not None]
+        hint = f"fleet stop {found.run_id}, where its hosts are gone for good"
+        where = f": no answer from {fold(result.host for result in silent)}" if silent else ""
+        raise ConnectError(f"no host knows of run {found.run_id}{where}", hint=hint, kind="unknown")
     folder = RunFolder.open(plan.runs_dir, found.run_id)
     # how it ended, as who followed it saw: its nodes may know less, and not that it was interrupted between attempts
     known = None if found.live else report_of(folder)
@@ -102,7 +108,7 @@ def _known(plan: AttachPlan, runtime: Runtime, sessions: Sessions) -> tuple[Foun
     until = time.monotonic() + START_SECONDS
     while True:
         runs, asked = find(plan.inventory, runtime, live=False, sessions=sessions)
-        found = chosen(plan.word, runs, asked, plan.runs_dir)
+        found = chosen_here(plan.word, runs, asked, plan.runs_dir, plan.inventory)
         begins = found.live and time.time() - found.started < START_SECONDS and time.monotonic() < until
         elastic = found.about is not None and found.about.get("least", 0) > 0  # its nodes may come much later
         if len(found.parts) >= found.nnodes or not begins or elastic or not all(result.ok for result in asked):

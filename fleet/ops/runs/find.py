@@ -41,10 +41,11 @@ class FoundRun:
     parts: Mapping[str, RunHere]
     replaced: tuple[Host, ...] = ()
     inventory: Mapping[str, Host] = field(default_factory=dict)
+    kept: About | None = None  # here
 
     @property
     def about(self) -> About | None:
-        return next((part["about"] for part in self.parts.values() if part["about"]), None)
+        return next((part["about"] for part in self.parts.values() if part["about"]), self.kept)
 
     @property
     def nnodes(self) -> int:
@@ -107,7 +108,7 @@ class FoundRun:
 
     def record(self, runs_dir: Path) -> RunRecord:
         """To follow it from this machine."""
-        about, part = self.about, next(iter(self.parts.values()))
+        about, part = self.about, next(iter(self.parts.values()), None)
         nodes = [
             Node(self.hosts[name], each["node_rank"], len(each["ranks"]), min(each["ranks"], default=0))
             for name, each in self.parts.items()
@@ -121,12 +122,12 @@ class FoundRun:
             about["master"] if about else "",
             runs_dir / self.run_id,
             self.lease,
-            part["grace"],
-            max(1.0, part["node_timeout"]),
+            part["grace"] if part else RunRecord.grace,
+            max(1.0, part["node_timeout"] if part else RunRecord.node_timeout),
             bool(about and about["restarts"]),
             about["owner"] if about else "",
             self.started,
-            attempt_of(part),
+            attempt_of(part) if part else 0,
             about.get("max_restarts", 0) if about else 0,
             about.get("stall_timeout") if about else None,
             about.get("least", 0) if about else 0,

@@ -33,9 +33,10 @@ ASIDE = re.compile(rf"{ATTEMPT}[0-9]+")
 
 @dataclass(frozen=True)
 class LocalRun:
-    """state: "done", "failed", "stopped", "followed" (a process here writes to its folder), or "open": it has no
-    summary, and nobody here follows it. started: seconds since the epoch. size: bytes. exit_code: None while it has no
-    summary. broken: what is wrong with what tells of it, in words; None: nothing."""
+    """state: "done", "failed", "stopped", "unknown" (how it ended on some of its hosts), "followed" (a process here
+    writes to its folder), or "open": it has no summary, and nobody here follows it. started: seconds since the epoch.
+    size: bytes. exit_code: None while it has no summary. broken: what is wrong with what tells of it, in words; None:
+    nothing."""
 
     run: str
     state: str
@@ -186,6 +187,8 @@ def _read(path: Path) -> LocalRun:
         if code is None
         else "stopped"
         if code == EXIT_INTERRUPTED and not summary.get("first_failure")
+        else "unknown"
+        if summary.get("unknown") and not summary.get("first_failure")
         else "failed"
         if code
         else "done"

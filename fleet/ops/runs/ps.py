@@ -28,5 +28,6 @@ class PsPlan(OnHosts):
 def run(plan: PsPlan, runtime: Runtime) -> Report:
     """data["runs"]: newest first."""
     runs, results = find(plan.inventory, runtime, live=not plan.every)
+    runs = [run for run in runs if plan.every or run.live]
     bare = tuple(replace(result, data={}) for result in results)
     return Report("ps", bare, exit_code_of(bare), {"runs": [each.as_json() for each in runs]})

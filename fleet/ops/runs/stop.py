@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Iterator
 from contextlib import suppress
 from dataclasses import dataclass, replace
@@ -12,15 +13,19 @@ from fleet.each import on_each
 from fleet.errors import HostFailed, UsageError
 from fleet.events import Notice
 from fleet.model import Host, Report, Result, exit_code_of
+from fleet.ops.launch.attempts import conclude
 from fleet.ops.launch.folder import RunFolder
 from fleet.ops.launch.gang import stopped_by
 from fleet.ops.launch.janitor import patience, send_janitor
+from fleet.ops.launch.loop import Run
 from fleet.ops.launch.record import RunRecord, whoami
 from fleet.ops.launch.start import STOP_SECONDS
 from fleet.ops.plans import Line, OnHosts
-from fleet.ops.runs.find import chosen, find, over, unanswered
+from fleet.ops.runs.attach import take
+from fleet.ops.runs.find import FoundRun, find, over, unanswered
+from fleet.ops.runs.here import chosen_here
 from fleet.ops.runs.word import is_a_matter_of_time
-from fleet.protocol.messages.run import Stopped, StopSpec
+from fleet.protocol.messages.run import RunEnd, Stopped, StopSpec
 from fleet.rules.launch import UNDYING, undying
 from fleet.rules.units import seconds as duration
 from fleet.runtime import Runtime
@@ -56,14 +61,27 @@ def note(folder: RunFolder, reason: str, grace: float) -> None:
             folder.release()
 
 
+def end_here(found: FoundRun, plan: StopPlan, runtime: Runtime, end: RunEnd) -> None:
+    """Of a run that no node tells of: its summary, and the end of the process that waits for one."""
+    folder = take(found, plan.runs_dir)
+    try:
+        record = found.record(plan.runs_dir)
+        left = Run(record, folder, {}, runtime)
+        left.gang.stop(end, time.time())
+        conclude(left.follow(), record, [], folder, runtime)
+    finally:
+        folder.release()
+
+
 def run(plan: StopPlan, runtime: Runtime) -> Report:
     """Hosts that do not answer are tried again by a process that this one leaves behind; they are errors here."""
     runs, asked = find(plan.inventory, runtime, live=False)
-    found = chosen(plan.word, runs, asked, plan.runs_dir)
+    found = chosen_here(plan.word, runs, asked, plan.runs_dir, plan.inventory)
     silent = [result for result in asked if result.error is not None]
     if silent and not found.live and len(found.parts) >= found.nnodes and is_a_matter_of_time(plan.word, found.run_id):
         raise unanswered(f"{found.run_id} has ended, and no live run is known", silent)
-    grace = next(iter(found.parts.values()))["grace"] if plan.grace is None else plan.grace
+    own = next((part["grace"] for part in found.parts.values()), RunRecord.grace)
+    grace = own if plan.grace is None else plan.grace
     end = stopped_by(whoami())
     spec: StopSpec = {"run": found.run_id, "grace": grace, "reason": end["message"], "end": end}
 
@@ -77,11 +95,15 @@ def run(plan: StopPlan, runtime: Runtime) -> Report:
         error = HostFailed(left, host=host.name, kind="stubborn", hint=UNDYING) if left else None
         return Result(host.name, not error, 0 if not error else None, error=error, data=data)
 
-    hosts = (*found.hosts.values(), *found.replaced)
-    stopped = on_each(hosts, replace(runtime, fanout=len(hosts)), stop, what="stopping")
+    answered = {result.host for result in asked if result.ok}
+    lost = [node.host for node in found.unknown if node.host.name in answered]  # the run's folder, not its processes
+    hosts = (*found.hosts.values(), *found.replaced, *lost)
+    stopped = on_each(hosts, replace(runtime, fanout=max(1, len(hosts))), stop, what="stopping")
     unknown = [result for result in asked if not result.ok] if len(found.parts) < found.nnodes else []
     left = [result.host for result in (*stopped, *unknown) if result.error is not None and not result.data]
     data: dict[str, Any] = {"run": found.run_id, "janitor": None}
+    if not found.parts:
+        end_here(found, plan, runtime, end)
     if not found.live and found.state != "done" and found.record(plan.runs_dir).restartable:
         data["restartable"] = True  # until now
     if left:
