@@ -81,7 +81,7 @@ def test_a_run_is_left_found_taken_up_left_again_and_stopped(launch: Launch, rea
     other.mkdir()
     shown = ready.fleet("-i", "lab", "logs", run, "--rank", "5", "--tail", "3", cwd=other, check=True).stdout
     assert shown.splitlines()[-1].startswith("tick ") and len(shown.splitlines()) == 3, shown
-    stopped = ready.fleet("-i", "lab", "stop", "s", cwd=other, check=True)
+    stopped = ready.fleet("-i", "lab", "stop", run, cwd=other, check=True)
     assert "lab[01-04]: stopped" in stopped.stdout.replace(ready.instance, "lab"), stopped.stdout
     until(lambda: (folder_of(tmp_path) / "summary.json").exists())
     ended = summary(tmp_path)

@@ -1,5 +1,5 @@
-"""Which run is meant by a verb that ends or follows one: of those that have a folder here, though no node may know of it
-any more. Another one is named by its whole id."""
+"""Which run is meant by a verb that ends or follows one: of those that have a folder here, though no node may know of
+it any more. Another one is named by its whole id."""
 
 from __future__ import annotations
 
