@@ -62,7 +62,8 @@ def test_a_left_run_is_started_again_and_attach_sees_all_of_it(ready: VirtualLab
     assert launched.returncode == 0, launched.stderr
     other = tmp_path / "another head"
     other.mkdir()
-    elsewhere = ready.popen(*words, "attach", cwd=other)
+    (run,) = tmp_path.glob("runs/*-*")
+    elsewhere = ready.popen(*words, "attach", run.name, cwd=other)
     said = ready.fleet(*words, "attach", cwd=tmp_path, timeout=300)
     assert said.returncode == 0 and "Traceback" not in said.stderr, said.stderr
     out, err = (text.decode() for text in elsewhere.communicate(timeout=300))
@@ -73,7 +74,6 @@ def test_a_left_run_is_started_again_and_attach_sees_all_of_it(ready: VirtualLab
     lines = begun(tmp_path)
     assert [[line.split()[1] for line in of] for of in lines] == [["0"] * 2, ["1"] * 2, ["2"] * 2]
     assert len({line.split()[3] for of in lines for line in of}) == 3, "each attempt meets at a port of its own"
-    (run,) = tmp_path.glob("runs/*-*")
     shown = ready.fleet(*words, "logs", "latest", "--since", "1h", cwd=tmp_path)
     assert shown.returncode == 0 and "dies of attempt" not in shown.stdout + shown.stderr, shown.stderr
     for place in ("", "attempt0/", "attempt1/"):
@@ -141,12 +141,13 @@ def test_a_run_in_its_pause_is_known_and_stopped_at_once(ready: VirtualLab, tmp_
     try:
         until(lambda: states() == ["restarting"])
         with (other / "said").open("wb") as said:
-            attached = ready.popen(*words, "attach", cwd=other, stderr=said)
+            (run,) = tmp_path.glob("runs/*-*")
+            attached = ready.popen(*words, "attach", run.name, cwd=other, stderr=said)
         until(lambda: "that is waited for" in (other / "said").read_text())
         assert ready.fleet(*words, "stop", "latest", cwd=other).returncode == 0
         attached.communicate(timeout=300)
         assert attached.returncode == 130, (other / "said").read_text()
-        assert summary(other)["stopped"].startswith("interrupted: stopped by ")
+        assert summary(other)["end"]["by"] == "stop" and summary(other)["stopped"].startswith("stopped by ")
     finally:
         try:
             err = process.communicate(timeout=300)[1].decode()

@@ -142,7 +142,8 @@ def _tell(
 def _not_again(error: FleetError, report: Report, folder: RunFolder, runtime: Runtime) -> Report:
     """The report of the attempt that was the last, for no other could begin."""
     if isinstance(error, Interrupted):
-        data = {**report.data, "stopped": error.message, "first_failure": None, "next": [], "tracebacks": []}
+        end = run_end("stop" if error.kind == "stop" else "interrupt", error.message, EXIT_INTERRUPTED)
+        data = {**report.data, "stopped": error.message, "end": end, "first_failure": None, "next": [], "tracebacks": []}
         return replace(report, exit_code=EXIT_INTERRUPTED, data=data)
     said = f"no restart: {error}"
     runtime.emit(folder.notice("error", said, "no-restart", error.host, error.hint))
@@ -258,7 +259,7 @@ def check(plan: Plan, last: RunRecord, sessions: Sessions, until: float, waiting
 
     answers, errors = sessions.each(plan.hosts, ask, "pause", hurry)
     if any(answer["forbidden"] for answer in answers.values()):
-        raise Interrupted(STOPPED_MEANWHILE)
+        raise Interrupted(STOPPED_MEANWHILE, kind="stop")
     if runtime.cancel.is_set():
         stop_all(plan, sessions, 0.0, run_end("interrupt", BETWEEN, EXIT_INTERRUPTED, who=whoami()), for_good=True)
         raise Interrupted(BETWEEN)
