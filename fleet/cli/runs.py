@@ -74,9 +74,10 @@ def show_runs(report: Report, every: bool) -> None:
 @RUNS_DIR
 @common_options
 def stop(run: str, grace: float | None, runs_dir: Path) -> int:
-    """End a run on all its nodes, whoever started it. RUN is an id, a unique prefix, a name, or 'latest'.
+    """End a run on all its nodes, whoever started it. RUN is an id, a unique prefix, a name, or 'latest' of this
+    folder's runs; of others a whole id.
 
-    Hosts that do not answer now are tried again in the background.
+    Hosts that do not answer now are tried again in the background; no node need know of it.
     """
     return perform(lambda fleet: fleet.plan.stop(run, grace=grace, runs_dir=runs_dir), show_stopped)
 
@@ -97,7 +98,8 @@ def show_stopped(report: Report) -> None:
 @common_options
 def attach(run: str, ranks: Scrolling, runs_dir: Path) -> int:
     """Follow a run that was detached, that lost its head, or that another head started. Its logs are fetched from where
-    they end here; Ctrl-C leaves it to itself again. RUN is an id, a unique prefix, a name, or 'latest'.
+    they end here; Ctrl-C leaves it to itself again. RUN is an id, a unique prefix, a name, or 'latest' of this
+    folder's runs; of others a whole id.
 
     Exit: as launch.
     """
