@@ -145,7 +145,7 @@ def stop_one_of_two(ground: Ground) -> Seen:
     other.mkdir()
     process = ground.launch("--name", "stops", "./ranks.py", "sleep", cwd=other)
     going = ground.launch("--share", "--name", "stays", *COUNT, "1000")
-    stop = ground.fleet("-i", "lab", "stop", "stops")
+    stop = ground.fleet("-i", "lab", "stop", "--runs-dir", str(other / "runs"), "stops")
     stopped = wait(process)
     seen = ended(ground, wait(going))
     return Seen(

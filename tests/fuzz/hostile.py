@@ -36,6 +36,7 @@ from fleet.ops.init import ask
 from fleet.ops.launch import course, janitor, loop
 from fleet.ops.launch import follow as following
 from fleet.protocol.frames import PREAMBLE
+from fleet.protocol.state import is_run_id
 from fleet.transport import program
 from fleet.transport.base import Cancel, Silence
 from fleet.transport.frames import HEADER, Frame
@@ -416,10 +417,10 @@ VERBS = {
     "kill-port": Verb(["kill-port", "-y", "--grace", "1", "1"], OWN),
     "launch": Verb([*LAUNCH, "./job"], rf"{OWN}|{RUNS}", [], "plain.yaml", 8, True),
     "ps": Verb(["ps", "--all"], OWN, [[*LAUNCH, "./job"]], "plain.yaml"),
-    "attach": Verb(["attach", "latest"], rf"{OWN}|{RUNS}", [[*LAUNCH, "./job"], FORGET], "plain.yaml", 3, True),
+    "attach": Verb(["attach", "{run}"], rf"{OWN}|{RUNS}", [[*LAUNCH, "./job"], FORGET], "plain.yaml", 3, True),
     "logs": Verb(["logs", "latest"], rf"{OWN}|{RUNS}", [[*LAUNCH, "./job"], FORGET], "plain.yaml", 3),
     "live": Verb(["attach", "latest"], rf"{OWN}|{RUNS}", [[*LAUNCH, "--detach", "./short"]], "plain.yaml", 2, True),
-    "stop": Verb(["stop", "latest"], rf"{OWN}|{RUNS}", [[*LAUNCH, "--detach", "./long"], FORGET], "plain.yaml", 3),
+    "stop": Verb(["stop", "{run}"], rf"{OWN}|{RUNS}", [[*LAUNCH, "--detach", "./long"], FORGET], "plain.yaml", 3),
     "stacks": Verb(["stacks", "latest"], rf"{OWN}|{RUNS}", [[*LAUNCH, "--detach", "./long"]], "plain.yaml", 2),
     "build": Verb(["build", "./ext", "--cpu", "--on", "gpu1"], rf"{OWN}|work/builds(/.*)?", weight=1),
 }
@@ -569,7 +570,7 @@ def in_a_fork(work: Callable[[], dict[str, Any]], seconds: float) -> Ended:
 def _commands(ground: Ground, verb: Verb, lie: Lie | None, json_: bool) -> dict[str, Any]:
     work = ground.base / "head/work"
     os.chdir(work)
-    frames: list[tuple[int, int, str]] = []
+    frames, run = list[tuple[int, int, str]](), ""
     null = os.open(os.devnull, os.O_RDONLY)
     os.dup2(null, 0)
     environ = {"HOME": str(ground.base / "head/home"), MARK: str(ground.base)}
@@ -579,6 +580,7 @@ def _commands(ground: Ground, verb: Verb, lie: Lie | None, json_: bool) -> dict[
     with mock.patch.dict(os.environ, environ):
         for argv in verb.before:
             if argv == FORGET:
+                run = next(path.name for path in (work / "runs").iterdir() if is_run_id(path.name))
                 shutil.rmtree(work / "runs")
                 continue
             honest = LyingTransport(ground.base, None, lambda *_: None)
@@ -601,7 +603,8 @@ def _commands(ground: Ground, verb: Verb, lie: Lie | None, json_: bool) -> dict[
         for thing, name, value in patches:
             setattr(thing, name, value)
         before = ground.seen()
-        argv = ["-i", verb.inventory, *["--json"] * json_, *ground.words(verb.argv)]
+        words = [word.replace("{run}", run) for word in ground.words(verb.argv)]
+        argv = ["-i", verb.inventory, *["--json"] * json_, *words]
         done = command_line(argv, transport)
         after = ground.seen()
     latest = "work/runs/latest"  # fleet's link to a run's folder, where there is one

@@ -143,7 +143,7 @@ def _not_again(error: FleetError, report: Report, folder: RunFolder, runtime: Ru
     """The report of the attempt that was the last, for no other could begin."""
     if isinstance(error, Interrupted):
         end = run_end("stop" if error.kind == "stop" else "interrupt", error.message, EXIT_INTERRUPTED)
-        mended = {"stopped": error.message, "end": end, "first_failure": None, "next": [], "tracebacks": []}
+        mended: dict[str, Any] = {"stopped": error.message, "end": end, "first_failure": None, "next": [], "tracebacks": []}
         data = {**report.data, **mended}
         return replace(report, exit_code=EXIT_INTERRUPTED, data=data)
     said = f"no restart: {error}"
