@@ -380,8 +380,12 @@ class World:
         for other_place, theirs in self.records.items():
             for path in theirs if other_place != where else ():
                 full = os.path.relpath(os.path.join(self.place(other_place), path), self.place(where))
-                put = {each is not None and each.by != "own" for each in theirs[path]}
-                if put != {False}:  # what it left to the node it did not put there
+                here = before.get(full)
+                put = {
+                    each is not None and each.by != "own" and here is not None and each.version == here.version
+                    for each in theirs[path]
+                }
+                if put != {False}:  # what is there by it
                     claimed[full] = claimed.get(full, False) or put == {True}
         table = Table(listed, named, before, records, options, claimed)
         return before, table.alternatives(), options
