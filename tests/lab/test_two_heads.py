@@ -97,6 +97,25 @@ def test_a_node_that_does_not_answer_is_unknown_until_it_does(
     until(lambda: (folder_of(tmp_path) / "summary.json").exists())
 
 
+def test_who_looks_on_changes_nothing_by_leaving(
+    background: Background,  # noqa: F811
+    ready: VirtualLab,  # noqa: F811
+    tmp_path: Path,
+    other: Path,
+) -> None:
+    """The head that leads the run dies after that: the nodes end it when its lease is over."""
+    leader = background("--grace", "1", "--lease", "8", "./s.py", "ticks", "-1", count=8)
+    run = folder_of(tmp_path).name
+    looker = ready.popen("-i", "lab", "attach", run, cwd=other)
+    until(lambda: [*other.glob("runs/*/*/rank*.out")])
+    os.kill(looker.pid, signal.SIGINT)
+    said = looker.communicate(timeout=300)[1].decode()
+    assert looker.returncode == 0 and f"run {run} goes on as before" in said, said
+    assert mine(ready, tmp_path)["lease"] == 8.0
+    leader.kill()
+    until(lambda: not left_on(ready, tmp_path), 60)
+
+
 def test_a_word_means_a_run_of_this_folder(launch: Launch, ready: VirtualLab, tmp_path: Path, other: Path) -> None:  # noqa: F811
     assert launch("--detach", "./s.py", "ticks", "-1").returncode == 0
     run = folder_of(tmp_path).name

@@ -61,6 +61,8 @@ def follow_run(
             began = time.monotonic()
             run = run or Run(record, folder, waiting, runtime, course.plan if course else None)
             report = run.follow()
+            if report.data.get("detached") and not run.leads:
+                return report
             if report.data.get("detached"):
                 course = course and replace(course, plan=run.plan or course.plan)
                 return _leave(record, folder, runtime, course)
@@ -143,7 +145,13 @@ def _not_again(error: FleetError, report: Report, folder: RunFolder, runtime: Ru
     """The report of the attempt that was the last, for no other could begin."""
     if isinstance(error, Interrupted):
         end = run_end("stop" if error.kind == "stop" else "interrupt", error.message, EXIT_INTERRUPTED)
-        mended: dict[str, Any] = {"stopped": error.message, "end": end, "first_failure": None, "next": [], "tracebacks": []}
+        mended: dict[str, Any] = {
+            "stopped": error.message,
+            "end": end,
+            "first_failure": None,
+            "next": [],
+            "tracebacks": [],
+        }
         data = {**report.data, **mended}
         return replace(report, exit_code=EXIT_INTERRUPTED, data=data)
     said = f"no restart: {error}"

@@ -168,7 +168,7 @@ class Gang:
         self.restarts = restarts
         self.away: set[str] = set()  # nodes that the run goes on without
         self.absent: set[str] = set()  # of those, who has not been there yet
-        self.unknown: frozenset[str] = frozenset()  # nodes that have not answered, which is no reason to end anything
+        self.unknown: set[str] = set()  # nodes that have not answered, which is no reason to end anything
         self.link_is_whole = False  # this machine's own, though all nodes be lost: other hosts answer
         self.needed = ""  # why it does not go on without one
         self.stopped_at: float | None = None

@@ -31,6 +31,7 @@ BOTH = {
     "room": "there is room again",
     "alone": "all nodes are silent at once, and are waited for",
     "lost": "a node is given up: `kind` of the error",
+    "unknown": "a node is silent, and who only looks on ends nothing for that: `kind` of the error",
     "away": "an elastic run goes on without a node: `left`, how many there are now",
     "back": "that node takes part again: `attempt` of its part of the run",
     "stop": "all nodes are being stopped: `reason`, `grace`",

@@ -16,6 +16,7 @@ from fleet.ops.launch.folder import RunFolder
 from fleet.ops.launch.follow import REMARKS, Follower, Heard
 from fleet.ops.launch.gang import Failure, RankEnd, run_end
 from fleet.ops.launch.logs import NodeLogs
+from fleet.ops.launch.origin import RUN
 from fleet.ops.launch.plan import Plan
 from fleet.ops.launch.record import RunRecord
 from fleet.ops.launch.stalls import Stalls
@@ -45,12 +46,13 @@ class Run:
     ) -> None:
         self.record, self.folder, self.runtime = record, folder, runtime
         self.gang, self._plan = gang_of(record), plan
+        self.leads = plan is not None or (folder.path / RUN).exists()  # who only looks on takes nothing from the run
         self.logs: dict[str, NodeLogs] = {host.name: folder.node(host.name) for host in record.hosts}
         self.incomplete: list[str] = []
         # not a SimpleQueue: a signal handler that outlasts get()'s timeout makes that one wait for good
         self._heard: queue.Queue[Heard | None] = queue.Queue()
         self._undo = [latch.on_set(lambda: self._heard.put(None)) for latch in (runtime.cancel, runtime.detach)]
-        self.gang.unknown = record.unknown
+        self.gang.unknown = set(record.unknown)
         for name in record.unknown:
             self.gang.nodes[name].ended = True
         known = [host for host in record.hosts if host.name not in record.unknown]
@@ -70,7 +72,7 @@ class Run:
         self._advised: set[Advice] = set()
         self._stalls = Stalls(record, self.gang, folder, runtime.transport, self.say, self._end_stalled)
         spares = plan.spares if plan is not None else ()
-        self._stopping = Stopping(record, self.gang, self._followers, runtime, self.say, spares)
+        self._stopping = Stopping(record, self.gang, self._followers, runtime, self.say, spares, self.leads)
         self._began = time.time()
 
     def _follower(self, host: Host, waiting: Program | None) -> Follower:
@@ -120,7 +122,7 @@ class Run:
             undo()
         if self._elastic is not None:
             self._elastic.close()
-        left = [*self._stopping.clean_up(), *sorted(self.record.unknown)]
+        left = [*self._stopping.clean_up(), *sorted(self.gang.unknown)]
         self.incomplete += [host for host in left if host not in self.incomplete]
         return summarise(self.record, self.gang, self.logs, self.incomplete, self._seconds())
 
@@ -137,11 +139,11 @@ class Run:
         return max(0.0, (last if was_over else time.time()) - (self.record.started or self._began))
 
     def _leave(self) -> Report:
-        """Let it go on without this process."""
-        for follower in self._followers.values():
+        """Let it go on without this process, and without any where it was led by this one."""
+        for follower in self._followers.values() if self.leads else ():
             follower.detach()
         self.close()
-        return left_alone(self.record)
+        return left_alone(self.record, self.leads)
 
     def close(self) -> None:
         """No thread of it writes any more."""

@@ -36,7 +36,8 @@ def of_host(host: str, text: str) -> Reason:
 
 
 class Stopping:
-    """Of one attempt. followers: by host; an elastic run replaces some. say: as Run.say. spares: who stands by."""
+    """Of one attempt. followers: by host; an elastic run replaces some. say: as Run.say. spares: who stands by. leads:
+    whether a node that this machine does not hear is lost, or only unknown here."""
 
     def __init__(
         self,
@@ -46,8 +47,9 @@ class Stopping:
         runtime: Runtime,
         say: Callable[..., None],
         spares: Sequence[Host] = (),
+        leads: bool = True,
     ) -> None:
-        self.record, self.gang, self.runtime, self.say = record, gang, runtime, say
+        self.record, self.gang, self.runtime, self.say, self.leads = record, gang, runtime, say, leads
         self._followers, self._spares = followers, spares
         self._patience = 0.0
         self._stop_by: dict[str, float] = {}  # by host, once they have been told to
@@ -68,6 +70,12 @@ class Stopping:
     def lose(self, host: str, when: float, error: FleetError) -> None:
         """Give a node up. when: it was last heard of, in seconds since the epoch."""
         self._followers[host].give_up()
+        if not self.leads:
+            self.gang.unknown.add(host)
+            self.gang.nodes[host].ended = True
+            said = of_host(host, f" is unknown from here: {error.message}")
+            self.say("warning", said, "unknown", host, hint=error.hint, kind=error.kind)
+            return
         reason = self.gang.node_lost(host, when, error)
         self.say("error", of_host(host, f" is lost: {error.message}"), "lost", host, hint=error.hint, kind=error.kind)
         self.stop_if(reason)

@@ -106,9 +106,9 @@ def not_started(error: FleetError, run: RunRecord) -> Report:
     return Report("launch", tuple(results), error.exit_code, data)
 
 
-def left_alone(run: RunRecord) -> Report:
-    """Of a run that goes on without this process: nothing has failed yet."""
-    data = {"run": run.run_id, "world_size": run.world_size, "logs": str(run.logs), "detached": True}
+def left_alone(run: RunRecord, led: bool = True) -> Report:
+    """Of a run that goes on without this process: nothing has failed yet. led: by this one, until now."""
+    data = {"run": run.run_id, "world_size": run.world_size, "logs": str(run.logs), "detached": True, "led": led}
     return Report("launch", tuple(Result(host.name, True) for host in run.hosts), EXIT_OK, data)
 
 
