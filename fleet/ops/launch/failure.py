@@ -164,7 +164,7 @@ def hint(failure: Failure, run: RunRecord) -> str | None:
         "frozen": f"the host was suspended, or starved; 'fleet exec -w {host} -- dmesg' may say why",
         "signal": f"a shutdown, or a 'kill' by hand? 'fleet exec -w {host} -- last -x' may say",
         "removed": "a live run needs it; its logs until then are here, and folders of old runs go by themselves",
-        "reboot": f"a crash, or somebody's reboot: 'fleet exec -w {host} -- last -x' may say",
+        "reboot": f"a crash, or a reboot by hand? 'fleet exec -w {host} -- last -x' may say",
         "supervisor": f"out of memory, or 'pkill python' there? 'fleet exec -w {host} -- dmesg' may say",
     }
     if failure.why is not None and failure.why.kind in ("host-key", "stalled", "ended"):

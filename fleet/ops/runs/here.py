@@ -61,7 +61,7 @@ def _meant(word: str, run_ids: list[str]) -> str | None:
 
 
 def from_folder(path: Path, inventory: Inventory) -> FoundRun | None:
-    """A run whose end is not known here, and of which no node tells; None where its folder does not say on which it was
+    """A run whose end is not known here, and that no node reports; None where its folder does not say on which it was
     started."""
     if not read_object(path / "summary.json").get("unknown", True):
         return None

@@ -62,7 +62,7 @@ def note(folder: RunFolder, reason: str, grace: float) -> None:
 
 
 def end_here(found: FoundRun, plan: StopPlan, runtime: Runtime, end: RunEnd) -> None:
-    """Of a run that no node tells of: its summary, and the end of the process that waits for one."""
+    """Of a run that no node reports: its summary, and the end of the process that waits for one."""
     folder = take(found, plan.runs_dir)
     try:
         record = found.record(plan.runs_dir)
