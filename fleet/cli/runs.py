@@ -74,8 +74,8 @@ def show_runs(report: Report, every: bool) -> None:
 @RUNS_DIR
 @common_options
 def stop(run: str, grace: float | None, runs_dir: Path) -> int:
-    """End a run on all its nodes, also one that others started. RUN is an id, a unique prefix, a name, or 'latest' of this
-    folder's runs; of others a whole id.
+    """End a run on all its nodes, also one that others started. RUN is an id, a unique prefix, a name, or 'latest' of
+    this folder's runs; of others a whole id.
 
     Hosts that do not answer now are tried again in the background; no node need know of it.
     """
