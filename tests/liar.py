@@ -474,7 +474,7 @@ class Recorder(LocalTransport):
                         )
                 return data
 
-            channel.send, channel.recv = sending, receiving  # type: ignore[method-assign]
+            channel.send, channel.recv = sending, receiving  # type: ignore[method-assign, assignment]
             return channel
 
         session.start = started  # type: ignore[method-assign]

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 from collections.abc import Callable, Collection, Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Generic, Literal, TypeVar, cast
+from typing import TYPE_CHECKING, Any, BinaryIO, Generic, Literal, TypeVar, cast
 
 from fleet.api.run_verbs import L, R, RunVerbs
 from fleet.engines import DEFAULT
@@ -45,14 +45,16 @@ class Verbs(RunVerbs[R, L], Generic[R, C, L]):
         grace: float = 2.0,
         keep: bool = True,
         env_of: Literal["python"] | None = None,
+        stdin: bytes | BinaryIO | None = None,
     ) -> R:
         """Run exactly `argv` on every host, or the line `shell` in its shell. Each Result has stdout, stderr and
         exit_status. timeout: it is ended after that (DeadlineError, 124). keep: False leaves the outputs to events.
-        env_of: "python" for the environment of each host's training interpreter."""
+        env_of: "python" for the environment of each host's training interpreter. stdin: bytes, or a file open for
+        reading them, for the command on every host; this process's own is never read by itself."""
         from fleet.ops import execute
 
         refuse_command(argv, shell)
-        options = execute.ExecOptions(tuple(argv) or None, shell, timeout, grace, keep, env_of)
+        options = execute.ExecOptions(tuple(argv) or None, shell, timeout, grace, keep, env_of, stdin)
         return self._do(execute.plan(self._fleet.inventory, options), execute.run)
 
     def sync(

@@ -19,9 +19,9 @@ import click
 from fleet.api import Fleet, Planned
 from fleet.cli import plans, terminal
 from fleet.cli.options import TYPED, settings_of
-from fleet.cli.output import clean, clean_lines, talk, write_failures, write_json
-from fleet.errors import EXIT_INTERRUPTED, UsageError
-from fleet.events import Emit, silent
+from fleet.cli.output import clean, clean_lines, nobody_reads, talk, write_failures, write_json
+from fleet.errors import EXIT_INTERRUPTED, EXIT_PIPE, UsageError
+from fleet.events import Emit, Event, silent
 from fleet.model import Host, Inventory, Report
 from fleet.rules.units import counted
 from fleet.runtime import Runtime
@@ -80,7 +80,7 @@ class CliFleet(Fleet):
     def runtime(
         self, emit: Emit | None = None, password_for: Callable[[Host], str | None] | None = None
     ) -> Iterator[Runtime]:
-        with super().runtime(emit, password_for) as runtime, interrupts(runtime.cancel):
+        with super().runtime(emit, password_for) as runtime, interrupts(runtime.cancel), unread(runtime):
             runtime.emit = detailed(runtime.emit, self.inventory, runtime.transport)
             yield runtime
 
@@ -152,6 +152,26 @@ def interrupts(cancel: Cancel) -> Iterator[None]:
         yield
 
 
+@contextmanager
+def unread(runtime: Runtime) -> Iterator[None]:
+    """Where nobody reads our output any more, the work ends as on an interrupt, with BrokenPipeError."""
+    given, gone = runtime.emit, list[BrokenPipeError]()
+
+    def emit(event: Event) -> None:
+        try:
+            given(event)
+        except BrokenPipeError as error:
+            gone.append(error)
+            runtime.cancel.set()
+
+    runtime.emit = emit
+    try:
+        yield
+    finally:
+        if gone:
+            raise gone[0]
+
+
 def finish(report: Report, show: Callable[[Report], None] | None = None, *, asked_for: bool = False) -> int:
     """Print a report as JSON or text and return its exit code, which the verb's command returns in turn. With -q only
     failures, unless what is shown is what was asked for."""
@@ -159,7 +179,12 @@ def finish(report: Report, show: Callable[[Report], None] | None = None, *, aske
         write_json(report.as_json())
     else:
         if show is not None and (asked_for or not settings_of().quiet):
-            show(report)
+            try:
+                show(report)
+            except BrokenPipeError:
+                if asked_for or report.ok:
+                    raise
+                nobody_reads()  # what was done has failed all the same
         write_failures(report)
     return report.exit_code
 
@@ -205,16 +230,21 @@ def run_parts(verb: str, names: Sequence[str], parts: Sequence[Part]) -> int:
     if len(parts) > 1 and (missing := [p for part in parts for p in part.sources if not os.path.lexists(p)]):
         raise UsageError(f"{missing[0]} does not exist", hint="give a path of this machine")
     reports: dict[str, Report] = {}
+    closed = False
     for part in parts:
         with part.line() as line:
             reports[part.name] = report = part.plan.run(line)
         if not settings.json:
-            finish(report, part.show)
+            try:
+                finish(report, part.show)
+            except BrokenPipeError:  # the other parts are done all the same
+                closed = True
+                nobody_reads()
         if not report.ok:
             break
     if settings.json:
         write_json(report.as_json() if len(parts) == 1 else _as_one(verb, names, reports))
-    return report.exit_code
+    return report.exit_code or EXIT_PIPE * closed
 
 
 def _as_one(verb: str, names: Sequence[str], reports: Mapping[str, Report]) -> dict[str, Any]:

@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+import fcntl
+import os
 import re
 import shlex
 import sys
+import termios
 from collections.abc import Sequence
-from typing import Literal
+from contextlib import suppress
+from typing import BinaryIO, Literal
 
 import click
 
@@ -15,7 +19,7 @@ from fleet.cli import plans, terminal
 from fleet.cli.command import Verb, completed
 from fleet.cli.context import finish, the_fleet
 from fleet.cli.lines import on
-from fleet.cli.options import Seconds, common_options, settings_of
+from fleet.cli.options import BY_ITSELF, Seconds, common_options, settings_of
 from fleet.cli.output import hint_line, talk, write_folded
 from fleet.cli.progress import ProgressLine
 from fleet.cli.slips import fleets_own, with_options
@@ -108,6 +112,12 @@ class Exec(Verb):
     help="Run it in the environment of the host's training interpreter: `python` of the inventory.",
 )
 @click.option("--no-fold", is_flag=True, help="Print lines as they come, each behind its host's name.")
+@click.option(
+    "--stdin/--no-stdin",
+    " /-n",
+    default=None,
+    help="Send fleet's standard input to the command on every host, or not [a pipe or a file of its own is sent].",
+)
 @click.argument("argv", nargs=-1, metavar="[-- ARGV...]", type=click.UNPROCESSED, shell_complete=completed("file"))
 @common_options
 def exec_(
@@ -115,6 +125,7 @@ def exec_(
     timeout: float | None,
     env_of: Literal["python"] | None,
     no_fold: bool,
+    stdin: bool | None,
     argv: tuple[str, ...],
 ) -> int:
     """Run exactly ARGV on every host, no shell in between; or a line in the node's shell.
@@ -128,7 +139,8 @@ def exec_(
     refuse_command(argv, line)
     settings = settings_of()
     keep = settings.json or not no_fold
-    plan = the_fleet().plan.exec(argv, shell=line, timeout=timeout, keep=keep, env_of=env_of)
+    given = None if settings.dry_run else own_input(stdin)
+    plan = the_fleet().plan.exec(argv, shell=line, timeout=timeout, keep=keep, env_of=env_of, stdin=given)
     if settings.dry_run:
         return plans.tell(plan)
     with line_for(no_fold) as progress:
@@ -142,6 +154,39 @@ def exec_(
     ):
         talk(hint_line(whole_line(argv[0], env_of)))
     return code
+
+
+def own_input(asked: bool | None) -> BinaryIO | None:
+    """Standard input, where it is to be sent: by itself one that whoever called fleet gave it. What fleet shares with its
+    caller (a script's, a loop's over a file of hosts) is the caller's to read."""
+    ours = os.fstat(0)
+    terminals = os.isatty(0)
+    if asked and terminals:
+        raise UsageError("--stdin: standard input is a terminal, which is not read", hint="give it a file: < FILE")
+    if asked is None:
+        if terminals or not click.get_current_context().find_root().meta.get(BY_ITSELF) or _is(ours, os.devnull):
+            return None
+        parent = os.getppid()
+        orphaned = parent == 1 and os.getsid(0) != os.getsid(1)
+        read = _is(ours, settings_of().inventory or "")  # -i /dev/stdin
+        asked = not (orphaned or read or _is(ours, f"/proc/{parent}/fd/0", otherwise=True))
+        if not asked and not settings_of().silent and _bytes_wait():
+            talk(hint_line("what waits on standard input is not sent, as fleet's caller has it, too: --stdin, or -n"))
+    return open(0, "rb", 0, closefd=False) if asked else None
+
+
+def _is(ours: os.stat_result, path: str, *, otherwise: bool = False) -> bool:
+    """Whether it is that file; `otherwise` where that cannot be known."""
+    try:
+        return os.path.samestat(ours, os.stat(path))
+    except OSError:
+        return otherwise
+
+
+def _bytes_wait() -> bool:
+    with suppress(OSError):
+        return any(fcntl.ioctl(0, termios.FIONREAD, bytes(4)))
+    return False
 
 
 def whole_line(word: str, env_of: str | None) -> str:

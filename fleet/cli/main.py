@@ -20,9 +20,9 @@ import click
 from fleet import __version__
 from fleet.cli import hints
 from fleet.cli.command import SETTINGS, VerbGroup
-from fleet.cli.options import NONE_LIVE, TYPED, common_options, settings_of
+from fleet.cli.options import BY_ITSELF, NONE_LIVE, TYPED, common_options, settings_of
 from fleet.cli.verbs import VERB_GROUPS, VERBS
-from fleet.errors import EXIT_INTERRUPTED, EXIT_OK, FleetError, InventoryError, UsageError
+from fleet.errors import EXIT_INTERRUPTED, EXIT_OK, EXIT_PIPE, FleetError, InventoryError, UsageError
 
 REMINDING = ("hosts", "check", "exec", "sync", "launch", "ps", "runs")  # verbs that name no run
 PLAIN = "fleet.plain"
@@ -131,7 +131,7 @@ def run(argv: Sequence[str], *, typed: bool = False) -> int:
     try:
         with cli.make_context("fleet", list(argv)) as ctx:
             hints.remember(settings_of(ctx))
-            ctx.meta[TYPED] = ("fleet", *argv)
+            ctx.meta.update({TYPED: ("fleet", *argv), BY_ITSELF: typed})
             begun = time.monotonic()
             code = cli.invoke(ctx)
             if typed:
@@ -154,9 +154,10 @@ def run(argv: Sequence[str], *, typed: bool = False) -> int:
     except FleetError as error:
         return say(error, ctx)
     except BrokenPipeError:
-        # whoever read our output had enough; keep the interpreter from complaining at exit
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-        return 141
+        from fleet.cli.output import nobody_reads
+
+        nobody_reads()
+        return EXIT_PIPE
     except Exception as error:
         if os.environ.get("FLEET_DEBUG"):
             raise

@@ -6,18 +6,19 @@ import shlex
 import threading
 import uuid
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
-from typing import Any, Literal
+from dataclasses import dataclass, field, replace
+from typing import Any, BinaryIO, Literal
 
 from fleet.each import on_each
 from fleet.errors import DeadlineError, FleetError, Interrupted, Reason
-from fleet.events import Output
+from fleet.events import Event, Finished, Output
 from fleet.model import Host, Inventory, Report, Result, exit_code_of
 from fleet.ops.plans import Line, PerHost, around
 from fleet.runtime import Runtime
 from fleet.spool import Spool, Stream
 from fleet.transport.base import Session
 from fleet.transport.command import Command, Words
+from fleet.transport.input import Input
 
 STREAMS: tuple[Literal["stdout"], Literal["stderr"]] = ("stdout", "stderr")
 SILENCE_SECONDS = 15.0
@@ -27,7 +28,8 @@ END_SECONDS = 8.0  # behind the grace, what is killed has 5 s to go
 @dataclass(frozen=True)
 class ExecOptions:
     """Exactly one of argv and line. timeout: seconds the command may run on each host, None for ever. keep: have what
-    it prints in the results, too. env_of: run it in the environment of the host's training interpreter."""
+    it prints in the results, too. env_of: run it in the environment of the host's training interpreter. stdin: goes to
+    the command on every host; None for an empty one."""
 
     argv: tuple[str, ...] | None = None
     line: str | None = None
@@ -35,6 +37,7 @@ class ExecOptions:
     grace: float = 2.0
     keep: bool = True
     env_of: Literal["python"] | None = None
+    stdin: bytes | BinaryIO | None = field(default=None, repr=False)
 
 
 @dataclass(frozen=True)
@@ -90,15 +93,17 @@ def plan(inventory: Inventory, options: ExecOptions) -> ExecPlan:
 
 
 def run(plan: ExecPlan, runtime: Runtime) -> Report:
-    """Run the plan everywhere; Output events as bytes come, results in inventory order."""
+    """Run the plan everywhere; Output events as bytes come, results in inventory order. What goes to all cannot wait for
+    some: with an input they are all worked on at once."""
     options = plan.options
+    feeds = {} if options.stdin is None else Input(options.stdin, plan.specs).feeds
     mark = f"exec-{uuid.uuid4().hex}"
     spool = Spool()
 
     def task(session: Session, host: Host) -> Result:
         streams = (Stream(spool), Stream(spool))
         error: FleetError | None = None
-        with Command(session, plan.specs[host.name], mark, options.grace) as command:
+        with Command(session, plan.specs[host.name], mark, options.grace, feeds.get(host.name)) as command:
             # in a thread of its own: a signal handler waits for no node
             undo = runtime.cancel.on_set(lambda: threading.Thread(target=command.end, daemon=True).start())
             try:
@@ -121,7 +126,13 @@ def run(plan: ExecPlan, runtime: Runtime) -> Report:
         status = command.status
         return Result(host.name, status == 0, status, streams[0].whole(), streams[1].whole(), error)
 
-    results = on_each(plan.hosts, runtime, task, drain=options.grace + END_SECONDS)
+    def emit(event: Event) -> None:
+        if isinstance(event, Finished) and event.result.host in feeds:  # also one that was never reached
+            feeds[event.result.host].over.set()
+        runtime.emit(event)
+
+    wide = replace(runtime, emit=emit, fanout=max(runtime.fanout, len(feeds)))
+    results = on_each(plan.hosts, wide, task, drain=options.grace + END_SECONDS)
     return Report("exec", results, exit_code_of(results))
 
 

@@ -167,8 +167,9 @@ class Once(Generic[T]):
 class Channel(Protocol):
     """One remote process. Closing it closes the process's stdin, which ends every fleet program."""
 
-    def send(self, data: bytes) -> None:
-        """Write to its stdin; ConnectError(kind="lost") when the connection is gone."""
+    def send(self, data: bytes, *, patience: float = 120.0) -> None:
+        """Write to its stdin; ConnectError(kind="lost") when the connection is gone, or when it reads nothing for
+        `patience` seconds."""
 
     def send_eof(self) -> None:
         """Close its stdin."""

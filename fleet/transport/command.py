@@ -6,22 +6,27 @@ What it tells stands amid the command's own output, behind a word that the comma
 
 from __future__ import annotations
 
+import math
 import os
 import re
+import signal
+import threading
 import time
 import uuid
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from functools import cache
 from importlib.resources import files
 from shlex import quote
 
-from fleet.errors import DeadlineError, HostFailed, ProtocolError
+from fleet.errors import ConnectError, DeadlineError, FleetError, HostFailed, ProtocolError
 from fleet.protocol.environment import running
 from fleet.protocol.frames import PREAMBLE
 from fleet.transport.base import PING_SECONDS, POLL_SECONDS, Session, Silence
 from fleet.transport.frames import NOISE_LIMIT
-from fleet.transport.shell import Conversation, foreign
+from fleet.transport.input import Feed
+from fleet.transport.shell import EATEN, Conversation, foreign, stdin_eaten
 
 NODE_SILENCE_SECONDS = 60
 STUCK_SECONDS = 2.0  # in which it is told how the command ended, where other processes of it would not
@@ -35,6 +40,12 @@ READONLY = frozenset(_OF_BASH.split())
 LEFT_MOST = 20
 STATUS = re.compile(rb"exit (\d{1,3})")
 LEFT = re.compile(rb"left (\d{1,10}) (.*)", re.DOTALL)
+INPUT = re.compile(rb"input (\d{1,10})")
+# $1: the process that waits with a pipe as its stdin, to become the command
+_PASS_ON = (
+    f'IFS= read -r x; [ "$x" = "fleet begins" ] || exit {EATEN}; exec >"/proc/$1/fd/0"; echo; cat; exit $?'
+)
+UNREAD = 128 + signal.SIGPIPE  # the command, and all that has its stdin, is gone or has closed it
 
 
 @cache
@@ -55,8 +66,9 @@ class Words:
     activate: str | None = None
     within: tuple[str, str] | None = None
 
-    def script(self, key: str, mark: str, grace: float) -> bytes:
-        """What the node is sent: one line of shell, and one that shows when the login shell took the first."""
+    def script(self, key: str, mark: str, grace: float, *, fed: bool = False) -> bytes:
+        """What the node is sent: one line of shell, and one that shows when the login shell took the first. fed: its
+        standard input is sent behind it."""
         words = (
             [*map(word, self.argv)] if self.argv is not None else ['"${SHELL:-/bin/sh}"', "-c", word(self.line or "")]
         )
@@ -69,7 +81,8 @@ class Words:
             words = ["env", *(word(f"{name}={self.env[name]}") for name in held), *words]
         given = [f"{name}={word(value)}" for name, value in self.env.items() if name not in READONLY]
         text = (
-            f"fleet_key={key} fleet_mark={mark} fleet_grace={round(grace * 10)} fleet_silence={NODE_SILENCE_SECONDS}; "
+            f"fleet_key={key} fleet_mark={mark} fleet_grace={round(grace * 10)} fleet_silence={NODE_SILENCE_SECONDS} "
+            f"fleet_input={fed:d}; "
             f"given() {{ export {' '.join([*given, 'FLEET_EXEC_ID=$fleet_mark'])}; }}; set -- {' '.join(words)}"
         )
         return os.fsencode(f"fleet begins {one_line(text)}\nfleet\n")
@@ -121,23 +134,61 @@ class _Stream:
 class Command(Conversation):
     """A running command. A context manager; leaving it ends the command on the node.
 
-    mark: what its processes carry in their environment. grace: seconds between SIGTERM and SIGKILL.
+    mark: what its processes carry in their environment. grace: seconds between SIGTERM and SIGKILL. feed: what goes to
+    its standard input, which is empty without.
 
     When output() is through: `status` as a shell says it, 128+n for signal n; None where it could not be ended. `left`:
     pid and command line of each process that could not be ended then; None where it ended by itself."""
 
-    def __init__(self, session: Session, words: Words, mark: str, grace: float) -> None:
+    def __init__(self, session: Session, words: Words, mark: str, grace: float, feed: Feed | None = None) -> None:
         super().__init__(session, session.start(command_line()))
         self.status: int | None = None
         self.left: list[tuple[int, str]] | None = None
         self._told = list[tuple[int, str]]()
+        self._feed, self._broken = feed, list[FleetError]()
+        self._waits = feed is not None
         key = "K" + uuid.uuid4().hex
         self._streams = (_Stream(b"\0" + key.encode()), _Stream(b"\0" + key.encode()))
-        self._send(words.script(key, mark, grace))
+        self._send(words.script(key, mark, grace, fed=feed is not None))
 
     def end(self) -> None:
         """Have it ended there. From any thread."""
         self._send(b"end\n")
+
+    def close(self) -> None:
+        if self._feed is not None:
+            self._feed.over.set()
+        super().close()
+
+    def _bring(self, feed: Feed, pid: str) -> None:
+        """Send its standard input, over a channel of its own: what a command does not read must not hold up what tells
+        of life."""
+        self._send(f"hold {pid}\n".encode())
+        try:
+            channel = self.session.start(f"exec sh -c {quote(_PASS_ON)} fleet {pid}")
+            try:
+                with suppress(ConnectError):  # it may have ended already: its status tells why
+                    channel.send(b"fleet begins\n")
+                    for data in feed.chunks():
+                        channel.send(data, patience=math.inf)
+                    if feed.over.is_set():
+                        return
+                    channel.send_eof()
+                while (status := channel.wait(POLL_SECONDS)) is None:
+                    if feed.over.wait(POLL_SECONDS):
+                        return
+            finally:
+                channel.close()
+            if status == 0:
+                self._send(b"eof\n")
+            elif status == EATEN:
+                raise stdin_eaten(self.session)
+            elif status != UNREAD:
+                raise HostFailed(f"its standard input broke off there: exit status {status}", host=self.host.name)
+        except FleetError as error:
+            self._broken.append(error)
+        finally:
+            feed.over.set()
 
     def output(self, *, silence: float, timeout: float | None, patience: float) -> Iterator[tuple[int, bytes]]:
         """(0 stdout or 1 stderr, bytes) as they come, until it has ended.
@@ -148,6 +199,8 @@ class Command(Conversation):
         begun = pinged = time.monotonic()
         quiet, late = Silence(), False
         while self.left is None:
+            if self._broken:
+                raise self._broken[0]
             said = self._channel.recv_both(POLL_SECONDS if timeout is None else min(POLL_SECONDS, timeout / 4))
             now = time.monotonic()
             if timeout is not None and now - begun >= timeout and not late:
@@ -193,6 +246,10 @@ class Command(Conversation):
             self.status = int(exit[1])
         elif message == b"ended":
             self.left = self._told
+        elif self._feed is not None and self._waits and (found := INPUT.fullmatch(message)):
+            self._waits = False
+            given = (self._feed, found[1].decode())
+            threading.Thread(target=self._bring, args=given, name=f"input {self.host.name}", daemon=True).start()
         elif found := LEFT.fullmatch(message):
             self._told = [*self._told, (int(found[1]), found[2].decode("utf-8", "replace").strip())][:LEFT_MOST]
         elif message:

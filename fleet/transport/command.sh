@@ -40,12 +40,15 @@ tell ended;
 };
 # Hears the head: ends the command when it says so or is gone. Answering is all that tells it that this machine lives;
 # over stdout, which no startup file can do without. A head that is gone is read of, not died of (PIPE). When the command
-# has ended by itself, USR1 ends this too, unless it is ending that already.
+# has ended by itself, USR1 ends this too, unless it is ending that already. It holds the command's input open until the
+# head says that all of it has come: one that breaks off must not look like one that ends.
 listen() {
 exec <&4 3>&- 4<&-; trap "" HUP INT PIPE QUIT TERM; read -r self rest </proc/self/stat;
 watch & watch=$! ;
-while read -r word; do case $word in
+while read -r word rest; do case $word in
 ping) say ""; kill -URG $watch ;;
+hold) command exec 5>"/proc/$rest/fd/0" ;;
+eof) exec 5>&- ;;
 end) break ;;
 esac; done;
 trap "" USR1; kill -KILL $watch; [ "$word" ] || exec >/dev/null; finish;
@@ -63,12 +66,16 @@ case $1 in */*) [ -e "$1" ] || [ -L "$1" ] ;; *) command -v -- "$1" ;; esac >/de
 { printf "fleet: %s: No such file or directory\n" "$1" >&2; exit 127; };
 exec "$@";
 };
+# Its stdin is a pipe, into which another channel of the head writes, an empty line first: see Command._bring.
+await_input() {
+exec 5<>/proc/self/fd/0; read -r fleet_self fleet_rest </proc/self/stat; say "input $fleet_self"; read -r fleet_rest; exec 5>&-;
+};
 printf "\000FLEET1\n";
 # where a startup file made both one, a second preamble would be output
 [ /proc/self/fd/1 -ef /proc/self/fd/3 ] 2>/dev/null || printf "\000FLEET1\n" >&3;
 # a signal for the whole process group must not stop us from telling how the command ended
 trap : HUP INT QUIT TERM;
 listen & fleet_listener=$! ; exec 4<&-;
-(run "$@") </dev/null 2>&3 3>&-; status=$?;
+if [ $fleet_input = 0 ]; then (run "$@") </dev/null 2>&3 3>&-; status=$?; else : | (await_input; run "$@") 2>&3 3>&-; status=$?; fi;
 kill -USR1 $fleet_listener; while kill -0 $fleet_listener; do wait $fleet_listener; done;
 tell "exit $status"; tell "exit $status" >&3

@@ -35,18 +35,18 @@ class Streams:
     def _pause(self, reading: bool) -> None:
         """Wait a little, until it takes something or, where `reading`, says something."""
 
-    def send(self, data: bytes) -> None:
+    def send(self, data: bytes, *, patience: float = SEND_PATIENCE) -> None:
         """Blocks while the process takes nothing. What it writes meanwhile is taken in, so that one which writes
         before it reads on cannot make both wait for ever."""
         view, moved = memoryview(data), time.monotonic()
         while view:
             if count := self._write(view):
                 view, moved = view[count:], time.monotonic()
-            elif time.monotonic() - moved < SEND_PATIENCE:
+            elif time.monotonic() - moved < patience:
                 self._take_in()
             else:
                 raise ConnectError(
-                    f"the process there reads nothing for {SEND_PATIENCE:g} s",
+                    f"the process there reads nothing for {patience:g} s",
                     kind="lost",
                     host=self._host.name,
                     hint="the host hangs, or something else answers there",
