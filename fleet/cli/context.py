@@ -19,8 +19,8 @@ import click
 from fleet.api import Fleet, Planned
 from fleet.cli import plans, terminal
 from fleet.cli.options import TYPED, settings_of
-from fleet.cli.output import clean, clean_lines, nobody_reads, talk, write_failures, write_json
-from fleet.errors import EXIT_INTERRUPTED, EXIT_PIPE, UsageError
+from fleet.cli.output import clean, clean_lines, talk, write_failures, write_json
+from fleet.errors import EXIT_INTERRUPTED, UsageError
 from fleet.events import Emit, Event, silent
 from fleet.model import Host, Inventory, Report
 from fleet.rules.units import counted
@@ -179,12 +179,7 @@ def finish(report: Report, show: Callable[[Report], None] | None = None, *, aske
         write_json(report.as_json())
     else:
         if show is not None and (asked_for or not settings_of().quiet):
-            try:
-                show(report)
-            except BrokenPipeError:
-                if asked_for or report.ok:
-                    raise
-                nobody_reads()  # what was done has failed all the same
+            show(report)
         write_failures(report)
     return report.exit_code
 
@@ -239,12 +234,12 @@ def run_parts(verb: str, names: Sequence[str], parts: Sequence[Part]) -> int:
                 finish(report, part.show)
             except BrokenPipeError:  # the other parts are done all the same
                 closed = True
-                nobody_reads()
+                os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         if not report.ok:
             break
     if settings.json:
         write_json(report.as_json() if len(parts) == 1 else _as_one(verb, names, reports))
-    return report.exit_code or EXIT_PIPE * closed
+    return report.exit_code or 141 * closed
 
 
 def _as_one(verb: str, names: Sequence[str], reports: Mapping[str, Report]) -> dict[str, Any]:

@@ -6,10 +6,10 @@ import fcntl
 import os
 import re
 import shlex
+import stat
 import sys
 import termios
 from collections.abc import Sequence
-from contextlib import suppress
 from typing import BinaryIO, Literal
 
 import click
@@ -100,7 +100,11 @@ class Exec(Verb):
     "exec",
     cls=Exec,
     context_settings={"allow_interspersed_args": False},
-    examples=("fleet exec -- nvidia-smi -L", "fleet exec --shell 'df -h ~ | tail -1'"),
+    examples=(
+        "fleet exec -- nvidia-smi -L",
+        "fleet exec --shell 'df -h ~ | tail -1'",
+        "fleet exec -- bash < setup.sh",
+    ),
 )
 @click.option("--shell", "line", metavar="LINE", help="A line for the node's shell, instead of an argv.")
 @click.option(
@@ -116,7 +120,7 @@ class Exec(Verb):
     "--stdin/--no-stdin",
     " /-n",
     default=None,
-    help="Send fleet's standard input to the command on every host, or not [a pipe or a file of its own is sent].",
+    help="Send standard input to the command on every host, or leave it alone.",
 )
 @click.argument("argv", nargs=-1, metavar="[-- ARGV...]", type=click.UNPROCESSED, shell_complete=completed("file"))
 @common_options
@@ -132,6 +136,10 @@ def exec_(
 
     Identical outputs are shown once, under the node set they came from; differing ones show the difference, also
     with -q. Exit: the largest remote status.
+
+    A pipe or a file that is fleet's standard input, and not its caller's too, is sent to the command on every host,
+    no faster than the slowest of them reads; all hosts are then worked on at once. Another one, as in a loop over a
+    file of hosts, is sent with --stdin only, and a terminal never.
     """
     if line is not None and argv:
         whole = f"fleet exec --shell {shlex.quote(' '.join([line, *argv]))}"
@@ -157,36 +165,31 @@ def exec_(
 
 
 def own_input(asked: bool | None) -> BinaryIO | None:
-    """Standard input, where it is to be sent: by itself one that whoever called fleet gave it. What fleet shares with its
-    caller (a script's, a loop's over a file of hosts) is the caller's to read."""
-    ours = os.fstat(0)
-    terminals = os.isatty(0)
-    if asked and terminals:
+    """Standard input, where it is to be sent: unasked one that was given to fleet alone. What it shares with its caller
+    (a script, a loop over a file of hosts) is the caller's to read."""
+    if asked and os.isatty(0):
         raise UsageError("--stdin: standard input is a terminal, which is not read", hint="give it a file: < FILE")
-    if asked is None:
-        if terminals or not click.get_current_context().find_root().meta.get(BY_ITSELF) or _is(ours, os.devnull):
-            return None
-        parent = os.getppid()
-        orphaned = parent == 1 and os.getsid(0) != os.getsid(1)
-        read = _is(ours, settings_of().inventory or "")  # -i /dev/stdin
-        asked = not (orphaned or read or _is(ours, f"/proc/{parent}/fd/0", otherwise=True))
-        if not asked and not settings_of().silent and _bytes_wait():
+    ours = os.fstat(0)
+    if asked is None and not stat.S_ISCHR(ours.st_mode) and click.get_current_context().find_root().meta[BY_ITSELF]:
+        shared = (
+            (parent := os.getppid()) == 1
+            and os.getsid(0) != os.getsid(1)
+            or _is(ours, f"/proc/{parent}/fd/0", otherwise=True)
+        )
+        asked = not (shared or _is(ours, settings_of().inventory or "", otherwise=False))  # -i /dev/stdin
+        if shared and not settings_of().silent and any(fcntl.ioctl(0, termios.FIONREAD, bytes(4))):
             talk(hint_line("what waits on standard input is not sent, as fleet's caller has it, too: --stdin, or -n"))
+    if asked:
+        os.set_blocking(0, True)
     return open(0, "rb", 0, closefd=False) if asked else None
 
 
-def _is(ours: os.stat_result, path: str, *, otherwise: bool = False) -> bool:
+def _is(ours: os.stat_result, path: str, *, otherwise: bool) -> bool:
     """Whether it is that file; `otherwise` where that cannot be known."""
     try:
         return os.path.samestat(ours, os.stat(path))
     except OSError:
         return otherwise
-
-
-def _bytes_wait() -> bool:
-    with suppress(OSError):
-        return any(fcntl.ioctl(0, termios.FIONREAD, bytes(4)))
-    return False
 
 
 def whole_line(word: str, env_of: str | None) -> str:

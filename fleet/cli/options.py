@@ -80,7 +80,8 @@ def pairs(option: str, words: Iterable[str]) -> dict[str, str]:
     return found
 
 
-# in the root context's `meta`. TYPED: the words of the command line. BY_ITSELF: it is no playbook's. NONE_LIVE: all hosts were asked, and said so
+# in the root context's `meta`. TYPED: the words of the command line. BY_ITSELF: it is no step of a playbook. NONE_LIVE:
+# all hosts were asked, and said so
 _KEY, TYPED, BY_ITSELF, NONE_LIVE = "fleet.settings", "fleet.typed", "fleet.by-itself", "fleet.none-live"
 
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
 import re
 import secrets
 import sys
@@ -120,11 +119,6 @@ def write_json(document: Mapping[str, Any]) -> None:
             sys.stdout.write(behind)
         sys.stdout.write("\n")
         sys.stdout.flush()
-
-
-def nobody_reads() -> None:
-    """Whoever read stdout had enough: what else is written there goes nowhere."""
-    os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
 
 
 def fold(names: Iterable[str]) -> str:

@@ -18,7 +18,7 @@ from fleet.runtime import Runtime
 from fleet.spool import Spool, Stream
 from fleet.transport.base import Session
 from fleet.transport.command import Command, Words
-from fleet.transport.input import Input
+from fleet.transport.input import Feed, distribute
 
 STREAMS: tuple[Literal["stdout"], Literal["stderr"]] = ("stdout", "stderr")
 SILENCE_SECONDS = 15.0
@@ -93,10 +93,13 @@ def plan(inventory: Inventory, options: ExecOptions) -> ExecPlan:
 
 
 def run(plan: ExecPlan, runtime: Runtime) -> Report:
-    """Run the plan everywhere; Output events as bytes come, results in inventory order. What goes to all cannot wait for
-    some: with an input they are all worked on at once."""
+    """Run the plan everywhere; Output events as bytes come, results in inventory order. With an input all hosts are
+    worked on at once: it cannot wait for some of them."""
     options = plan.options
-    feeds = {} if options.stdin is None else Input(options.stdin, plan.specs).feeds
+    # 16: chunks that one host may be ahead of another
+    feeds = {name: Feed(16) for name in plan.specs if options.stdin is not None}
+    if options.stdin is not None:
+        threading.Thread(target=distribute, args=(options.stdin, feeds.values()), name="input", daemon=True).start()
     mark = f"exec-{uuid.uuid4().hex}"
     spool = Spool()
 
@@ -128,7 +131,7 @@ def run(plan: ExecPlan, runtime: Runtime) -> Report:
 
     def emit(event: Event) -> None:
         if isinstance(event, Finished) and event.result.host in feeds:  # also one that was never reached
-            feeds[event.result.host].over.set()
+            feeds[event.result.host].over = True
         runtime.emit(event)
 
     wide = replace(runtime, emit=emit, fanout=max(runtime.fanout, len(feeds)))

@@ -9,7 +9,6 @@ from __future__ import annotations
 import math
 import os
 import re
-import signal
 import threading
 import time
 import uuid
@@ -26,7 +25,7 @@ from fleet.protocol.frames import PREAMBLE
 from fleet.transport.base import PING_SECONDS, POLL_SECONDS, Session, Silence
 from fleet.transport.frames import NOISE_LIMIT
 from fleet.transport.input import Feed
-from fleet.transport.shell import EATEN, Conversation, foreign, stdin_eaten
+from fleet.transport.shell import EATEN, Conversation, foreign
 
 NODE_SILENCE_SECONDS = 60
 STUCK_SECONDS = 2.0  # in which it is told how the command ended, where other processes of it would not
@@ -42,10 +41,7 @@ STATUS = re.compile(rb"exit (\d{1,3})")
 LEFT = re.compile(rb"left (\d{1,10}) (.*)", re.DOTALL)
 INPUT = re.compile(rb"input (\d{1,10})")
 # $1: the process that waits with a pipe as its stdin, to become the command
-_PASS_ON = (
-    f'IFS= read -r x; [ "$x" = "fleet begins" ] || exit {EATEN}; exec >"/proc/$1/fd/0"; echo; cat; exit $?'
-)
-UNREAD = 128 + signal.SIGPIPE  # the command, and all that has its stdin, is gone or has closed it
+_PASS_ON = f'IFS= read -r x; [ "$x" = "fleet begins" ] || exit {EATEN}; exec >"/proc/$1/fd/0"; echo; cat; exit $?'
 
 
 @cache
@@ -145,8 +141,10 @@ class Command(Conversation):
         self.status: int | None = None
         self.left: list[tuple[int, str]] | None = None
         self._told = list[tuple[int, str]]()
-        self._feed, self._broken = feed, list[FleetError]()
-        self._waits = feed is not None
+        self._feeds, self._broken = (
+            [feed] if feed is not None else [],
+            list[FleetError](),
+        )
         key = "K" + uuid.uuid4().hex
         self._streams = (_Stream(b"\0" + key.encode()), _Stream(b"\0" + key.encode()))
         self._send(words.script(key, mark, grace, fed=feed is not None))
@@ -155,40 +153,27 @@ class Command(Conversation):
         """Have it ended there. From any thread."""
         self._send(b"end\n")
 
-    def close(self) -> None:
-        if self._feed is not None:
-            self._feed.over.set()
-        super().close()
-
     def _bring(self, feed: Feed, pid: str) -> None:
         """Send its standard input, over a channel of its own: what a command does not read must not hold up what tells
         of life."""
         self._send(f"hold {pid}\n".encode())
         try:
             channel = self.session.start(f"exec sh -c {quote(_PASS_ON)} fleet {pid}")
-            try:
-                with suppress(ConnectError):  # it may have ended already: its status tells why
-                    channel.send(b"fleet begins\n")
-                    for data in feed.chunks():
-                        channel.send(data, patience=math.inf)
-                    if feed.over.is_set():
-                        return
-                    channel.send_eof()
-                while (status := channel.wait(POLL_SECONDS)) is None:
-                    if feed.over.wait(POLL_SECONDS):
-                        return
-            finally:
-                channel.close()
-            if status == 0:
+            with suppress(ConnectError):  # it may have ended already: its status tells why
+                channel.send(b"fleet begins\n")
+                for data in feed.chunks():
+                    channel.send(data, patience=math.inf)
+                channel.send_eof()
+            while (status := channel.wait(POLL_SECONDS)) is None and not feed.over:
+                time.sleep(POLL_SECONDS)
+            if status == 0 and not feed.over:
                 self._send(b"eof\n")
-            elif status == EATEN:
-                raise stdin_eaten(self.session)
-            elif status != UNREAD:
+            elif status not in (0, None, 141):  # 141: the command has closed it, or is gone
                 raise HostFailed(f"its standard input broke off there: exit status {status}", host=self.host.name)
         except FleetError as error:
             self._broken.append(error)
         finally:
-            feed.over.set()
+            feed.over = True
 
     def output(self, *, silence: float, timeout: float | None, patience: float) -> Iterator[tuple[int, bytes]]:
         """(0 stdout or 1 stderr, bytes) as they come, until it has ended.
@@ -246,9 +231,8 @@ class Command(Conversation):
             self.status = int(exit[1])
         elif message == b"ended":
             self.left = self._told
-        elif self._feed is not None and self._waits and (found := INPUT.fullmatch(message)):
-            self._waits = False
-            given = (self._feed, found[1].decode())
+        elif self._feeds and (found := INPUT.fullmatch(message)):
+            given = (self._feeds.pop(), found[1].decode())
             threading.Thread(target=self._bring, args=given, name=f"input {self.host.name}", daemon=True).start()
         elif found := LEFT.fullmatch(message):
             self._told = [*self._told, (int(found[1]), found[2].decode("utf-8", "replace").strip())][:LEFT_MOST]

@@ -2,75 +2,44 @@
 
 from __future__ import annotations
 
+import io
 import queue
-import select
-import threading
-from collections.abc import Iterable, Iterator
+from collections.abc import Collection, Iterator
 from contextlib import suppress
 from typing import BinaryIO
 
 from fleet.errors import FleetError
 from fleet.transport.base import POLL_SECONDS
 
-CHUNK_BYTES = 1 << 16
-AHEAD = 16  # chunks that one host may be ahead of another
 
+class Feed(queue.Queue[bytes | Exception]):
+    """One host's share. over: its command takes no more, or the host is given up."""
 
-class Feed:
-    """One host's share. over: set when its command takes no more, or the host is given up."""
-
-    def __init__(self) -> None:
-        self._queue: queue.Queue[bytes | FleetError | None] = queue.Queue(AHEAD)
-        self.over = threading.Event()
-
-    def put(self, data: bytes | FleetError | None) -> None:
-        """Waits while it is full. None ends it, an error breaks it off."""
-        while not self.over.is_set():
-            with suppress(queue.Full):
-                return self._queue.put(data, timeout=POLL_SECONDS)
+    over = False
 
     def chunks(self) -> Iterator[bytes]:
-        """What comes, to its end, or until it is over. Raises what broke it off."""
-        while not self.over.is_set():
+        while not self.over:
             with suppress(queue.Empty):
-                data = self._queue.get(timeout=POLL_SECONDS)
-                if data is None:
+                data = self.get(timeout=POLL_SECONDS)
+                if isinstance(data, Exception):
+                    raise FleetError(f"standard input cannot be read: {data}", hint="give it a file or a pipe")
+                if not data:
                     return
-                if isinstance(data, FleetError):
-                    raise data
                 yield data
 
 
-class Input:
-    """feeds: by host. Nothing is read any more when all of them are over."""
-
-    def __init__(self, source: bytes | BinaryIO, hosts: Iterable[str]) -> None:
-        self.feeds = {host: Feed() for host in hosts}
-        self._source = source
-        threading.Thread(target=self._read, name="input", daemon=True).start()
-
-    def _read(self) -> None:
-        failed: str | None = None
+def distribute(source: bytes | BinaryIO, feeds: Collection[Feed]) -> None:
+    """To its end, or until all are over: a chunk as it comes, then b"", or what kept it from being read."""
+    file = io.BytesIO(source) if isinstance(source, bytes) else source
+    while not all(feed.over for feed in feeds):
         try:
-            for data in chunks(self._source):
-                if all(feed.over.is_set() for feed in self.feeds.values()):
-                    return
-                for feed in self.feeds.values():
-                    feed.put(data)
+            data = getattr(file, "read1", file.read)(1 << 16)  # not one that waits for the whole chunk
         except (OSError, ValueError) as error:
-            failed = f"standard input cannot be read: {getattr(error, 'strerror', None) or error}"
-        for feed in self.feeds.values():  # an error each: it gets its host's name
-            feed.put(FleetError(failed, hint="give it a file or a pipe that can be read") if failed else None)
-
-
-def chunks(source: bytes | BinaryIO) -> Iterator[bytes]:
-    """What it holds, as it comes."""
-    if isinstance(source, bytes):
-        yield from (source[at : at + CHUNK_BYTES] for at in range(0, len(source), CHUNK_BYTES))
-        return
-    read = getattr(source, "read1", source.read)  # not one that waits for the whole chunk
-    while (data := read(CHUNK_BYTES)) != b"":
-        if data is None:  # whoever gave it made it nonblocking
-            select.select([source], [], [], POLL_SECONDS)
-        else:
-            yield data
+            data = error
+        for feed in feeds:
+            while not feed.over:
+                with suppress(queue.Full):
+                    feed.put(data, timeout=POLL_SECONDS)
+                    break
+        if not data or isinstance(data, Exception):
+            return

@@ -1,0 +1,184 @@
+"""Standard input of exec over real sshd: all of it to every host, and only what was given to fleet itself."""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import random
+import signal
+import subprocess
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.lab.virtual_lab import LabFactory, VirtualLab
+
+OVER = ["ssh", "openssh", "pdsh"]
+
+
+def bash(lab: VirtualLab, script: str, **options: Any) -> subprocess.CompletedProcess[str]:
+    """A script as a user has it, with this lab's fleet."""
+    path = f"{Path(lab.program).parent}:{os.environ['PATH']}"
+    env = {**lab.env, "PATH": path, "FLEET_INVENTORY": str(lab.inventory)}
+    given: dict[str, Any] = {"stdin": subprocess.DEVNULL, "cwd": lab.home, "env": env, "timeout": 300}
+    return subprocess.run(["bash", "-c", script], capture_output=True, text=True, **{**given, **options})
+
+
+def wait_for(condition: Callable[[], object], seconds: float = 120) -> None:
+    deadline = time.monotonic() + seconds
+    while not condition():
+        assert time.monotonic() < deadline, "it did not happen"
+        time.sleep(0.1)
+
+
+def everywhere(lab: VirtualLab, line: str) -> list[str]:
+    return [lab.sh(name, line, check=False) for name in lab.names]
+
+
+@pytest.mark.parametrize("transport", OVER)
+def test_what_is_piped_in_reaches_every_host(ready_lab: VirtualLab, transport: str) -> None:
+    done = bash(ready_lab, f"echo hello | fleet --transport {transport} exec -- cat")
+    assert (done.returncode, done.stderr) == (0, ""), done.stderr
+    assert done.stdout.endswith("(4) ---\nhello\n")
+
+
+@pytest.mark.parametrize("transport", OVER)
+def test_50_mb_arrive_byte_for_byte(ready_lab: VirtualLab, tmp_path: Path, transport: str) -> None:
+    data = random.Random(7).randbytes(50_000_000)
+    (tmp_path / "f").write_bytes(data)
+    done = bash(
+        ready_lab, f"cat {tmp_path}/f | fleet --transport {transport} exec --shell 'cat > big; sha256sum < big; rm big'"
+    )
+    assert (done.returncode, done.stderr) == (0, ""), done.stderr
+    assert done.stdout.splitlines()[1:] == [f"{hashlib.sha256(data).hexdigest()}  -"]
+
+
+def test_a_script_a_here_document_and_nothing(ready_lab: VirtualLab, tmp_path: Path) -> None:
+    (tmp_path / "s.sh").write_text("echo one\nread -r x <<< two; echo $x; cat\nthree")
+    script = f"""
+        fleet exec -- bash < {tmp_path}/s.sh
+        fleet exec --shell 'cat; echo end' <<< here
+        for how in '<&-' '</dev/null' '< <(:)' '--stdin </dev/null'; do eval "fleet exec $how -- cat"; echo $?; done
+        fleet exec -n --shell 'cat; echo empty' <<< here
+    """
+    done = bash(ready_lab, script)
+    said = [line for line in done.stdout.splitlines() if not line.startswith("---")]
+    assert said == ["one", "two", "three", "here", "end", *["0"] * 4, "empty"], done.stderr
+    assert not done.stderr
+
+
+def test_a_loop_over_a_file_of_hosts_visits_each(ready_lab: VirtualLab, tmp_path: Path) -> None:
+    (tmp_path / "hosts").write_text("".join(f"{name}\n" for name in ready_lab.names))
+    loop = "while read -r h; do fleet exec {} -w $h -- hostname; done < {}/hosts"
+    done = bash(ready_lab, loop.format("", tmp_path))
+    assert [line for line in done.stdout.splitlines() if "---" not in line] == ready_lab.names, done.stderr
+    # the last time there is nothing left to send
+    assert done.stderr.count("--stdin") == len(ready_lab.names) - 1
+    quiet = bash(ready_lab, loop.format("-n", tmp_path))
+    assert (quiet.stdout, quiet.stderr) == (done.stdout, "")
+    sent = bash(ready_lab, f"(fleet exec --stdin -- cat) < {tmp_path}/hosts")
+    assert sent.stdout.splitlines()[1:] == ready_lab.names and not sent.stderr
+
+
+@pytest.mark.parametrize("transport", OVER)
+def test_an_input_without_end_ends_with_the_commands(ready_lab: VirtualLab, transport: str) -> None:
+    begun = time.monotonic()
+    done = bash(
+        ready_lab,
+        f"fleet --transport {transport} exec -- head -1 < <(exec yes)\n"
+        f"fleet --transport {transport} exec --shell 'exec <&-; sleep 1; exit 3' < <(exec yes)\n"
+        f"fleet --transport {transport} exec -- sleep 1 < <(exec sleep 60)\necho $?",
+    )
+    assert done.stdout.splitlines()[1:] == ["y", "0"], (done.stdout, done.stderr)
+    assert done.stderr.count("exit status 3") == 1 and time.monotonic() - begun < 50
+
+
+def test_a_command_that_does_not_read_holds_the_others_back_until_it_ends(
+    ready_lab: VirtualLab, tmp_path: Path
+) -> None:
+    slow = ready_lab.names[1]
+    size = 30_000_000
+    line = f"[ $(hostname) = {slow} ] && sleep 20; wc -c > got; date +%s.%N"
+    process = subprocess.Popen(
+        [ready_lab.program, "-i", "lab", "exec", "--shell", line],
+        env=ready_lab.env,
+        cwd=ready_lab.home,
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+    )
+    begun, written, late = time.monotonic(), 0, 0.0
+    assert process.stdin
+    for _ in range(size // 100_000):
+        process.stdin.write(b"x" * 100_000)
+        written += 100_000
+        if written == size // 2:
+            late = time.monotonic() - begun
+    process.stdin.close()
+    peak = int(Path(f"/proc/{process.pid}/status").read_text().split("VmHWM:")[1].split()[0])
+    assert process.wait(200) == 0
+    assert everywhere(ready_lab, "cat got") == [str(size)] * 4
+    assert late > 15, f"half of it was taken after {late:.1f} s"
+    assert peak < 200_000, f"{peak} KiB"
+    process.communicate()
+
+
+def test_a_host_that_freezes_is_dropped_and_the_others_get_all(lab_factory: LabFactory) -> None:
+    lab = lab_factory(3).enrol()
+    victim = lab.names[1]
+    process = lab.popen("-i", "lab", "exec", "--shell", "head -1 > begun; wc -c", stdin=subprocess.PIPE)
+    assert process.stdin
+    process.stdin.write(b"\n")
+    process.stdin.flush()
+    wait_for(lambda: all(everywhere(lab, "cat begun | wc -l")) and everywhere(lab, "cat begun | wc -l") == ["1"] * 3)
+    lab.fleet("lab", "freeze", victim, check=True)
+    try:
+        out, err = process.communicate(b"x" * 30_000_000, timeout=200)
+    finally:
+        lab.fleet("lab", "heal", victim, check=True)
+    assert process.returncode == 122 and f"host {victim}: silent for 15 s".encode() in err, err
+    assert out.splitlines()[1:] == [b"30000000"], out
+
+
+@pytest.mark.parametrize("how", [signal.SIGINT, signal.SIGKILL])
+def test_a_script_that_breaks_off_is_not_run_to_its_end(ready_lab: VirtualLab, how: signal.Signals) -> None:
+    """Its last line may be half of one."""
+    for name in ready_lab.names:
+        ready_lab.sh(name, "rm -f first last")
+    process = ready_lab.popen("-i", "lab", "exec", "--", "sh", stdin=subprocess.PIPE)
+    assert process.stdin
+    process.stdin.write(b"touch first\ntrap '' TERM\ntouch last")
+    process.stdin.flush()
+    wait_for(lambda: everywhere(ready_lab, "ls first") == ["first"] * 4)
+    process.send_signal(how)
+    assert process.wait(100) == (130 if how == signal.SIGINT else -9)
+    process.communicate()
+    wait_for(lambda: not any(everywhere(ready_lab, "ps -eo args | grep -x 's[h]'; pgrep -x cat")))
+    assert everywhere(ready_lab, "ls last") == [""] * 4
+
+
+def test_a_timeout_ends_it_while_input_flows(ready_lab: VirtualLab) -> None:
+    done = bash(ready_lab, "fleet exec --timeout 2 --shell 'cat > /dev/null' < <(exec yes)")
+    assert done.returncode == 124 and "still running after 2 s; ended there" in done.stderr
+    wait_for(lambda: not any(everywhere(ready_lab, "pgrep -x cat")))
+
+
+def test_input_is_nowhere_but_where_it_goes(ready_lab: VirtualLab) -> None:
+    secret = "s3cr3t-" + "q" * 20
+    script = f"fleet -v --json exec --shell 'read -r x; sleep 2; ps -eo args' <<< {secret[:7]}{secret[7:]}"
+    done = bash(ready_lab, script)
+    assert done.returncode == 0 and "sleep 2" in done.stdout
+    assert secret not in done.stdout + done.stderr
+
+
+@pytest.mark.parametrize("verb", ["exec", "exec --no-fold"])
+def test_output_that_nobody_reads_ends_it(ready_lab: VirtualLab, verb: str) -> None:
+    line = f"fleet {verb} --shell 'while sleep 0.3; do echo tick; done' | head -2; echo ${{PIPESTATUS[0]}}"
+    if verb == "exec":  # shown when all have ended
+        line = line.replace("while sleep 0.3; do echo tick; done", "seq 1 100000")
+    done = bash(ready_lab, line)
+    assert done.stdout.splitlines()[-1] == "141" and not done.stderr, (done.stdout, done.stderr)
+    wait_for(lambda: not any(everywhere(ready_lab, "pgrep -f 'sleep 0[.]3'")))
