@@ -20,7 +20,7 @@ from fleet.api import Fleet, Planned
 from fleet.cli import plans, terminal
 from fleet.cli.options import TYPED, settings_of
 from fleet.cli.output import clean, clean_lines, talk, write_failures, write_json
-from fleet.errors import EXIT_INTERRUPTED, UsageError
+from fleet.errors import EXIT_INTERRUPTED, EXIT_PIPE, UsageError
 from fleet.events import Emit, Event, silent
 from fleet.model import Host, Inventory, Report
 from fleet.rules.units import counted
@@ -224,8 +224,7 @@ def run_parts(verb: str, names: Sequence[str], parts: Sequence[Part]) -> int:
         return plans.write(verb, names, document, lambda: (line for part in parts for line in part.plan.lines()))
     if len(parts) > 1 and (missing := [p for part in parts for p in part.sources if not os.path.lexists(p)]):
         raise UsageError(f"{missing[0]} does not exist", hint="give a path of this machine")
-    reports: dict[str, Report] = {}
-    closed = False
+    reports, closed = dict[str, Report](), False
     for part in parts:
         with part.line() as line:
             reports[part.name] = report = part.plan.run(line)
@@ -239,7 +238,7 @@ def run_parts(verb: str, names: Sequence[str], parts: Sequence[Part]) -> int:
             break
     if settings.json:
         write_json(report.as_json() if len(parts) == 1 else _as_one(verb, names, reports))
-    return report.exit_code or 141 * closed
+    return report.exit_code or EXIT_PIPE * closed
 
 
 def _as_one(verb: str, names: Sequence[str], reports: Mapping[str, Report]) -> dict[str, Any]:

@@ -170,7 +170,7 @@ def own_input(asked: bool | None) -> BinaryIO | None:
     if asked and os.isatty(0):
         raise UsageError("--stdin: standard input is a terminal, which is not read", hint="give it a file: < FILE")
     ours = os.fstat(0)
-    if asked is None and not stat.S_ISCHR(ours.st_mode) and click.get_current_context().find_root().meta[BY_ITSELF]:
+    if asked is None and not stat.S_ISCHR(ours.st_mode) and click.get_current_context().find_root().meta.get(BY_ITSELF):
         shared = (
             (parent := os.getppid()) == 1
             and os.getsid(0) != os.getsid(1)

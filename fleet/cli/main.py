@@ -22,7 +22,7 @@ from fleet.cli import hints
 from fleet.cli.command import SETTINGS, VerbGroup
 from fleet.cli.options import BY_ITSELF, NONE_LIVE, TYPED, common_options, settings_of
 from fleet.cli.verbs import VERB_GROUPS, VERBS
-from fleet.errors import EXIT_INTERRUPTED, EXIT_OK, FleetError, InventoryError, UsageError
+from fleet.errors import EXIT_INTERRUPTED, EXIT_OK, EXIT_PIPE, FleetError, InventoryError, UsageError
 
 REMINDING = ("hosts", "check", "exec", "sync", "launch", "ps", "runs")  # verbs that name no run
 PLAIN = "fleet.plain"
@@ -156,7 +156,7 @@ def run(argv: Sequence[str], *, typed: bool = False) -> int:
     except BrokenPipeError:
         # whoever read our output had enough; keep the interpreter from complaining at exit
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-        return 141
+        return EXIT_PIPE
     except Exception as error:
         if os.environ.get("FLEET_DEBUG"):
             raise

@@ -105,8 +105,8 @@ def test_a_command_that_does_not_read_holds_the_others_back(ready_lab: VirtualLa
         env=ready_lab.env,
         cwd=ready_lab.home,
         stdin=subprocess.PIPE,
-        stdout=subprocess.PIPE,
-        stderr=subprocess.PIPE,
+        stdout=subprocess.DEVNULL,
+        stderr=subprocess.DEVNULL,
     )
     begun, written, late = time.monotonic(), 0, 0.0
     assert process.stdin
@@ -121,7 +121,6 @@ def test_a_command_that_does_not_read_holds_the_others_back(ready_lab: VirtualLa
     assert everywhere(ready_lab, "cat /root/got") == [str(size)] * 4
     assert late > 15, f"half of it was taken after {late:.1f} s"
     assert peak < 200_000, f"{peak} KiB"
-    process.communicate()
 
 
 def test_a_host_that_freezes_is_dropped_and_the_others_get_all(lab_factory: LabFactory) -> None:
@@ -137,7 +136,8 @@ def test_a_host_that_freezes_is_dropped_and_the_others_get_all(lab_factory: LabF
         out, err = process.communicate(b"x" * 30_000_000, timeout=200)
     finally:
         lab.fleet("lab", "heal", victim, check=True)
-    assert process.returncode == 122 and f"host {victim}: silent for 15 s".encode() in err, err
+    assert process.returncode == 122 and f"error: host {victim}: ".encode() in err, err
+    assert b"silent for 15 s" in err or b"the connection was lost" in err  # whichever is seen first
     assert out.splitlines()[1:] == [b"30000000"], out
 
 
@@ -166,9 +166,9 @@ def test_a_timeout_ends_it_while_input_flows(ready_lab: VirtualLab) -> None:
 
 def test_input_is_nowhere_but_where_it_goes(ready_lab: VirtualLab) -> None:
     secret = "s3cr3t-" + "q" * 20
-    script = f"fleet -v --json exec --shell 'read -r x; sleep 2; ps -eo args' <<< {secret[:7]}{secret[7:]}"
+    script = f"fleet -v --json exec --shell 'read -r x; ps -eo args' <<< {secret[:7]}{secret[7:]}"
     done = bash(ready_lab, script)
-    assert done.returncode == 0 and "sleep 2" in done.stdout
+    assert done.returncode == 0 and "ps -eo args" in done.stdout
     assert secret not in done.stdout + done.stderr
 
 
