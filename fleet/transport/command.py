@@ -154,12 +154,12 @@ class Command(Conversation):
         self._send(b"end\n")
 
     def _bring(self, feed: Feed, pid: str) -> None:
-        """Send its standard input, over a channel of its own: what a command does not read must not hold up what tells
-        of life."""
+        """Send its standard input, over a channel of its own: what a command does not read must not hold up the
+        answers that show the host alive."""
         self._send(f"hold {pid}\n".encode())
         try:
             channel = self.session.start(f"exec sh -c {quote(_PASS_ON)} fleet {pid}")
-            with suppress(ConnectError):  # it may have ended already: its status tells why
+            with suppress(ConnectError):  # it may have ended already: its status shows why
                 channel.send(b"fleet begins\n")
                 for data in feed.chunks():
                     channel.send(data, patience=math.inf)

@@ -65,8 +65,8 @@ def test_a_script_a_here_document_and_nothing(ready_lab: VirtualLab, tmp_path: P
         fleet exec -n --shell 'cat; echo empty' <<< here
     """
     done = bash(ready_lab, script)
-    said = [line for line in done.stdout.splitlines() if not line.startswith("---")]
-    assert said == ["one", "two", "three", "here", "end", *["0"] * 4, "empty"], done.stderr
+    shown = [line for line in done.stdout.splitlines() if not line.startswith("---")]
+    assert shown == ["one", "two", "three", "here", "end", *["0"] * 4, "empty"], done.stderr
     assert not done.stderr
 
 

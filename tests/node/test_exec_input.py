@@ -74,9 +74,9 @@ def test_an_input_of_its_own_goes_to_every_command(line: str, shown: list[str], 
 def test_one_that_is_shared_is_left_alone(folder: Path) -> None:
     (folder / "hosts").write_text("n1\nn2\n")
     loop = 'while read -r h; do $F exec {} -w $h --shell "cat; echo $h"; done < hosts'
-    status, shown, said = bash(folder, loop.format(""))
+    status, shown, stderr = bash(folder, loop.format(""))
     assert (status, shown) == (0, ["n1", "n2"])
-    assert said == "  hint: what waits on standard input is not sent, as fleet's caller has it, too: --stdin, or -n\n"
+    assert stderr == "  hint: what waits on standard input is not sent, as fleet's caller has it, too: --stdin, or -n\n"
     assert bash(folder, loop.format("-n")) == (0, ["n1", "n2"], "")
     assert bash(folder, loop.format("-q")) == (0, ["n1", "n2"], "")
     # the input of a script, of which nothing is read before its turn
@@ -102,8 +102,8 @@ def test_a_terminal_is_not_read(folder: Path) -> None:
     ours, theirs = pty.openpty()
     os.write(ours, b"typed\n")
     assert bash(folder, "$F exec --shell 'cat; echo end'", theirs) == (0, ["end"], "")
-    status, shown, said = bash(folder, "$F exec --stdin -- cat", theirs)
-    assert (status, shown) == (2, []) and "is a terminal" in said and "hint: " in said
+    status, shown, stderr = bash(folder, "$F exec --stdin -- cat", theirs)
+    assert (status, shown) == (2, []) and "is a terminal" in stderr and "hint: " in stderr
     os.close(ours)
     os.close(theirs)
 
@@ -191,10 +191,10 @@ def test_no_feed_is_far_ahead_of_another_and_one_that_is_over_holds_nobody_up() 
 def test_commands_whose_output_nobody_reads_any_more_are_ended(stop: str, folder: Path) -> None:
     line = f"while :; do echo tick; sleep 0.2{NAP}; done"
     (folder / "t.py").write_text(f"from fabric import task\n@task\ndef go(c):\n    c.run('{line}')\n")
-    status, shown, said = bash(folder, f"({stop} '{line}'; exit $?) | head -2; echo ${{PIPESTATUS[0]}}")
+    status, shown, stderr = bash(folder, f"({stop} '{line}'; exit $?) | head -2; echo ${{PIPESTATUS[0]}}")
     if "play" in stop:
-        status, shown, said = bash(folder, "$F play --no-fold t.py:go | head -2; echo ${PIPESTATUS[0]}")
-    assert [len(shown), shown[-1], said] == [3, "141", ""]
+        status, shown, stderr = bash(folder, "$F play --no-fold t.py:go | head -2; echo ${PIPESTATUS[0]}")
+    assert [len(shown), shown[-1], stderr] == [3, "141", ""]
     wait_gone(f"sleep 0.2{NAP}")
 
 
@@ -213,6 +213,6 @@ def test_a_sync_of_several_parts_is_finished_where_nobody_reads(folder: Path) ->
         f"hosts:\n  n1: {{address: 127.0.0.1, workdir: {folder}/there}}\n"
         f"sync:\n  code: {{src: code, to: {folder}/there}}\n  data: ['data:{folder}/there2/']\n"
     )
-    status, shown, said = bash(folder, "$F sync | (exec <&-; sleep 0); echo ${PIPESTATUS[0]}")
-    assert shown == ["141"], said
+    status, shown, stderr = bash(folder, "$F sync | (exec <&-; sleep 0); echo ${PIPESTATUS[0]}")
+    assert shown == ["141"], stderr
     assert (folder / "there" / "a").exists() and (folder / "there2" / "data").exists()
