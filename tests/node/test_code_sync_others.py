@@ -68,6 +68,21 @@ def test_another_folder_is_refused_and_nothing_is_lost(tmp_path: Path, dest: Pat
     assert mirror(first, dest).ok and there(dest) == ["pkg/b.py", "same.py"]
 
 
+def test_another_clone_of_the_same_is_no_other_one(tmp_path: Path, dest: Path) -> None:
+    """A fresh checkout has other times: by content nothing is lost, and what fleet delivered stays delivered."""
+    first = project(tmp_path, "A", {"a.py": "1", "b.py": "2"})
+    second = project(tmp_path, "B", {"a.py": "1", "b.py": "2"})
+    os.utime(second / "a.py", (1, 1))
+    assert mirror(first, dest).ok
+    (result,) = mirror(second, dest).results
+    assert result.ok and (result.data["sent"], result.data["deleted"]) == (0, 0), result.error
+    (second / "a.py").unlink()
+    assert mirror(second, dest).ok and not (dest / "a.py").exists()
+    (first / "b.py").write_text("3")
+    (result,) = mirror(first, dest).results
+    assert result.error and result.error.kind == "other-source" and result.data["replaced"] == 1
+
+
 @pytest.mark.parametrize("now", ["a link", "a folder"])
 def test_another_folders_link_and_a_file_that_becomes_a_folder_are_not_replaced_without_a_word(
     tmp_path: Path, dest: Path, now: str

@@ -232,7 +232,8 @@ def mirror(spec: "code.Spec") -> "code.Same | code.Shared | code.Other | code.Do
     if message["size"]:
         packed = head.payload(message)
         entries = unpack(packed)
-    told = Comparison(Ownership(dest, journal), entries, message.get("brought") or (), spec["force"])
+    another = bool(state["source"]) and not is_source(state["source"], spec["source"])
+    told = Comparison(Ownership(dest, journal), entries, message.get("brought") or (), spec["force"], another)
     other = settle(head, target, told, spec)
     if other is not None:
         return other

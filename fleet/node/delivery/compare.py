@@ -52,8 +52,10 @@ class Comparison:
         entries: "list[Any]",
         brought: "Iterable[str]",
         force: "bool | Sequence[str]",
+        another: bool = False,
     ) -> None:
         self.owner, self.entries, self.brought, self.force = owner, entries, set(brought), force
+        self.another = another  # source than the last one: what is equal in both is no loss
         self.changed: dict[str, list[Any]] = {}
         self.needed: dict[str, list[Any]] = {}
         self.doubts: dict[str, list[Any]] = {}
@@ -146,7 +148,10 @@ class Comparison:
             self.equal(entry, st)
             return
         if status != OWN and not owner.claimed(path, st):
-            self.put(entry, st, kind == "f")
+            if self.another and kind == there == "f" and st.st_size == entry[SIZE]:
+                self.found[path], self.doubts[path] = st, entry
+            else:
+                self.put(entry, st, kind == "f")
             return
         self.found[path] = st
         before = owner.journal.row(entry)
@@ -170,11 +175,16 @@ class Comparison:
         """Of the source's files that are in doubt."""
         self.digests.update(digests)
         for path, entry in self.doubts.items():
-            digest = digests.get(path)
-            if digest and self.owner.digest(path) == digest:
+            digest, st = digests.get(path), self.found[path]
+            theirs = self.another and st is not None and self.owner.status(path, st)[0] != OWN
+            if theirs and st is not None and self.owner.digest(path) == digest:
+                self.equal(entry, st)
+            elif theirs:
+                self.put(entry, st, True)
+            elif digest and self.owner.digest(path) == digest:
                 self.seen.add(path)
-                st = self.found.pop(path)
                 assert st
+                del self.found[path]
                 self.equal(entry, st)
             elif self.is_forced(path):
                 self.own[path] = entry
