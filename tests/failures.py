@@ -53,7 +53,7 @@ def failed(
     texts: Mapping[int, str] | None = None,
     *,
     kernel: Mapping[str, list[KernelLine]] | None = None,
-    lost: str | None = None,
+    lost: tuple[str, ...] = (),
 ) -> Report:
     """A run of four ranks on four hosts, in runs/ of the current folder. The first failure has all stopped at 100.2."""
     hosts = Inventory(tuple(Host(name, f"198.18.0.{10 + n}", slots=1) for n, name in enumerate(HOSTS, 1)))
@@ -70,11 +70,11 @@ def failed(
         node.status = {"state": "exited", "cause": "engine", "began": 101.0, "kernel": (kernel or {}).get(name, [])}
         if rank in ends:
             gang.rank_ended(RankEnd(name, rank, rank, 0, ends[rank][1], ends[rank][2], ends[rank][0]))
-    if lost is not None:
-        gang.node_lost(lost, 85.0, ConnectError("silent for 15 s", kind="lost", hint="the link to it is cut"))
+    for name in lost:
+        gang.node_lost(name, 85.0, ConnectError("silent for 15 s", kind="lost", hint="the link to it is cut"))
     gang.stop(run_end("failure", "a rank failed", 1), 100.2)
     folder.release()
-    return summarise(record, gang, logs, [lost] if lost else [], 61.2)
+    return summarise(record, gang, logs, list(lost), 61.2)
 
 
 def oom(rank: int | None = None) -> KernelLine:
@@ -111,7 +111,7 @@ def a_rank_without_memory() -> Report:
 
 
 def a_node_that_was_cut_off() -> Report:
-    return failed({0: ASKED, 2: ASKED, 3: ASKED}, lost="gpu2")
+    return failed({0: ASKED, 2: ASKED, 3: ASKED}, lost=("gpu2",))
 
 
 def a_gpu_that_fell_off_the_bus() -> Report:

@@ -222,7 +222,8 @@ def test_a_supervisor_of_before_a_reboot_is_not_mistaken_for_ours(home: Path, ru
     try:
         copy = Copy()
         copy.follow(run, home)
-        assert copy.named("status")[-1]["state"] == "lost", copy.messages
+        status = copy.named("status")[-1]
+        assert (status["state"], status["cause"]) == ("lost", "reboot"), copy.messages
     finally:
         for pid in strangers:
             os.kill(pid, signal.SIGKILL)

@@ -219,6 +219,19 @@ def test_what_is_odd_hides_no_other_run(run: str, home: Path) -> None:
     assert answer("run.list_runs", {"prefix": "", "live": False}, home)["runs"] == said
 
 
+@pytest.mark.parametrize("live", [True, False])
+def test_a_run_that_a_reboot_ended_is_still_known(live: bool, home: Path) -> None:
+    """Its last status is of before: that says running for ever."""
+    folder = home / ".fleet/runs" / an_id("rebooted")
+    folder.mkdir(parents=True)
+    spec = {"run": folder.name, "node": os.uname().nodename, "ranks": [0], "host": "n1", "about": ABOUT}
+    (folder / "spec.json").write_text(json.dumps(spec))
+    (folder / "status.json").write_text('{"state": "running", "time": 1.0}')
+    (folder / "pid").write_text('{"boot": "an earlier one", "pid": 1, "start": 1}')
+    (found,) = read(decode(RunsHere, answer("run.list_runs", {"prefix": "", "live": live}, home))["runs"])[0]
+    assert (found["status"]["state"], found["status"]["cause"], found["alive"]) == ("lost", "reboot", False)
+
+
 @pytest.mark.parametrize(
     "word",
     [5, "", "x", "latest", "../x", ".lock", "attempt0", "\x1b[2J", "x" * 999, "a\nb-20260101-000000-0000"]

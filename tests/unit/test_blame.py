@@ -13,7 +13,17 @@ from fleet.cli.launch_view import LaunchView
 from fleet.model import Report
 from fleet.ops.launch.failure import raised
 from tests.command_lines import accept
-from tests.failures import FAILURES, HOSTS, LAMENT, a_gpu_that_fell_off_the_bus, a_node_that_was_cut_off, of_rank, trace
+from tests.failures import (
+    ASKED,
+    FAILURES,
+    HOSTS,
+    LAMENT,
+    a_gpu_that_fell_off_the_bus,
+    a_node_that_was_cut_off,
+    failed,
+    of_rank,
+    trace,
+)
 
 
 @pytest.mark.parametrize("failure", FAILURES, ids=lambda failure: failure.__name__)
@@ -36,6 +46,9 @@ def test_a_host_that_is_to_blame_is_left_out_next(tmp_path: Path, monkeypatch: p
     monkeypatch.chdir(tmp_path)
     assert a_gpu_that_fell_off_the_bus().data["next"][0].endswith("-x gpu4")
     monkeypatch.chdir(tmp_path / "runs")
+    two = failed({2: ASKED, 3: ASKED}, lost=("gpu1", "gpu2"))
+    assert two.data["next"] == ["fleet launch --again train-20261122-060000-0a1b -x 'gpu[1-2]'"]
+    monkeypatch.chdir(tmp_path / "runs/runs")
     assert a_node_that_was_cut_off().data["next"] == ["fleet launch --again train-20261122-060000-0a1b -x gpu2"]
 
 

@@ -73,7 +73,7 @@ class Run:
         self._stalls = Stalls(record, self.gang, folder, runtime.transport, self.say, self._end_stalled)
         spares = plan.spares if plan is not None else ()
         self._stopping = Stopping(record, self.gang, self._followers, runtime, self.say, spares, self.leads)
-        self._began = time.time()
+        self._began, self._since = time.time(), time.monotonic()
 
     def _follower(self, host: Host, waiting: Program | None) -> Follower:
         return Follower(
@@ -136,7 +136,8 @@ class Run:
         nodes = self.gang.nodes.values()
         last = max((node.clock.on_head(node.status.get("time", 0.0)) for node in nodes), default=0.0)
         was_over = all(node.state in FINAL for node in nodes) and 0 < last < self._began
-        return max(0.0, (last if was_over else time.time()) - (self.record.started or self._began))
+        before = self._began - (self.record.started or self._began)
+        return max(0.0, last - self.record.started if was_over else before + time.monotonic() - self._since)
 
     def _leave(self) -> Report:
         """Let it go on without this process, and without any where it was led by this one."""
