@@ -86,6 +86,28 @@ def test_who_is_told_to_stop_and_has_not_in_time(monkeypatch: pytest.MonkeyPatch
     assert given_up == ["c", "b"], "it is there, and has had its time"
 
 
+def test_a_node_that_goes_while_its_last_logs_come_is_not_lost(monkeypatch: pytest.MonkeyPatch) -> None:
+    """How its part ended is known; a process that stays behind brings the rest."""
+    sent: list[str] = []
+    monkeypatch.setattr(module, "send_janitor", lambda _, hosts, *__: sent.extend(host.name for host in hosts) or 7)
+    record = plan(Inventory(tuple(Host(name, name) for name in "ab")), Job("t.py"), LaunchOptions(), "r").record(0.0)
+    gang, said, given_up = Gang({"a": 0, "b": 1}), list[str](), list[str]()
+    hour = time.monotonic() - 3600
+    followers: dict[str, Any] = {
+        "a": SimpleNamespace(silent_since=None, shut=None, give_up=lambda: given_up.append("a")),
+        "b": SimpleNamespace(silent_since=hour, shut=None, give_up=lambda: given_up.append("b")),
+    }
+    runtime = Runtime(LocalTransport())
+    stopping = Stopping(record, gang, followers, runtime, lambda level, text, event, *_, **__: said.append(event))
+    for host in "ab":
+        gang.node_status(host, {"state": "exited", "engine_status": 0, "time": 1.0})
+    stopping.watch_silence()
+    assert given_up == ["b"] and gang.nodes["b"].lost is None and gang.first() is None and said == []
+    for node in gang.nodes.values():
+        node.ended = True
+    assert stopping.clean_up() == ["b"] == sent
+
+
 @pytest.mark.parametrize("cut", ["ab", "a"])
 def test_spares_tell_whose_fault_it_is_that_all_are_silent(cut: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """cut: of the spares, who does not answer."""

@@ -402,6 +402,18 @@ def test_logs_that_come_late_complete_those_of_their_own_attempt_only(tmp_path: 
     assert is_whole(folder.path / "summary.json")
 
 
+@pytest.mark.parametrize(("failure", "ok", "code"), [(None, True, 0), (None, False, 1), ({"rank": 1}, True, 1)])
+def test_a_run_that_lacked_nothing_but_logs_is_done_once_they_are_there(
+    failure: object, ok: bool, code: int, tmp_path: Path
+) -> None:
+    folder = RunFolder.create(tmp_path, "r")
+    told = {"incomplete_logs": ["n1"], "first_failure": failure, "hosts": {"n1": {"ok": ok}}}
+    folder.write_json("summary.json", {**told, "ok": False, "exit_code": 1})
+    folder.release()
+    janitor.correct_summary(folder, ["n1"], 0)
+    assert json.loads((folder.path / "summary.json").read_text())["exit_code"] == code
+
+
 def test_the_summary_of_a_slow_head_is_corrected_once_it_is_there(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

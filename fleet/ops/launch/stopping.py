@@ -54,6 +54,7 @@ class Stopping:
         self._patience = 0.0
         self._stop_by: dict[str, float] = {}  # by host, once they have been told to
         self._killed = False
+        self._undrained: set[str] = set()  # hosts that went while the rest of their logs came
         self._silence = Silence(record.node_timeout, record.lease)
         self._witness = Witness(record.run_id, runtime.transport)
 
@@ -75,6 +76,9 @@ class Stopping:
             self.gang.nodes[host].ended = True
             said = of_host(host, f" is unknown from here: {error.message}")
             self.say("warning", said, "unknown", host, hint=error.hint, kind=error.kind)
+            return
+        if self.gang.nodes[host].state in FINAL:  # how its part ended is known, and its logs come later
+            self._undrained.add(host)
             return
         reason = self.gang.node_lost(host, when, error)
         self.say("error", of_host(host, f" is lost: {error.message}"), "lost", host, hint=error.hint, kind=error.kind)
@@ -138,7 +142,11 @@ class Stopping:
         """Whatever could not be reached is left to the janitor, who goes on after this process has ended: its hosts."""
         nodes = self.gang.nodes
         there = [it for it in self.record.hosts if it.name not in self.gang.absent]
-        hosts = [it for it in there if nodes[it.name].lost is not None or not nodes[it.name].ended]
+        hosts = [
+            it
+            for it in there
+            if nodes[it.name].lost is not None or not nodes[it.name].ended or it.name in self._undrained
+        ]
         left = [host.name for host in hosts]
         if not left:
             return left
