@@ -167,7 +167,7 @@ def exec_(
 def own_input(asked: bool | None) -> BinaryIO | None:
     """Standard input, where it is to be sent: unasked one that was given to fleet alone. What it shares with its caller
     (a script, a loop over a file of hosts) is the caller's to read."""
-    if asked and os.isatty(0):
+    if asked and terminal.interactive(sys.stdin):
         raise UsageError("--stdin: standard input is a terminal, which is not read", hint="give it a file: < FILE")
     ours = os.fstat(0)
     if asked is None and not stat.S_ISCHR(ours.st_mode) and click.get_current_context().find_root().meta.get(BY_ITSELF):

@@ -40,7 +40,7 @@ def show_summary(report: Report, view: LaunchView) -> None:
     """How it ended, on stderr: the first failure first, then what other ranks died of, and where the logs are."""
     if report.data.get("detached"):
         run = report.data["run"]
-        if not report.data["led"]:
+        if not report.data.get("led", True):
             talk(f"run {run} goes on as before", f"fleet attach {run} looks on again")
             return
         talk(f"run {run} goes on by itself; its logs come to {report.data['logs']}", f"fleet attach {run}")

@@ -18,6 +18,7 @@ import fleet.cli
 from fleet import events
 from fleet.cli.board import Shown
 from fleet.cli.build import BuildTalk
+from fleet.cli.context import unread
 from fleet.cli.data import DataLine
 from fleet.cli.exec import PrefixedLines
 from fleet.cli.launch_view import LaunchView
@@ -25,6 +26,7 @@ from fleet.cli.progress import ProgressLine, telling
 from fleet.cli.setup_ssh import tell
 from fleet.events import Emit, Event
 from fleet.model import Host, Inventory, Result
+from fleet.runtime import Runtime
 from fleet.transport.local import LocalTransport
 
 
@@ -39,6 +41,12 @@ def view() -> Emit:
     return emit
 
 
+def unread_by() -> Emit:
+    runtime = Runtime(LocalTransport(), emit=Shown(bare=False))
+    unread(runtime).__enter__()
+    return runtime.emit
+
+
 # "MODULE.NAME" of each handler -> what makes one
 HANDLERS: dict[str, Callable[[], Emit]] = {
     "progress.ProgressLine.__call__": lambda: ProgressLine("sending"),
@@ -47,6 +55,7 @@ HANDLERS: dict[str, Callable[[], Emit]] = {
     "build.BuildTalk.__call__": lambda: BuildTalk(log=True),
     "exec.PrefixedLines.__call__": PrefixedLines,
     "board.Shown.__call__": lambda: Shown(bare=False),
+    "context.unread.emit": unread_by,
     "setup_ssh.tell.emit": lambda: tell(ProgressLine(), quiet=False),
     "launch_view.LaunchView.__call__": view,
     "progress.telling.told": lambda: telling(ProgressLine(), Inventory((Host("gpu01", "10.0.0.1"),)), LocalTransport()),
