@@ -158,6 +158,8 @@ def unread(runtime: Runtime) -> Iterator[None]:
     given, gone = runtime.emit, list[BrokenPipeError]()
 
     def emit(event: Event) -> None:
+        if gone:  # nor what the commands print as they end
+            return
         try:
             given(event)
         except BrokenPipeError as error:

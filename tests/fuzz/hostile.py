@@ -537,6 +537,7 @@ def in_a_fork(work: Callable[[], dict[str, Any]], seconds: float) -> Ended:
     """What says an Ended's fields, forked off: its memory and its threads are its own."""
     reading, writing = os.pipe()
     began = time.monotonic()
+    own = int(Path("/proc/self/statm").read_text().split()[1]) * (os.sysconf("SC_PAGE_SIZE") >> 10)
     pid = os.fork()
     if not pid:
         os.close(reading)
@@ -561,7 +562,7 @@ def in_a_fork(work: Callable[[], dict[str, Any]], seconds: float) -> Ended:
     if left <= 0:
         os.kill(pid, signal.SIGKILL)
     _, _, usage = os.wait4(pid, 0)
-    ended.kib = usage.ru_maxrss
+    ended.kib = usage.ru_maxrss - own  # of which it has all to begin with
     for key, value in json.loads(data or b"{}").items():
         setattr(ended, key, value)
     return ended

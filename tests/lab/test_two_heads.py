@@ -138,7 +138,7 @@ def test_what_lost_its_folder_is_stopped_all_the_same(launch: Launch, ready: Vir
 
 
 def test_a_run_whose_hosts_are_gone_can_be_ended(launch: Launch, ready: VirtualLab, tmp_path: Path) -> None:  # noqa: F811
-    assert launch("--detach", "./s.py", "ticks", "200").returncode == 0
+    assert launch("--detach", "./s.py", "ticks", "-1").returncode == 0
     run = folder_of(tmp_path).name
     ready.fleet("lab", "cut", *ready.names, check=True)
     try:

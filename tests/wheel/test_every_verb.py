@@ -129,7 +129,8 @@ def attach(lab: VirtualLab, tmp_path: Path) -> None:
 
 
 def stop(lab: VirtualLab, tmp_path: Path) -> None:
-    assert {host["was"] for host in ask(lab, "stop", "latest")["hosts"].values()} == {"running"}
+    said = ask(lab, "stop", "latest", "--runs-dir", str(lab.home / "job/runs"))
+    assert {host["was"] for host in said["hosts"].values()} == {"running"}
     assert ask(lab, "ps")["runs"] == []
 
 
