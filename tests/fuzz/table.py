@@ -192,9 +192,9 @@ class Table:
             elif {True} not in owns:
                 yield put
         elif state in ("delivered", "seen"):
-            if options.other and state == "delivered" and options.force is not True:
+            if options.other and options.force is not True:
                 yield After(node, record, stop="another source's")
-            else:
+            if not options.other or options.force is True or state == "seen":  # which was there before any of them
                 yield put
         else:
             if source.kind == "d":

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import secrets
 from collections.abc import Callable, Iterator
 
 import pytest
@@ -63,10 +62,13 @@ def test_what_goes_wrong_is_found_and_made_short(forker: Forker, monkeypatch: py
     assert [step[0] for step in small.steps] == ["write", "sync"] and small.setup == {}, text
 
 
-@pytest.mark.parametrize("hunt, seconds", [(sync_model.hunt, 30.0), (hostile.hunt, 25.0)])
-def test_nothing_is_found(hunt: Callable[..., list[str]], seconds: float, capsys: pytest.CaptureFixture[str]) -> None:
-    """Some seconds of what `make fuzz` does for long. The seeds are printed: each is a case."""
-    found = hunt(secrets.randbelow(1 << 30), seconds)
+@pytest.mark.parametrize("hunt, first, seconds", [(sync_model.hunt, 5000, 30.0), (hostile.hunt, 1795659601, 25.0)])
+def test_nothing_is_found(
+    hunt: Callable[..., list[str]], first: int, seconds: float, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Some seconds of what `make fuzz` does for long, from the same seed on each time: what is found here, a change has
+    brought. `make fuzz` begins with another one each time. The seeds are printed: each is a case."""
+    found = hunt(first, seconds)
     with capsys.disabled():
         print("\n" + capsys.readouterr().out.strip().splitlines()[-1])
     assert not found
