@@ -155,3 +155,5 @@ def test_a_run_whose_hosts_are_gone_can_be_ended(launch: Launch, ready: VirtualL
     finally:
         ready.fleet("lab", "heal", *ready.names, check=True)
     until(lambda: not left_on(ready, tmp_path))
+    events = folder_of(tmp_path) / "events.jsonl"  # the process that stayed behind is through, too
+    until(lambda: events.read_text().count('"event": "cleaned"') == len(ready.names))
