@@ -21,12 +21,9 @@ def lstat(path: bytes) -> "os.stat_result | None":
 def open_regular(path: "bytes | str", flags: int = 0) -> "BinaryIO":
     """Open to read; OSError where it is no regular file, and no waiting for the other end of a FIFO."""
     fd = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC | flags)
-    mode = os.fstat(fd).st_mode
-    if stat.S_ISREG(mode):
+    if stat.S_ISREG(os.fstat(fd).st_mode):
         return os.fdopen(fd, "rb")
     os.close(fd)
-    if stat.S_ISDIR(mode):
-        raise OSError(errno.EISDIR, os.strerror(errno.EISDIR))
     raise OSError(errno.EINVAL, "not a regular file")
 
 

@@ -40,7 +40,8 @@ def read_told(path: Path) -> tuple[dict[str, Any], str | None]:
     except FileNotFoundError:
         return {}, MISSING
     except (OSError, ValueError, RecursionError) as error:
-        return {}, f"cannot be read: {getattr(error, 'strerror', None) or error}"
+        why = os.strerror(errno.EISDIR) if path.is_dir() else str(getattr(error, "strerror", None) or error)
+        return {}, f"cannot be read: {why}"
     return (found, None) if isinstance(found, dict) else ({}, "cannot be read: it holds no JSON object")
 
 
