@@ -145,7 +145,7 @@ def settle(head: "Head", target: "Target", told: "Comparison", spec: "code.Spec"
     gone = told.gone()
     told.drop(gone, set(ask(head, "gone", "entries", [row[:2] for row in gone], "excluded") or ()))
     before = target.journal.state["source"]
-    if before and not is_source(before, spec["source"]) and spec["replaces"] is not True:
+    if told.another and spec["replaces"] is not True:
         deleted = sum(not stat.S_ISDIR(st.st_mode) for _path, st in told.delete)
         replaced = sum(told.loses(path) for path in told.changed)
         if (deleted or replaced) and not any(is_source(before, each) for each in spec["replaces"]):

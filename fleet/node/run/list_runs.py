@@ -89,9 +89,9 @@ def one(name: str, live: bool) -> "run.RunHere | None":
         status, alive = dict(status, state=next_one), True
     if live and status.get("state") in FINAL:
         return None
-    cause, reason = fate(folder)
-    if not alive and cause == "reboot" and status.get("state") not in FINAL:
-        status = final_status("lost", reason, [], cause)
+    if not alive and status.get("state") not in FINAL:
+        cause, reason = fate(folder)
+        status = final_status("lost", reason, [], cause) if cause == "reboot" else status
     return described(folder, spec, status, alive)
 
 

@@ -174,6 +174,7 @@ class Gang:
         self.stopped_at: float | None = None
         self.end: RunEnd | None = None  # who had all stopped
         self.stall: Failure | None = None
+        self._stop_began = inf  # as first() finds it
 
     @property
     def reason(self) -> str | None:
@@ -224,6 +225,8 @@ class Gang:
         """
         if self.stall is not None:
             return self.stall
+        others = [node.began for node in self.nodes.values() if end_of(node.status)]  # where another head stopped it
+        self._stop_began = min([*others, *([self.stopped_at] if self.stopped_at is not None else [])], default=inf)
         found = [*self._rank_failures(collateral), *self._node_failures(), *self._others()]
         return min(found, key=lambda f: f.time, default=None)
 
@@ -271,8 +274,7 @@ class Gang:
     def _before_stop(self, when: float) -> bool:
         # Corrected times are never early (Clock), and never later than the message that brought them: what
         # caused the stop lies before it, what the stop caused lies behind it.
-        others = [node.began for node in self.nodes.values() if end_of(node.status)]
-        return when <= min([*others, *([self.stopped_at] if self.stopped_at is not None else [])], default=inf)
+        return when <= self._stop_began
 
     def _rank_failures(self, collateral: Callable[[RankEnd], bool]) -> list[Failure]:
         ends = [(self.nodes[e.host].clock.on_head(e.time), e) for e in self.last_attempts() if e.failed]
