@@ -6,14 +6,16 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 
 from fleet.events import Emit, silent
+from fleet.model import Report
 from fleet.transport.base import Cancel, Transport
 
 
 @dataclass
 class Runtime:
     """transport: reaches hosts. fanout: hosts worked on at once. emit: takes events. cancel: set on Ctrl-C. detach: set
-    when a run is to go on without this process. ask: puts a
-    question that is answered by yes or no, None where nobody can be asked."""
+    when a run is to go on without this process, or, with `stay`, without a terminal: that is called, with what to show,
+    and this process leads the run on. ask: puts a question that is answered by yes or no, None where nobody can be
+    asked."""
 
     transport: Transport
     fanout: int = 64
@@ -21,3 +23,4 @@ class Runtime:
     cancel: Cancel = field(default_factory=Cancel)
     ask: Callable[[str], bool | None] = lambda question: None
     detach: Cancel = field(default_factory=Cancel, kw_only=True)
+    stay: Callable[[Report], None] | None = field(default=None, kw_only=True)

@@ -152,18 +152,25 @@ class RunVerbs(ABC, Generic[R, L]):
         recorded = again.recorded(run, Path(runs_dir))
         return self.launch(**recorded.asked(changed), runs_dir=runs_dir, repeats=recorded.run)
 
-    def attach(self, run: str = "latest", *, runs_dir: str | os.PathLike[str] = "runs") -> L:
+    def attach(self, run: str = "latest", *, detach: bool = False, runs_dir: str | os.PathLike[str] = "runs") -> L:
         """Follow a run that was detached, that lost its head, or that another head started: a Run, as launch gives it.
-        run: its id, "latest", its name, or a unique prefix."""
+        run: its id, "latest", its name, or a unique prefix. detach: leave it to itself again, led by a process of this
+        machine."""
         from fleet.ops.runs import attach
 
-        return self._begin(attach.AttachPlan(self._fleet.inventory, run, Path(runs_dir)), attach.run)
+        return self._begin(attach.AttachPlan(self._fleet.inventory, run, Path(runs_dir), detach), attach.run)
 
     def stop(self, run: str, *, grace: float | None = None, runs_dir: str | os.PathLike[str] = "runs") -> R:
         """End a run on all its nodes. grace: seconds between SIGTERM and SIGKILL; None: the run's own."""
         from fleet.ops.runs import stop
 
         return self._do(stop.StopPlan(self._fleet.inventory, run, grace, Path(runs_dir)), stop.run)
+
+    def forget(self, run: str, *, runs_dir: str | os.PathLike[str] = "runs") -> R:
+        """Give up a run of this machine whose hosts are gone for good: none is asked, and nothing waits for them."""
+        from fleet.ops.runs import forget
+
+        return self._do(forget.ForgetPlan(self._fleet.inventory, run, Path(runs_dir)), forget.run)
 
     def ps(self, *, all: bool = False) -> R:
         """The runs on the hosts, as data["runs"] of the report, newest first. all: those that have ended, too."""

@@ -18,6 +18,7 @@ import click
 
 from fleet.api import Fleet, Planned
 from fleet.cli import plans, terminal
+from fleet.cli.leader import handling
 from fleet.cli.options import TYPED, settings_of
 from fleet.cli.output import clean, clean_lines, talk, write_failures, write_json
 from fleet.errors import EXIT_INTERRUPTED, EXIT_PIPE, UsageError
@@ -105,17 +106,6 @@ def leave_if_stuck() -> None:
         if len(select.select([], [1, 2], [], 0)[1]) == 2:
             stuck_since = time.monotonic()
     os._exit(EXIT_INTERRUPTED)
-
-
-@contextmanager
-def handling(handlers: Mapping[signal.Signals, Callable[[int, Any], object]]) -> Iterator[None]:
-    """Signals are handled so, for as long as it lasts."""
-    before = {number: signal.signal(number, handler) for number, handler in handlers.items()}
-    try:
-        yield
-    finally:
-        for number, handler in before.items():
-            signal.signal(number, handler)
 
 
 @contextmanager

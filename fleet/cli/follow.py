@@ -6,19 +6,19 @@ import os
 import signal
 import time
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import click
 
 from fleet.api import Fleet, Planned
-from fleet.cli import terminal
-from fleet.cli.context import detailed, handling
+from fleet.cli import leader, terminal
+from fleet.cli.context import detailed
 from fleet.cli.hints import as_typed
 from fleet.cli.launch_view import LaunchView
 from fleet.cli.lines import who
-from fleet.cli.options import settings_of
+from fleet.cli.options import BY_ITSELF, settings_of
 from fleet.cli.output import clean, fold, hint_line, talk, write_failures, write_json
 from fleet.cli.values import Scrolling
 from fleet.errors import EXIT_INTERRUPTED
@@ -28,7 +28,7 @@ from fleet.rules.launch import UNDYING
 from fleet.rules.units import counted
 
 if TYPE_CHECKING:
-    from fleet.transport.base import Cancel
+    from fleet.runtime import Runtime
 
 
 def nearby(path: str) -> str:
@@ -113,6 +113,8 @@ def follow(plan: Planned, scrolls: Scrolling, *, leave: bool = False) -> int:
     """Do it, and show it; the key d lets it go on by itself. scrolls: whose lines do. leave: so does Ctrl-C."""
     from fleet.ops.launch.origin import first_event
 
+    if click.get_current_context().find_root().meta.get(BY_ITSELF):
+        leader.begin()
     settings = settings_of()
     level = -1 if settings.quiet else settings.verbose
     view = LaunchView([host.name for host in plan.hosts], json=settings.json, level=level, scrolls=scrolls)
@@ -123,35 +125,52 @@ def follow(plan: Planned, scrolls: Scrolling, *, leave: bool = False) -> int:
     def say(text: str) -> None:  # by the view's own thread: a stopped terminal holds up no other
         view(Notice("info", text))
 
-    with Fleet.runtime(plan.fleet, view) as runtime:
+    with Fleet.runtime(plan.fleet, view) as runtime, ExitStack() as screen:
         runtime.emit = detailed(view, plan.fleet.inventory, runtime.transport, say)
-        keys = terminal.pressed({b"d": runtime.detach.set})
-        with keys, _signals(runtime.detach if leave else runtime.cancel, leave, view), view:
-            report = plan.work(runtime)
-    if settings.json:
-        write_json({"event": "summary", **report.as_json()})
-    else:
-        show_summary(report, view)
+
+        def end(report: Report) -> None:
+            """Of what is shown."""
+            screen.close()
+            if settings.json:
+                write_json({"event": "summary", **report.as_json()})
+            else:
+                show_summary(report, view)
+
+        def stay(report: Report) -> None:
+            end(report)
+            leader.stay(report.exit_code, f"{report.data['logs']}/keeper.log")
+
+        runtime.stay = stay if leader.leads() else None
+        screen.enter_context(_signals(runtime, leave, view))
+        screen.enter_context(terminal.pressed({b"d": runtime.detach.set}))
+        screen.enter_context(view)
+        report = plan.work(runtime)
+        if runtime.stay is None or leader.leads():
+            end(report)
     return report.exit_code
 
 
 @contextmanager
-def _signals(cancel: Cancel, leave: bool, view: LaunchView) -> Iterator[None]:
-    """Ctrl-C and SIGTERM stop the run: gently, at the second one at once. A closed terminal leaves it to the lease.
-    leave: `cancel` lets the run go on. view: knows whether there is one yet."""
+def _signals(runtime: Runtime, leave: bool, view: LaunchView) -> Iterator[None]:
+    """Ctrl-C and SIGTERM stop the run: gently, at the second one at once. A closed terminal leaves it to the lease, or,
+    where it has none, to the leader. leave: Ctrl-C lets the run go on. view: knows whether there is one yet."""
+    latch = runtime.detach if leave else runtime.cancel
 
     def stop(signum: int, frame: Any) -> None:
-        cancel.set()
+        latch.set()
         says = {1: "stopping all ranks; once more kills them", 2: "killing all ranks; once more leaves them alone"}
-        what = says.get(cancel.count, "leaving") if view.begun else "no rank runs yet, and none is started"
+        what = says.get(latch.count, "leaving") if view.begun else "no rank runs yet, and none is started"
         terminal.note("leaving the run to itself; 'fleet stop' ends it" if leave else f"interrupted: {what}")
 
     def hang_up(signum: int, frame: Any) -> None:
         # nobody is left to read; the nodes go on for --lease seconds, in which somebody may take over
-        os._exit(128 + signum)
+        if runtime.stay is None or view.leased:
+            os._exit(128 + signum)
+        leader.leave_terminal()
+        runtime.detach.set()
 
     handlers = dict.fromkeys((signal.SIGINT, signal.SIGTERM), stop)
-    if signal.getsignal(signal.SIGHUP) is not signal.SIG_IGN:  # nohup fleet launch ... stays
+    if leader.leads() or signal.getsignal(signal.SIGHUP) is not signal.SIG_IGN:  # nohup fleet launch ... stays
         handlers[signal.SIGHUP] = hang_up
-    with handling(handlers):
+    with leader.handling(handlers):
         yield

@@ -70,7 +70,7 @@ class LaunchView:
         self._written = 0  # lines and events
         self._wake = threading.Condition()
         self._closing = False
-        self.begun = False  # whether ranks may run
+        self.begun, self.leased = False, True  # whether ranks may run; whether they end where nobody leads them
         self.tracebacks = Tracebacks()
         self._live = terminal.live(sys.stderr) and not json and level >= 0
         self._thread = threading.Thread(target=self._work, name="view", daemon=True)
@@ -93,8 +93,10 @@ class LaunchView:
     def __call__(self, event: Event) -> None:
         size = len(event.data) if isinstance(event, Output) else 0
         if isinstance(event, Notice) and isinstance(event.data, Mapping) and event.data.get("event") in BEGIN:
-            self.begun = True
+            self.begun, self.leased = True, event.data.get("lease") is not None
         with self._wake:
+            if self._closing:
+                return
             limit = SCREEN_BYTES if self._live else BUFFER_BYTES
             if isinstance(event, Output) and (self._json or self._bytes + size > limit):
                 self._dropped += 0 if self._json else size

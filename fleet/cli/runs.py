@@ -51,7 +51,7 @@ def show_runs(report: Report, every: bool) -> None:
         rows.append(
             (
                 run["run"],
-                run["state"] + (", detached" if run["lease"] is None and run["state"] == "running" else ""),
+                run["state"] + _left(run),
                 "?" if run["age"] is None else seconds(run["age"]),
                 clean(run.get("owner") or "?"),
                 fold(run["nodes"]),
@@ -66,6 +66,12 @@ def show_runs(report: Report, every: bool) -> None:
         return
     titles = ("RUN", "STATE", "AGE", "OWNER", "HOSTS", "RANKS UP", "PORT", "SILENT FOR", "LAST LINE")
     write_table(titles, rows, shorten=not settings_of().verbose)
+
+
+def _left(run: dict[str, Any]) -> str:
+    if run["unattended"] is not None:
+        return f", unattended for {seconds(run['unattended'])}"
+    return ", detached" if run["lease"] is None and run["state"] == "running" else ""
 
 
 @click.command("stop", cls=Verb, examples=("fleet stop latest", "fleet stop train-20261121-101500-ab12"))
@@ -91,19 +97,36 @@ def show_stopped(report: Report) -> None:
             echo(f"run {report.data['run']}: {fold(hosts)}: {what}")
 
 
+@click.command("forget", cls=Verb, examples=("fleet forget latest",))
+@click.argument("run", shell_complete=completed("run_here"))
+@RUNS_DIR
+@common_options
+def forget(run: str, runs_dir: Path) -> int:
+    """Give up a run whose hosts are gone for good. None is asked (what still runs there goes on), no process of this
+    machine waits for one any more, and what is here of its logs stays, until 'fleet runs --prune'.
+    """
+    return perform(lambda fleet: fleet.plan.forget(run, runs_dir=runs_dir), show_forgotten)
+
+
+def show_forgotten(report: Report) -> None:
+    hosts = [result.host for result in report.results if result.data["given_up"]]
+    echo(f"run {report.data['run']}: {fold(hosts)} given up; its logs so far: {report.data['logs']}")
+
+
 @click.command("attach", cls=Verb, examples=("fleet attach", "fleet attach train-20261121"))
 @click.argument("run", default="latest", shell_complete=completed("run_here"))
+@click.option("--detach", is_flag=True, help="Lead it, and fetch its logs, in the background.")
 @ranks_option
 @RUNS_DIR
 @common_options
-def attach(run: str, ranks: Scrolling, runs_dir: Path) -> int:
+def attach(run: str, ranks: Scrolling, **given: Any) -> int:
     """Follow a run that was detached, that lost its head, or that another head started. Its logs are fetched from where
     they end here; Ctrl-C leaves it to itself again. RUN is an id, a unique prefix, a name, or 'latest' of this
     folder's runs; of others a whole id.
 
     Exit: as launch.
     """
-    planned = the_fleet().plan.attach(run, runs_dir=runs_dir)
+    planned = the_fleet().plan.attach(run, **given)
     return plans.tell(planned) if settings_of().dry_run else follow_run(planned, ranks, leave=True)
 
 

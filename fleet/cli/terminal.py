@@ -207,6 +207,17 @@ def _in_foreground(fd: int) -> bool:
 
 
 @contextlib.contextmanager
+def kept() -> Iterator[None]:
+    """The terminal of stdin is in the same mode behind it, whatever became of who changed that."""
+    before = termios.tcgetattr(0) if interactive(sys.stdin) else None
+    try:
+        yield
+    finally:
+        if before is not None and _in_foreground(0):
+            termios.tcsetattr(0, termios.TCSADRAIN, before)
+
+
+@contextlib.contextmanager
 def pressed(handlers: Mapping[bytes, Callable[[], object]]) -> Iterator[None]:
     """While it lasts, a key calls its handler, in a thread of its own; others do nothing. Ctrl-C is what it always is.
     Nothing of it where stdin is no terminal of ours."""

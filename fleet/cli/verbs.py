@@ -57,6 +57,9 @@ VERB_GROUPS: dict[str, dict[str, Verb]] = {
     "When it fails, and more": {
         "ssh": Verb("fleet.cli.ssh:ssh", "A shell on a host, over the verified connection.", step=False),
         "forward": Verb("fleet.cli.ssh:forward", "A host's port as one of this machine.", step=False),
+        "forget": Verb(
+            "fleet.cli.runs:forget", "Give up a run whose hosts are gone for good.", ("forget",), step=False
+        ),
         "runs": Verb("fleet.cli.runs:runs", "The runs that have logs on this machine.", hosts=False, step=False),
         "kill-port": Verb(
             "fleet.cli.kill_port:kill_port", "Show who listens on a port, where, and end them.", ("kill_port",)

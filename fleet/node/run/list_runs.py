@@ -19,7 +19,7 @@ from fleet.node.run.run_folder import (
     runs_root,
     standing,
 )
-from fleet.protocol.state import FINAL, SPEC, is_run_id
+from fleet.protocol.state import FINAL, LEASE, SPEC, is_run_id
 
 LAST_BYTES, LAST_CHARACTERS = 4096, 200
 
@@ -54,6 +54,13 @@ def written_last(folder: str, names: "list[str]") -> "tuple[float | None, str]":
     return max(0.0, time.time() - times[newest]), last_line(os.path.join(folder, newest))
 
 
+def unheard(folder: str) -> "float | None":
+    try:
+        return max(0.0, time.time() - os.stat(os.path.join(folder, LEASE)).st_mtime)
+    except OSError:
+        return None
+
+
 def described(folder: str, spec: "dict[str, Any]", status: "dict[str, Any]", alive: bool) -> "run.RunHere":
     names = os.listdir(folder)
     silent, last = written_last(folder, of_ranks(names, ".out", ".err"))
@@ -74,6 +81,7 @@ def described(folder: str, spec: "dict[str, Any]", status: "dict[str, Any]", ali
         "ended": [dict(record, event="rank") for record in ended if record],  # type: ignore[misc]
         "silent": silent,
         "last": last,
+        "unheard": None if status.get("state") in FINAL or not alive else unheard(folder),
     }
 
 

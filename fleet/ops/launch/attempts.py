@@ -5,6 +5,7 @@ its id.
 
 from __future__ import annotations
 
+import os
 import time
 from collections.abc import Mapping
 from contextlib import ExitStack, closing, suppress
@@ -13,7 +14,7 @@ from typing import Any
 
 from fleet.each import as_one
 from fleet.errors import EXIT_HOST_FAILED, EXIT_INTERRUPTED, ConnectError, FleetError, HostFailed, Interrupted
-from fleet.events import Notice
+from fleet.events import Notice, silent
 from fleet.inventory.nodeset import fold
 from fleet.model import Host, Report
 from fleet.ops.launch.course import Course, Ended
@@ -39,6 +40,9 @@ BETWEEN = f"{INTERRUPTED} between two attempts"
 STOPPED_MEANWHILE = f"{INTERRUPTED}: 'fleet stop', between two attempts"
 
 
+GOES_ON = "run {} goes on; process {} collects its logs here"
+
+
 class Left(Interrupted):
     """Between two attempts: the run is to go on without this process."""
 
@@ -61,11 +65,16 @@ def follow_run(
             began = time.monotonic()
             run = run or Run(record, folder, waiting, runtime, course.plan if course else None)
             report = run.follow()
-            if report.data.get("detached") and not run.leads:
-                return report
             if report.data.get("detached"):
                 course = course and replace(course, plan=run.plan or course.plan)
-                return _leave(record, folder, runtime, course)
+                if run.leads:
+                    run.unleash()
+                if runtime.stay is None or not run.leads:
+                    run.close()
+                    return _leave(record, folder, runtime, course) if run.leads else report
+                record, runtime = _stay(record, folder, runtime)
+                run.runtime = runtime
+                report = run.follow()
             lasted = time.monotonic() - began
             after = course and course.after(report, lasted)
             if after is None:
@@ -79,7 +88,10 @@ def follow_run(
         try:
             plan, record, waiting = begin(course, record, folder, runtime)
         except Left:
-            return _leave(record, folder, runtime, course, ended)
+            if runtime.stay is None:
+                return _leave(record, folder, runtime, course, ended)
+            record, runtime = _stay(record, folder, runtime)
+            continue
         except FleetError as error:
             return conclude(_not_again(error, ended.report, folder, runtime), record, restarts, folder, runtime)
         course = replace(course, plan=plan)
@@ -94,9 +106,18 @@ def _leave(
 ) -> Report:
     """It goes on without this process."""
     pid = send_keeper(replace(record, lease=None), folder, runtime.transport, course, ended)
-    said = f"run {record.run_id} goes on; process {pid} collects its logs here"
-    runtime.emit(folder.notice("info", said, "detached", pid=pid))
+    runtime.emit(folder.notice("info", GOES_ON.format(record.run_id, pid), "detached", pid=pid))
     return left_alone(record)
+
+
+def _stay(record: RunRecord, folder: RunFolder, runtime: Runtime) -> tuple[RunRecord, Runtime]:
+    """It goes on without a terminal, and without a lease: what it is led by from now on."""
+    assert runtime.stay is not None and folder.lock is not None
+    folder.take_over(folder.lock, helper=True)
+    record, pid = replace(record, lease=None), os.getpid()
+    runtime.emit(folder.notice("info", GOES_ON.format(record.run_id, pid), "detached", pid=pid))
+    runtime.stay(left_alone(record))
+    return record, replace(runtime, emit=silent, detach=Cancel(), stay=None)
 
 
 def conclude(

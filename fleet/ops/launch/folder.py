@@ -58,7 +58,7 @@ class RunFolder:
         self._lock = threading.Lock()
         self._waiting = b""
         self.lock: int | None = None  # while we hold it
-        self._holds_as = dict[str, bool]()
+        self._helper = False
         self._signed = 0.0
 
     @classmethod
@@ -104,7 +104,7 @@ class RunFolder:
             self._signed = now
             with contextlib.suppress(OSError, UsageError):
                 held = self.lock
-                if held is not None and not os.fstat(held).st_nlink and self.hold(**self._holds_as):
+                if held is not None and not os.fstat(held).st_nlink and self.hold(helper=self._helper):
                     os.close(held)
                 os.utime(self.path / "events.jsonl")
 
@@ -121,10 +121,9 @@ class RunFolder:
         """Whether we are the one who writes here."""
         return self.lock is not None
 
-    def hold(self, seconds: float = 0.0, *, helper: bool = False, restarts: bool = False) -> bool:
+    def hold(self, seconds: float = 0.0, *, helper: bool = False) -> bool:
         """Be the one who writes here, until release() or this process's end; False when somebody else still is after so
-        long. helper: what holds it is nobody's terminal, and may be ended. restarts: but for that, it starts the run
-        again where that is needed. UsageError where the folder is another user's, or a link."""
+        long. helper: what holds it is nobody's terminal. UsageError where the folder is another user's, or a link."""
         if (why := own.foreign(self.path)) is not None:
             raise UsageError(f"{self.path} {why}", hint=f"take it away, or give another {OPTION}")
         deadline = time.monotonic() + seconds
@@ -138,16 +137,24 @@ class RunFolder:
                     continue
                 os.close(fd)
                 return False
-            self.take_over(fd, helper=helper, restarts=restarts)
+            self.take_over(fd, helper=helper)
             return True
 
-    def take_over(self, lock: int, *, helper: bool, restarts: bool) -> None:
-        """Be the one who writes here: of the open lock, which is held. helper, restarts: see hold()."""
-        who = {"pid": os.getpid(), "helper": helper, "machine": gethostname()}
-        told = json.dumps({**who, **({"restarts": True} if restarts else {})}).encode()
-        os.pwrite(lock, told.ljust(os.fstat(lock).st_size), 0)  # at no moment is it nobody's
+    def take_over(self, lock: int, *, helper: bool) -> None:
+        """Be the one who writes here: of the open lock, which is held. helper: see hold()."""
+        who = json.dumps({"pid": os.getpid(), "helper": helper, "machine": gethostname()}).encode()
+        os.pwrite(lock, who.ljust(os.fstat(lock).st_size), 0)  # at no moment is it nobody's
         os.set_inheritable(lock, False)
-        self.lock, self._holds_as = lock, {"helper": helper, "restarts": restarts}
+        self.lock, self._helper = lock, helper
+
+    def ask_for(self) -> None:
+        """Of who only brings logs here: that it lets go."""
+        with contextlib.suppress(OSError):
+            os.utime(self.path / LOCK, (0, 0), follow_symlinks=False)
+
+    def asked_for(self) -> bool:
+        """Whether somebody did, since we hold it."""
+        return self.lock is not None and os.fstat(self.lock).st_mtime == 0
 
     def release(self) -> None:
         if self.lock is not None:
@@ -161,7 +168,7 @@ class RunFolder:
             self.lock = None
 
     def holder(self) -> dict[str, Any]:
-        """Who holds it: {"pid", "helper", "machine"} and what else hold() was told, {} where that cannot be told."""
+        """Who holds it: {"pid", "helper", "machine"}, {} where that cannot be read."""
         return read_object(self.path / LOCK)
 
     def begin(self, attempt: int) -> None:

@@ -59,7 +59,7 @@ def clean(
     reason = "the head gave this node up"
     spec: StopSpec = {"run": run, "grace": grace, "reason": reason, "end": end, "attempt": attempt}
     last, began = "never tried", time.monotonic()
-    while time.monotonic() < until:
+    while time.monotonic() < until and not read_object(folder.path / "summary.json").get("forgotten"):
         try:
             session = transport.connect(host, Cancel())
             try:

@@ -72,7 +72,7 @@ def main() -> None:
         if course.plan.options.sync:
             import_module("fleet.ops.sync")
     folder = RunFolder(record.logs)
-    folder.take_over(spec["lock"], helper=True, restarts=course is not None and course.goes_on)
+    folder.take_over(spec["lock"], helper=True)
     runtime = Runtime(transport)
     run = Run(record, folder, {}, runtime, course.plan if course else None) if ended is None else None
     os.write(1, FOLLOWS)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import queue
 import time
 from collections.abc import Callable, Mapping
+from dataclasses import replace
 from typing import Any
 
 from fleet.errors import fill
@@ -76,7 +77,7 @@ class Run:
         self._began, self._since = time.time(), time.monotonic()
 
     def _follower(self, host: Host, waiting: Program | None) -> Follower:
-        return Follower(
+        follower = Follower(
             self.record.run_id,
             host,
             waiting,
@@ -88,21 +89,23 @@ class Run:
             lease=self.record.lease,
             attempt=None if self.record.least else self.record.attempt,
         )
+        if self.record.lease is None and self.leads:
+            follower.detach()  # it has one when it is started
+        return follower
 
     def follow(self) -> Report:
-        """Until the end of this attempt, whatever it is."""
+        """Until the end of this attempt, whatever it is, or until it is left; then it may be called again."""
         for host, why in (self.plan.absent if self.plan else {}).items():
-            if host in self.gang.nodes:
+            if host in self.gang.nodes and host not in self.gang.absent:
                 self.gang.absent.add(host)
                 self.gang.node_lost(host, time.time(), why)
                 self._followers[host].give_up()
         for follower in self._followers.values():
-            if self.record.lease is None:
-                follower.detach()  # it may have had one when it was started
-            follower.start()
+            if follower.ident is None:
+                follower.start()
         while not all(node.ended for node in self.gang.nodes.values()):
             if self.runtime.detach.is_set():
-                return self._leave()
+                return left_alone(self.record, self.leads)
             try:
                 heard = self._heard.get(timeout=TICK)
             except queue.Empty:
@@ -139,12 +142,12 @@ class Run:
         before = self._began - (self.record.started or self._began)
         return max(0.0, last - self.record.started if was_over else before + time.monotonic() - self._since)
 
-    def _leave(self) -> Report:
-        """Let it go on without this process, and without any where it was led by this one."""
-        for follower in self._followers.values() if self.leads else ():
+    def unleash(self) -> None:
+        """It goes on, whatever becomes of who leads it."""
+        self.record = self._stopping.record = replace(self.record, lease=None)
+        self._stopping.silence.lease = None
+        for follower in self._followers.values():
             follower.detach()
-        self.close()
-        return left_alone(self.record, self.leads)
 
     def close(self) -> None:
         """No thread of it writes any more."""

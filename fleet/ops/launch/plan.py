@@ -93,7 +93,7 @@ class Plan:
             "world_size": self.world.size,
             "master": self.world.master,
             "logs": str(self.options.runs_dir / self.run_id),
-            "lease": self.options.lease,
+            "lease": None if self.options.detach else self.options.lease,
             "grace": self.options.grace,
             "node_timeout": self.options.node_timeout,
             **({"stall_timeout": self.options.stall_timeout} if self.options.stall_timeout else {}),

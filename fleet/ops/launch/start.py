@@ -141,6 +141,7 @@ def supervise_spec(plan: Plan, node: NodePlan, record: RunRecord) -> run.StartSp
     code = facts.code if facts is not None and plan.options.preflight else None
     return {
         **part_of(node, record),
+        "lease": plan.options.lease,  # who leads the run takes it off
         "run": plan.run_id,
         "argv": [word if isinstance(word, str) else word.as_spec() for word in node.start.argv],
         "env": dict(node.env),

@@ -55,7 +55,7 @@ class Stopping:
         self._stop_by: dict[str, float] = {}  # by host, once they have been told to
         self._killed = False
         self._undrained: set[str] = set()  # hosts that went while the rest of their logs came
-        self._silence = Silence(record.node_timeout, record.lease)
+        self.silence = Silence(record.node_timeout, record.lease)
         self._witness = Witness(record.run_id, runtime.transport)
 
     def stop_if(self, end: RunEnd | None) -> None:
@@ -93,8 +93,8 @@ class Stopping:
         }
         since = {host: follower.silent_since for host, follower in live.items()}
         wait = self.gang.stopped_at is None and not self._link_is_whole(live, since)
-        known = self._silence.alone
-        for host, silent in self._silence.over(since, time.monotonic(), wait=wait).items():
+        known = self.silence.alone
+        for host, silent in self.silence.over(since, time.monotonic(), wait=wait).items():
             shut = live[host].shut
             self.lose(
                 host,
@@ -105,7 +105,7 @@ class Stopping:
                     hint=shut.hint if shut else "the host hangs, or the link to it is cut",
                 ),
             )
-        if self._silence.alone and not known:
+        if self.silence.alone and not known:
             self.say("warning", alone(len(live), self.record.lease), "alone")
 
     def _link_is_whole(self, live: Mapping[str, Follower], since: Mapping[str, float | None]) -> bool:

@@ -41,10 +41,11 @@ MOMENT_SECONDS = 1.0  # for which a folder may be held by who only looks, or is 
 
 @dataclass(frozen=True)
 class AttachPlan(OnHosts):
-    """word: what names the run."""
+    """word: what names the run. detach: lead it without a terminal."""
 
     word: str
     runs_dir: Path
+    detach: bool = False
 
     def describe(self) -> dict[str, Any]:
         return {"run": self.word, "logs": str(self.runs_dir)}
@@ -75,15 +76,19 @@ def _follow(plan: AttachPlan, runtime: Runtime, sessions: Sessions) -> Report:
         return replace(known, data={**known.data, "logs": str(plan.runs_dir / found.run_id)})
     if (lacks := missing(found, asked)) is not None:
         runtime.emit(Notice("warning", lacks))
-    if not folder.held and folder.holder().get("restarts") and _machine(folder) == gethostname():
-        # it knows how to start the run again, and we do not
+    if plan.detach:
+        runtime.detach.set()
+    if not folder.held:
+        folder.ask_for()
+    if not folder.held and not folder.hold(MOMENT_SECONDS):  # it is led already
+        if (machine := _machine(folder)) != gethostname():
+            raise _elsewhere(found, folder, machine)
         record = found.record(plan.runs_dir)
         runtime.emit(_attached(found, record, {}))
         report = watch(LogsPlan(plan.inventory, found.run_id, plan.runs_dir, tail=0), folder, runtime)
         if report is not None or not folder.held:
             folder.release()
-            return report or left_alone(record)
-    folder = folder if folder.held else take(found, plan.runs_dir)
+            return report or left_alone(record, led=False)
     try:
         while True:
             record = found.record(plan.runs_dir)
@@ -126,6 +131,7 @@ def _told(found: FoundRun, record: RunRecord) -> dict[str, Any]:
         "logs": str(record.logs),
         "state": found.state,
         "started": record.started,
+        "lease": record.lease,
     }
 
 
@@ -160,8 +166,8 @@ def _another(report: Report, record: RunRecord, plan: AttachPlan, runtime: Runti
 
 
 def take(found: FoundRun, runs_dir: Path) -> RunFolder:
-    """The run's folder here, for us to write to: a helper that an earlier command left makes room. UsageError where
-    another fleet command follows it."""
+    """The folder of a run that no node knows, for us to write to: a leader without a terminal makes room. UsageError
+    where another fleet command follows it."""
     folder = RunFolder.open(runs_dir, found.run_id)
     if folder.held:
         return folder
@@ -173,10 +179,12 @@ def take(found: FoundRun, runs_dir: Path) -> RunFolder:
             os.kill(int(who["pid"]), signal.SIGTERM)
     if folder.hold(HANDOVER_SECONDS if helper else MOMENT_SECONDS):
         return folder
-    raise UsageError(
-        f"process {who.get('pid', '?')} of {_shown(machine)} follows {found.run_id} already",
-        hint=f"fleet logs -f {found.run_id}",
-    )
+    raise _elsewhere(found, folder, machine)
+
+
+def _elsewhere(found: FoundRun, folder: RunFolder, machine: str) -> UsageError:
+    text = f"process {folder.holder().get('pid', '?')} of {_shown(machine)} follows {found.run_id} already"
+    return UsageError(text, hint=f"fleet logs -f {found.run_id}")
 
 
 def _machine(folder: RunFolder) -> str:

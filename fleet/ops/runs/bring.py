@@ -34,7 +34,8 @@ def bring(
     *,
     once: bool,
 ) -> dict[str, FleetError]:
-    """What is not here yet, from all nodes at once; once: what there is now. Hosts that it did not come from."""
+    """What is not here yet, from all nodes at once; once: what there is now. Hosts that it did not come from; none
+    where another process asks for the folder, to lead the run."""
     heard: list[Heard] = []
     attempt = max(map(attempt_of, found.parts.values()), default=0)
     folder.begin(attempt)
@@ -58,12 +59,14 @@ def bring(
     ]
     for follower in followers:
         follower.start()
-    while (alive := [each for each in followers if each.is_alive()]) and not runtime.cancel.is_set():
+    given_up = False
+    while (alive := [each for each in followers if each.is_alive()]) and not given_up:
         meanwhile()
         for follower in followers if once else ():
             if follower.silent_since is not None:
                 follower.give_up()  # what it has will be there next time
         alive[0].join(POLL_SECONDS)
+        given_up = runtime.cancel.is_set() or folder.asked_for()
     for follower in followers:
         follower.give_up()
         follower.join()
@@ -80,7 +83,7 @@ def bring(
             hint = f"move it away; 'fleet logs {found.run_id}' brings them anew"
         return HostFailed(f"its logs are not complete here: {why}", host=name, kind="incomplete", hint=hint)
 
-    return {name: lacks(name) for name in found.hosts if name not in whole and not runtime.cancel.is_set()}
+    return {name: lacks(name) for name in found.hosts if name not in whole and not given_up}
 
 
 def wait_for(folder: RunFolder, runtime: Runtime, poll: Callable[[], object]) -> None:

@@ -16,6 +16,7 @@ from fleet.events import Notice
 from fleet.inventory.fields import NAME
 from fleet.inventory.nodeset import fold
 from fleet.model import Host, Inventory, Node, Result
+from fleet.ops.launch.follow import PING_MOST
 from fleet.ops.launch.gang import BY_HAND, end_of
 from fleet.ops.launch.record import RunRecord
 from fleet.ops.launch.start import ASK, Sessions
@@ -29,6 +30,7 @@ from fleet.transport.base import Session
 from fleet.transport.program import Program, last_word
 
 ASK_SECONDS = 30.0
+UNATTENDED_SECONDS = 3 * PING_MOST
 
 
 @dataclass(frozen=True)
@@ -81,6 +83,13 @@ class FoundRun:
     @property
     def lease(self) -> float | None:
         return next((part["lease"] for part in self.parts.values() if not over(part)), None)
+
+    @property
+    def unattended(self) -> float | None:
+        """Seconds for which it has gone on without any head; None: it has one, or ends where it has none."""
+        unheard = [part["unheard"] for part in self.parts.values() if part["unheard"] is not None]
+        alone = min(unheard, default=0.0)
+        return alone if self.lease is None and self.live and alone > UNATTENDED_SECONDS else None
 
     @property
     def state(self) -> str:
@@ -145,6 +154,7 @@ class FoundRun:
             **(self.about or {}),
             "age": round(time.time() - self.started, 1) if self.started else None,
             "lease": self.lease,
+            "unattended": self.unattended,
             "ranks_ended": sum(ended.values()),
             "silent": silent,
             "last": last,

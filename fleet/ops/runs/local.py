@@ -4,9 +4,12 @@ moment ago: their nodes wait, for as long as their lease lasts."""
 from __future__ import annotations
 
 import fcntl
+import math
 import os
 import re
 import stat
+import subprocess
+import sys
 import time
 from collections.abc import Collection, Iterator, Mapping
 from contextlib import suppress
@@ -34,7 +37,8 @@ ASIDE = re.compile(rf"{ATTEMPT}[0-9]+")
 @dataclass(frozen=True)
 class LocalRun:
     """state: "done", "failed", "stopped", "unknown" (how it ended on some of its hosts), "followed" (a process here
-    writes to its folder), or "open": it has no summary, and nobody here follows it. started: seconds since the epoch.
+    writes to its folder), "unattended" (it was left to itself, and no process here leads it any more), or "open": it
+    has no summary, and nobody here follows it. started: seconds since the epoch.
     size: bytes. exit_code: None while it has no summary. broken: what is wrong with what tells of it, in words; None:
     nothing."""
 
@@ -53,7 +57,9 @@ class LocalRun:
 
 def local_runs(runs_dir: Path) -> list[LocalRun]:
     """Newest first."""
-    return sorted(map(_read, _folders(runs_dir)), key=lambda run: run.started, reverse=True)
+    unattended = {run.path for run in headless(runs_dir) if run.lease is None}
+    runs = (_read(path, path in unattended) for path in _folders(runs_dir))
+    return sorted(runs, key=lambda run: run.started, reverse=True)
 
 
 def names(runs_dir: Path, *, followed_first: bool = False) -> list[str]:
@@ -175,7 +181,7 @@ def followed(path: Path) -> bool:
     return False
 
 
-def _read(path: Path) -> LocalRun:
+def _read(path: Path, unattended: bool) -> LocalRun:
     live = followed(path)  # first: who follows it writes the summary before it lets go
     told = {name: read_told(path / name) for name in DOCUMENTS}
     plan, summary = (document for document, _ in told.values())
@@ -183,6 +189,8 @@ def _read(path: Path) -> LocalRun:
     state = (
         "followed"
         if live
+        else "unattended"
+        if unattended
         else "open"
         if code is None
         else "stopped"
@@ -230,25 +238,60 @@ def _faults(path: Path, told: Mapping[str, tuple[dict[str, Any], str | None]]) -
     return next((f"{path / name} {wrong}" for name, wrong in faults), None)
 
 
-def left_alone(runs_dir: Path) -> Iterator[Notice]:
-    """What to say of each, and what to do."""
-    folders = list[Path]()
-    with suppress(UsageError):  # said where its runs are asked for
-        folders = _folders(runs_dir)
-    for folder in folders:
-        events = folder / "events.jsonl"
+@dataclass(frozen=True)
+class Headless:
+    """A run of this machine that nobody here leads, though it has no end on record. since: the last sign of life of who
+    led it, in seconds since the epoch. lease: seconds that its nodes then go on; None: for ever."""
+
+    path: Path
+    since: float
+    lease: float | None
+
+
+def headless(runs_dir: Path) -> Iterator[Headless]:
+    """Those that may be live: none whose lease is over, or that was stopped here."""
+    for folder in _folders(runs_dir):
         if (folder / "summary.json").exists():
             continue
         lease = read_object(folder / "run.json").get("lease")
         try:
-            alone = time.time() - os.stat(events).st_mtime
-            if not isinstance(lease, int | float) or not SIGN_SECONDS < alone < lease:
-                continue
-            told = events.read_bytes()
+            since, told = os.stat(folder / "events.jsonl").st_mtime, (folder / "events.jsonl").read_bytes()
         except FileNotFoundError:  # pruned meanwhile
             continue
+        if not isinstance(lease, int | float) or b'"event": "detached"' in told:
+            lease = None
         stopped = told.rfind(b'"event": "stop"') > told.rfind(b'"event": "attempt"')  # 'fleet stop' was typed here
-        if not followed(folder) and not stopped and b'"event": "detached"' not in told:
-            text = "run {run} has been without its head for {alone}; if it goes on, its nodes end it after {lease}"
-            said = Reason(text, run=folder.name, alone=seconds(round(alone)), lease=seconds(lease))
-            yield Notice("warning", said, None, f"fleet attach {folder.name}")
+        began = b'"event": "running"' in told or b'"event": "attached"' in told
+        live = SIGN_SECONDS < time.time() - since < (math.inf if lease is None else lease)
+        if live and (lease is not None or began) and not stopped and not followed(folder):
+            yield Headless(folder, since, lease)
+
+
+def left_alone(run: Headless) -> Notice:
+    """What to say of it, and what to do."""
+    about = {"run": run.path.name, "alone": seconds(round(time.time() - run.since))}
+    if run.lease is None:
+        text = "run {run} has been unattended for {alone}: a process of this machine leads it again"
+        return Notice("warning", Reason(text, **about), None, f"fleet stop {run.path.name}, where it is not to go on")
+    text = "run {run} has been without its head for {alone}; if it goes on, its nodes end it after {lease}"
+    return Notice("warning", Reason(text, **about, lease=seconds(run.lease)), None, f"fleet attach {run.path.name}")
+
+
+def lead_again(run: Headless) -> bool:
+    """Have a process of its own lead it from now on, as `fleet attach --detach` does; False where its inventory is not
+    here any more."""
+    kept = read_object(run.path / "run.json")
+    source, transport = (kept.get("inventory") or {}).get("source"), (kept.get("fleet") or {}).get("transport")
+    if not (isinstance(source, str) and isinstance(transport, str) and os.path.exists(source)):
+        return False
+    argv = ["-m", "fleet", "-i", source, "--transport", transport, "attach", "--detach", run.path.name]
+    with open(run.path / "keeper.log", "ab", opener=own.private) as log:
+        subprocess.Popen(
+            [sys.executable, *argv, "--runs-dir", str(run.path.parent.absolute())],
+            cwd=run.path.parent,
+            start_new_session=True,
+            stdin=subprocess.DEVNULL,
+            stdout=log,
+            stderr=log,
+        )
+    return True

@@ -88,10 +88,11 @@ def _shown(plan: LogsPlan, runtime: Runtime, sessions: Sessions) -> Report:
 
         poll()
         if plan.follow:
-            if not folder.held:
-                wait_for(folder, runtime, poll)
-            elif found is not None and found.live:
+            if folder.held and found is not None and found.live:
                 errors = bring(found, folder, runtime, sessions, poll, once=False)
+            if not folder.held or folder.asked_for():
+                folder.release()
+                wait_for(folder, runtime, poll)
             poll()
     finally:
         folder.release()

@@ -61,11 +61,11 @@ def note(folder: RunFolder, reason: str, grace: float) -> None:
             folder.release()
 
 
-def end_here(found: FoundRun, plan: StopPlan, runtime: Runtime, end: RunEnd) -> None:
+def end_here(found: FoundRun, runs_dir: Path, runtime: Runtime, end: RunEnd) -> None:
     """Of a run that no node reports: its summary, and the end of the process that waits for one."""
-    folder = take(found, plan.runs_dir)
+    folder = take(found, runs_dir)
     try:
-        record = found.record(plan.runs_dir)
+        record = found.record(runs_dir)
         left = Run(record, folder, {}, runtime)
         left.gang.stop(end, time.time())
         conclude(left.follow(), record, [], folder, runtime)
@@ -103,7 +103,7 @@ def run(plan: StopPlan, runtime: Runtime) -> Report:
     left = [result.host for result in (*stopped, *unknown) if result.error is not None and not result.data]
     data: dict[str, Any] = {"run": found.run_id, "janitor": None}
     if not found.parts:
-        end_here(found, plan, runtime, end)
+        end_here(found, plan.runs_dir, runtime, end)
     if not found.live and found.state != "done" and found.record(plan.runs_dir).restartable:
         data["restartable"] = True  # until now
     if left:

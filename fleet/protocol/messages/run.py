@@ -130,8 +130,8 @@ class About(_About, total=False):
 
 
 # a run on one node. devices: GPUs that it was given, None: all. host: what the head that started it calls this node.
-# alive: its supervisor, or who stands in for it. lease, grace, node_timeout, silent: seconds; silent: since a rank
-# wrote its last, None: none has. last: that line.
+# alive: its supervisor, or who stands in for it. lease, grace, node_timeout, silent, unheard: seconds; silent: since a
+# rank wrote its last, None: none has. last: that line. unheard: since a head was there, None: it needs none any more.
 RunHere = TypedDict(
     "RunHere",
     {
@@ -150,6 +150,7 @@ RunHere = TypedDict(
         "ended": list[RankEnded],
         "silent": float | None,
         "last": str,
+        "unheard": float | None,
     },
 )
 # a run that may be described by what else there is, or by nothing

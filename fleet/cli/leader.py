@@ -1,0 +1,140 @@
+"""The process that leads a run, apart from the one that was typed, which is its terminal's: that one passes on what the
+terminal asks for, and ends as the leader does. Killed or hung up, it asks for nothing, and the leader sees that it has
+gone. So no process ever hands a run over to another.
+"""
+
+from __future__ import annotations
+
+import os
+import signal
+import socket
+import sys
+import threading
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager, suppress
+from typing import Any
+
+import click
+
+from fleet.cli import terminal
+from fleet.cli.output import talk
+from fleet.own import private
+
+Handler = Callable[[int, Any], object]
+PASSED_ON = (signal.SIGINT, signal.SIGTERM)
+OF_TERMINAL = (*PASSED_ON, signal.SIGHUP, signal.SIGTSTP)  # what reaches its whole process group
+WAKE = signal.SIGCONT
+
+_link: socket.socket | None = None  # in the leader: to the process that was typed
+_asked: list[int] = []  # signals that it passes on, not handled yet; SIGHUP: it has gone
+_handlers: dict[int, Handler] = {}
+
+
+@contextmanager
+def handling(handlers: Mapping[signal.Signals, Handler]) -> Iterator[None]:
+    """Signals are handled so, for as long as it lasts; in a leader those that are passed on."""
+    swap = _swap if _link is not None else signal.signal
+    before = {number: swap(number, handler) for number, handler in handlers.items()}
+    try:
+        yield
+    finally:
+        for number, handler in before.items():
+            swap(number, handler)
+
+
+def _swap(number: int, handler: Any) -> Any:
+    before, _handlers[number] = _handlers.get(number, _end), handler
+    return before
+
+
+def begin() -> None:
+    """Go on as the leader. In the process that was typed: click's Exit with its code, once it has ended."""
+    global _link
+    sys.stdout.flush()
+    sys.stderr.flush()
+    ours, theirs = socket.socketpair()
+    pid = os.fork()
+    if pid:
+        theirs.close()
+        raise click.exceptions.Exit(_code_of(pid, ours))
+    ours.close()
+    _link, _handlers[signal.SIGINT] = theirs, signal.default_int_handler
+    for number in OF_TERMINAL:  # each counts once, and as it is passed on
+        if signal.getsignal(number) is not signal.SIG_IGN:  # which the programs that we start would inherit
+            signal.signal(number, lambda *_: None)
+    signal.signal(WAKE, _handle)
+    threading.Thread(target=_listen, args=(theirs,), name="typed", daemon=True).start()
+
+
+def leads() -> bool:
+    """Whether this is a leader that somebody's terminal waits for."""
+    return _link is not None
+
+
+def stay(code: int, log: str) -> None:
+    """The process that was typed ends, with this code; the leader goes on without a terminal. log: for its errors."""
+    global _link
+    link, _link = _link, None
+    assert link is not None
+    leave_terminal(log)
+    with suppress(OSError):
+        link.send(bytes([code]))
+        link.shutdown(socket.SHUT_RDWR)
+    os.setsid()
+    signal.signal(signal.SIGTERM, signal.SIG_DFL)
+
+
+def leave_terminal(log: str = os.devnull) -> None:
+    """Nothing is read from it, or written to it, any more."""
+    for stream in (sys.stdout, sys.stderr):
+        with suppress(OSError):
+            stream.flush()
+    with open(os.devnull, "r+b") as null, suppress(OSError):
+        for fd in (0, 1, 2):
+            os.dup2(null.fileno(), fd)
+        with open(log, "ab", opener=private) as errors:
+            os.dup2(errors.fileno(), 2)
+
+
+def _listen(link: socket.socket) -> None:
+    asked = b"-"
+    while asked:
+        try:
+            asked = link.recv(16)
+        except OSError:
+            asked = b""
+        if _link is not link:
+            return
+        _asked.extend(asked or [signal.SIGHUP])
+        signal.pthread_kill(threading.main_thread().ident or 0, WAKE)
+
+
+def _handle(signum: int, frame: Any) -> None:
+    while _asked:
+        number = _asked.pop(0)
+        _handlers.get(number, _end)(number, frame)
+
+
+def _end(signum: int, frame: Any) -> None:
+    os._exit(128 + signum)
+
+
+# -- in the process that was typed ----------------------------------------------------------------------------
+def _code_of(leader: int, link: socket.socket) -> int:
+    """How it ended; 0 to 255."""
+
+    def pass_on(signum: int, frame: Any) -> None:
+        with suppress(OSError):
+            link.send(bytes([signum]))
+
+    for number in PASSED_ON:
+        signal.signal(number, pass_on)
+    if signal.getsignal(signal.SIGHUP) is not signal.SIG_IGN:  # nohup fleet launch ... stays
+        signal.signal(signal.SIGHUP, _end)
+    with terminal.kept():
+        if code := link.recv(1):
+            return code[0]
+        status = os.waitstatus_to_exitcode(os.waitpid(leader, 0)[1])
+    if status < 0:
+        talk(f"error: the process that led the run was killed, by signal {-status}", "fleet attach")
+    return status if status >= 0 else 128 - status
