@@ -97,7 +97,7 @@ def show_stopped(report: Report) -> None:
             echo(f"run {report.data['run']}: {fold(hosts)}: {what}")
 
 
-@click.command("forget", cls=Verb, examples=("fleet forget latest",))
+@click.command("forget", cls=Verb, examples=("fleet forget latest", "fleet forget train-20261121-101500-ab12"))
 @click.argument("run", shell_complete=completed("run_here"))
 @RUNS_DIR
 @common_options

@@ -14,10 +14,11 @@ from tests.chaos.ground import COMMON, Ground, until, wait
 from tests.chaos.node_faults import LOGS, WHOLE, survived
 from tests.chaos.rank_faults import ended, interrupted
 from tests.chaos.table import Fault, Seen
+from tests.leaders import leader_of
 
 
 def pause_5(ground: Ground) -> None:
-    (process,) = (int(p.split()[0]) for p in ground.head_processes() if " launch " in p)
+    process = max(int(p.split()[0]) for p in ground.head_processes() if " launch " in p)  # its leader
     os.kill(process, signal.SIGSTOP)
     time.sleep(5)
     os.kill(process, signal.SIGCONT)
@@ -25,9 +26,10 @@ def pause_5(ground: Ground) -> None:
 
 def paused_beyond_lease(ground: Ground) -> Seen:
     process = ground.launch("--lease", "3", "./ranks.py", "sleep")
-    process.send_signal(signal.SIGSTOP)
+    leader = leader_of(process.pid)
+    os.kill(leader, signal.SIGSTOP)
     until(lambda: not ranks(ground), "the lease to end the ranks")
-    process.send_signal(signal.SIGCONT)
+    os.kill(leader, signal.SIGCONT)
     return ended(ground, wait(process))
 
 

@@ -65,7 +65,8 @@ def taken_up(ground: Ground) -> Seen:
 
 
 def keepers(ground: Ground) -> list[int]:
-    return [int(words.split()[0]) for words in ground.head_processes() if "launch.keeper" in words]
+    """The leaders of detached runs."""
+    return [int(words.split()[0]) for words in ground.head_processes() if " launch " in words]
 
 
 def keeper_killed(ground: Ground) -> Seen:

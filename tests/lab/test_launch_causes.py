@@ -24,6 +24,7 @@ from tests.lab.test_launch import (  # noqa: F401 (fixtures)
     until,
 )
 from tests.lab.virtual_lab import VirtualLab
+from tests.leaders import leader_of
 
 Background = Callable[..., subprocess.Popen[bytes]]
 WHO = "import json, sys; who = json.load(open(sys.argv[1] + '/pid')); print(who['pid'], who['guardian']['pid'])"
@@ -99,9 +100,10 @@ def test_a_supervisor_that_is_told_to_stop(background: Background, ready: Virtua
 
 def test_a_lease_that_ran_out(background: Background, ready: VirtualLab, tmp_path: Path) -> None:  # noqa: F811
     process = background("--lease", "6", "./s.py", "sleep", "-1")
-    os.kill(process.pid, signal.SIGSTOP)
+    leader = leader_of(process.pid)
+    os.kill(leader, signal.SIGSTOP)
     until(lambda: not left_on(ready, tmp_path))
-    os.kill(process.pid, signal.SIGCONT)
+    os.kill(leader, signal.SIGCONT)
     code, first = ended(process, tmp_path, ready)
     assert (code, first["what"]) == (124, "lease") and "nothing of this machine for 6 s" in first["message"], first
 

@@ -58,6 +58,7 @@ RUN_HERE: dict[str, Any] = {
     "ended": [],
     "silent": None,
     "last": "",
+    "unheard": None,
 }
 
 

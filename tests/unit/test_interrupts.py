@@ -12,7 +12,9 @@ from fleet.cli.follow import _signals
 from fleet.cli.launch_view import LaunchView
 from fleet.cli.main import cli
 from fleet.events import Notice
+from fleet.runtime import Runtime
 from fleet.transport.base import Cancel
+from fleet.transport.local import LocalTransport
 
 
 @pytest.mark.parametrize(
@@ -40,15 +42,15 @@ def test_who_only_looks_on_is_told_that_nothing_is_stopped(
 
 @pytest.mark.parametrize("event", ["plan", "attached"])
 def test_ranks_are_stopped_only_where_some_may_run(event: str, capfd: pytest.CaptureFixture[str]) -> None:
-    cancel, view = Cancel(), LaunchView(["a"])
+    runtime, view = Runtime(LocalTransport()), LaunchView(["a"])
     view(Notice("info", "sync: 1 host, 0.1 s", data={"event": "step"}))
-    with _signals(cancel, False, view):
+    with _signals(runtime, False, view):
         signal.raise_signal(signal.SIGINT)
-    assert cancel.is_set()
+    assert runtime.cancel.is_set()
     assert capfd.readouterr().err == "interrupted: no rank runs yet, and none is started\n"
-    cancel = Cancel()
+    runtime = Runtime(LocalTransport())
     view(Notice("info", "ranks meet at a:1234", data={"event": event}))
-    with _signals(cancel, False, view):
+    with _signals(runtime, False, view):
         signal.raise_signal(signal.SIGINT)
         signal.raise_signal(signal.SIGINT)
     first, second = capfd.readouterr().err.splitlines()

@@ -34,7 +34,7 @@ from fleet.ops.runs import attach, local, stop
 from fleet.ops.runs import bring as bringing
 from fleet.ops.runs.attach import report_of, watch
 from fleet.ops.runs.find import FoundRun, chosen
-from fleet.ops.runs.local import left_alone, local_runs, names, prunable, prune
+from fleet.ops.runs.local import headless, left_alone, local_runs, names, prunable, prune
 from fleet.ops.runs.logs import LogsPlan, is_whole
 from fleet.ops.runs.reader import Reader, tail_offset
 from fleet.ops.runs.stop import note
@@ -114,6 +114,7 @@ def part(state: str = "running", *, alive: bool = True, **status: Any) -> Any:
         "ended": [],
         "silent": None,
         "last": "",
+        "unheard": None,
     }
 
 
@@ -279,7 +280,7 @@ def test_what_goes_while_runs_are_looked_at_is_no_trouble(tmp_path: Path, monkey
         return {"lease": 36000.0}
 
     monkeypatch.setattr(local, "read_object", pruned)
-    assert list(left_alone(tmp_path)) == []
+    assert list(headless(tmp_path)) == []
 
 
 def test_two_launches_make_the_first_runs_folder_at_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -630,7 +631,7 @@ def test_a_run_that_lost_its_head_here_is_told_of_while_its_lease_lasts(tmp_path
         os.utime(folder.path / "events.jsonl", (0, now - ago))
         with pytest.MonkeyPatch.context() as patch:
             patch.setattr(time, "time", lambda: now)  # a busy machine takes its own seconds
-            return [notice.message for notice in left_alone(tmp_path / "runs")]
+            return [left_alone(run).message for run in headless(tmp_path / "runs")]
 
     assert said(20.0) == [], "we follow it"
     folder.release()
@@ -644,8 +645,10 @@ def test_a_run_that_lost_its_head_here_is_told_of_while_its_lease_lasts(tmp_path
     assert said(20.0) == [], "'fleet stop' was typed here"
     folder.event("attempt")
     assert len(said(20.0)) == 1, "what was stopped was another attempt"
+    folder.event("running")
     folder.event("detached")
-    assert said(20.0) == [], "it needs no head"
+    (text,) = said(20.0)
+    assert text == f"run {folder.path.name} has been unattended for 20 s: a process of this machine leads it again"
     note(RunFolder(tmp_path / "runs/elsewhere"), "a run that another head started", 10.0)
 
 
@@ -901,7 +904,7 @@ def test_a_run_that_begins_nowhere_has_its_ending(tmp_path: Path, monkeypatch: p
     assert (known.state, known.exit_code) == ("failed", 1)
     summary = json.loads((Path("runs") / known.run / "summary.json").read_text())
     assert "cannot enter the folder" in summary["error"]["message"] and not summary["hosts"]["a"]["ok"]
-    assert not list(left_alone(Path("runs"))) and run(["--transport", "local", "attach"]) == 1
+    assert not list(headless(Path("runs"))) and run(["--transport", "local", "attach"]) == 1
     assert not os.path.lexists("runs/latest"), "it never began"
     assert json.loads((Path("runs") / known.run / "summary.json").read_text()) == summary
 

@@ -57,9 +57,7 @@ class LocalRun:
 
 def local_runs(runs_dir: Path) -> list[LocalRun]:
     """Newest first."""
-    unattended = {run.path for run in headless(runs_dir) if run.lease is None}
-    runs = (_read(path, path in unattended) for path in _folders(runs_dir))
-    return sorted(runs, key=lambda run: run.started, reverse=True)
+    return sorted(map(_read, _folders(runs_dir)), key=lambda run: run.started, reverse=True)
 
 
 def names(runs_dir: Path, *, followed_first: bool = False) -> list[str]:
@@ -181,7 +179,12 @@ def followed(path: Path) -> bool:
     return False
 
 
-def _read(path: Path, unattended: bool) -> LocalRun:
+def _open(path: Path) -> str:
+    alone = _without_head(path)
+    return "unattended" if alone is not None and alone.lease is None else "open"
+
+
+def _read(path: Path) -> LocalRun:
     live = followed(path)  # first: who follows it writes the summary before it lets go
     told = {name: read_told(path / name) for name in DOCUMENTS}
     plan, summary = (document for document, _ in told.values())
@@ -189,9 +192,7 @@ def _read(path: Path, unattended: bool) -> LocalRun:
     state = (
         "followed"
         if live
-        else "unattended"
-        if unattended
-        else "open"
+        else _open(path)
         if code is None
         else "stopped"
         if code == EXIT_INTERRUPTED and not summary.get("first_failure")
@@ -250,21 +251,25 @@ class Headless:
 
 def headless(runs_dir: Path) -> Iterator[Headless]:
     """Those that may be live: none whose lease is over, or that was stopped here."""
-    for folder in _folders(runs_dir):
-        if (folder / "summary.json").exists():
-            continue
-        lease = read_object(folder / "run.json").get("lease")
-        try:
-            since, told = os.stat(folder / "events.jsonl").st_mtime, (folder / "events.jsonl").read_bytes()
-        except FileNotFoundError:  # pruned meanwhile
-            continue
-        if not isinstance(lease, int | float) or b'"event": "detached"' in told:
-            lease = None
-        stopped = told.rfind(b'"event": "stop"') > told.rfind(b'"event": "attempt"')  # 'fleet stop' was typed here
-        began = b'"event": "running"' in told or b'"event": "attached"' in told
-        live = SIGN_SECONDS < time.time() - since < (math.inf if lease is None else lease)
-        if live and (lease is not None or began) and not stopped and not followed(folder):
-            yield Headless(folder, since, lease)
+    return (run for run in map(_without_head, _folders(runs_dir)) if run is not None)
+
+
+def _without_head(folder: Path) -> Headless | None:
+    if (folder / "summary.json").exists():
+        return None
+    lease = read_object(folder / "run.json").get("lease")
+    try:
+        since, told = os.stat(folder / "events.jsonl").st_mtime, (folder / "events.jsonl").read_bytes()
+    except FileNotFoundError:  # pruned meanwhile
+        return None
+    if not isinstance(lease, int | float) or b'"event": "detached"' in told:
+        lease = None
+    stopped = told.rfind(b'"event": "stop"') > told.rfind(b'"event": "attempt"')  # 'fleet stop' was typed here
+    began = b'"event": "running"' in told or b'"event": "attached"' in told
+    live = SIGN_SECONDS < time.time() - since < (math.inf if lease is None else lease)
+    if live and (lease is not None or began) and not stopped and not followed(folder):
+        return Headless(folder, since, lease)
+    return None
 
 
 def left_alone(run: Headless) -> Notice:

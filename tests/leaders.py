@@ -1,0 +1,16 @@
+"""Which process leads a run that a `fleet launch` or `fleet attach` was typed for."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+
+def leader_of(typed: int) -> int:
+    """The process that the typed one waits for."""
+    return int(Path(f"/proc/{typed}/task/{typed}/children").read_text().split()[0])
+
+
+def holder(run: Path) -> int:
+    """The process that writes to a run's folder."""
+    return int(json.loads((run / ".lock").read_text())["pid"])
