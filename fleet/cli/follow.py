@@ -145,8 +145,11 @@ def follow(plan: Planned, scrolls: Scrolling, *, leave: bool = False) -> int:
         screen.enter_context(terminal.pressed({b"d": runtime.detach.set}))
         screen.enter_context(view)
         report = plan.work(runtime)
-        if runtime.stay is None or leader.leads():
+        stayed = runtime.stay is not None and not leader.leads()
+        if not stayed:
             end(report)
+    if stayed:  # nobody reads what else a command does at its end
+        raise click.exceptions.Exit(report.exit_code)
     return report.exit_code
 
 

@@ -20,7 +20,7 @@ from fleet.model import Host, Report
 from fleet.ops.launch.course import Course, Ended
 from fleet.ops.launch.folder import RunFolder, read_object
 from fleet.ops.launch.gang import INTERRUPTED, run_end
-from fleet.ops.launch.keeper import send_keeper
+from fleet.ops.launch.keeper import load_all, send_keeper
 from fleet.ops.launch.loop import Run
 from fleet.ops.launch.origin import RUN
 from fleet.ops.launch.plan import Plan
@@ -72,7 +72,7 @@ def follow_run(
                 if runtime.stay is None or not run.leads:
                     run.close()
                     return _leave(record, folder, runtime, course) if run.leads else report
-                record, runtime = _stay(record, folder, runtime)
+                record, runtime = _stay(record, folder, runtime, course)
                 run.runtime = runtime
                 report = run.follow()
             lasted = time.monotonic() - began
@@ -90,7 +90,7 @@ def follow_run(
         except Left:
             if runtime.stay is None:
                 return _leave(record, folder, runtime, course, ended)
-            record, runtime = _stay(record, folder, runtime)
+            record, runtime = _stay(record, folder, runtime, course)
             continue
         except FleetError as error:
             return conclude(_not_again(error, ended.report, folder, runtime), record, restarts, folder, runtime)
@@ -110,9 +110,10 @@ def _leave(
     return left_alone(record)
 
 
-def _stay(record: RunRecord, folder: RunFolder, runtime: Runtime) -> tuple[RunRecord, Runtime]:
+def _stay(record: RunRecord, folder: RunFolder, runtime: Runtime, course: Course | None) -> tuple[RunRecord, Runtime]:
     """It goes on without a terminal, and without a lease: what it is led by from now on."""
     assert runtime.stay is not None and folder.lock is not None
+    load_all(course)
     folder.take_over(folder.lock, helper=True)
     record, pid = replace(record, lease=None), os.getpid()
     runtime.emit(folder.notice("info", GOES_ON.format(record.run_id, pid), "detached", pid=pid))

@@ -59,18 +59,23 @@ def send_keeper(
     )
 
 
-def main() -> None:
-    """Follow it to its end, with what fleet is now: all that it takes is loaded before anybody relies on it."""
-    from fleet.ops.launch.attempts import follow_run  # which sends keepers
-    from fleet.ops.launch.loop import Run
-
-    spec, record, _, transport = told()
-    course, ended = pickle.loads(base64.b64decode(spec["course"]))
+def load_all(course: Course | None) -> None:
+    """What it takes to lead the run to its end: fleet may be another one by then."""
     read_all()
     if course is not None:
         engine(course.plan.job.engine)
         if course.plan.options.sync:
             import_module("fleet.ops.sync")
+
+
+def main() -> None:
+    """Follow it to its end."""
+    from fleet.ops.launch.attempts import follow_run  # which sends keepers
+    from fleet.ops.launch.loop import Run
+
+    spec, record, _, transport = told()
+    course, ended = pickle.loads(base64.b64decode(spec["course"]))
+    load_all(course)
     folder = RunFolder(record.logs)
     folder.take_over(spec["lock"], helper=True)
     runtime = Runtime(transport)
