@@ -7,8 +7,8 @@ from pathlib import Path
 
 
 def leader_of(typed: int) -> int:
-    """The process that the typed one waits for."""
-    return int(Path(f"/proc/{typed}/task/{typed}/children").read_text().split()[0])
+    """The process that the typed one waits for; 0 while there is none."""
+    return int(Path(f"/proc/{typed}/task/{typed}/children").read_text().partition(" ")[0] or 0)
 
 
 def holder(run: Path) -> int:

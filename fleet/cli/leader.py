@@ -76,6 +76,8 @@ def stay(code: int, log: str) -> None:
     global _link
     link, _link = _link, None
     assert link is not None
+    with suppress(OSError):
+        sys.stdout.flush()
     leave_terminal(log)
     with suppress(OSError):
         link.send(bytes([code]))
@@ -85,10 +87,8 @@ def stay(code: int, log: str) -> None:
 
 
 def leave_terminal(log: str = os.devnull) -> None:
-    """Nothing is read from it, or written to it, any more."""
-    for stream in (sys.stdout, sys.stderr):
-        with suppress(OSError):
-            stream.flush()
+    """Nothing is read from it, or written to it, any more. From a signal handler: no stream is flushed, which the main
+    thread may be writing to."""
     with open(os.devnull, "r+b") as null, suppress(OSError):
         for fd in (0, 1, 2):
             os.dup2(null.fileno(), fd)

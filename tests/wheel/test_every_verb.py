@@ -139,6 +139,11 @@ def get(lab: VirtualLab, tmp_path: Path) -> None:
     assert [(tmp_path / "back" / name / "steps.py").is_file() for name in said] == [True, True]
 
 
+def forget(lab: VirtualLab, tmp_path: Path) -> None:
+    done = lab.fleet("-i", "lab", "forget", "latest", "--runs-dir", str(lab.home / "job/runs"))
+    assert done.returncode == 2 and "needs none of its hosts any more" in done.stderr, done.stderr
+
+
 def runs(lab: VirtualLab, tmp_path: Path) -> None:
     folder = str(lab.home / "job/runs")
 
