@@ -82,8 +82,8 @@ class Follower:
         self.status: dict[str, Any] = {}
         self.owners_checked = self.disk_checked = self.looked = self.changed = time.monotonic()
         self.folder_time = 0
-        about = read_json(os.path.join(folder, SPEC)).get("about") or {}
-        self.disk_full, self.elastic = False, bool(about.get("least"))
+        self.disk_full = False
+        self.elastic = bool((read_json(os.path.join(folder, SPEC)).get("about") or {}).get("least"))
         self.clock_due, self.clock_pause = self.looked, FIRST_CLOCK_SECONDS
 
     def follow(self) -> None:

@@ -71,7 +71,7 @@ class Elastic:
             if now - since > HANG_SECONDS:
                 self._away[host] = inf
                 if 0 < len(self._gang.able) < self._gang.least:
-                    return self._gang.too_few(self._gang.reasons[host])
+                    return self._gang.too_few(f"{host} is out", host)
                 self._wake(host)
         if not self._gang.at_an_end:
             return None

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 
-from fleet.errors import EXIT_HOST_FAILED, FleetError
+from fleet.errors import EXIT_CONNECT, EXIT_HOST_FAILED, FleetError
 from fleet.ops.launch.gang import BY_HAND, Failure, Gang, NodeState, RankEnd, run_end
 from fleet.ops.launch.record import RunRecord
 from fleet.protocol.messages.run import RunEnd, RunState
@@ -14,17 +14,17 @@ SETTLE_SECONDS = 4.0
 
 
 class ElasticGang(Gang):
-    """least: nodes that must be left. sizes: how many ranks each has. away: hosts that went, and are not back; reasons:
-    why. The first node is where ranks meet: nothing goes on without it."""
+    """least: nodes that must be left. sizes: how many ranks each has. away: hosts that went, and are not back. The
+    first node is where ranks meet: nothing goes on without it."""
 
     def __init__(self, nodes: Mapping[str, int], least: int, sizes: Mapping[str, int]) -> None:
         super().__init__(nodes, restarts=True)
         self.least, self._sizes = least, sizes
-        self.reasons: dict[str, RunEnd] = {}
 
     def rank_ended(self, end: RankEnd) -> RunEnd | None:
-        node, again = self.nodes[end.host], end.failed or end.signalled  # all of its ranks, if its engine can
-        node.done = frozenset() if again else node.done | {end.local_rank}
+        self.nodes[end.host].done = (  # after a failure the engine starts all of them again, if it can
+            frozenset() if end.failed or end.signalled else self.nodes[end.host].done | {end.local_rank}
+        )
         return super().rank_ended(end)
 
     @property
@@ -38,8 +38,8 @@ class ElasticGang(Gang):
 
     @property
     def at_an_end(self) -> bool:
-        """Whether no rank lives, and none will: too few engines may start any. Every node has told so some seconds
-        after the last rank ended, for those that have met do not begin at the same moment."""
+        # No rank lives, and none will: too few engines may start any. Every node has told so some seconds after the
+        # last rank ended, for those that have met do not begin at the same moment.
         there = self._there.values()
         ends = [node.clock.on_head(end.time) for node in self.nodes.values() for end in node.ranks.values()]
         return (
@@ -51,18 +51,20 @@ class ElasticGang(Gang):
         )
 
     def dead_end(self) -> RunEnd | None:
-        """Why ranks that failed, or were ended to meet others, can never go on. None: there are none, all is done."""
+        # why ranks that failed, or were ended to meet others, can never go on; None: there are none, all is done
         if not any(self.nodes[host].ranks for host in self.able):
             return None
         for it in super()._rank_failures(lambda end: False):
-            return self.too_few(run_end("failure", f"rank {it.rank} on {it.host} failed", it.exit_code, it.host))
-        ended = run_end("failure", "ranks were ended to meet others", EXIT_HOST_FAILED)
-        return self.too_few(next((self.reasons[host] for host in self.away), ended))
+            return self.too_few(f"rank {it.rank} on {it.host} failed", it.host, it.exit_code)
+        return self.too_few("no rank lives", next(iter(self.away), None))
 
-    def too_few(self, reason: RunEnd) -> RunEnd:
-        able = f"{len(self.able)} of {len(self.nodes)} nodes"
-        self.needed = f"; {able} can start ranks again, --nnodes asks for {self.least}"
-        return {**reason, "message": reason["message"] + self.needed}
+    def too_few(self, why: str, host: str | None, code: int = EXIT_HOST_FAILED) -> RunEnd:
+        # a reason to stop everyone. host: that failed, or is away
+        lost = host is not None and self.nodes[host].lost is not None
+        self.needed = (
+            f"; {len(self.able)} of {len(self.nodes)} nodes can start ranks again, --nnodes asks for {self.least}"
+        )
+        return run_end("lost" if lost else "failure", why + self.needed, EXIT_CONNECT if lost else code, host)
 
     def node_status(self, host: str, status: RunState) -> RunEnd | None:
         reason = super().node_status(host, status)
@@ -80,7 +82,6 @@ class ElasticGang(Gang):
         if self.stopped_at is not None:
             return reason
         self.away.add(host)
-        self.reasons[host] = reason
         left = len(self.nodes) - len(self.away)
         if self.nodes[host].node_rank == 0:
             self.needed = "; ranks meet there, so nothing goes on without it"
@@ -104,8 +105,8 @@ class ElasticGang(Gang):
 
     def _node_failures(self) -> list[Failure]:
         # it went on without those that are away, but for the one that it ended for
-        gone_on = self.away - {self.end["host"] if self.end is not None else None}
-        return [failure for failure in super()._node_failures() if failure.host not in gone_on]
+        away = self.away - {self.end["host"] if self.end is not None else None}
+        return [failure for failure in super()._node_failures() if failure.host not in away]
 
     def last_attempts(self) -> list[RankEnd]:
         # each rank's last end, where its engine did not bring it about: each agent counts its own restarts
@@ -116,5 +117,8 @@ class ElasticGang(Gang):
 
 def gang_of(record: RunRecord) -> Gang:
     nodes = {node.host.name: node.node_rank for node in record.nodes}
-    sizes = {node.host.name: node.local_world_size for node in record.nodes}
-    return ElasticGang(nodes, record.least, sizes) if record.least else Gang(nodes, record.restarts)
+    return (
+        ElasticGang(nodes, record.least, {node.host.name: node.local_world_size for node in record.nodes})
+        if record.least
+        else Gang(nodes, record.restarts)
+    )
