@@ -70,6 +70,17 @@ def test_a_stop_that_was_asked_for_is_one(gang: ElasticGang) -> None:
     assert not gang.away
 
 
+def test_what_another_head_had_it_stopped_for_is_what_ended_it(gang: ElasticGang) -> None:
+    """That one saw first that no rank lives. No node went."""
+    gang.rank_ended(end("a", 0, 9.0, 3))
+    other = run_end("failure", "rank 0 on a failed", 3, "a")
+    reason = gang.node_status("a", {"state": "stopping", "cause": "asked", "end": other, "time": 10.0, "began": 10.0})
+    assert reason == other and not gang.away
+    gang.stop(reason, 10.0)
+    failure = gang.first()
+    assert failure and (failure.host, failure.rank, failure.exit_code) == ("a", 0, 3)
+
+
 # -- no rank lives ---------------------------------------------------------------------------------------
 @pytest.fixture
 def three() -> ElasticGang:

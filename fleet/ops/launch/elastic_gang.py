@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 
 from fleet.errors import EXIT_CONNECT, EXIT_HOST_FAILED, FleetError
-from fleet.ops.launch.gang import BY_HAND, Failure, Gang, NodeState, RankEnd, run_end
+from fleet.ops.launch.gang import Failure, Gang, NodeState, RankEnd, end_of, run_end
 from fleet.ops.launch.record import RunRecord
 from fleet.protocol.messages.run import RunEnd, RunState
 from fleet.protocol.state import FINAL
@@ -70,7 +70,7 @@ class ElasticGang(Gang):
         reason = super().node_status(host, status)
         node = self.nodes[host]
         for_good = node.state == "exited" and not status.get("signal")  # an agent that gives up closes the rendezvous
-        if reason is None or for_good or reason["by"] in BY_HAND:
+        if reason is None or for_good or end_of(status) is not None:  # another head had it stopped
             return reason
         return self._without(host, reason)
 
