@@ -38,8 +38,8 @@ class ElasticGang(Gang):
 
     @property
     def at_an_end(self) -> bool:
-        # No rank lives, and none will: too few engines may start any. Every node has told so some seconds after the
-        # last rank ended, for those that have met do not begin at the same moment.
+        # No rank lives, and none will: too few engines may start any. Every node has reported so some seconds
+        # after the last rank ended, for those that have met do not begin at the same moment.
         there = self._there.values()
         ends = [node.clock.on_head(end.time) for node in self.nodes.values() for end in node.ranks.values()]
         return (

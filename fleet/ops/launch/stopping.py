@@ -172,7 +172,7 @@ class Stopping:
     def _has_no_rank_left(self, host: str) -> bool:
         node = self.gang.nodes[host]
         return (
-            not node.up[0] and time.time() - node.clock.on_head(node.up[1]) < UP_SECONDS  # if elastic, it tells of them
+            not node.up[0] and time.time() - node.clock.on_head(node.up[1]) < UP_SECONDS  # elastic: a recent report
             if self.gang.restarts
             else not self.gang.unaccounted(host, self.record.node(host).ranks)
         )

@@ -131,8 +131,8 @@ class About(_About, total=False):
 
 # a run on one node. devices: GPUs that it was given, None: all. host: what the head that started it calls this node.
 # alive: its supervisor, or who stands in for it. up: how many of its ranks live. lease, grace, node_timeout, silent,
-# unheard: seconds; silent: since a rank wrote its last, None: none has. last: that line. unheard: since a head was there,
-# None: it needs none any more.
+# unheard: seconds; silent: since a rank wrote its last, None: none has. last: that line. unheard: since a head was
+# there, None: it needs none any more.
 RunHere = TypedDict(
     "RunHere",
     {
