@@ -46,8 +46,6 @@ def show_runs(report: Report, every: bool) -> None:
     for run in report.data["runs"]:
         nodes = run["nodes"].values()
         total = run.get("world_size") or sum(len(node["ranks"]) for node in nodes)
-        live = [node for node in nodes if node["alive"] and node["state"] in ("running", "stopping")]
-        up = sum(len(node["ranks"]) - node["ranks_ended"] for node in live)
         rows.append(
             (
                 run["run"],
@@ -55,7 +53,7 @@ def show_runs(report: Report, every: bool) -> None:
                 "?" if run["age"] is None else seconds(run["age"]),
                 clean(run.get("owner") or "?"),
                 fold(run["nodes"]),
-                f"{up}/{total}",
+                f"{run['ranks_up']}/{total}",
                 clean((run.get("master") or "?").rpartition(":")[2]),
                 "-" if run["silent"] is None else seconds(run["silent"]),
                 clean(run["last"]),

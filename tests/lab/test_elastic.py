@@ -76,3 +76,58 @@ def test_a_node_that_went_is_taken_back(lab: VirtualLab, tmp_path: Path) -> None
     assert events[-1]["ok"] and events[-1]["first_failure"] is None
     for name in lab.names:
         lab.sh(name, "rm -rf /root/work /root/elastic-over")
+
+
+ALONE = """
+import os, sys, time
+print("rank", os.environ["RANK"], "of", os.environ["WORLD_SIZE"], flush=True)
+while not os.path.exists("/root/elastic-end"):
+    time.sleep(0.1)
+with open("/root/elastic-end") as f:
+    code = int(f.read())
+os.remove("/root/elastic-end")
+sys.exit(code)
+"""
+
+
+def test_a_rank_that_too_few_nodes_are_left_for_ends_the_run(lab: VirtualLab, tmp_path: Path) -> None:
+    """One fails while the others run, and is started again; another fails once they are done: nobody meets it."""
+    lab.enrol()
+    (tmp_path / "alone.py").write_text(ALONE)
+    names = lab.names[:3]
+    for name in names:
+        lab.sh(name, "rm -f /root/elastic-end")
+    words = ("-i", "lab", "-w", ",".join(names), "--json", "launch", "--nnodes", "2:3", "--sync", "alone.py")
+    process = lab.popen(*words, cwd=tmp_path)
+
+    def ends(host: str, code: int) -> None:
+        lab.sh(host, f"echo {code} > /root/elastic-end.new && mv /root/elastic-end.new /root/elastic-end")
+
+    def up() -> int:
+        (run,) = json.loads(lab.fleet("-i", "lab", "--json", "ps", check=True).stdout)["runs"]
+        assert run["ranks_up"] == sum(node["ranks_up"] for node in run["nodes"].values())
+        return int(run["ranks_up"])
+
+    def starts() -> int:
+        return sum(text(path).count("of 3") for path in tmp_path.glob("runs/alone-*/*/rank*.out"))
+
+    try:
+        until(lambda: starts() == 3)
+        assert up() == 3
+        ends(names[1], 5)
+        until(lambda: starts() == 6)
+        assert up() == 3, "ranks of before have left records of their ends"
+        ends(names[0], 0)
+        ends(names[1], 0)
+        until(lambda: up() == 1)
+        ends(names[2], 7)
+        out, err = process.communicate(timeout=100)
+    finally:
+        process.kill()
+    events = [json.loads(line) for line in out.splitlines()]
+    assert process.returncode == 7, err
+    failure = events[-1]["first_failure"]
+    assert (failure["host"], failure["exit_code"], failure["what"]) == (names[2], 7, "rank")
+    assert "1 of 3 nodes can start ranks again, --nnodes asks for 2" in failure["message"] and events[-1]["next"]
+    for name in lab.names:
+        lab.sh(name, "rm -rf /root/work /root/elastic-end")

@@ -118,6 +118,21 @@ def test_a_node_tells_its_clock_again_and_again(home: Path, run: str) -> None:
     assert len(sent) >= 3 and abs(time.time() - sent[-1]) < 200
 
 
+def test_of_an_elastic_run_a_node_reports_how_many_ranks_live(home: Path, run: str) -> None:
+    argv = ranks_argv(f"until [ -e {home}/go ]; do sleep 0.1; done")
+    about = {"engine": "torchrun", "least": 1}
+    assert answer("run.supervise", supervise_spec(run, argv, about=about), home)["event"] == "started"
+    reports: list[int] = []
+    with Running("run.follow", {"run": run, "offsets": {}}, home) as follow:
+        for frame in follow.frames():
+            message = frame.json() if frame.kind == b"J" else {}
+            if message.get("event") == "clock":
+                reports.append(message["up"])
+                if reports[-1] == 1:
+                    follow.send({"op": "stop", "grace": 1, "reason": "enough"})
+    assert 1 in reports and set(reports) <= {0, 1}
+
+
 def test_no_such_run(home: Path, run: str) -> None:
     for name in (run, "../x", ""):
         with Running("run.follow", {"run": name, "offsets": {}}, home) as follow:

@@ -12,9 +12,10 @@ from typing import Any
 
 import pytest
 
+from fleet.model import Host
 from fleet.node.run import engine, list_runs, run_folder
 from fleet.ops.launch import new_run_id
-from fleet.ops.runs.find import read
+from fleet.ops.runs.find import FoundRun, read
 from fleet.protocol.decode import Misfit, decode
 from fleet.protocol.messages.run import Neighbours, RunsHere
 from tests.node.nodes import Running, answer, final, folder_of, ranks_argv, supervise_spec, until
@@ -55,6 +56,25 @@ def test_live_runs_and_those_that_ended(run: str, home: Path) -> None:
     until(lambda: not run_folder.owners(folder))  # its guardian looks around before it ends
     (found,) = decode(RunsHere, answer("run.list_runs", {"prefix": "", "live": False}, home))["runs"]
     assert [end["signal"] for end in found["ended"]] == [15] and not found["alive"], found
+
+
+def test_ranks_that_live_are_counted_whatever_earlier_ones_left(run: str, home: Path) -> None:
+    """An engine has started rank 0 again, and given its number to another one before."""
+    argv = ranks_argv(f"until [ -e {home}/go ]; do sleep 0.1; done")
+    assert answer("run.supervise", supervise_spec(run, argv, about=ABOUT), home)["event"] == "started"
+    for rank in (0, 1):
+        (folder_of(home, run) / f"rank{rank}.json").write_text(json.dumps({"rank": rank, "status": 1, "attempt": 0}))
+
+    def up() -> int:
+        (found,) = decode(RunsHere, answer("run.list_runs", {"prefix": run, "live": False}, home))["runs"]
+        shown = FoundRun(run, {"n1": Host("n1", "n1")}, {"n1": found}).as_json()
+        assert shown["ranks_up"] + shown["ranks_ended"] == 1 and shown["nodes"]["n1"]["ranks_up"] == shown["ranks_up"]
+        return int(found["up"])
+
+    until(lambda: up() == 1)
+    (home / "go").touch()
+    until(lambda: up() == 0)
+    final(home, run)
 
 
 def test_a_run_that_ends_while_it_is_looked_at_has_not_lost_its_supervisor(

@@ -141,6 +141,7 @@ def test_a_signal_to_its_group_reaches_the_rank_once(tmp_path: Path, signum: sig
     os.killpg(process.pid, signum)  # as torchrun does
     assert process.wait(300) == 9
     assert (tmp_path / "got").read_text() == f"{name}\n"
+    assert read_json(tmp_path / "rank5.json")["signalled"] == (signum == signal.SIGTERM), "so an engine ends its ranks"
 
 
 def test_what_the_supervisor_tells_all_is_not_told_twice(tmp_path: Path) -> None:
@@ -148,7 +149,7 @@ def test_what_the_supervisor_tells_all_is_not_told_twice(tmp_path: Path) -> None
     process = start(tmp_path, "sh", "-c", "trap 'exit 8' TERM; touch up; sleep 1 & wait; exit 9")
     until((tmp_path / "up").exists)
     process.terminate()
-    assert process.wait(300) == 9
+    assert process.wait(300) == 9 and read_json(tmp_path / "rank5.json")["signalled"] is False
 
 
 def test_a_killed_wrapper_takes_the_rank_with_it(tmp_path: Path) -> None:

@@ -55,6 +55,7 @@ RUN_HERE: dict[str, Any] = {
     "node_timeout": 15.0,
     "status": {"state": "running"},
     "alive": True,
+    "up": 1,
     "ended": [],
     "silent": None,
     "last": "",

@@ -267,7 +267,7 @@ def test_a_failure_that_is_heard_of_late_is_the_first_all_the_same(tmp_path: Pat
     record = plan(hosts, Job("t.py"), LaunchOptions(), "r").record(0.0)
     run = Run(record, RunFolder.create(tmp_path, "r"), {}, Runtime(LocalTransport()))
     for host in "ab":
-        run._on_message(Heard(host, "message", {"event": "clock", "sent": 90.0}, 90.01))
+        run._on_message(Heard(host, "message", {"event": "clock", "up": None, "sent": 90.0}, 90.01))
     killed = {"event": "rank", "rank": 1, "signal": 9, "time": 100.0, "sent": 100.0}
     lost = {"event": "rank", "rank": 0, "status": 1, "time": 100.2, "sent": 100.2}
     run._on_message(Heard("a", "message", lost, 100.21))

@@ -111,6 +111,7 @@ def part(state: str = "running", *, alive: bool = True, **status: Any) -> Any:
         "node_timeout": 15.0,
         "status": {"state": state, **status},
         "alive": alive,
+        "up": int(state == "running"),
         "ended": [],
         "silent": None,
         "last": "",

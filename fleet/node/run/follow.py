@@ -9,7 +9,8 @@ rank<R>.out, rank<R>.err, node.log. Sends
     J {"event": "status", "state": "running", "disk_full": bool}    what ranks write is lost, or is no more
     J {"event": "status", "sent", ...}  status.json, whenever it is new; state "lost": the supervisor
         was killed, or the folder removed
-    J {"event": "clock", "sent"}    now and then: the fastest of these tells how far two clocks are apart
+    J {"event": "clock", "up", "sent"}    now and then: the fastest of these tells how far two clocks are apart;
+        "up": of an elastic run, how many ranks live here
     J {"event": "end", "sizes": {name: bytes}}  after the final status and the last byte, or at once; then X 0
     J {"event": "failed", "message", "hint"}    there is no such run here; then X 1
 Control lines: {"op": "ping"} or {"op": "renew"} renews the lease, {"op": "detach"} does away with it,
@@ -33,6 +34,7 @@ from fleet.node.run.run_folder import (
     fate,
     lease_of,
     owners,
+    ranks_up,
     read_json,
     read_status,
     request_stop,
@@ -46,7 +48,7 @@ CHUNK = 65536
 CHUNKS_A_TURN = 16
 BUSY_SECONDS, IDLE_SECONDS, AWAKE_SECONDS, LOOK_SECONDS = 0.01, 0.04, 1.0, 1.0
 OWNER_CHECK_SECONDS, DISK_CHECK_SECONDS = 0.5, 2.0
-FIRST_CLOCK_SECONDS, CLOCK_SECONDS = 0.5, 15.0
+FIRST_CLOCK_SECONDS, CLOCK_SECONDS, ELASTIC_CLOCK_SECONDS = 0.5, 15.0, 4.0
 
 
 class Stream:
@@ -81,6 +83,7 @@ class Follower:
         self.owners_checked = self.disk_checked = self.looked = self.changed = time.monotonic()
         self.folder_time = 0
         self.disk_full = False
+        self.elastic = bool((read_json(os.path.join(folder, SPEC)).get("about") or {}).get("least"))
         self.clock_due, self.clock_pause = self.looked, FIRST_CLOCK_SECONDS
 
     def follow(self) -> None:
@@ -178,8 +181,11 @@ class Follower:
     def tell_time(self, now: float) -> None:
         """Which of two ranks on two nodes ended first is seen by it, though this node or the head be busy just then."""
         if now >= self.clock_due:
-            self.clock_due, self.clock_pause = now + self.clock_pause, min(CLOCK_SECONDS, 2 * self.clock_pause)
-            say({"event": "clock", "sent": time.time()})
+            self.clock_due, self.clock_pause = (
+                now + self.clock_pause,
+                min(ELASTIC_CLOCK_SECONDS if self.elastic else CLOCK_SECONDS, 2 * self.clock_pause),
+            )
+            say({"event": "clock", "up": ranks_up(self.folder) if self.elastic else None, "sent": time.time()})
 
 
 def listen(run: str, folder: str, passive: bool = False) -> None:

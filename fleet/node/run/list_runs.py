@@ -15,6 +15,7 @@ from fleet.node.run.run_folder import (
     fate,
     final_status,
     lease_of,
+    ranks_up,
     read_json,
     runs_root,
     standing,
@@ -78,6 +79,7 @@ def described(folder: str, spec: "dict[str, Any]", status: "dict[str, Any]", ali
         "node_timeout": spec.get("node_timeout") or 0.0,
         "status": status,  # type: ignore[typeddict-item]
         "alive": alive,
+        "up": ranks_up(folder) if alive else 0,
         "ended": [dict(record, event="rank") for record in ended if record],  # type: ignore[misc]
         "silent": silent,
         "last": last,

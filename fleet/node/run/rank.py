@@ -3,9 +3,9 @@
 The engine starts it once a rank. It appends the rank's stdout and stderr to rank<R>.out and .err in
 $FLEET_RUN_DIR (the rank holds the files itself: nothing in between can lose a byte), passes signals on,
 writes rank<R>.json {"rank", "local_rank", "pid", "status": 0..255|null, "signal": n|null, "time", "started",
-"attempt", "begins": [bytes of .out, of .err that earlier attempts wrote]} and then ends the same way, so that the
-engine sees the truth. What cannot be started ends with 126 or 127 and a line in .err, as in a shell. A python is armed
-to tell where it stands, see arm.py. Python 3.6 syntax.
+"attempt", "begins": [bytes of .out, of .err that earlier attempts wrote], "signalled": whether the engine had it end}
+and then ends the same way, so that the engine sees the truth. What cannot be started ends with 126 or 127 and a line in
+.err, as in a shell. A python is armed to tell where it stands, see arm.py. Python 3.6 syntax.
 """
 
 import ctypes
@@ -175,20 +175,21 @@ def interpreter_of(path: str) -> "list[str] | None":
     return ["/bin/bash" if os.path.exists("/bin/bash") else "sh"]
 
 
-def wait(pid: int, bosses: "set[int]") -> int:
-    """Pass signals on until the rank has ended; returns its wait status."""
-    told = set()
+def wait(pid: int, bosses: "set[int]") -> "tuple[int, bool]":
+    """Pass signals on until the rank has ended; (its wait status, whether SIGTERM was passed on)."""
+    told, signalled = set(), False
     while True:
         caught = signal.sigwaitinfo(PASSED_ON | {signal.SIGCHLD})
         if caught.si_signo == signal.SIGCHLD:
             ended, status = os.waitpid(pid, os.WNOHANG)
             if ended:
-                return status
+                return status, signalled
         elif caught.si_pid in bosses:
             told.add(caught.si_signo)
         elif caught.si_signo not in told:
             # the engine repeats what the supervisor has told everyone: once is enough
             os.kill(pid, caught.si_signo)
+            signalled = signalled or caught.si_signo == signal.SIGTERM
 
 
 def main() -> None:
@@ -205,24 +206,25 @@ def main() -> None:
     begins = [size(base + ".out"), size(base + ".err")]
     attempt = count_attempts()
     pid = start_rank(argv, base)
-    status = wait(pid, supervisors(folder))
-    signalled = os.WIFSIGNALED(status)
+    status, signalled = wait(pid, supervisors(folder))
+    killed = os.WIFSIGNALED(status)
     record = {
         "rank": rank,
         "local_rank": local_rank,
         "pid": pid,
         "started": started,
         "time": time.time(),
-        "status": None if signalled else os.WEXITSTATUS(status),
-        "signal": os.WTERMSIG(status) if signalled else None,
+        "status": None if killed else os.WEXITSTATUS(status),
+        "signal": os.WTERMSIG(status) if killed else None,
         "attempt": attempt,
         "begins": begins,
+        "signalled": signalled,
     }
     try:
         write_record(base + ".json", record)
     except OSError as error:
         os.write(2, ("fleet: rank %d: %s\n" % (rank, error)).encode())
-    if not signalled:
+    if not killed:
         os._exit(os.WEXITSTATUS(status))
     signum = os.WTERMSIG(status)
     prctl(PR_SET_DUMPABLE, 0)

@@ -9,7 +9,7 @@ import os
 import time
 
 from fleet.node.base import json
-from fleet.node.base.processes import read_file, start_time
+from fleet.node.base.processes import below, read_file, start_time
 from fleet.node.base.types import Any
 from fleet.node.base.wire import write_all
 from fleet.protocol.state import ATTEMPT, FINAL, LEASE, NEXT, PID, RUNS, SPEC, STATUS, STOP, below_home, is_run_id
@@ -196,6 +196,12 @@ def identity(pid: int) -> "dict[str, int | None]":
 def owners(folder: str) -> "list[dict[str, Any]]":
     """Those alive of [supervisor, guardian], as {"pid", "start"}."""
     return alive(read_json(os.path.join(folder, PID)))
+
+
+def ranks_up(folder: str) -> int:
+    """How many ranks live: an engine that restarts them leaves the records of those before them."""
+    found = below(who["pid"] for who in owners(folder)).items()
+    return sum(stat[0] not in (b"Z", b"X") and read_file("/proc/%d/comm" % pid) == RANK_WRAPPER for pid, stat in found)
 
 
 def standing(folder: str) -> "tuple[dict[str, Any], bool]":

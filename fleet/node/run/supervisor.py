@@ -5,9 +5,8 @@ import select
 import signal
 import time
 
-from fleet.node.base.processes import read_file
 from fleet.node.base.types import Any, run
-from fleet.node.run.ending import LEFTOVER_GRACE, Ending, descendants
+from fleet.node.run.ending import LEFTOVER_GRACE, Ending
 from fleet.node.run.engine import (
     Beginning,
     engine_env,
@@ -15,10 +14,10 @@ from fleet.node.run.engine import (
 from fleet.node.run.extension_builds import Builds, build_root
 from fleet.node.run.kernel_log import KernelLog
 from fleet.node.run.run_folder import (
-    RANK_WRAPPER,
     disk_is_full,
     final_status,
     lease_of,
+    ranks_up,
     read_json,
     write_final,
     write_json,
@@ -137,7 +136,7 @@ class Supervisor:
     def look_whether_over(self) -> None:
         """End an engine that has no rank left on any node: torchrun takes 1 s to say what their records have said."""
         if not self.over and stamp(os.path.join(self.folder, OVER)):
-            self.over = not any(read_file("/proc/%d/comm" % pid) == RANK_WRAPPER for pid in descendants([self.engine]))
+            self.over = not ranks_up(self.folder)
             if self.over:
                 os.kill(self.engine, signal.SIGKILL)  # of anything less it makes a traceback
 

@@ -61,8 +61,8 @@ class Elastic:
         self._cancel = Cancel()
         self._threads: list[threading.Thread] = []
 
-    def watch(self) -> None:
-        """Several times a second."""
+    def watch(self) -> run.RunEnd | None:
+        """Several times a second. A reason to stop everyone, or None."""
         now = time.monotonic()
         for host in self._gang.away - self._away.keys():
             self._away[host] = inf if host in self._gang.absent else now  # of one that never was nobody waits
@@ -70,7 +70,15 @@ class Elastic:
         for host, since in self._away.items():
             if now - since > HANG_SECONDS:
                 self._away[host] = inf
+                if 0 < len(self._gang.able) < self._gang.least:
+                    return self._gang.too_few(f"{host} is out", host)
                 self._wake(host)
+        if not self._gang.at_an_end:
+            return None
+        end = self._gang.dead_end()
+        for follower in self._followers.values() if end is None else ():
+            follower.over()
+        return end
 
     def _went(self, host: str) -> None:
         gang = self._gang

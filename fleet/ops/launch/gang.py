@@ -61,7 +61,7 @@ class Clock:
 class RankEnd:
     """How a rank ended. status: exit code or None; signal: its number or None; time: on the node's clock. begins:
     bytes in its stdout's and stderr's logs that earlier attempts wrote. asked: it ended after a head, this one or
-    another, had the run stopped."""
+    another, had the run stopped; signalled: after its engine had it end."""
 
     host: str
     node_rank: int
@@ -73,13 +73,14 @@ class RankEnd:
     attempt: int = 0
     begins: tuple[int, int] = (0, 0)
     asked: bool = False
+    signalled: bool = False
 
     @classmethod
     def of(cls, host: str, node_rank: int, message: RankEnded) -> RankEnd:
         """As a node tells it."""
         how = (message.get("local_rank"), message.get("status"), message.get("signal"), message.get("time", 0.0))
-        begins, asked = message.get("begins") or (0, 0), message.get("asked", False)
-        return cls(host, node_rank, message["rank"], *how, message.get("attempt", 0), begins, asked)
+        begins, causes = message.get("begins") or (0, 0), (message.get("asked", False), message.get("signalled", False))
+        return cls(host, node_rank, message["rank"], *how, message.get("attempt", 0), begins, *causes)
 
     @property
     def failed(self) -> bool:
@@ -127,7 +128,9 @@ class Failure:
 @dataclass
 class NodeState:
     """What is known of one node. status: its supervisor's last word. lost: when it was last heard of
-    (head's clock), once it was given up, and `why`. ended: all of its output is here, or never will be."""
+    (head's clock), once it was given up, and `why`. ended: all of its output is here, or never will be. Of an
+    elastic run, up: how many ranks lived there, and when, on its clock; done: local ranks of which the last that
+    ended did so with 0, by itself."""
 
     host: str
     node_rank: int
@@ -137,6 +140,8 @@ class NodeState:
     lost: float | None = None
     why: FleetError | None = None
     ended: bool = False
+    up: tuple[int | None, float] = (None, 0.0)
+    done: frozenset[int | None] = frozenset()
 
     @property
     def state(self) -> str:

@@ -114,7 +114,7 @@ class Run:
                 self._handlers[heard.what](heard)
             self._stopping.watch_silence()
             if self._elastic is not None:
-                self._elastic.watch()
+                self._stopping.stop_if(self._elastic.watch())
             self._watch_stalls()
             self._stopping.watch()
             self.folder.sign()
@@ -174,6 +174,7 @@ class Run:
         if "sent" in message:
             node.clock.heard(message["sent"], heard.time)
         if message["event"] == "clock":
+            node.up = message["up"], message["sent"]
             return
         if message["event"] == "rank":
             self._on_rank(heard.host, message)

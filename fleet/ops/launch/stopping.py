@@ -25,7 +25,7 @@ from fleet.transport.program import call
 
 STUBBORN_SECONDS = 20.0  # beyond the grace: SIGKILL takes up to 10 s to be told from hanging in the kernel
 ENGINE_GRACE = 0.5  # of an engine that has no rank left: what torchrun and DeepSpeed do then helps nobody
-ASK_SECONDS, RETRY_SECONDS = 30.0, 2.0  # of the witness
+ASK_SECONDS, RETRY_SECONDS, UP_SECONDS = 30.0, 2.0, 5.0  # of the witness; for which a node's ranks are known
 # how often the user has asked to stop
 GENTLY, AT_ONCE, LEAVE = 1, 2, 3
 
@@ -170,7 +170,12 @@ class Stopping:
                 )
 
     def _has_no_rank_left(self, host: str) -> bool:
-        return not self.gang.restarts and not self.gang.unaccounted(host, self.record.node(host).ranks)
+        node = self.gang.nodes[host]
+        return (
+            not node.up[0] and time.time() - node.clock.on_head(node.up[1]) < UP_SECONDS  # elastic: a recent report
+            if self.gang.restarts
+            else not self.gang.unaccounted(host, self.record.node(host).ranks)
+        )
 
 
 @dataclass

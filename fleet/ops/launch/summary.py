@@ -204,7 +204,7 @@ def describe(failure: Failure, run: RunRecord, logs: Mapping[str, NodeLogs], gan
     victim = rule is not None and rule.collateral
     if victim:
         why = odd_one_out({rank: tail(node.host.name, rank) for node in run.nodes for rank in node.ranks}) or why
-    said += gang.needed if failure.what != "rank" else ""
+    said += gang.needed if gang.end is not None and gang.end["host"] == failure.host else ""
     early = left_early(failure, gang) if victim else None
     if early is not None:
         end, seconds = early

@@ -145,7 +145,11 @@ class FoundRun:
         )
 
     def as_json(self) -> dict[str, Any]:
-        ended = {name: len({end["rank"] for end in part["ended"]}) for name, part in self.parts.items()}
+        up = {name: min(part["up"], len(part["ranks"])) for name, part in self.parts.items()}
+        ended = {
+            name: min(len({end["rank"] for end in part["ended"]}), len(part["ranks"]) - up[name])
+            for name, part in self.parts.items()
+        }
         spoke = [(part["silent"], part["last"]) for part in self.parts.values() if part["silent"] is not None]
         silent, last = min(spoke, key=lambda it: it[0] or 0.0, default=(None, ""))
         return {
@@ -155,6 +159,7 @@ class FoundRun:
             "age": round(time.time() - self.started, 1) if self.started else None,
             "lease": self.lease,
             "unattended": self.unattended,
+            "ranks_up": sum(up.values()),
             "ranks_ended": sum(ended.values()),
             "silent": silent,
             "last": last,
@@ -162,6 +167,7 @@ class FoundRun:
                 name: {
                     "node_rank": part["node_rank"],
                     "ranks": part["ranks"],
+                    "ranks_up": up[name],
                     "ranks_ended": ended[name],
                     "state": part["status"].get("state"),
                     "reason": part["status"].get("reason"),

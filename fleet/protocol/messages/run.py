@@ -39,7 +39,7 @@ _Rank = TypedDict("_Rank", {"event": Literal["rank"], "rank": Whole})
 
 class RankEnded(_Rank, total=False):
     """rank<R>.json. begins: bytes of its stdout's and stderr's logs that earlier attempts wrote. asked: it ended after
-    a head had the run stopped."""
+    a head had the run stopped. signalled: after its engine had it end."""
 
     local_rank: Whole | None
     status: Whole | None
@@ -48,6 +48,7 @@ class RankEnded(_Rank, total=False):
     attempt: Whole
     begins: tuple[int, int] | None
     asked: bool
+    signalled: bool
     sent: Time
 
 
@@ -93,9 +94,8 @@ class Status(RunState):
 # all has been sent; the sizes that files have in the end
 End = TypedDict("End", {"event": Literal["end"], "sizes": dict[str, int]})
 
-# what the clock of this node says
-Clock = TypedDict("Clock", {"event": Literal["clock"], "sent": Time})
-
+# what the clock of this node says. up: ranks that live here, of an elastic run
+Clock = TypedDict("Clock", {"event": Literal["clock"], "up": Whole | None, "sent": Time})
 News = RankEnded | Status | Clock | Failed
 Followed = Stream | End | News
 
@@ -130,8 +130,9 @@ class About(_About, total=False):
 
 
 # a run on one node. devices: GPUs that it was given, None: all. host: what the head that started it calls this node.
-# alive: its supervisor, or who stands in for it. lease, grace, node_timeout, silent, unheard: seconds; silent: since a
-# rank wrote its last, None: none has. last: that line. unheard: since a head was there, None: it needs none any more.
+# alive: its supervisor, or who stands in for it. up: how many of its ranks live. lease, grace, node_timeout, silent,
+# unheard: seconds; silent: since a rank wrote its last, None: none has. last: that line. unheard: since a head was
+# there, None: it needs none any more.
 RunHere = TypedDict(
     "RunHere",
     {
@@ -147,6 +148,7 @@ RunHere = TypedDict(
         "node_timeout": float,
         "status": RunState,
         "alive": bool,
+        "up": Whole,
         "ended": list[RankEnded],
         "silent": float | None,
         "last": str,
