@@ -44,8 +44,6 @@ def play(case: Case, forges: Forges, place: Path, say: Say = quiet, keep: Path |
         world.start()
         played.play()
         wrong = Judge(played).judge()
-        for typed in world.typed:
-            typed.last = typed.code
         if keep is not None:
             shutil.copytree(place, keep, dirs_exist_ok=True, ignore=shutil.ignore_patterns("sock", "links", ".filler"))
     finally:

@@ -8,18 +8,23 @@ import shutil
 import signal
 import time
 from collections.abc import Callable
-from pathlib import Path
 from typing import Any
 
 from tests.fuzz.runs.draw import STAGES, STEP_SECONDS, Case, Fault
-from tests.fuzz.runs.world import Typed, World, read, until
+from tests.fuzz.runs.world import Typed, World
 
-TICK = 0.02
+TICK, LOOK_SECONDS = 0.03, 0.25
+IDLE_SECONDS = 2.5  # of heads that have nobody to follow, and may yet start the run again
 REBOOT_SECONDS, FLAP_SECONDS = 0.7, 0.4
 PLAY_SECONDS = 60.0  # in which all of a case has come to its end
 FINAL = ("exited", "stopped", "lost")
 SIGNALS = {"kill -9": signal.SIGKILL, "TERM": signal.SIGTERM, "STOP": signal.SIGSTOP, "HUP": signal.SIGHUP}
 COMMON = ("launch", "--engine", "command", "--name", "case")
+
+
+def lives(process: dict[str, Any]) -> bool:
+    """Whether it is part of a run."""
+    return bool(process["run"]) or process["comm"].startswith("fleet-")
 
 
 class Play:
@@ -34,7 +39,7 @@ class Play:
         self.looker: Typed | None = None
         self.stopper: Typed | None = None
         self.ended_by: str | None = None  # what was to bring it to its end has happened
-        self.began = time.monotonic()
+        self.began = self.looked = self.quiet = time.monotonic()
 
     def tell(self, what: str) -> None:
         self.story.append((time.monotonic() - self.began, what))
@@ -59,7 +64,7 @@ class Play:
             self.undo(time.monotonic())
             early = [it for it in waiting if STAGES.index(it.stage) <= STAGES.index("training")]
             self.bring_to_end(bool(early))
-            if self.is_over() and not self.later and (not waiting or self.nothing_comes(waiting)):
+            if not self.later and (not waiting or self.nothing_comes(waiting)) and self.is_over():
                 break
             time.sleep(TICK)
         self.heal()
@@ -150,10 +155,16 @@ class Play:
             self.tell(f"typed: {self.stopper}")
 
     def is_over(self) -> bool:
-        states = [state for node in self.world.nodes.values() if node.up for state in node.states()]
-        typed = all(each.code is not None for each in self.world.typed)
-        lives = any(each["run"] or each["comm"].startswith("fleet-") for node in self.world.nodes.values() for each in node.look())
-        return typed and not lives and all(state in FINAL for state in states)
+        """Nothing of it lives on any node, nobody waits for it; a helper on a head may yet start it again."""
+        now = time.monotonic()
+        if now < self.looked + LOOK_SECONDS or any(each.code is None for each in self.world.typed):
+            return False
+        self.looked = now
+        if any(lives(each) for node in self.world.nodes.values() for each in node.look()):
+            self.quiet = now
+            return False
+        helpers = any(head.look() for head in self.world.heads.values())
+        return now >= self.quiet + (IDLE_SECONDS if helpers else LOOK_SECONDS)
 
     def nothing_comes(self, waiting: list[Fault]) -> bool:
         """Of stages that are not reached any more."""

@@ -235,7 +235,7 @@ class Typed:
         self.out = head.place / f"out.{len(list(head.place.glob('out.*')))}"
         self.began = time.monotonic()
         self.killed: str | None = None  # by the case
-        self.last: int | None = None  # its exit code, when all was over
+        self.last: int | None = None
         fds = []
         self.screen: int | None = None
         if terminal:
@@ -248,7 +248,7 @@ class Typed:
         argv = ["--transport", "fuzz", *words]
         if words[0] in ("runs",):
             argv = list(words)
-        self._control = head.control
+        self._control, self._ended = head.control, head.ended
         self.pid: int | None = head.ask("type", fds, argv=argv, cwd=str(head.home), terminal=terminal)
         for fd in set(fds):
             os.close(fd)
@@ -261,10 +261,11 @@ class Typed:
     @property
     def code(self) -> int | None:
         """Its exit code, None while it runs; 137 where its machine went."""
-        if self.head.control is not self._control or self.pid is None:
-            return 137
-        code = self.head.ended.get(self.pid)
-        return code if code is None or code >= 0 else 128 - code
+        if self.last is None:
+            gone = self.head.control is not self._control or self.pid is None
+            code = self._ended.get(self.pid or 0, 137 if gone else None)
+            self.last = code if code is None or code >= 0 else 128 - code
+        return self.last
 
     def wait(self, seconds: float) -> int | None:
         until(lambda: self.code is not None, seconds)
