@@ -13,7 +13,6 @@ import socket
 import struct
 import subprocess
 import sys
-import sysconfig
 import threading
 import time
 import uuid
@@ -54,7 +53,8 @@ def head_modules() -> list[str]:
     left_out = {"lab", "tasks", "playbook", "node", "shipped", "ssh", "openssh"}
     found = [path.relative_to(root).with_suffix("").parts for path in root.rglob("*.py")]
     names = {".".join(("fleet", *parts)).removesuffix(".__init__") for parts in found if not left_out & set(parts)}
-    return ["tests.fuzz.runs.transport", *sorted(names - {"fleet.__main__", "fleet.transport.rsh_client"})]
+    hollow = {"fleet.__main__", "fleet.transport.rsh_client"}
+    return ["tests.fuzz.runs.transport", *sorted(names - hollow), "tests.fuzz.runs.warm"]
 
 
 class Forges:
@@ -66,14 +66,12 @@ class Forges:
         (site / "fleet_fuzz-1.0.dist-info/METADATA").write_text("Metadata-Version: 2.1\nName: fleet-fuzz\nVersion: 1.0\n")
         (site / "fleet_fuzz-1.0.dist-info/entry_points.txt").write_text(POINT)
         base = str(getattr(sys, "_base_executable", None) or sys.executable)
-        packages = sysconfig.get_paths()["purelib"]
-        env = {"PATH": os.environ.get("PATH", "/usr/bin:/bin"), "LANG": "C.UTF-8"}
+        env = {"PATH": "/usr/sbin:/usr/bin:/sbin:/bin", "LANG": "C.UTF-8"}
         shim = site / "clock.so"
         subprocess.run(["cc", "-shared", "-fPIC", "-O1", "-o", str(shim), str(HERE / "clock.c")], check=True)
         env["LD_PRELOAD"] = str(shim)
         path = os.pathsep.join([str(TREE), str(site), *[each for each in sys.path if each and each != str(TREE)]])
         self.env = {"PYTHONPATH": path, "PYTHONDONTWRITEBYTECODE": "1", "COLUMNS": "200", "TERM": "xterm"}
-        assert packages
         self._sockets = {
             "node": _forge([base, "-I", "-S", str(MACHINE)], env, site / "node.lock"),
             "head": _forge([sys.executable, str(MACHINE), *head_modules()], {**env, **self.env}, site / "head.lock"),
