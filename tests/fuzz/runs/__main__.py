@@ -89,7 +89,11 @@ class Workers:
                 done = [f"{fault.actor}: {fault.what}" for fault in played.done]
                 result = {"wrong": wrong, "text": told(case, wrong, played) if wrong else "", "done": done}
             except BaseException:
-                result = {"wrong": ["the fuzzer itself failed"], "text": f"seed {seed}: {traceback.format_exc()}", "done": []}
+                result = {
+                    "wrong": ["the fuzzer itself failed"],
+                    "text": f"seed {seed}: {traceback.format_exc()}",
+                    "done": [],
+                }
             finally:
                 data = json.dumps(result).encode()
                 while data:
@@ -111,7 +115,9 @@ class Workers:
         for reader, (pid, seed, _, began) in list(self.running.items()):
             if time.monotonic() - began > CASE_SECONDS:
                 os.kill(pid, signal.SIGKILL)
-                ended.append((seed, {"wrong": ["no end"], "text": f"seed {seed}: no end in {CASE_SECONDS:g} s", "done": []}))
+                ended.append(
+                    (seed, {"wrong": ["no end"], "text": f"seed {seed}: no end in {CASE_SECONDS:g} s", "done": []})
+                )
                 self._over(reader)
         return ended
 

@@ -13,7 +13,8 @@ STAGES = ("preflight", "start", "rendezvous", "training", "stop", "pause", "drai
 ENDS = {"well": 0, "failure": 3, "interrupt": 130, "stop": 130, "stall": 124}
 NODE_TIMEOUT, LEASE, LONG_LEASE, STALL = 2.0, 4.0, 30.0, 2.0
 SHORT, LONG = 0.8, 7.0  # beyond lease and node-timeout, and what it takes to see that
-HELD_UP = (0.0, 0.3)
+BY_HAND = ("interrupt", "stop")
+SLOW = 250e3
 
 
 @dataclass(frozen=True)
@@ -36,7 +37,8 @@ class Fault:
 @dataclass(frozen=True)
 class Case:
     """looks: what else is typed while it trains: "" or a verb and its head. by: the head where it is stopped. patient:
-    it comes to its end once what befell it in training is undone."""
+    it comes to its end once what befell it in training is undone. early: it is stopped in the pause before its last
+    attempt. slow: bytes a second between the head that leads and its nodes, once ranks come to their end."""
 
     seed: int
     nodes: int
@@ -49,9 +51,11 @@ class Case:
     detach: bool
     terminal: bool
     patient: bool
+    early: bool
+    slow: float | None
     looks: str
+    look_delay: float
     faults: tuple[Fault, ...]
-    lab: bool = False
 
     @property
     def words(self) -> list[str]:
@@ -73,8 +77,9 @@ class Case:
             [
                 f"{self.nodes} nodes of {self.slots}, launch {how}{' in a terminal' * self.terminal}",
                 f"ranks {json.dumps(self.plan)}",
-                f"ends: {end}, {self.end_delay:g} s after what befalls it in training{' is undone' * self.patient}; "
-                f"looks on: {self.looks or 'nobody'}",
+                f"ends: {end}, {self.end_delay:g} s after what befalls it in training{' is undone' * self.patient}"
+                f"{', or in the pause' * self.early}{', over a slow link' * bool(self.slow)}; "
+                f"looks on: {f'{self.looks} after {self.look_delay:g} s' if self.looks else 'nobody'}",
                 *map(str, self.faults),
             ]
         )
@@ -143,7 +148,7 @@ def make(seed: int) -> Case:
     plan: dict[str, Any] = {
         "wait": rng.choice((0.0, 0.0, 0.5)),
         "gap": rng.choice((0.01, 0.05)),
-        "most": 20.0,
+        "most": 45.0,
         "term": rng.choices(("die", "ignore", "save"), (4, 1, 1))[0],
         "flood": rng.choices((0, 600), (3, 1))[0],
         "fail": {},
@@ -154,12 +159,13 @@ def make(seed: int) -> Case:
     elif restarts:  # of attempts but the last one
         plan["fail"] = {f"0.{rng.randrange(ranks)}": 3}
     detach = rng.random() < 0.3
-    looks = rng.choices(("", "attach b", "logs -f a", "attach a"), (5, 4, 1, 1))[0]
+    looks = rng.choices(("", "attach b", "logs -f a", "attach a", "stop latest c"), (5, 5, 1, 1, 0.5))[0]
     count = rng.choices((0, 1, 2), (1, 6, 3))[0]
     stages = [stage for stage in STAGES if possible(stage, end, restarts)]
-    faults = sorted(
-        (draw(rng, names, slots, stages, looks, by) for _ in range(count)), key=lambda it: STAGES.index(it.stage)
-    )
+    drawn = [draw(rng, names, slots, stages, looks) for _ in range(count)]
+    if rng.random() < 0.2:
+        drawn, looks, detach = together(rng, names, end, looks, detach)
+    faults = sorted(drawn, key=lambda it: STAGES.index(it.stage))
     return Case(
         seed,
         nodes,
@@ -172,7 +178,10 @@ def make(seed: int) -> Case:
         detach,
         rng.random() < 0.5 or any(it.what in ("HUP", "leave", "Ctrl-C") for it in faults),
         rng.random() < 0.4,
+        restarts > 0 and end in BY_HAND and rng.random() < 0.4,
+        SLOW if plan["flood"] and rng.random() < 0.7 else None,
         looks,
+        round(rng.choice((0.0, rng.uniform(0.0, 1.5))), 2),
         tuple(faults),
     )
 
@@ -186,7 +195,7 @@ def possible(stage: str, end: str, restarts: int) -> bool:
     return stage != "stop" or end != "well"
 
 
-def draw(rng: random.Random, names: list[str], slots: int, stages: list[str], looks: str, by: str) -> Fault:
+def draw(rng: random.Random, names: list[str], slots: int, stages: list[str], looks: str) -> Fault:
     weights = {name: actor.weight for name, actor in ACTORS.items() if name != "looker" or looks}
     actor = chosen(rng, weights)
     what = chosen(rng, {name: weight for name, (weight, _) in ACTORS[actor].faults.items()})
@@ -205,3 +214,29 @@ def draw(rng: random.Random, names: list[str], slots: int, stages: list[str], lo
     }.get(actor, rng.choice(names))
     early = {"preflight": 0.3, "start": 0.15, "over": 0.5}.get(stage, 0.4)
     return Fault(actor, name, what, stage, round(rng.uniform(0.0, early), 3), lasts)
+
+
+def together(rng: random.Random, names: list[str], end: str, looks: str, detach: bool) -> tuple[list[Fault], str, bool]:
+    """Faults that mean something together, which are seldom drawn so by themselves; who looks on, and whether it is
+    detached."""
+    some = rng.sample(names, min(2, len(names)))
+    which = rng.choice(("two nodes", "head and looker", "nobody leads", "folder", "looker is blind", "drain"))
+    if which == "two nodes":
+        return [Fault("link", f"a {name}", "cut", "training", 0.1, LONG) for name in some], looks, detach
+    if which == "head and looker":
+        gone = rng.choice(("Ctrl-C", "kill -9", "HUP"))
+        return (
+            [Fault("looker", "b", gone, "training", 0.6, 0.0), Fault("head", "a", "kill -9", "training", 1.0, 0.0)],
+            "attach b",
+            False,
+        )
+    if which == "nobody leads":
+        cut = Fault("link", f"{rng.choice('ab')} {some[0]}", "cut", "training", 1.6, LONG)
+        return [Fault("helper", "a", "kill -9", "training", 1.5, 0.0), cut], "", True
+    if which == "folder":
+        gone = Fault("folder", some[0], "removed", "training", 1.7, 0.0)
+        return [Fault("helper", "a", "kill -9", "training", 1.5, 0.0), gone], "", True
+    if which == "drain" and end == "well":
+        return [Fault("link", f"a {some[0]}", "cut", "drain", 0.1, LONG)], looks, detach
+    stage = rng.choice(("rendezvous", "training"))
+    return [Fault("link", f"b {some[0]}", "cut", stage, 0.05, LONG)], "attach b", detach

@@ -5,10 +5,12 @@ from __future__ import annotations
 
 import json
 import re
+import shlex
 import time
 from pathlib import Path
 from typing import Any
 
+from fleet.inventory.nodeset import expand
 from tests.fuzz.runs.draw import ENDS, SHORT, STAGES, Case, Fault
 from tests.fuzz.runs.play import COMMON, Play, lives
 from tests.fuzz.runs.world import HEADS, Typed, read, until
@@ -92,7 +94,9 @@ class Judge:
         self.wrong = list[str]()
 
     def judge(self) -> list[str]:
+        lease = self.leases()
         self.settle()
+        self.wrong += lease
         run = self.world.run_folder("a")
         known = [name for name, node in self.world.nodes.items() if node.runs]
         if run is not None and known and not self.wrong:
@@ -100,6 +104,20 @@ class Judge:
         self.next_launch()
         self.texts()
         return self.wrong
+
+    def leases(self) -> list[str]:
+        """Nodes that need no head any more, though nobody has left the run."""
+        leader = self.play.leader
+        mine = [typed for typed in self.world.typed if typed.head.name == "a" and typed.words[0] == "attach"]
+        if self.case.detach or leader.killed == "leave" or mine:
+            return []
+        off = [
+            name
+            for name, node in self.world.nodes.items()
+            for run in node.runs
+            if "lease" in (told := read(run / "lease")) and told["lease"] is None
+        ]
+        return [f"{' '.join(off)} needs no head any more, and nobody left the run"] if off else []
 
     # -- nothing is left -------------------------------------------------------------------------------------
     def settle(self) -> None:
@@ -174,6 +192,22 @@ class Judge:
             self.wrong.append(f"ps -a says {nodes.get(run)}, runs at a {first['state']}")
         self.codes(launched, before, seen)
         self.logs(run, seen)
+        self.steps(before)
+        looker = self.play.looker
+        if looker is not None and "latest" in looker.words and looker.code not in (2, 122, 137):
+            self.wrong.append(f"{looker} ends with {looker.code}: it means another head's run")
+
+    def steps(self, before: dict[str, Any]) -> None:
+        """The next launch leaves out each node that was lost; how long it took is told by no clock that was set."""
+        lost = {name for name, host in before.get("hosts", {}).items() if host.get("state") == "lost"}
+        for step in before.get("next", ()):
+            words = shlex.split(step)
+            out = set(expand(words[words.index("-x") + 1])) if "-x" in words else lost
+            if (before.get("first_failure") or {}).get("what") == "node" and not lost <= out:
+                self.wrong.append(f"{', '.join(sorted(lost))} were lost, next: {step}")
+        seconds, most = before.get("seconds", 0.0), time.monotonic() - self.play.began
+        if not 0.0 <= seconds <= most:
+            self.wrong.append(f"it took {seconds} s, says its summary, of {most:.1f} s")
 
     def codes(self, launched: int | None, before: dict[str, Any], seen: dict[str, Any]) -> None:
         may = allowed(self.case, self.play.done)
@@ -210,7 +244,7 @@ class Judge:
         for head in HEADS:
             named = {*(seen[head]["incomplete"] or ()), *(seen[head]["unknown"] or ())}
             folder, lacking = self.world.heads[head].home / "runs" / run, dict[str, str]()
-            last = max((path.name.split(".")[2] for path in self.world.own.glob("n*")), default="0")
+            last = str(read(folder / "summary.json").get("attempt", 0))
             for path in sorted(self.world.own.glob("n*")):
                 host, rank, attempt, _ = path.name.split(".")
                 if head != "a" and attempt != last:

@@ -14,6 +14,7 @@ from tests.fuzz.runs.draw import STAGES, STEP_SECONDS, Case, Fault
 from tests.fuzz.runs.world import Typed, World
 
 TICK, LOOK_SECONDS = 0.03, 0.25
+ALONE_SECONDS = 8.0  # longer than the shorter lease
 IDLE_SECONDS = 2.5  # of heads that have nobody to follow, and may yet start the run again
 REBOOT_SECONDS, FLAP_SECONDS = 0.7, 0.4
 PLAY_SECONDS = 60.0  # in which all of a case has come to its end
@@ -39,7 +40,7 @@ class Play:
         self.looker: Typed | None = None
         self.stopper: Typed | None = None
         self.ended_by: str | None = None  # what was to bring it to its end has happened
-        self.began = self.looked = self.quiet = time.monotonic()
+        self.began = self.looked = self.quiet = self.alone = time.monotonic()
 
     def tell(self, what: str) -> None:
         self.story.append((time.monotonic() - self.began, what))
@@ -113,16 +114,28 @@ class Play:
             return False
 
     def look_on(self) -> None:
-        if self.looker is None and self.case.looks and "training" in self.reached:
-            verb, _, head = self.case.looks.rpartition(" ")
-            run = self.world.run_folder("a")
-            if run is not None and self.world.heads[head].up:
-                self.looker = self.world.type(head, *verb.split(), run.name, terminal=self.case.terminal)
-                self.tell(f"typed: {self.looker}")
+        since = self.reached.get("training")
+        if self.looker is not None or not self.case.looks or since is None:
+            return
+        verb, _, head = self.case.looks.rpartition(" ")
+        run = self.world.run_folder("a")
+        if run is not None and self.world.heads[head].up and time.monotonic() >= since + self.case.look_delay:
+            words = verb.split() if "latest" in verb else [*verb.split(), run.name]
+            self.looker = self.world.type(head, *words, terminal=self.case.terminal)
+            self.tell(f"typed: {self.looker}")
 
     def bring_to_end(self, waits: bool) -> None:
         """What ends attempts, once what befalls it in training has."""
         case = self.case
+        pause = self.reached.get("pause")
+        if (
+            case.early
+            and self.ended_by is None
+            and pause is not None
+            and time.monotonic() >= pause + case.end_delay / 2
+        ):
+            self.ended_by = case.end
+            self.stop()
         for attempt in range(case.attempts):
             go = self.world.own / f"go.{attempt}"
             last = attempt == case.attempts - 1
@@ -138,6 +151,8 @@ class Play:
             if key not in self.reached or time.monotonic() < self.reached[key] + case.end_delay:
                 continue
             if not last or case.end in ("well", "failure", "stall"):
+                if last and case.slow:
+                    self.world.link.slow(case.slow, *self.world.roads("a"))
                 go.touch()
                 self.tell(f"attempt {attempt} comes to its end" + (f": {case.end}" if last else ""))
                 self.ended_by = case.end if last else None
@@ -162,9 +177,18 @@ class Play:
         self.looked = now
         if any(lives(each) for node in self.world.nodes.values() for each in node.look()):
             self.quiet = now
+            self.lead_again(now)
             return False
         helpers = any(head.look() for head in self.world.heads.values())
         return now >= self.quiet + (IDLE_SECONDS if helpers else LOOK_SECONDS)
+
+    def lead_again(self, now: float) -> None:
+        """Where nobody leads it any more, nor ends it, its user does, in the end."""
+        if any(head.look() for head in self.world.heads.values()):
+            self.alone = now
+        elif now >= self.alone + ALONE_SECONDS and (run := self.world.run_folder("a")) is not None:
+            self.alone = now
+            self.tell(f"typed: {self.world.type('a', 'attach', run.name)}")
 
     def nothing_comes(self, waiting: list[Fault]) -> bool:
         """Of stages that are not reached any more."""
@@ -194,6 +218,7 @@ class Play:
                 machine.boot()
             machine.free()
         self.world.link.heal(*self.world.roads())
+        self.world.link.slow(None, *self.world.roads())
         self.tell("all is up, nothing is cut")
 
     def interrupt(self, typed: Typed) -> None:
@@ -235,7 +260,9 @@ class Play:
         machine = {**self.world.nodes, **self.world.heads}[name]
         hit = [pid for pid in pids if machine.kill(pid, SIGNALS[fault.what])]
         if fault.what == "STOP" and hit:
-            self.after(fault.lasts, f"CONT {fault.actor} {name}", lambda: [machine.kill(pid, signal.SIGCONT) for pid in hit])
+            self.after(
+                fault.lasts, f"CONT {fault.actor} {name}", lambda: [machine.kill(pid, signal.SIGCONT) for pid in hit]
+            )
         return bool(hit)
 
     def _helper(self, fault: Fault) -> bool:

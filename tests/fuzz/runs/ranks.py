@@ -22,14 +22,13 @@ def end(code):
 
 
 def put(text):
-    data = text.encode()
+    data = whole = text.encode()
     try:
         while data:
-            count = os.write(1, data)
-            os.write(own, data[:count])
-            data = data[count:]
+            data = data[os.write(1, data) :]
     except OSError:  # no room for its log
         end(7)
+    os.write(own, whole)
 
 
 def term(signum, frame):

@@ -63,7 +63,9 @@ class Forges:
 
     def __init__(self, site: Path) -> None:
         (site / "fleet_fuzz-1.0.dist-info").mkdir(parents=True)
-        (site / "fleet_fuzz-1.0.dist-info/METADATA").write_text("Metadata-Version: 2.1\nName: fleet-fuzz\nVersion: 1.0\n")
+        (site / "fleet_fuzz-1.0.dist-info/METADATA").write_text(
+            "Metadata-Version: 2.1\nName: fleet-fuzz\nVersion: 1.0\n"
+        )
         (site / "fleet_fuzz-1.0.dist-info/entry_points.txt").write_text(POINT)
         base = str(getattr(sys, "_base_executable", None) or sys.executable)
         env = {"PATH": "/usr/sbin:/usr/bin:/sbin:/bin", "LANG": "C.UTF-8"}
@@ -122,7 +124,11 @@ class Machine:
         boot.write_text(f"{uuid.uuid4()}\n")
         env: dict[str, str] = {}
         if self.kind == "head":
-            env = {**self.world.forges.env, LINKS: str(self.world.place / "links" / self.name), "TMPDIR": str(self.home)}
+            env = {
+                **self.world.forges.env,
+                LINKS: str(self.world.place / "links" / self.name),
+                "TMPDIR": str(self.home),
+            }
         asked = {
             "name": self.name,
             "boot": str(boot),
