@@ -10,6 +10,7 @@ import argparse
 import os
 import re
 import shutil
+import signal
 import subprocess
 import sys
 import tempfile
@@ -19,8 +20,11 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import NamedTuple
 
+from tests.fuzz.runs.mends import MENDS
+
 ROOT = Path(__file__).parents[2]
-MODEL, HOSTILE = "sync_model", "hostile"
+MODEL, HOSTILE, RUNS = "sync_model", "hostile", "runs"
+MOST = 99  # faults that the tree has with the mend, too, before one is found that it has not
 
 
 class Mutant(NamedTuple):
@@ -231,6 +235,8 @@ MUTANTS = [
     ),
 ]
 
+MUTANTS += [Mutant(*mend[:5], RUNS, *mend[5:]) for mend in MENDS]
+
 
 def applied(mutant: Mutant) -> dict[str, str]:
     """File -> its text without the mend. ValueError where the text is not there, or more than once."""
@@ -256,38 +262,36 @@ def copied(mutant: Mutant | None) -> Iterator[Path]:
         shutil.rmtree(folder, ignore_errors=True)
 
 
-def look(folder: Path, by: str, *words: str, seconds: float) -> str:
-    """What a fuzzer says of a tree."""
-    done = subprocess.run(
-        [sys.executable, "-m", f"tests.fuzz.{by}", *words],
-        cwd=folder,
-        env={**os.environ, "PYTHONPATH": str(folder), "PYTHONDONTWRITEBYTECODE": "1"},
-        stdout=subprocess.PIPE,
-        stderr=subprocess.STDOUT,
-        text=True,
-        errors="replace",
-        timeout=seconds + 300,
-    )
-    return done.stdout
+def look(folder: Path, by: str, *words: str) -> Iterator[str]:
+    """What a fuzzer says of a tree, as it says it. Who has heard enough ends it."""
+    env = {**os.environ, "PYTHONPATH": str(folder), "PYTHONDONTWRITEBYTECODE": "1"}
+    argv = [sys.executable, "-m", f"tests.fuzz.{by}", *words]
+    with subprocess.Popen(
+        argv, cwd=folder, env=env, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, errors="replace"
+    ) as process:
+        try:
+            assert process.stdout
+            yield from process.stdout
+        finally:
+            process.send_signal(signal.SIGINT)
 
 
 def found(mutant: Mutant, seconds: float, seed: int) -> tuple[str, str]:
-    """(a row's end, what the fuzzer said)."""
-    with copied(mutant) as folder:
-        said = look(folder, mutant.by, f"--seconds={seconds:g}", f"--seed={seed}", *shrink(mutant), seconds=seconds)
-    match = re.search(r"^after ([\d.]+) s, seed (\d+): (.*)", said, re.MULTILINE)
-    if not match:
-        return "NOT FOUND", said
-    took, number, what = match.groups()
-    with copied(None) as folder:
-        whole = look(folder, mutant.by, f"--one={number}", seconds=300)
-    if "nothing is wrong" not in whole:
-        return f"{took} s, seed {number}, which fails with the mend, too", said + whole
-    return f"{took} s, seed {number}: {what[:90]}", said
+    """(a row's end, what the fuzzer said). Of what it found the first that is not there with the mend."""
+    row, lines = "NOT FOUND", list[str]()
+    with copied(mutant) as folder, copied(None) as whole:
+        for line in look(folder, mutant.by, f"--seconds={seconds:g}", f"--seed={seed}", *options(mutant)):
+            lines.append(line)
+            if match := re.match(r"after ([\d.]+) s, seed (\d+): (.*)", line):
+                took, number, what = match.groups()
+                if any("nothing is wrong" in said for said in look(whole, mutant.by, f"--one={number}")):
+                    return f"{took} s, seed {number}: {what[:90]}", "".join(lines)
+                row = f"{took} s, seed {number}, which fails with the mend, too"
+    return row, "".join(lines)
 
 
-def shrink(mutant: Mutant) -> list[str]:
-    return ["--shrink=0"] if mutant.by == MODEL else []
+def options(mutant: Mutant) -> list[str]:
+    return {MODEL: ["--shrink=0"], RUNS: [f"--most={MOST}"]}.get(mutant.by, [])
 
 
 def main() -> int:

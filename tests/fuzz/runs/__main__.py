@@ -66,6 +66,10 @@ def indented(text: str) -> str:
     return "\n".join(f"      {line}" for line in lines[-12:])
 
 
+def failed(what: str, text: str) -> dict[str, object]:
+    return {"wrong": [what], "text": text, "done": []}
+
+
 class Workers:
     """Plays several cases at once, each in a process of its own."""
 
@@ -110,7 +114,9 @@ class Workers:
             data = os.read(reader, 1 << 16)
             came += data
             if not data:
-                ended.append((seed, json.loads(came) if came else {"wrong": ["it was killed"], "text": f"seed {seed}"}))
+                ended.append(
+                    (seed, json.loads(came) if came else failed("it was killed", f"seed {seed}: it was killed"))
+                )
                 self._over(reader)
         for reader, (pid, seed, _, began) in list(self.running.items()):
             if time.monotonic() - began > CASE_SECONDS:
@@ -158,7 +164,7 @@ def hunt(
                     seed += 1
                 if not workers.running:
                     break
-                for number, result in workers.wait(1.0):
+                for _, result in workers.wait(1.0):
                     played += 1
                     befell.update(result.get("done", []))  # type: ignore[call-overload]
                     if result["wrong"]:

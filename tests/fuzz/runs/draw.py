@@ -234,8 +234,8 @@ def together(rng: random.Random, names: list[str], end: str, looks: str, detach:
         cut = Fault("link", f"{rng.choice('ab')} {some[0]}", "cut", "training", 1.6, LONG)
         return [Fault("helper", "a", "kill -9", "training", 1.5, 0.0), cut], "", True
     if which == "folder":
-        gone = Fault("folder", some[0], "removed", "training", 1.7, 0.0)
-        return [Fault("helper", "a", "kill -9", "training", 1.5, 0.0), gone], "", True
+        lost = Fault("folder", some[0], "removed", "training", 1.7, 0.0)
+        return [Fault("helper", "a", "kill -9", "training", 1.5, 0.0), lost], "", True
     if which == "drain" and end == "well":
         return [Fault("link", f"a {some[0]}", "cut", "drain", 0.1, LONG)], looks, detach
     stage = rng.choice(("rendezvous", "training"))

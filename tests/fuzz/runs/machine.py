@@ -241,9 +241,8 @@ def become(fds: list[int]) -> None:
         signal.signal(signum, signal.SIG_DFL)
     signal.signal(signal.SIGPIPE, signal.SIG_IGN)  # as python has it
     signal.signal(signal.SIGINT, signal.default_int_handler)
-    sys.stdin = open(0, closefd=False)
-    sys.stdout, sys.stderr = (open(number, "w", closefd=False) for number in (1, 2))
-    sys.__stdin__, sys.__stdout__, sys.__stderr__ = sys.stdin, sys.stdout, sys.stderr
+    sys.stdin = os.fdopen(0, closefd=False)
+    sys.stdout, sys.stderr = (os.fdopen(number, "w", closefd=False) for number in (1, 2))
 
 
 def main() -> None:
@@ -268,7 +267,7 @@ def main() -> None:
                 LIBC.prctl(PDEATHSIG, signal.SIGKILL, 0, 0, 0)
                 signal.signal(signal.SIGCHLD, signal.SIG_DFL)
                 sock.close()
-                for fd, kind in zip(fds, (NEWNS, NEWNET)):
+                for fd, kind in zip(fds, (NEWNS, NEWNET), strict=False):
                     call("setns", fd, kind)
                 First(json.loads(data), socket.socket(fileno=fds[2])).start()
             except BaseException:

@@ -11,7 +11,7 @@ from collections.abc import Callable
 from typing import Any
 
 from tests.fuzz.runs.draw import STAGES, STEP_SECONDS, Case, Fault
-from tests.fuzz.runs.world import Typed, World
+from tests.fuzz.runs.world import Machine, Typed, World, read
 
 TICK, LOOK_SECONDS = 0.03, 0.25
 ALONE_SECONDS = 8.0  # longer than the shorter lease
@@ -28,6 +28,11 @@ def lives(process: dict[str, Any]) -> bool:
     return bool(process["run"]) or process["comm"].startswith("fleet-")
 
 
+def _go_on(machine: Machine, pids: list[int]) -> None:
+    for pid in pids:
+        machine.kill(pid, signal.SIGCONT)
+
+
 class Play:
     """story: what happened, (seconds, what). done: faults that befell it."""
 
@@ -39,6 +44,7 @@ class Play:
         self.later = list[tuple[float, str, Callable[[], object]]]()
         self.looker: Typed | None = None
         self.stopper: Typed | None = None
+        self.unleased = set[str]()
         self.ended_by: str | None = None  # what was to bring it to its end has happened
         self.began = self.looked = self.quiet = self.alone = time.monotonic()
 
@@ -161,8 +167,9 @@ class Play:
                 self.stop()
 
     def stop(self) -> None:
+        """By Ctrl-C where there is somebody to press it, else by the verb."""
         case, run = self.case, self.world.run_folder("a")
-        if case.end == "interrupt":
+        if case.end == "interrupt" and self.leader.code is None:
             self.tell("Ctrl-C at a")
             self.interrupt(self.leader)
         elif run is not None and self.world.heads[case.by].up:
@@ -177,10 +184,22 @@ class Play:
         self.looked = now
         if any(lives(each) for node in self.world.nodes.values() for each in node.look()):
             self.quiet = now
+            self.look_at_leases()
             self.lead_again(now)
             return False
         helpers = any(head.look() for head in self.world.heads.values())
         return now >= self.quiet + (IDLE_SECONDS if helpers else LOOK_SECONDS)
+
+    def look_at_leases(self) -> None:
+        """Nodes that need no head any more, though nobody has left the run."""
+        mine = [typed for typed in self.world.typed if typed.head.name == "a" and typed.words[0] == "attach"]
+        if self.case.detach or self.leader.killed == "leave" or mine:
+            return
+        for name, node in self.world.nodes.items():
+            for run in node.runs:
+                over = read(run / "status.json").get("state") in FINAL
+                if not over and "lease" in (told := read(run / "lease")) and told["lease"] is None:
+                    self.unleased.add(name)
 
     def lead_again(self, now: float) -> None:
         """Where nobody leads it any more, nor ends it, its user does, in the end."""

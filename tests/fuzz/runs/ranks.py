@@ -1,4 +1,5 @@
 #!/usr/bin/python3 -IS
+# ruff: noqa: UP031
 """A rank of a case: ranks.py OWN PLAN. It writes numbered lines, and each that it has written to a file of its own in
 OWN, too; then how it means to end. PLAN, JSON: {"wait": seconds before the first line, "gap": between two, "most":
 seconds, "fail": {"ATTEMPT.RANK": exit code}, "term": what it does about SIGTERM ("die", "ignore", "save"), "flood":
@@ -16,12 +17,12 @@ path = "%s/%s.%s.%s.%d" % (OWN, os.uname()[1], RANK, ATTEMPT, os.getpid())
 own = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND)
 
 
-def end(code):
+def end(code: int) -> None:
     os.write(own, b"end %d\n" % code)
     os._exit(code)
 
 
-def put(text):
+def put(text: str) -> None:
     data = whole = text.encode()
     try:
         while data:
@@ -31,7 +32,7 @@ def put(text):
     os.write(own, whole)
 
 
-def term(signum, frame):
+def term(signum: int, frame: object) -> None:
     time.sleep(0.5)
     put("rank %s attempt %s saved\n" % (RANK, ATTEMPT))
     end(143)

@@ -1,4 +1,4 @@
-"""What every fleet command does anew, and a fork of one that has done it need not: imported last by a forge of heads."""
+"""What every fleet command does once more, and a fork of one that has done it need not: imported last by a forge."""
 
 from __future__ import annotations
 
@@ -7,8 +7,8 @@ import gc
 from fleet.transport import TRANSPORTS
 from fleet.transport.program import read_all, shipped
 
-PROGRAMS = ("facts.probe", "run.supervise run.follow", "run.list_runs run.follow", "run.list_runs", "run.follow")
-PROGRAMS += ("run.stop", "run.stop run.follow", "run.ready")
+PROGRAMS = ["facts.probe", "run.supervise run.follow", "run.list_runs run.follow", "run.list_runs", "run.follow"]
+PROGRAMS += ["run.stop", "run.stop run.follow", "run.ready"]
 
 assert "fuzz" in TRANSPORTS.names
 read_all()
