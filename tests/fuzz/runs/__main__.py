@@ -21,7 +21,7 @@ from pathlib import Path
 from tests.fuzz.runs.draw import Case, make
 from tests.fuzz.runs.model import Judge
 from tests.fuzz.runs.play import Play
-from tests.fuzz.runs.world import Forges, World
+from tests.fuzz.runs.world import LIBC, Forges, World
 
 MOST = 5
 CASE_SECONDS = 240.0
@@ -85,6 +85,7 @@ class Workers:
         if not pid:
             os.close(reader)
             os.setsid()
+            LIBC.prctl(1, signal.SIGKILL, 0, 0, 0)  # with this process
             result: dict[str, object] = {}
             try:
                 case = make(seed)

@@ -5,6 +5,7 @@ from __future__ import annotations
 
 GANG, LOOP, STOPPING = "ops/launch/gang.py", "ops/launch/loop.py", "ops/launch/stopping.py"
 FIND, ATTACH, STOP = "ops/runs/find.py", "ops/runs/attach.py", "ops/runs/stop.py"
+ATTEMPTS = "ops/launch/attempts.py"
 SUMMARY, HERE = "ops/launch/summary.py", "ops/runs/here.py"
 Mend = tuple[str, str, str, str, str] | tuple[str, str, str, str, str, tuple[str, str, str]]
 MENDS: list[Mend] = [
@@ -103,14 +104,23 @@ MENDS: list[Mend] = [
     (
         "who looks on takes off no lease",
         "8",
-        LOOP,
-        "for follower in self._followers.values() if self.leads else ():",
-        "for follower in self._followers.values():",
-        (
-            "ops/launch/attempts.py",
-            'if report.data.get("detached") and not run.leads:',
-            'if report.data.get("detached") and False:',
-        ),
+        ATTEMPTS,
+        "                if run.leads:\n                    run.unleash()\n",
+        "                run.unleash()\n",
+    ),
+    (
+        "a run that is left needs no head",
+        "9",
+        ATTEMPTS,
+        "                if run.leads:\n                    run.unleash()\n",
+        "",
+    ),
+    (
+        "a leader goes with its terminal",
+        "9",
+        "cli/leader.py",
+        "_asked.extend(asked or [signal.SIGHUP])",
+        "_asked.extend(asked)",
     ),
     (
         "latest is this folder's",

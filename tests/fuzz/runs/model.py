@@ -19,7 +19,8 @@ SETTLE_SECONDS = 20.0  # once all is whole: leases, grace, and what tries again
 LOOK_SECONDS = 40.0
 FAULTY = re.compile(r"Traceback \(most recent|a fault in fleet itself.*")
 # of who speaks to one that is gone: nobody hears it
-NO_FAULT = re.compile(r"(?:Exception ignored .*\n)?Traceback.*\n(?:  .*\n)*(?:ConnectionReset|BrokenPipe)Error.*\n")
+ENDS_OF_ONE = r"(?:ConnectionReset|BrokenPipe)Error.*|\S*JSONDecodeError: .*char 0\)"
+NO_FAULT = re.compile(rf"(?:Exception ignored .*\n)?Traceback.*\n(?:  .*\n)*(?:{ENDS_OF_ONE})\n")
 START_CODES = {1, 2, 122, 123, 124, 130}  # of what never ran
 BEGINNING = STAGES[: STAGES.index("training")]
 LOST = {122}
@@ -73,6 +74,10 @@ def allowed(case: Case, faults: list[Fault]) -> set[int]:
     """Exit codes that the run may have."""
     codes = {ENDS[case.end]}
     for fault in faults:
+        if case.detach and fault.actor in ("head", "helper") and fault.what in ("kill -9", "HUP"):
+            late = fault.stage not in BEGINNING
+            codes |= {3} if fault.actor == "head" or late else START_CODES  # it needs no terminal, later no leader
+            continue
         if fault.stage in BEGINNING:
             codes |= START_CODES
         if not harmless(fault, case):
@@ -95,6 +100,7 @@ class Judge:
 
     def judge(self) -> list[str]:
         self.settle()
+        self.wrong += self.play.wrong
         if self.play.unleased:
             self.wrong.append(f"{' '.join(sorted(self.play.unleased))} need no head any more, and nobody left the run")
         run = self.world.run_folder("a")

@@ -14,6 +14,7 @@ from tests.fuzz.runs.draw import STAGES, STEP_SECONDS, Case, Fault
 from tests.fuzz.runs.world import Machine, Typed, World, read
 
 TICK, LOOK_SECONDS = 0.03, 0.25
+LEFT_SECONDS = 2.0
 ALONE_SECONDS = 8.0  # longer than the shorter lease
 IDLE_SECONDS = 2.5  # of heads that have nobody to follow, and may yet start the run again
 REBOOT_SECONDS, FLAP_SECONDS = 0.7, 0.4
@@ -45,6 +46,7 @@ class Play:
         self.looker: Typed | None = None
         self.stopper: Typed | None = None
         self.unleased = set[str]()
+        self.wrong = list[str]()
         self.ended_by: str | None = None  # what was to bring it to its end has happened
         self.began = self.looked = self.quiet = self.alone = time.monotonic()
 
@@ -264,7 +266,20 @@ class Play:
         return True
 
     def _head(self, fault: Fault) -> bool:
-        return self._typed(fault, self.leader)
+        hit = self._typed(fault, self.leader)
+        if hit and fault.what in ("kill -9", "HUP") and not self.case.detach:
+            self.after(LEFT_SECONDS, "who led it has gone?", lambda: self.look_for_leader(fault))
+        return hit
+
+    def look_for_leader(self, fault: Fault) -> None:
+        """Nobody leads it without its terminal, which did not leave it."""
+        if any(typed.head.name == "a" and typed.code is None for typed in self.world.typed):
+            return
+        found = [
+            " ".join(each["argv"])[-60:] for each in self.world.heads["a"].look() if "janitor" not in each["argv"][-1]
+        ]
+        if found:
+            self.wrong.append(f"{LEFT_SECONDS:g} s after {fault.what} of its terminal it is led still: {found}")
 
     def _looker(self, fault: Fault) -> bool:
         return self._typed(fault, self.looker)
