@@ -215,7 +215,12 @@ class Judge:
             self.wrong.append(f"done, says {' '.join(zeros)}; but {'; '.join(failed)}")
         provisional = before.get("unknown") or before.get("incomplete_logs")
         known = before.get("exit_code")
-        if known is not None and launched is not None and self.play.leader.killed is None and not self.case.detach:
+        if (
+            known is not None
+            and launched not in (None, 137)
+            and self.play.leader.killed is None
+            and not self.case.detach
+        ):
             if launched != known:
                 self.wrong.append(f"launch ended with {launched}, its summary says {known}")
             elif launched != final and not provisional:

@@ -16,7 +16,7 @@ from tests.fuzz.runs.world import Machine, Typed, World, read
 TICK, LOOK_SECONDS = 0.03, 0.25
 LEFT_SECONDS = 2.0
 ALONE_SECONDS = 8.0  # longer than the shorter lease
-IDLE_SECONDS = 2.5  # of heads that have nobody to follow, and may yet start the run again
+IDLE_SECONDS, AGAIN_SECONDS = 1.5, 8.0  # of heads that have nobody to follow; where they may start the run again
 REBOOT_SECONDS, FLAP_SECONDS = 0.7, 0.4
 PLAY_SECONDS = 60.0  # in which all of a case has come to its end
 FINAL = ("exited", "stopped", "lost")
@@ -101,7 +101,10 @@ class Play:
     def hopes(self) -> list[str]:
         """Stages between two attempts, where another one is still to come."""
         attempts = {path.name.split(".")[2] for path in self.world.own.glob("n*")}
-        return ["pause"] if len(attempts) < self.case.attempts and self.leader.code is None else []
+        if len(attempts) >= self.case.attempts:
+            return []
+        led = self.leader.code is None or any(head.look() for head in self.world.heads.values())
+        return ["pause"] if led else []
 
     def all_wrote(self, attempt: str) -> bool:
         return all(path.stat().st_size for path in self.world.own.glob(f"n*.*.{attempt}.*"))
@@ -171,7 +174,7 @@ class Play:
     def stop(self) -> None:
         """By Ctrl-C where there is somebody to press it, else by the verb."""
         case, run = self.case, self.world.run_folder("a")
-        if case.end == "interrupt" and self.leader.code is None:
+        if case.end == "interrupt" and self.leader.code is None and self.leader.killed is None:
             self.tell("Ctrl-C at a")
             self.interrupt(self.leader)
         elif run is not None and self.world.heads[case.by].up:
@@ -189,8 +192,9 @@ class Play:
             self.look_at_leases()
             self.lead_again(now)
             return False
-        helpers = any(head.look() for head in self.world.heads.values())
-        return now >= self.quiet + (IDLE_SECONDS if helpers else LOOK_SECONDS)
+        if not any(head.look() for head in self.world.heads.values()):
+            return now >= self.quiet + LOOK_SECONDS
+        return now >= self.quiet + (AGAIN_SECONDS if self.hopes() else IDLE_SECONDS)
 
     def look_at_leases(self) -> None:
         """Nodes that need no head any more, though nobody has left the run."""
