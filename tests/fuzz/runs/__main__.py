@@ -17,8 +17,10 @@ import time
 import traceback
 from collections.abc import Callable
 from pathlib import Path
+from typing import cast
 
 from tests.fuzz.runs.draw import Case, make
+from tests.fuzz.runs.lab import LabWorld, a_lab, in_lab
 from tests.fuzz.runs.model import Judge
 from tests.fuzz.runs.play import Play
 from tests.fuzz.runs.world import LIBC, Forges, World
@@ -54,7 +56,7 @@ def play(case: Case, forges: Forges, place: Path, say: Say = quiet, keep: Path |
 def told(case: Case, wrong: list[str], played: Play) -> str:
     """What is printed of a case that fails."""
     story = "\n".join(f"  {seconds:6.2f} s  {what}" for seconds, what in played.story)
-    said = "\n".join(f"  {typed}: exit code {typed.last}\n{indented(typed.text)}" for typed in played.world.typed)
+    said = "\n".join(f"  {typed}: exit code {typed.code}\n{indented(typed.text)}" for typed in played.world.typed)
     what = "\n".join(f"  {each}" for each in wrong)
     again = f"python -m tests.fuzz.runs --one={case.seed}"
     return f"seed {case.seed}: {wrong[0]}\n{case}\n{story}\n{said}\nwrong:\n{what}\nagain: {again}\n"
@@ -182,6 +184,27 @@ def hunt(
     return found
 
 
+def hunt_in_lab(first: int, seconds: float, most: int, count: int | None, say: Say = out) -> list[str]:
+    """The same in a lab with real sshd, one after the other."""
+    began, seed, found = time.monotonic(), first, list[str]()
+    with tempfile.TemporaryDirectory(prefix="fleet-runs-") as folder, a_lab(Path(folder)) as lab:
+        while time.monotonic() - began < seconds and len(found) < most and (count is None or seed < first + count):
+            case, world = in_lab(make(seed), lab.names), LabWorld(lab, seed)
+            played = Play(case, cast(World, world))
+            try:
+                played.play()
+                if wrong := Judge(played).judge():
+                    found.append(told(case, wrong, played))
+                    say(f"after {time.monotonic() - began:.1f} s, {found[-1]}")
+            finally:
+                world.close()
+            seed += 1
+    say(
+        f"{seed - first} runs in the lab from seed {first} on, in {time.monotonic() - began:.0f} s: {len(found)} faults"
+    )
+    return found
+
+
 def one(seed: int, keep: Path | None) -> int:
     case = make(seed)
     out(f"seed {seed}:\n{case}")
@@ -213,10 +236,13 @@ def main() -> int:
     parser.add_argument("--jobs", type=int, help="cases at once [four a core]")
     parser.add_argument("--most", type=int, default=MOST, help="faults, then it ends")
     parser.add_argument("--one", type=int, metavar="SEED", help="this case, alone")
+    parser.add_argument("--lab", action="store_true", help="in a lab, with real sshd")
     parser.add_argument("--keep", type=Path, metavar="DIR", help="copies of what was written, by seed")
     given = parser.parse_args()
     if given.one is not None:
         return one(given.one, given.keep)
+    if given.lab:
+        return int(bool(hunt_in_lab(given.seed, given.seconds, given.most, given.count)))
     found = hunt(given.seed, given.seconds, given.most, jobs=given.jobs, count=given.count, keep=given.keep)
     return int(bool(found))
 

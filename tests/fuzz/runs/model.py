@@ -229,7 +229,7 @@ class Judge:
     def failed(self) -> list[str]:
         """Ranks that did not end with 0, by their own word."""
         ends: dict[int, dict[int, str]] = {}
-        for path in self.world.own.glob("n*"):
+        for path in self.world.own.glob("*.*.*.*"):
             _, rank, attempt, _ = path.name.split(".")
             word = re.search(rb"^end (\d+)\n\Z", path.read_bytes(), re.MULTILINE)
             ended = word[1].decode() if word else "killed"
@@ -244,7 +244,7 @@ class Judge:
             named = {*(seen[head]["incomplete"] or ()), *(seen[head]["unknown"] or ())}
             folder, lacking = self.world.heads[head].home / "runs" / run, dict[str, str]()
             last = str(read(folder / "summary.json").get("attempt", 0))
-            for path in sorted(self.world.own.glob("n*")):
+            for path in sorted(self.world.own.glob("*.*.*.*")):
                 host, rank, attempt, _ = path.name.split(".")
                 if head != "a" and attempt != last:
                     continue  # a head that comes later brings the last one's

@@ -81,7 +81,7 @@ class Play:
     def notice(self) -> None:
         """Which stages have been reached."""
         now, case = time.monotonic(), self.case
-        owns = [path.name.split(".") for path in self.world.own.glob("n*")]
+        owns = [path.name.split(".") for path in self.world.own.glob("*.*.*.*")]
         ranks = {int(rank) for _, rank, attempt, _ in owns if attempt == "0"}
         states = [state for node in self.world.nodes.values() for state in node.states()]
         found = {
@@ -100,18 +100,18 @@ class Play:
 
     def hopes(self) -> list[str]:
         """Stages between two attempts, where another one is still to come."""
-        attempts = {path.name.split(".")[2] for path in self.world.own.glob("n*")}
+        attempts = {path.name.split(".")[2] for path in self.world.own.glob("*.*.*.*")}
         if len(attempts) >= self.case.attempts:
             return []
         led = self.leader.code is None or any(head.look() for head in self.world.heads.values())
         return ["pause"] if led else []
 
     def all_wrote(self, attempt: str) -> bool:
-        return all(path.stat().st_size for path in self.world.own.glob(f"n*.*.{attempt}.*"))
+        return all(path.stat().st_size for path in self.world.own.glob(f"*.*.{attempt}.*"))
 
     def all_ended(self) -> bool:
         last = str(self.case.attempts - 1)
-        files = list(self.world.own.glob(f"n*.*.{last}.*"))
+        files = list(self.world.own.glob(f"*.*.{last}.*"))
         ranks = {path.name.split(".")[1] for path in files if b"\nend " in path.read_bytes()[-20:]}
         return len(ranks) == self.case.nodes * self.case.slots
 
@@ -152,7 +152,7 @@ class Play:
             last = attempt == case.attempts - 1
             if go.exists() or self.ended_by is not None and not last:
                 continue
-            files = list(self.world.own.glob(f"n*.*.{attempt}.*"))
+            files = list(self.world.own.glob(f"*.*.{attempt}.*"))
             ready = len({path.name.split(".")[1] for path in files}) == case.nodes * case.slots
             ready = ready and self.all_wrote(str(attempt)) and not waits
             ready = ready and not (case.patient and self.later)

@@ -33,6 +33,7 @@ DISK = 68 << 20  # preflight wants 64 MiB
 POINT = "[fleet.transports]\nfuzz = tests.fuzz.runs.transport:LinkTransport\n"
 LIBC = ctypes.CDLL(None, use_errno=True)
 ASK_SECONDS = 60.0
+FILES = ("stat", "cmdline", "environ")
 
 
 class Stuck(Exception):
@@ -361,6 +362,19 @@ def read(path: Path) -> dict[str, Any]:
     except (OSError, ValueError):
         return {}
     return found if isinstance(found, dict) else {}
+
+
+def process_of(pid: int) -> tuple[dict[str, Any] | None, dict[str, str]]:
+    """As a machine tells of one that it has, seen from outside; and its environment."""
+    try:
+        stat, argv, environ = (Path(f"/proc/{pid}/{file}").read_text(errors="replace") for file in FILES)
+    except OSError:
+        return None, {}
+    comm, _, rest = stat.partition("(")[2].rpartition(")")
+    env = dict(pair.partition("=")[::2] for pair in environ.split("\0") if "=" in pair)
+    state, ppid = rest.split()[:2]
+    process = {"pid": pid, "ppid": int(ppid), "state": state, "comm": comm, "argv": argv.rstrip("\0").split("\0")}
+    return {**process, "run": env.get("FLEET_RUN_ID"), "rank": env.get("RANK")}, env
 
 
 def _mount(kind: str, where: Path, options: str) -> None:
