@@ -43,8 +43,9 @@ chaos: root venv-test  ## faults of every kind in a lab, as a table of what was 
 fuzz: root venv-test  ## syncs, gets, nodes that lie, neighbours by chance, for S seconds [600] from SEED on (root)
 	$(BIN)/python -m tests.fuzz --seconds $(or $(S),600) $(if $(SEED),--seed $(SEED))
 
-fuzz-runs: root venv-test  ## runs, and what befalls heads, nodes and links, for S seconds [600] from SEED on (root)
+fuzz-runs: root venv-test  ## runs, and what befalls heads, nodes and links, for S seconds [600] from SEED on, a fifth more in a lab (root)
 	$(BIN)/python -m tests.fuzz.runs --seconds $(or $(S),600) $(if $(SEED),--seed $(SEED))
+	$(BIN)/python -m tests.fuzz.runs --lab --seconds $$(( $(or $(S),600) / 5 )) $(if $(SEED),--seed $(SEED))
 
 mutants: venv-test  ## takes mends back, one at a time, and has the fuzzers look for up to S seconds (ONLY=name)
 	$(BIN)/python -m tests.fuzz.mutants --seconds $(or $(S),600) $(if $(ONLY),--only "$(ONLY)")

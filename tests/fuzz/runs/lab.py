@@ -24,6 +24,7 @@ from tests.fuzz.runs.world import HEADS, RANKS, process_of, read
 from tests.lab.virtual_lab import VirtualLab, bring_up
 
 SHARED = Path("/srv")  # the same on all hosts of a lab
+HOME = Path("/root")
 HEAD = "FUZZ_HEAD"  # in the environment of all that is typed on one
 NODES = 3
 HERE_ONLY = {"machine", "disk", "clock"}  # a lab's hosts lose their disks with their power
@@ -189,9 +190,10 @@ class LabWorld:
         self.lab = lab
         self.place = Path(tempfile.mkdtemp(prefix=f"fuzz-{seed}-", dir=SHARED))
         self.place.chmod(0o755)
-        self._before = {path.name for name in lab.names for path in self._home(name).glob(".fleet/runs/*")}
+        self._before = {path.name for name in lab.names for path in self._seen(name, HOME).glob(".fleet/runs/*")}
         self.own = self.place / "own"
-        self.own.mkdir()
+        for name in lab.names:  # which see what is there, and write beside it
+            self._seen(name, self.own).mkdir(parents=True)
         self.nodes = {name: LabMachine(self, name, lab.hosts[name]["pid"]) for name in lab.names}
         self.heads = {name: LabMachine(self, name, None) for name in HEADS}
         self.link = LabLink(lab)
@@ -199,8 +201,19 @@ class LabWorld:
         (self.place / "ranks").chmod(0o755)
         self.typed = list[LabTyped]()
 
-    def _home(self, name: str) -> Path:
-        return Path(f"/proc/{self.lab.hosts[name]['pid']}/root/root")
+    def _seen(self, name: str, path: Path) -> Path:
+        """A host's own view of a path."""
+        return Path(f"/proc/{self.lab.hosts[name]['pid']}/root{path}")
+
+    def owns(self, attempt: int | str = "*") -> list[Path]:
+        found = [self._seen(name, self.own).glob(f"*.*.{attempt}.*") for name in self.lab.names]
+        return sorted(path for each in found for path in each)
+
+    def go(self, own: Path, attempt: int) -> None:
+        for name in self.lab.names:
+            there = self._seen(name, own)
+            there.mkdir(exist_ok=True)
+            (there / f"go.{attempt}").touch()
 
     def is_ours(self, run: str) -> bool:
         return run not in self._before

@@ -229,7 +229,7 @@ class Judge:
     def failed(self) -> list[str]:
         """Ranks that did not end with 0, by their own word."""
         ends: dict[int, dict[int, str]] = {}
-        for path in self.world.own.glob("*.*.*.*"):
+        for path in self.world.owns():
             _, rank, attempt, _ = path.name.split(".")
             word = re.search(rb"^end (\d+)\n\Z", path.read_bytes(), re.MULTILINE)
             ended = word[1].decode() if word else "killed"
@@ -244,7 +244,7 @@ class Judge:
             named = {*(seen[head]["incomplete"] or ()), *(seen[head]["unknown"] or ())}
             folder, lacking = self.world.heads[head].home / "runs" / run, dict[str, str]()
             last = str(read(folder / "summary.json").get("attempt", 0))
-            for path in sorted(self.world.own.glob("*.*.*.*")):
+            for path in self.world.owns():
                 host, rank, attempt, _ = path.name.split(".")
                 if head != "a" and attempt != last:
                     continue  # a head that comes later brings the last one's
@@ -265,8 +265,7 @@ class Judge:
     # -- and then --------------------------------------------------------------------------------------------
     def next_launch(self) -> None:
         own = self.world.place / "own2"
-        own.mkdir()
-        (own / "go.0").touch()
+        self.world.go(own, 0)
         plan = {**self.case.plan, "fail": {}, "flood": 0, "wait": 0.0, "stall": False}
         quick = ["--no-preflight"] if self.case.seed % 3 else []
         words = (*COMMON, *quick, "--lease", "20", str(self.world.place / "ranks"), str(own), json.dumps(plan))

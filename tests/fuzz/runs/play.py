@@ -45,6 +45,7 @@ class Play:
         self.later = list[tuple[float, str, Callable[[], object]]]()
         self.looker: Typed | None = None
         self.stopper: Typed | None = None
+        self.gone = set[int]()  # attempts that were to come to their end
         self.unleased = set[str]()
         self.wrong = list[str]()
         self.ended_by: str | None = None  # what was to bring it to its end has happened
@@ -81,7 +82,7 @@ class Play:
     def notice(self) -> None:
         """Which stages have been reached."""
         now, case = time.monotonic(), self.case
-        owns = [path.name.split(".") for path in self.world.own.glob("*.*.*.*")]
+        owns = [path.name.split(".") for path in self.world.owns()]
         ranks = {int(rank) for _, rank, attempt, _ in owns if attempt == "0"}
         states = [state for node in self.world.nodes.values() for state in node.states()]
         found = {
@@ -100,18 +101,18 @@ class Play:
 
     def hopes(self) -> list[str]:
         """Stages between two attempts, where another one is still to come."""
-        attempts = {path.name.split(".")[2] for path in self.world.own.glob("*.*.*.*")}
+        attempts = {path.name.split(".")[2] for path in self.world.owns()}
         if len(attempts) >= self.case.attempts:
             return []
         led = self.leader.code is None or any(head.look() for head in self.world.heads.values())
         return ["pause"] if led else []
 
     def all_wrote(self, attempt: str) -> bool:
-        return all(path.stat().st_size for path in self.world.own.glob(f"*.*.{attempt}.*"))
+        return all(path.stat().st_size for path in self.world.owns(attempt))
 
     def all_ended(self) -> bool:
         last = str(self.case.attempts - 1)
-        files = list(self.world.own.glob(f"*.*.{last}.*"))
+        files = self.world.owns(last)
         ranks = {path.name.split(".")[1] for path in files if b"\nend " in path.read_bytes()[-20:]}
         return len(ranks) == self.case.nodes * self.case.slots
 
@@ -148,11 +149,10 @@ class Play:
             self.ended_by = case.end
             self.stop()
         for attempt in range(case.attempts):
-            go = self.world.own / f"go.{attempt}"
             last = attempt == case.attempts - 1
-            if go.exists() or self.ended_by is not None and not last:
+            if attempt in self.gone or self.ended_by is not None and not last:
                 continue
-            files = list(self.world.own.glob(f"*.*.{attempt}.*"))
+            files = self.world.owns(attempt)
             ready = len({path.name.split(".")[1] for path in files}) == case.nodes * case.slots
             ready = ready and self.all_wrote(str(attempt)) and not waits
             ready = ready and not (case.patient and self.later)
@@ -164,7 +164,8 @@ class Play:
             if not last or case.end in ("well", "failure", "stall"):
                 if last and case.slow:
                     self.world.link.slow(case.slow, *self.world.roads("a"))
-                go.touch()
+                self.gone.add(attempt)
+                self.world.go(self.world.own, attempt)
                 self.tell(f"attempt {attempt} comes to its end" + (f": {case.end}" if last else ""))
                 self.ended_by = case.end if last else None
             elif self.ended_by is None:

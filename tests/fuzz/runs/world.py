@@ -350,6 +350,15 @@ class World:
         """Of the first run that a head knows of."""
         return next(iter(sorted(self.heads[head].home.glob("runs/*-*-*-*"))), None)
 
+    def owns(self, attempt: int | str = "*") -> list[Path]:
+        """What ranks wrote themselves: HOST.RANK.ATTEMPT.PID."""
+        return sorted(self.own.glob(f"*.*.{attempt}.*"))
+
+    def go(self, own: Path, attempt: int) -> None:
+        """Have ranks come to their end that write there."""
+        own.mkdir(exist_ok=True)
+        (own / f"go.{attempt}").touch()
+
     def close(self) -> None:
         for machine in self.machines():
             machine.power_off()
