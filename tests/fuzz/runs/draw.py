@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import json
 import random
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 STAGES = ("preflight", "start", "rendezvous", "training", "stop", "pause", "drain", "over")
@@ -14,7 +14,7 @@ ENDS = {"well": 0, "failure": 3, "interrupt": 130, "stop": 130, "stall": 124}
 NODE_TIMEOUT, LEASE, LONG_LEASE, STALL = 2.0, 4.0, 30.0, 2.0
 SHORT, LONG = 0.8, 7.0  # beyond lease and node-timeout, and what it takes to see that
 BY_HAND = ("interrupt", "stop")
-SLOW = 250e3
+SLOW, TOGETHER = 250e3, 0.25
 
 
 @dataclass(frozen=True)
@@ -163,10 +163,8 @@ def make(seed: int) -> Case:
     count = rng.choices((0, 1, 2), (1, 6, 3))[0]
     stages = [stage for stage in STAGES if possible(stage, end, restarts)]
     drawn = [draw(rng, names, slots, stages, looks) for _ in range(count)]
-    if rng.random() < 0.2:
-        drawn, looks, detach = together(rng, names, end, looks, detach)
     faults = sorted(drawn, key=lambda it: STAGES.index(it.stage))
-    return Case(
+    case = Case(
         seed,
         nodes,
         slots,
@@ -184,6 +182,7 @@ def make(seed: int) -> Case:
         round(rng.choice((0.0, rng.uniform(0.0, 1.5))), 2),
         tuple(faults),
     )
+    return together(rng, case) if rng.random() < TOGETHER else case
 
 
 def possible(stage: str, end: str, restarts: int) -> bool:
@@ -216,27 +215,29 @@ def draw(rng: random.Random, names: list[str], slots: int, stages: list[str], lo
     return Fault(actor, name, what, stage, round(rng.uniform(0.0, early), 3), lasts)
 
 
-def together(rng: random.Random, names: list[str], end: str, looks: str, detach: bool) -> tuple[list[Fault], str, bool]:
-    """Faults that mean something together, which are seldom drawn so by themselves; who looks on, and whether it is
-    detached."""
-    some = rng.sample(names, min(2, len(names)))
-    which = rng.choice(("two nodes", "head and looker", "nobody leads", "folder", "looker is blind", "drain"))
-    if which == "two nodes":
-        return [Fault("link", f"a {name}", "cut", "training", 0.1, LONG) for name in some], looks, detach
-    if which == "head and looker":
+def together(rng: random.Random, case: Case) -> Case:
+    """What means something together, and is seldom drawn so by itself: each is a story of docs/runs.md."""
+    some = rng.sample(case.names, min(2, case.nodes))
+    story = rng.choice(("two nodes", "head and looker", "stop in an outage", "stop by mark", "blind", "drain"))
+    if story == "two nodes" and case.nodes > 2:
+        faults = [Fault("link", f"a {name}", "cut", "training", 0.1, LONG) for name in some]
+        return replace(case, faults=tuple(faults), patient=True)
+    if story == "head and looker":
         gone = rng.choice(("Ctrl-C", "kill -9", "HUP"))
-        return (
-            [Fault("looker", "b", gone, "training", 0.6, 0.0), Fault("head", "a", "kill -9", "training", 1.0, 0.0)],
-            "attach b",
-            False,
-        )
-    if which == "nobody leads":
-        cut = Fault("link", f"{rng.choice('ab')} {some[0]}", "cut", "training", 1.6, LONG)
-        return [Fault("helper", "a", "kill -9", "training", 1.5, 0.0), cut], "", True
-    if which == "folder":
-        lost = Fault("folder", some[0], "removed", "training", 1.7, 0.0)
-        return [Fault("helper", "a", "kill -9", "training", 1.5, 0.0), lost], "", True
-    if which == "drain" and end == "well":
-        return [Fault("link", f"a {some[0]}", "cut", "drain", 0.1, LONG)], looks, detach
-    stage = rng.choice(("rendezvous", "training"))
-    return [Fault("link", f"b {some[0]}", "cut", stage, 0.05, LONG)], "attach b", detach
+        faults = [Fault("looker", "b", gone, "training", 0.8, 0.0), Fault("head", "a", "kill -9", "training", 1.4, 0.0)]
+        return replace(case, faults=tuple(faults), looks="attach b", look_delay=0.0, detach=False, terminal=True)
+    if story == "stop in an outage":
+        head = rng.choice("ab")
+        cut = Fault("link", f"{head} {some[0]}", "cut", "training", 1.6, LONG)
+        faults = [Fault("helper", "a", "kill -9", "training", 1.5, 0.0), cut]
+        return replace(case, faults=tuple(faults), looks="", detach=True, end="stop", by=head, patient=False)
+    if story == "stop by mark":
+        removed = Fault("folder", some[0], "removed", "training", 1.7, 0.0)
+        faults = [Fault("helper", "a", "kill -9", "training", 1.5, 0.0), removed]
+        return replace(case, faults=tuple(faults), looks="", detach=True, end="stop")
+    if story == "drain":
+        cut = Fault("link", f"a {some[0]}", "cut", "drain", round(rng.uniform(0.1, 0.6), 2), LONG)
+        plan = {**case.plan, "flood": 600, "fail": {}}
+        return replace(case, faults=(cut,), end="well", plan=plan, slow=SLOW, early=False)
+    cut = Fault("link", f"b {some[0]}", "cut", "training", round(rng.uniform(0.0, 1.8), 2), LONG)
+    return replace(case, faults=(cut,), looks="attach b", patient=True)
