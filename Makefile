@@ -1,7 +1,7 @@
 # Everything here sets itself up: Debian packages (when root) and a .venv, only what is missing.
 SHELL := /bin/bash
 .DEFAULT_GOAL := help
-.PHONY: help demo test coverage check matrix chaos fuzz mutants bench clean root packages venv-demo venv-test venv-bench
+.PHONY: help demo test coverage check matrix chaos fuzz fuzz-runs mutants bench clean root packages venv-demo venv-test venv-bench
 
 BIN := .venv/bin
 # what the head and the lab need
@@ -11,7 +11,7 @@ DEBIAN_TEST := $(DEBIAN) pdsh sshpass dropbear-bin g++ python3-dev git zsh fish 
 DEBIAN_BENCH := $(DEBIAN_TEST) clustershell taktuk
 
 help:  ## shows this
-	@awk -F ':.*## ' '/^[a-z]+:.*## /{printf "  make %-8s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
+	@awk -F ':.*## ' '/^[a-z-]+:.*## /{printf "  make %-9s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
 
 demo: root venv-demo  ## four virtual hosts, from a password to a trained model (root)
 	@tools/demo
@@ -42,6 +42,10 @@ chaos: root venv-test  ## faults of every kind in a lab, as a table of what was 
 
 fuzz: root venv-test  ## syncs, gets, nodes that lie, neighbours by chance, for S seconds [600] from SEED on (root)
 	$(BIN)/python -m tests.fuzz --seconds $(or $(S),600) $(if $(SEED),--seed $(SEED))
+
+fuzz-runs: root venv-test  ## runs, and what befalls heads, nodes and links, for S seconds [600] from SEED on, a fifth more in a lab (root)
+	$(BIN)/python -m tests.fuzz.runs --seconds $(or $(S),600) $(if $(SEED),--seed $(SEED))
+	$(BIN)/python -m tests.fuzz.runs --lab --seconds $$(( $(or $(S),600) / 5 )) $(if $(SEED),--seed $(SEED))
 
 mutants: venv-test  ## takes mends back, one at a time, and has the fuzzers look for up to S seconds (ONLY=name)
 	$(BIN)/python -m tests.fuzz.mutants --seconds $(or $(S),600) $(if $(ONLY),--only "$(ONLY)")

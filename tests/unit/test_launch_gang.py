@@ -18,7 +18,7 @@ from fleet.ops.launch.gang import Clock, Gang, RankEnd, run_end
 from fleet.ops.launch.loop import Run
 from fleet.ops.launch.options import LaunchOptions
 from fleet.ops.launch.plan import plan
-from fleet.protocol.messages.run import EndedBy, RunEnd
+from fleet.protocol.messages.run import EndedBy, RunEnd, RunState
 from fleet.runtime import Runtime
 from fleet.transport.local import LocalTransport
 
@@ -90,6 +90,19 @@ def test_what_another_head_saw_is_the_runs_end_for_this_one(ended: RunEnd, said:
     assert reason == ended and g.stop(reason, 160.0)
     first = g.first()
     assert first and (first.host, first.what, first.exit_code) == said
+
+
+def test_what_it_was_stopped_for_is_known_though_clocks_are_read_late() -> None:
+    """By who comes later: all messages come long after the end, some of them later than others."""
+    g = gang({"a": -0.02, "b": -0.5})
+    stopped = run_end("failure", "rank 3 on b failed", 3, "b", "me@head")
+    g.rank_ended(end("b", 3, 50.0, 3))
+    g.rank_ended(replace(end("a", 0, 50.2, None, 15), asked=True))
+    for host in ("a", "b"):
+        status: RunState = {"state": "stopped", "cause": "asked", "began": 50.1, "time": 50.4, "end": stopped}
+        g.node_status(host, status)
+    first = g.first()
+    assert first and (first.host, first.rank, first.exit_code) == ("b", 3, 3)
 
 
 @pytest.mark.parametrize("by", ["interrupt", "stop"])

@@ -4,13 +4,16 @@ from __future__ import annotations
 
 import shutil
 import threading
+from contextlib import closing
 from pathlib import Path
 
 import pytest
 
 from fleet.model import Host
+from fleet.protocol.messages.run import RunsHere
 from fleet.transport.base import Cancel
 from fleet.transport.local import LocalTransport, ProcessChannel
+from fleet.transport.program import Program, last_word
 from fleet.transport.shell import stdin_eaten
 from fleet.transport.streams import STDERR_BYTES, Streams
 
@@ -62,3 +65,16 @@ def test_a_startup_file_that_is_slow_is_not_said_to_read_stdin(tmp_path: Path, m
             break
     assert f"{tmp_path}/.bashrc" in said
     session.close()
+
+
+def test_pings_that_a_slow_program_has_not_read_are_no_spec_of_the_next() -> None:
+    spec = {"prefix": "none-", "live": True}
+    with (
+        closing(LocalTransport().connect(Host("h", "127.0.0.1"), Cancel())) as session,
+        Program(session, "run.list_runs run.list_runs", spec) as program,
+    ):
+        for _ in range(3):  # while it starts
+            program.ping()
+        last_word(program, RunsHere)
+        program.go_on(spec)
+        assert last_word(program, RunsHere)["event"] == "runs"

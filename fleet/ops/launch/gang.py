@@ -233,7 +233,21 @@ class Gang:
         others = [node.began for node in self.nodes.values() if end_of(node.status)]  # where another head stopped it
         self._stop_began = min([*others, *([self.stopped_at] if self.stopped_at is not None else [])], default=inf)
         found = [*self._rank_failures(collateral), *self._node_failures(), *self._others()]
-        return min(found, key=lambda f: f.time, default=None)
+        return min(found, key=lambda f: f.time, default=self._named())
+
+    def _named(self) -> Failure | None:
+        """What it was stopped for, by name: who comes later reads all clocks late, and some so late that this seems to
+        lie behind the stop."""
+        end = self.end
+        if end is None or end["by"] != "failure" or end["host"] not in self.nodes:
+            return None
+        node, code = self.nodes[end["host"]], end["code"]
+        ends = [e for e in node.ranks.values() if e.failed and e.exit_code == code and not e.asked]
+        if rank := min(ends, key=lambda e: e.time, default=None):
+            return Failure(node.host, node.node_rank, code, node.began, rank.rank, rank.local_rank, rank.signal)
+        what = "engine" if node.state == "exited" and node.engine_code == code else node.cause or "node"
+        why = HostFailed(Reason.of_node(end["message"]), kind="ended") if what == "node" else None
+        return Failure(node.host, node.node_rank, code, node.began, what=what, why=why)
 
     def _others(self) -> list[Failure]:
         """What another head had the run stopped for, and only that one saw."""

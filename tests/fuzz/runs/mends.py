@@ -1,0 +1,146 @@
+"""The mends that `python -m tests.fuzz.mutants` takes back, of runs with several heads: (name, case of the issue, file
+below fleet/, text of the mend, what stands there without it[, (file, text, what) of a second one])."""
+
+from __future__ import annotations
+
+GANG, LOOP, STOPPING = "ops/launch/gang.py", "ops/launch/loop.py", "ops/launch/stopping.py"
+FIND, ATTACH, STOP = "ops/runs/find.py", "ops/runs/attach.py", "ops/runs/stop.py"
+ATTEMPTS = "ops/launch/attempts.py"
+SUMMARY, HERE = "ops/launch/summary.py", "ops/runs/here.py"
+Mend = tuple[str, str, str, str, str] | tuple[str, str, str, str, str, tuple[str, str, str]]
+MENDS: list[Mend] = [
+    (
+        "a node that has not answered is unknown",
+        "1",
+        FIND,
+        "            if node_rank not in known\n",
+        "            if False\n",
+    ),
+    (
+        "who attaches later brings what was missing",
+        "1",
+        ATTACH,
+        'if known is not None and not set(known.data.get("incomplete_logs", ())) & set(found.hosts):',
+        "if known is not None:",
+    ),
+    (
+        "who looks on calls no node lost",
+        "1",
+        STOPPING,
+        "        if not self.leads:\n            self.gang.unknown.add(host)\n",
+        "        if False:\n            self.gang.unknown.add(host)\n",
+    ),
+    (
+        "another head's end is no failure of a node",
+        "2",
+        GANG,
+        'if end is not None and (self.end is None or not self.by_hand and end["by"] in BY_HAND):',
+        "if False:",
+    ),
+    (
+        "what another head had it stopped for is the end",
+        "2",
+        GANG,
+        'if end is None or not began or end["by"] not in ("stall", "lost"):',
+        "if True:",
+    ),
+    (
+        "a stop is on record before a rank hears of it",
+        "2",
+        "node/run/follow.py",
+        '                event["asked"] = True\n',
+        "                pass\n",
+        (GANG, 'node.cause != "supervisor" and not self._before_stop(node.began)', "False"),
+    ),
+    (
+        "a reboot is told by its boot id",
+        "3",
+        "node/run/run_folder.py",
+        'if since_boot(folder) else ("reboot", "the node was restarted")',
+        "",
+    ),
+    (
+        "processes are found by their mark",
+        "4",
+        "node/run/stop.py",
+        'return ending.finish(), "running" if ending.told else "unknown"',
+        'return [], "unknown"',
+    ),
+    (
+        "who lost its folder is stopped, too",
+        "4",
+        STOP,
+        "lost = [node.host for node in found.unknown if node.host.name in answered]",
+        "lost = list[Host]()",
+    ),
+    (
+        "all lost nodes are left out",
+        "5",
+        SUMMARY,
+        "return fold({failure.host, *(node.host for node in gang.nodes.values() if node.lost is not None)})",
+        "return failure.host",
+    ),
+    (
+        "a duration follows no clock that is set",
+        "6",
+        LOOP,
+        "else before + time.monotonic() - self._since)",
+        "else before + time.time() - self._began)",
+    ),
+    (
+        "a node that goes while its logs come is not lost",
+        "6",
+        STOPPING,
+        "        if self.gang.nodes[host].state in FINAL:  # how its part ended is known, and its logs come later\n",
+        "        if False:\n",
+    ),
+    (
+        "a stop goes on where a host does not answer",
+        "7",
+        STOP,
+        "    if left:\n        record = replace(",
+        "    if False:\n        record = replace(",
+    ),
+    (
+        "who looks on takes off no lease",
+        "8",
+        ATTEMPTS,
+        "                if run.leads:\n                    run.unleash()\n",
+        "                run.unleash()\n",
+    ),
+    (
+        "a run that is left needs no head",
+        "9",
+        ATTEMPTS,
+        "                if run.leads:\n                    run.unleash()\n",
+        "",
+    ),
+    (
+        "a leader goes with its terminal",
+        "9",
+        "cli/leader.py",
+        "_asked.extend(asked or [signal.SIGHUP])",
+        "_asked.extend(asked)",
+    ),
+    (
+        "latest is this folder's",
+        "10",
+        HERE,
+        "[run for run in runs if run.run_id in here or run.run_id == word]",
+        "runs",
+    ),
+    (
+        "an end in the pause has an author",
+        "2",
+        "node/run/stop.py",
+        "write_final(folder, dict(read_status(folder), stopped=reason, end=end))",
+        "pass",
+    ),
+    (
+        "a ping is no spec",
+        "-",
+        "node/base/wire.py",
+        """while _begun and line.startswith(b'{"op": '):""",
+        "while False:",
+    ),
+]
