@@ -8,14 +8,14 @@ import os
 from dataclasses import replace
 from pathlib import Path
 
-from fleet.engines.base import SPAWN, Engine, Option, Start, World, as_written, python_command
+from fleet.engines.base import CONSOLE, SPAWN, Engine, Option, Start, World, as_written, python_command
 from fleet.engines.env_file import read_env_file
 from fleet.errors import UsageError
 from fleet.model import Job, Node
 
 
 class DeepSpeed(Engine):
-    """`python -m deepspeed.launcher.launch`, as DeepSpeed's own runner starts it on each node."""
+    """`deepspeed.launcher.launch`, which DeepSpeed's own runner starts on each node."""
 
     modules = ("torch", "deepspeed")
     options = (
@@ -53,8 +53,11 @@ class DeepSpeed(Engine):
     def start(self, job: Job, world: World, node: Node, python: str) -> Start:
         argv = (
             python,
-            "-m",
+            CONSOLE,
+            # on several nodes its runner exports that
+            *(("--workdir-first",) if len(world.nodes) > 1 else ()),
             "deepspeed.launcher.launch",
+            "deepspeed",
             f"--world_info={world_info(world)}",
             f"--node_rank={node.node_rank}",
             f"--master_addr={world.master_addr}",

@@ -38,7 +38,7 @@ def test_the_scripts_arguments_travel_by_file_only(name: str) -> None:
 
 def test_torchrun_is_static_and_ends_its_options() -> None:
     argv = words("torchrun")
-    assert argv[:3] == ["/py", "-m", "torch.distributed.run"]
+    assert argv[:4] == ["/py", "{run_dir}/console.py", "torch.distributed.run", "torchrun"]
     for option in (
         "--nnodes=2",
         "--node-rank=1",
@@ -88,7 +88,7 @@ def test_accelerates_configuration_goes_along_as_it_is(tmp_path: Path) -> None:
     job = prepared(tmp_path, config, "--debug", zero_stage="2", use_deepspeed=True)
     assert job.files == {"accelerate.yaml": config}
     argv = [str(w) for w in engine("accelerate").start(job, WORLD, NODES[1], "/py").argv]
-    assert argv[3:8] == ["--config_file", "{run_dir}/accelerate.yaml", "--zero_stage=2", "--use_deepspeed", "--debug"]
+    assert argv[4:9] == ["--config_file", "{run_dir}/accelerate.yaml", "--zero_stage=2", "--use_deepspeed", "--debug"]
     for option in ("--num_processes=6", "--machine_rank=1", "--num_machines=2", "--main_process_ip=10.0.0.1"):
         assert argv.index(option) > argv.index("--debug")
     assert "--deepspeed_multinode_launcher=standard" in argv
