@@ -10,8 +10,10 @@ import stat
 import sys
 
 KINDS = {"file": stat.S_ISREG, "pipe": stat.S_ISFIFO, "device": stat.S_ISCHR, "socket": stat.S_ISSOCK}
-OF_PROC = ("SigBlk", "SigIgn", "SigCgt", "SigPnd", "CapEff", "CapBnd", "NoNewPrivs", "Seccomp", "Groups", "Uid", "Gid")
-OF_PROC += ("Cpus_allowed", "Mems_allowed")
+OF_PROC = [
+    *("SigBlk", "SigIgn", "SigCgt", "SigPnd", "CapEff", "CapBnd", "NoNewPrivs", "Seccomp", "Groups", "Uid", "Gid"),
+    *("Cpus_allowed", "Mems_allowed"),
+]
 PR_GET_PDEATHSIG, PR_GET_DUMPABLE, PR_GET_TIMERSLACK, IOPRIO_GET = 2, 3, 30, 252
 
 
@@ -41,7 +43,7 @@ def main() -> None:
         "sys.path": sys.path,
         "sys.executable": sys.executable,
         "sys.flags": str(sys.flags),
-        "sys.stdout": [sys.stdout.encoding, sys.stdout.errors, sys.stdout.line_buffering, sys.stdout.write_through],
+        "sys.stdout": [getattr(sys.stdout, name) for name in ("encoding", "errors", "line_buffering", "write_through")],
         "modules": sorted(sys.modules),
         "cmdline": read("cmdline").split("\0"),
         "cwd": os.getcwd(),
