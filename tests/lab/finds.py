@@ -1,4 +1,4 @@
-"""Prints all that a rank finds, as a line of JSON behind "FOUND ": a flat object of names and values."""
+"""Writes all that a rank finds to found-<RANK>.json in its working folder: a flat object of names and values."""
 
 import ctypes
 import fcntl
@@ -70,7 +70,8 @@ def main() -> None:
         **{name: resource.getrlimit(getattr(resource, name)) for name in dir(resource) if name.startswith("RLIMIT_")},
         **{"$" + name: value for name, value in os.environ.items()},
     }
-    print("FOUND " + json.dumps(found), flush=True)
+    with open(f"found-{os.environ.get('RANK', 0)}.json", "w") as f:
+        json.dump(found, f)
 
 
 def is_inherited(fd: int) -> bool:
