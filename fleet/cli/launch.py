@@ -193,7 +193,7 @@ def launch(script: str | None, args: tuple[str, ...], again: str | None, from_: 
         about = plan.describe()
         for note in about.get("notes", ()):
             talk(clean(note))
-        if ranks.only and max(ranks.only) >= about["world_size"]:
+        if ranks.only and max(ranks.only) >= about["world_size"] and "guessed" not in about:
             talk(f"warning: --ranks: the last rank of this run is {about['world_size'] - 1}")
     return follow(plan, ranks)
 

@@ -8,7 +8,18 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from fleet.engines.base import SPAWN, Engine, InRunDir, Option, Start, World, as_written, python_command, ranks_env
+from fleet.engines.base import (
+    CONSOLE,
+    SPAWN,
+    Engine,
+    InRunDir,
+    Option,
+    Start,
+    World,
+    as_written,
+    python_command,
+    ranks_env,
+)
 from fleet.engines.slips import refuse_owned
 from fleet.errors import UsageError
 from fleet.model import Job, Node
@@ -54,7 +65,7 @@ OPTIONS = (
 
 
 class Accelerate(Engine):
-    """`python -m accelerate.commands.launch`. Its configuration is read on the head, and lies in the run's folder on
+    """`accelerate-launch`. Its configuration is read on the head, and lies in the run's folder on
     each node as it is; what that says of hosts, ranks, address, port and launcher is overridden."""
 
     modules = ("torch", "accelerate")
@@ -77,7 +88,9 @@ class Accelerate(Engine):
 
     def prepare(self, job: Job, folder: Path) -> Job:
         given = job.engine_options.get("config-file")
-        text = read_config(folder / given, given) if given is not None else NO_CONFIG
+        # it shares the cores out to ranks where the configuration, not only the option, says that it is on CPUs
+        none = NO_CONFIG + "use_cpu: true\n" * ("cpu" in job.engine_options)
+        text = read_config(folder / given, given) if given is not None else none
         notes = (*job.notes, *unsaved(text, given), *(unasked(os.environ) if given is None else ()))
         return replace(job, files={**job.files, CONFIG: text}, notes=notes)
 
@@ -86,8 +99,9 @@ class Accelerate(Engine):
         selected = () if node.host.devices is None else ("--gpu_ids=all",)
         argv = (
             python,
-            "-m",
+            CONSOLE,
             "accelerate.commands.launch",
+            "accelerate-launch",
             "--config_file",
             InRunDir(CONFIG),
             *as_written(job.engine_options, "config-file"),

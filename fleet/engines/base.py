@@ -46,6 +46,7 @@ class InRunDir:
 Word = str | NodePython | InRunDir
 
 SPAWN: tuple[Word, ...] = (NodePython(), InRunDir("spawn.py"))
+CONSOLE = InRunDir("console.py")  # python CONSOLE MODULE NAME ...: as the console script NAME, which need not be there
 
 
 @dataclass(frozen=True)

@@ -9,6 +9,7 @@ from fleet.engines.slips import refuse_owned
 from fleet.engines.torchrun import Torchrun
 from fleet.model import Job, Node
 
+IMPORTED = {"CUDA_DEVICE_MAX_CONNECTIONS": "1"}  # set by the import of colossalai, which `colossalai run` begins with
 EXTRA = "extra-launch-args"
 # what fleet tells torchrun -> fleet's word for it; None: fleet does it itself
 OWNED = {
@@ -34,7 +35,9 @@ class ColossalAI(Torchrun):
         refuse_owned(job, extra(job), OWNED)
 
     def start(self, job: Job, world: World, node: Node, python: str) -> Start:
-        return super().start(replace(job, engine_args=(*extra(job), *job.engine_args)), world, node, python)
+        made = super().start(replace(job, engine_args=(*extra(job), *job.engine_args)), world, node, python)
+        unset = IMPORTED.keys() - {*job.env, *job.env_expand}
+        return replace(made, env={**{name: IMPORTED[name] for name in unset}, **made.env})
 
 
 def extra(job: Job) -> list[str]:

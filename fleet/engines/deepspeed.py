@@ -6,16 +6,16 @@ import base64
 import json
 import os
 from dataclasses import replace
-from pathlib import Path
+from pathlib import Path, PurePosixPath
 
-from fleet.engines.base import SPAWN, Engine, Option, Start, World, as_written, python_command
+from fleet.engines.base import CONSOLE, SPAWN, Engine, Option, Start, World, as_written, python_command
 from fleet.engines.env_file import read_env_file
 from fleet.errors import UsageError
 from fleet.model import Job, Node
 
 
 class DeepSpeed(Engine):
-    """`python -m deepspeed.launcher.launch`, as DeepSpeed's own runner starts it on each node."""
+    """`deepspeed.launcher.launch`, which DeepSpeed's own runner starts on each node."""
 
     modules = ("torch", "deepspeed")
     options = (
@@ -53,8 +53,10 @@ class DeepSpeed(Engine):
     def start(self, job: Job, world: World, node: Node, python: str) -> Start:
         argv = (
             python,
-            "-m",
+            CONSOLE,
+            *(("--workdir-first",) if len(world.nodes) > 1 and needs_path(job) else ()),
             "deepspeed.launcher.launch",
+            "deepspeed",
             f"--world_info={world_info(world)}",
             f"--node_rank={node.node_rank}",
             f"--master_addr={world.master_addr}",
@@ -69,6 +71,12 @@ class DeepSpeed(Engine):
         without = "no-local-rank" in job.engine_options or "--no_local_rank" in job.engine_args
         at = None if without else len(command) - len(job.args)
         return Start((*argv, *SPAWN), command, local_rank_at=at)
+
+
+def needs_path(job: Job) -> bool:
+    """Whether ranks find modules of the working folder only by PYTHONPATH, which its runner sets for several nodes:
+    Python itself looks there first for a module, and for a script that lies there."""
+    return job.kind == "program" or (job.kind == "script" and PurePosixPath(job.script).parent != PurePosixPath())
 
 
 def env_files(folder: Path) -> list[Path]:

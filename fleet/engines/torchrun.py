@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from fleet.engines.base import SPAWN, Engine, Start, World, python_command, visible_devices
+from fleet.engines.base import CONSOLE, SPAWN, Engine, Start, Word, World, python_command, visible_devices
 from fleet.engines.slips import refuse_owned
 from fleet.model import Job, Node
 
@@ -26,7 +26,7 @@ OWNED = {
 
 
 class Torchrun(Engine):
-    """`python -m torch.distributed.run`; in an elastic world the c10d rendezvous, which can restart."""
+    """`torchrun`; in an elastic world the c10d rendezvous, which can restart."""
 
     modules: tuple[str, ...] = ("torch",)
     elastic = True
@@ -37,10 +37,11 @@ class Torchrun(Engine):
 
     def start(self, job: Job, world: World, node: Node, python: str) -> Start:
         # --rdzv-id and the port belong to this run alone: two runs on the same nodes never join each other
-        argv = [
+        argv: list[Word] = [
             python,
-            "-m",
+            CONSOLE,
             "torch.distributed.run",
+            "torchrun",
             f"--nnodes={world.least}:{len(world.nodes)}" if world.least else f"--nnodes={len(world.nodes)}",
             f"--nproc-per-node={node.local_world_size}",
             f"--rdzv-id={world.run_id}",

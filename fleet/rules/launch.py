@@ -14,6 +14,7 @@ from fleet.rules.steps import OF_A_RUN, stuck
 from fleet.rules.units import counted
 
 MODULE = "a module is looked for in the workdir, then in the interpreter's packages; --sync brings this folder"
+FILE = "a module's name has no .py; a file is started without -m"
 PYTHON = "behind --engine command: python train.py; other engines start Python themselves"
 SYNC = "'fleet launch --sync' brings the current folder there; --workdir names another"
 
@@ -99,7 +100,10 @@ def script(view: View) -> Said | None:
     if part is None or code(view) or workdir(view) or stuck("files", view):
         return None
     if not script.get("exists") and part.kind == "module":
-        return Said(Reason("python -m finds no such module: {path}", path=script.get("path")), MODULE)
+        path = str(script.get("path"))
+        return Said(
+            Reason("python -m finds no such module: {path}", path=path), FILE if path.endswith(".py") else MODULE
+        )
     if not script.get("exists"):
         if folder := view.get("script_folder"):
             return Said(Reason("the script {path} is a folder", path=folder), "name a file in it")

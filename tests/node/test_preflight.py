@@ -8,6 +8,7 @@ import socket
 import sys
 import threading
 import time
+import zipfile
 from pathlib import Path
 from typing import Any
 
@@ -237,6 +238,68 @@ def test_a_module_is_looked_for_as_python_does_and_not_imported(home: Path) -> N
     assert paths["pkg.train"]["path"] == str(home / "pkg/train.py")
     assert paths["pkg.sub"]["path"] == str(home / "pkg/sub/__main__.py")
     assert [found["exists"] for found in paths.values()] == [True, True, True, False, False]
+
+
+TRAP = "import os; open(os.path.expanduser('~/ran'), 'a').write(__file__); raise SystemExit('it was run')"
+# as setuptools installs them
+EDITABLE = """
+import os, sys
+from importlib.util import spec_from_file_location
+class Finder:
+    @staticmethod
+    def find_spec(name, path=None, target=None):
+        if name == "own":
+            file = os.environ["EDITABLE"] + "/__init__.py"
+            return spec_from_file_location(name, file, submodule_search_locations=[os.environ["EDITABLE"]])
+sys.meta_path.append(Finder)
+"""
+
+
+def test_a_module_is_found_wherever_python_finds_it(home: Path) -> None:
+    """Namespace packages, archives, PYTHONPATH as a run has it, finders of editable installs, paths that packages make
+    themselves; nothing of it is run, the launcher's modules included that have a name of the user's."""
+    texts = {
+        "side.py": TRAP,
+        "ns/inner/train.py": TRAP,
+        "ns/inner/deep/__main__.py": TRAP,
+        "src/relative.py": TRAP,
+        "lib/literal.py": TRAP,
+        "more/legacy/there.py": TRAP,
+        "legacy/__init__.py": "__path__ = __import__('pkgutil').extend_path(__path__, __name__)\n" + TRAP,
+        "editable/own/__init__.py": TRAP,
+        "editable/own/train.py": TRAP,
+        "queue.py": TRAP,
+        "types.py": TRAP,
+        "json.py": TRAP,
+        "site/sitecustomize.py": EDITABLE,
+    }
+    for name, text in texts.items():
+        (home / name).parent.mkdir(parents=True, exist_ok=True)
+        (home / name).write_text(text)
+    with zipfile.ZipFile(home / "code.zip", "w") as archive:
+        archive.writestr("packed/__init__.py", TRAP)
+        archive.writestr("packed/train.py", TRAP)
+    env = {"PYTHONPATH": f"src:{home}/lib:{home}/code.zip:{home}/site:{home}/more", "EDITABLE": f"{home}/editable/own"}
+    expand = {"PYTHONPATH": "src:$PWD/lib:$HOME/code.zip:${HOME}/site"}
+    wanted = {
+        "ns.inner.train": "ns/inner/train.py",
+        "ns.inner.deep": "ns/inner/deep/__main__.py",
+        "relative": "src/relative.py",
+        "literal": "lib/literal.py",
+        "packed.train": "code.zip",
+        "legacy.there": "legacy/__init__.py",
+        "own.train": "editable/own/train.py",
+        "queue": "queue.py",
+    }
+    absent = ["side.py", "ns", "ns.inner", "packed.none", "own.none", "literal.x", ".x", "ns..inner"]
+    expanding = {"env": {"EDITABLE": env["EDITABLE"]}, "env_expand": expand}
+    for given, names in (({"env": env}, [*wanted, *absent]), (expanding, ["literal", "packed.train", "own.train"])):
+        for name in names:
+            found = facts(home, free_port(), module=True, workdir="~", script=name, **given)
+            assert found["python"]["version"], "modules of the user's are no hindrance"
+            path = found["script"]["path"] if found["script"]["exists"] else None
+            assert path == (str(home / wanted[name]) if name in wanted else None), name
+    assert not (home / "ran").exists()
 
 
 def test_the_path_of_the_activated_environment_counts(home: Path) -> None:

@@ -90,6 +90,22 @@ def test_env_expand_cwd_and_activate(home: Path, run: str) -> None:
     assert int(lines[2], 8) == os.umask(os.umask(0o22)), "the run's own files have the user's umask"
 
 
+def test_the_working_folder_is_pwd_and_python_does_not_hold_lines_back(home: Path, run: str) -> None:
+    """By its names, as a shell's cd has it; what the user sets stays."""
+    (home / "real/work").mkdir(parents=True)
+    (home / "link").symlink_to(home / "real")
+    show = ["env"]
+    start(home, run, show, cwd="~/link/../link/work/", env_expand={"OUT": "$PWD/out"})
+    final(home, run)
+    lines = (folder_of(home, run) / "node.log").read_text().splitlines()
+    assert {f"PWD={home}/link/work", f"OUT={home}/link/work/out", "PYTHONUNBUFFERED=1"} <= set(lines)
+    other = another(run)
+    start(home, other, show, cwd="link/work", env={"PYTHONUNBUFFERED": "", "PWD": "mine"})
+    final(home, other)
+    lines = (folder_of(home, other) / "node.log").read_text().splitlines()
+    assert {"PWD=mine", "PYTHONUNBUFFERED="} <= set(lines)
+
+
 def test_the_folder_holds_what_is_told_of_it(home: Path, run: str) -> None:
     start(home, run, ranks_argv("echo x", "true"))
     final(home, run)

@@ -141,9 +141,33 @@ def test_launch_tells_once_what_all_hosts_start(capsys: pytest.CaptureFixture[st
         "gpu02: node rank 1",
         "other: node rank 2",
     ]
-    assert lines[4] == "gpu[01-02]: starts" and "--node_rank=NODE_RANK " in lines[5] and lines[7] == "  env: TOKEN"
-    assert lines[8] == "other: starts" and lines[11:] == ["  behind: source x", "  env: TOKEN"]
+    assert lines[5] == "gpu[01-02]: starts" and "--node_rank=NODE_RANK " in lines[6] and lines[8] == "  env: TOKEN"
+    assert lines[9] == "other: starts" and lines[12:] == ["  behind: source x", "  env: TOKEN"]
     assert any("--node_rank=1 " in line for line in said("-v", "--engine", "deepspeed"))
+
+
+@pytest.mark.parametrize(
+    ("options", "guessed", "counted"),
+    [
+        ("", ["other"], "GPUs"),
+        ("--nproc-per-node auto", ["gpu01", "gpu02", "other"], "GPUs, or else CPUs,"),
+        ("--nproc-per-node gpu -w gpu01:0,2 -w other", ["other"], "GPUs"),
+        ("--nproc-per-node cpu -w gpu01:0,2", ["gpu01"], "CPUs"),
+        ("--nproc-per-node 3", [], ""),
+        ("--engine command --per node --nproc-per-node auto", [], ""),
+        ("-w gpu01", [], ""),
+    ],
+)
+def test_a_guess_of_the_ranks_is_called_so(
+    options: str, guessed: list[str], counted: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert run(["--dry-run", "launch", *options.split(), "train.py"]) == 0
+    said = capsys.readouterr().out
+    assert ("a guess" in said.splitlines()[0]) is bool(guessed)
+    if guessed:
+        assert f": 1 rank is a guess: a run counts {counted} there, a plan asks no host\n" in said
+    assert run(["--dry-run", "--json", "launch", *options.split(), "train.py"]) == 0
+    assert json.loads(capsys.readouterr().out)["plan"].get("guessed", []) == guessed
 
 
 @pytest.mark.parametrize(

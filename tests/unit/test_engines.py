@@ -38,7 +38,7 @@ def test_the_scripts_arguments_travel_by_file_only(name: str) -> None:
 
 def test_torchrun_is_static_and_ends_its_options() -> None:
     argv = words("torchrun")
-    assert argv[:3] == ["/py", "-m", "torch.distributed.run"]
+    assert argv[:4] == ["/py", "{run_dir}/console.py", "torch.distributed.run", "torchrun"]
     for option in (
         "--nnodes=2",
         "--node-rank=1",
@@ -69,6 +69,34 @@ def test_deepspeed_gets_the_world_in_node_rank_order_with_devices() -> None:
     assert engine("deepspeed").start(plain, WORLD, NODES[0], "/py").local_rank_at is None
 
 
+@pytest.mark.parametrize(
+    ("job", "first"),
+    [
+        (Job("train.py"), False),
+        (Job("./train.py"), False),
+        (Job("pkg.train", kind="module"), False),
+        (Job("scripts/train.py"), True),
+        (Job("./train", kind="program"), True),
+    ],
+)
+def test_deepspeeds_ranks_find_the_workdir_as_its_runner_has_it(job: Job, first: bool) -> None:
+    """It exports PYTHONPATH where there are several nodes."""
+    alone = World("run-1", NODES[:1], "10.0.0.1", 20000)
+    told = [engine("deepspeed").start(job, world, NODES[0], "/py").argv[2] for world in (WORLD, alone)]
+    assert told == ["--workdir-first" if first else "deepspeed.launcher.launch", "deepspeed.launcher.launch"]
+
+
+def test_what_the_import_of_colossalai_sets(tmp_path: Path) -> None:
+    for given, env in (({}, {"CUDA_DEVICE_MAX_CONNECTIONS": "1"}), ({"CUDA_DEVICE_MAX_CONNECTIONS": "8"}, {})):
+        assert engine("colossalai").start(Job("t.py", env=given), WORLD, NODES[0], "/py").env == env
+
+
+def test_accelerate_on_cpus_is_told_so_by_its_configuration_too(tmp_path: Path) -> None:
+    """It shares the cores out to the ranks only then."""
+    job = engine("accelerate").prepare(Job("t.py", engine_options={"cpu": True}), tmp_path)
+    assert "use_cpu: true" in job.files["accelerate.yaml"]
+
+
 def test_engine_args_stand_before_fleets_own_words() -> None:
     for name in ("torchrun", "deepspeed"):
         argv = words(name, engine_args=("--log_level=error",))
@@ -88,7 +116,7 @@ def test_accelerates_configuration_goes_along_as_it_is(tmp_path: Path) -> None:
     job = prepared(tmp_path, config, "--debug", zero_stage="2", use_deepspeed=True)
     assert job.files == {"accelerate.yaml": config}
     argv = [str(w) for w in engine("accelerate").start(job, WORLD, NODES[1], "/py").argv]
-    assert argv[3:8] == ["--config_file", "{run_dir}/accelerate.yaml", "--zero_stage=2", "--use_deepspeed", "--debug"]
+    assert argv[4:9] == ["--config_file", "{run_dir}/accelerate.yaml", "--zero_stage=2", "--use_deepspeed", "--debug"]
     for option in ("--num_processes=6", "--machine_rank=1", "--num_machines=2", "--main_process_ip=10.0.0.1"):
         assert argv.index(option) > argv.index("--debug")
     assert "--deepspeed_multinode_launcher=standard" in argv

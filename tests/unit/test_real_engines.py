@@ -22,7 +22,7 @@ def test_real_parsers_take_our_argv_as_we_mean_it(name: str) -> None:
     engine_name = "torchrun" if name.startswith("torch.") else "deepspeed"
     start = engine(engine_name).start(Job("train.py", ("--m", "1")), WORLD, NODES[1], sys.executable)
     argv = ["/usr/bin/python3", "-I", "-S", "/r/spawn.py"]
-    argv = [str(w) for w in start.argv[3:-2]] + argv
+    argv = [str(w) for w in start.argv[start.argv.index(name) + 2 : -2]] + argv
     code = (
         f"import sys, json; import {name} as m; sys.argv = ['x'] + json.loads(sys.argv[1]);"
         "a = m.parse_args(sys.argv[1:]) if 'torch.' in m.__name__ else m.parse_args();"

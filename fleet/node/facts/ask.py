@@ -7,13 +7,19 @@ from fleet.node.base.types import Any
 from fleet.node.base.wire import start_thread
 
 OUTPUT_LIMIT = 1 << 20
-# Runs in the training interpreter, whatever its age. Versions are read from metadata and version files as text:
-# importing torch would cost seconds. JSON on the last line: a sitecustomize may print before it.
-ASK_PYTHON = r"""
-import json, os, re, sys
-from importlib.util import find_spec
+# `python -c` looks for modules in its working folder first: what a user keeps there is not for fleet's own programs
+NOT_HERE = """
+import sys
 if sys.path and not sys.path[0]:
     del sys.path[0]
+"""
+# Runs in the training interpreter, whatever its age. Versions are read from metadata and version files as text:
+# importing torch would cost seconds. JSON on the last line: a sitecustomize may print before it.
+ASK_PYTHON = (
+    NOT_HERE
+    + r"""
+import json, os, re
+from importlib.util import find_spec
 def read(path):
     try:
         with open(path, errors="replace") as f:
@@ -56,36 +62,54 @@ print(json.dumps({"executable": sys.executable, "version": ".".join(map(str, sys
                   "implementation": sys.implementation.name, "packages": packages, "torch": torch,
                   "deepspeed": deepspeed}))
 """
+)
 
-# where `python -m NAME` finds it; a package is imported only where looking at files says nothing
-FIND_MODULE = r"""
-import os, sys
+# where `python -m NAME` finds it. A package is not run for that: an empty module stands for it. One that sets its
+# __path__ itself may have any module
+FIND_MODULE = (
+    NOT_HERE
+    + r"""
+import os
 from importlib.util import find_spec
-name, sys.path[0] = sys.argv[1:]
+from types import ModuleType
+name, folder = sys.argv[1:]
+if not getattr(sys.flags, "safe_path", False):
+    sys.path.insert(0, folder)
 def find(name):
-    top, *inner = name.split(".")
-    spec = find_spec(top)
-    if not inner or spec is None:
-        return spec and (spec.origin if spec.submodule_search_locations is None else find(name + ".__main__"))
-    for folder in spec.submodule_search_locations or ():
-        path = os.path.join(folder, *inner)
-        for file in (path + ".py", os.path.join(path, "__main__.py")):
-            if os.path.isfile(file):
-                return file
-    spec = find_spec(name)
-    return spec and spec.origin
-try:
-    found = find(name)
-except (ImportError, ValueError, AttributeError):
-    found = None
+    above = name.rpartition(".")[0]
+    package = find(above) if above else None
+    if package and above not in sys.modules:
+        sys.modules[above] = module = ModuleType(above)
+        module.__spec__ = package
+        if package.submodule_search_locations is not None:
+            module.__path__ = package.submodule_search_locations
+    try:
+        spec = find_spec(name)
+    except Exception:
+        spec = None
+    return spec or (package if package and makes_its_path(package) else None)
+def makes_its_path(package):
+    try:
+        text = package.loader.get_source(package.name) or ""
+    except Exception:
+        return False
+    return "__path__" in text or "declare_namespace" in text
+spec = find(name)
+if spec and spec.submodule_search_locations is not None and spec.name == name:
+    spec = find(name + ".__main__")
+path = (spec and spec.origin) or ""
+while path and not os.path.isfile(path):
+    path = os.path.dirname(path)  # of a module in an archive the archive
 print()
-print(found or "")
+print(path)
 """
+)
 
 
-def run(argv: "list[str]", env: "dict[str, str]") -> "tuple[int, str, str]":
+def run(argv: "list[str]", env: "dict[str, str]", cwd: "str | None" = None) -> "tuple[int, str, str]":
     """(status, stdout, stderr) of a tool; OSError where it cannot be started."""
-    child = subprocess.Popen(argv, env=env, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.PIPE)
+    pipe = subprocess.PIPE
+    child = subprocess.Popen(argv, env=env, cwd=cwd, stdin=subprocess.DEVNULL, stdout=pipe, stderr=pipe)
     assert child.stdout and child.stderr
     told = child.stderr
     said: list[bytes] = []

@@ -11,7 +11,7 @@ from fleet.node.base.errors import Refused
 from fleet.node.base.types import Any, values
 from fleet.node.facts.ask import FIND_MODULE, ask_interpreter, last_line, run
 from fleet.node.facts.system import find, text
-from fleet.node.python.environment import enter
+from fleet.node.python.environment import enter, job_env
 from fleet.protocol.environment import activating
 
 # how they are asked for their version: gcc before 7 knows only -dumpversion, later ones say no more than "12" to it
@@ -41,8 +41,8 @@ class Tools:
 
     def __init__(self, spec: "values.Training") -> None:
         self.spec = spec
-        self.env = dict(os.environ)
-        self.env.update(spec.get("env") or {})
+        env = job_env(spec.get("workdir"), spec)
+        self.env = {os.fsdecode(name): os.fsdecode(value) for name, value in env.items()}
         self.activated = threading.Event()
 
     def environment(self) -> "tuple[str, dict[str, str]]":
@@ -106,9 +106,12 @@ class Tools:
         return dict(facts, python=dict(said, path=path, error=None))
 
     def module(self, name: str, workdir: str) -> "str | None":
-        """The file that `python -m name` would run there."""
+        """The file that `python -m name` would run there, or the archive that it lies in."""
         path, env = self.environment()
-        out = run([path, "-c", FIND_MODULE, name, workdir], env)[1] if path else ""
+        try:  # in that folder, for a relative PYTHONPATH
+            out = run([path, "-c", FIND_MODULE, name, workdir], env, workdir)[1] if path else ""
+        except OSError:
+            out = ""
         return (out.splitlines() or [""])[-1] or None
 
     def program(

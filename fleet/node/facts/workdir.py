@@ -39,10 +39,11 @@ class Workdir:
 
     def files(self) -> "dict[str, Any]":
         self.settled.wait(2 * SYNC_WAIT + 1)  # a script is looked at when the sync that may replace it has ended
-        path = self.find()
+        found = self.find()
+        path = found or os.path.join(self.path, self.script)
         facts: dict[str, Any] = {
             "path": path,
-            "exists": os.path.isfile(path),
+            "exists": found is not None and os.path.isfile(path),
             "size": None,
             "sha256": None,
             "executable": os.access(path, os.X_OK),
@@ -61,11 +62,9 @@ class Workdir:
                     facts["executable"] = False
         return {"script": facts, **({"script_folder": path} if os.path.isdir(path) else {})}
 
-    def find(self) -> str:
-        """Where the script lies, or would lie."""
-        found = None
+    def find(self) -> "str | None":
+        """Where the script lies, or would lie; None for a module that is not to be found."""
         if self.module:
-            found = self.tools.module(self.script, self.path)
-        elif self.program:
-            found = self.tools.tool(self.script, env=self.tools.environment()[1])
+            return self.tools.module(self.script, self.path)
+        found = self.tools.tool(self.script, env=self.tools.environment()[1]) if self.program else None
         return found or os.path.join(self.path, self.script)

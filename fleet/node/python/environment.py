@@ -1,8 +1,33 @@
 """The environment of the training interpreter, asked of the text that protocol/environment.py has."""
 
+import os
+import re
 import subprocess
 
+from fleet.node.base.types import Any
+from fleet.node.base.wire import encode
 from fleet.protocol.environment import SET, TELL
+
+
+def working_folder(given: "str | None") -> str:
+    """By its names, as `cd` has it; no file system is asked, for it may hang."""
+    return os.path.normpath(os.path.join(os.path.expanduser("~"), os.path.expanduser(given or "~")))
+
+
+def job_env(workdir: "str | None", spec: "Any") -> "dict[bytes, bytes]":
+    """What a run begins with: this node's environment, and above it spec's "env", then "env_expand"."""
+    env = dict(os.environb)
+    env[b"PWD"] = encode(working_folder(workdir))
+    env.setdefault(b"PYTHONUNBUFFERED", b"1")  # lines come when they are printed, and a stop loses none
+    for name, value in (spec.get("env") or {}).items():
+        env[encode(name)] = encode(value)
+    for name, value in (spec.get("env_expand") or {}).items():
+        env[encode(name)] = re.sub(
+            rb"\$(?:(\w+)|\{(\w+)\})",
+            lambda found: env.get(found.group(1) or found.group(2), b""),
+            encode(os.path.expanduser(value)),
+        )
+    return env
 
 
 def enter(env: "dict[bytes, bytes]", python: "str | None", workdir: "str | None") -> bytes:

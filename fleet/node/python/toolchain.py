@@ -15,11 +15,13 @@ import re
 
 from fleet.node.base.gather import begin, finish, gather
 from fleet.node.base.types import Any, build
-from fleet.node.facts.ask import run
+from fleet.node.facts.ask import NOT_HERE, run
 from fleet.node.facts.system import system
 from fleet.node.facts.tools import GCC, NINJA, Tools
 
-ASK_BUILD = r"""
+ASK_BUILD = (
+    NOT_HERE
+    + r"""
 import json, os, sysconfig
 from importlib.util import find_spec
 header = os.path.join(sysconfig.get_path("include"), "Python.h")
@@ -30,6 +32,7 @@ if backends["setuptools"]:
 print()
 print(json.dumps({"headers": header if os.path.exists(header) else None, "backends": backends}))
 """
+)
 
 
 class Toolchain:

@@ -2,7 +2,6 @@
 
 import ctypes
 import os
-import re
 import select
 import signal
 import sys
@@ -13,7 +12,7 @@ from fleet.node.base.errors import Refused
 from fleet.node.base.state_folder import own_home
 from fleet.node.base.types import run
 from fleet.node.base.wire import encode
-from fleet.node.python.environment import enter
+from fleet.node.python.environment import enter, job_env, working_folder
 from fleet.node.run.marks import RUN_MARK, put_limit
 from fleet.node.run.run_folder import (
     NODE,
@@ -175,15 +174,7 @@ def engine_argv(spec: "run.Starting", folder: str) -> "list[bytes]":
 
 
 def engine_env(spec: "run.Starting", folder: str) -> "dict[bytes, bytes]":
-    env = dict(os.environb)
-    for name, value in (spec.get("env") or {}).items():
-        env[encode(name)] = encode(value)
-    for name, value in (spec.get("env_expand") or {}).items():
-        env[encode(name)] = re.sub(
-            rb"\$(?:(\w+)|\{(\w+)\})",
-            lambda found: env.get(found.group(1) or found.group(2), b""),
-            encode(os.path.expanduser(value)),
-        )
+    env = job_env(spec["cwd"], spec)
     env[RUN_MARK.encode()] = encode(spec["run"])
     env[b"FLEET_RUN_DIR"] = encode(folder)
     about: run.About | dict[str, int] = spec.get("about") or {}
@@ -195,7 +186,7 @@ def engine_env(spec: "run.Starting", folder: str) -> "dict[bytes, bytes]":
 def start_engine(spec: "run.Starting", folder: str) -> int:
     """Fork and exec it; returns its pid. Raises Refused with the reason, also when the working folder hangs."""
     argv, env = engine_argv(spec, folder), engine_env(spec, folder)
-    cwd = os.path.expanduser(spec["cwd"] or "~")
+    cwd = working_folder(spec["cwd"])
     log = os.open(os.path.join(folder, NODE_LOG), os.O_WRONLY | os.O_APPEND | os.O_CLOEXEC)
     parent = os.getpid()
     reader, writer = os.pipe()

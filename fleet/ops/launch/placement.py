@@ -69,6 +69,13 @@ def ranks_on(host: Host, job: Job, options: LaunchOptions, facts: Known | None) 
     return max(1, gpus)
 
 
+def counted_there(host: Host, job: Job, options: LaunchOptions) -> bool:
+    """Whether ranks_on() depends on the CPUs or GPUs that the host has."""
+    if job.nproc_per_node is not None or engine(job.engine).ranks(job):
+        return False
+    return options.nproc == "cpu" or (host.devices is None and (options.nproc != "slots" or host.slots is None))
+
+
 def met_by_name(job: Job, nodes: Sequence[Node]) -> Job:
     """--master-addr HOST means that host, whose name need not say anything to the others; it can only be node 0. A
     number means itself."""

@@ -18,6 +18,7 @@ from fleet.ops.launch.options import LaunchOptions
 from fleet.ops.launch.placement import (
     Known,
     candidate_ports,
+    counted_there,
     master_address,
     met_by_name,
     nodes_of,
@@ -32,6 +33,8 @@ INTERFACE_VARIABLES = ("GLOO_SOCKET_IFNAME", "NCCL_SOCKET_IFNAME")
 # every engine gives them to each rank, over whatever was there
 RANK_VARIABLES = frozenset({"RANK", "LOCAL_RANK", "WORLD_SIZE", "LOCAL_WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT"})
 INSTEAD = {"MASTER_ADDR": "--master-addr", "MASTER_PORT": "--master-port", "CUDA_VISIBLE_DEVICES": "-w HOST:0,2"}
+# what ranks are counted by, by LaunchOptions.nproc
+COUNTED = {"slots": "GPUs", "gpu": "GPUs", "auto": "GPUs, or else CPUs,", "cpu": "CPUs"}
 
 
 @dataclass(frozen=True)
@@ -85,6 +88,12 @@ class Plan:
     def node(self, host: str) -> NodePlan:
         return next(n for n in self.nodes if n.host.name == host)
 
+    @property
+    def guessed(self) -> list[str]:
+        """Hosts of which nobody knows yet how many ranks they run."""
+        hosts = [node.host for node in self.nodes if node.host.name not in self.facts]
+        return [host.name for host in hosts if counted_there(host, self.job, self.options)]
+
     def describe(self) -> dict[str, Any]:
         """The plan as JSON: names of variables, never their values."""
         return {
@@ -98,6 +107,7 @@ class Plan:
             "node_timeout": self.options.node_timeout,
             **({"stall_timeout": self.options.stall_timeout} if self.options.stall_timeout else {}),
             **({"notes": list(self.job.notes)} if self.job.notes else {}),
+            **({"guessed": self.guessed} if self.guessed else {}),
             "hosts": {n.host.name: n.describe() for n in self.nodes},
             **({"spares": [host.name for host in self.spares]} if self.spares else {}),
         }
@@ -113,8 +123,8 @@ class Plan:
         """Of what the hosts are given one by one, each its own; the rest once."""
         plan = self.describe()
         yield (
-            f"run {self.run_id}: {counted(self.world.size, 'rank')}, engine {self.job.engine}, "
-            f"master {plan['master']}, logs in {plan['logs']}"
+            f"run {self.run_id}: {counted(self.world.size, 'rank')}{' (a guess)' * bool(self.guessed)}, "
+            f"engine {self.job.engine}, master {plan['master']}, logs in {plan['logs']}"
         )
         yield from self.job.notes
         nodes: dict[str, dict[str, Any]] = plan["hosts"]
@@ -122,6 +132,9 @@ class Plan:
             ranks = node["ranks"]
             span = f"ranks {ranks[0]}-{ranks[-1]}" if len(ranks) > 1 else f"rank {ranks[0]}"
             yield f"{name}: node rank {node['node_rank']}, {span}, in {node['workdir']}"
+        if self.guessed:
+            what = COUNTED[self.options.nproc]
+            yield f"{fold(self.guessed)}: 1 rank is a guess: a run counts {what} there, a plan asks no host"
         if self.spares:
             yield f"{fold(host.name for host in self.spares)}: stands by, to take a lost host's place"
         own = _own_word([node["argv"] for node in nodes.values()], [str(node["node_rank"]) for node in nodes.values()])

@@ -103,6 +103,7 @@ def spec_for(plan: Plan, host: Host, master: tuple[str, int], token: str) -> dic
         "python": plan.job.python or host.python,
         "activate": host.activate,
         "env": dict(node.env),
+        "env_expand": dict(node.env_expand),
         "program": kind == "program",
         "module": kind == "module",
         "modules": list(chosen.needs(plan.job)),
