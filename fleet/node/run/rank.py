@@ -1,31 +1,41 @@
 """Runs one rank: its output to files of its own, its true end on record. rank.py ARGV... (stands alone).
 
-The engine starts it once a rank. It appends the rank's stdout and stderr to rank<R>.out and .err in
-$FLEET_RUN_DIR (the rank holds the files itself: nothing in between can lose a byte), passes signals on,
-writes rank<R>.json {"rank", "local_rank", "pid", "status": 0..255|null, "signal": n|null, "time", "started",
-"attempt", "begins": [bytes of .out, of .err that earlier attempts wrote]} and then ends the same way, so that the
-engine sees the truth. What cannot be started ends with 126 or 127 and a line in .err, as in a shell. A python is armed
-to tell where it stands, see arm.py. Python 3.6 syntax.
+The engine starts it once a rank. It appends the rank's stdout and stderr, which are pipes as under ssh, to rank<R>.out
+and .err in $FLEET_RUN_DIR, passes signals on, writes rank<R>.json {"rank", "local_rank", "pid", "status": 0..255|null,
+"signal": n|null, "time", "started", "attempt", "begins": [bytes of .out, of .err that earlier attempts wrote], "lost":
+the same of bytes that the disk did not take, where there are any} and then ends the same way, so that the engine sees
+the truth. What cannot be started ends with 126 or 127 and a line in .err, as in a shell. A python is armed to tell where
+it stands, see arm.py. Python 3.6 syntax.
 """
 
 import ctypes
 import errno
+import fcntl
 import json
 import os
 import re
+import select
 import signal
+import struct
 import sys
 import time
+from _thread import allocate_lock, start_new_thread
+from collections import deque
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from typing import Any
+    from typing import Any, Iterable
 
 PR_SET_PDEATHSIG, PR_SET_DUMPABLE, PR_SET_NAME = 1, 4, 15
 PASSED_ON = {signal.SIGTERM, signal.SIGINT, signal.SIGHUP, signal.SIGQUIT, signal.SIGUSR1, signal.SIGUSR2}
 RESERVED = 512
 STACK_SIGNAL = 55  # a real-time one, which no library is known to use
 ARM = "arm"  # the folder of arm.py
+F_SETPIPE_SZ, SFD_CLOEXEC = 1031, os.O_CLOEXEC
+PIPE, CHUNK = 1 << 18, 1 << 20  # bytes: of a pipe, of one read
+MOST, PATIENCE, FULL_PATIENCE = 4 << 20, 5.0, 1.0  # bytes that wait for the disk; seconds, also at the end where it is full
+RETRY = 0.2
+LONGEST_PAUSE = 8  # ms in which short lines gather in the pipe
 
 
 def prctl(option: int, argument: "bytes | int") -> None:
@@ -87,7 +97,120 @@ def size(path: str) -> int:
         return 0
 
 
-def start_rank(argv: "list[str]", base: str) -> int:
+class Log:
+    """A stream of the rank on its way from a pipe to a file. A thread writes: a disk that is full or hangs holds up no
+    signal, and the rank for no longer than PATIENCE seconds. What comes then is dropped, and the file names the gap."""
+
+    def __init__(self, path: str) -> None:
+        self.path, self.fd, self.begins = path, -1, size(path)
+        self.reader, self.writer = os.pipe()
+        os.set_blocking(self.reader, False)
+        try:
+            fcntl.fcntl(self.writer, F_SETPIPE_SZ, PIPE)
+        except OSError:
+            pass  # it has 64 KiB: the user has many pipes
+        self.chunks: deque[bytes] = deque()
+        self.taken = self.written = self.gap = self.lost = 0
+        self.moved, self.trouble, self.why = 0.0, "", ""
+        self.over = False  # nobody holds the pipe any more
+
+    def stuck(self, seconds: float) -> bool:
+        return self.taken > self.written and time.monotonic() - self.moved > seconds
+
+    def is_due(self) -> bool:
+        return not self.over and (self.taken - self.written < MOST or self.stuck(PATIENCE))
+
+    def read(self) -> int:
+        """Take what is in the pipe, up to CHUNK; returns how many bytes that was."""
+        try:
+            data = os.read(self.reader, CHUNK)
+        except BlockingIOError:
+            return 0
+        self.over = not data
+        if data and self.taken - self.written >= MOST:
+            self.gap, self.why = self.gap + len(data), self.why or self.trouble or "the disk takes nothing"
+        elif data:
+            self.name_gap()
+            self.add(data)
+        return len(data)
+
+    def name_gap(self) -> None:
+        if self.gap:
+            self.add(("\n[fleet: %d bytes lost here: %s]\n" % (self.gap, self.why)).encode())
+            self.lost, self.gap, self.why = self.lost + self.gap, 0, ""
+
+    def add(self, data: bytes) -> None:
+        if self.taken == self.written:
+            self.moved = time.monotonic()
+        self.taken += len(data)
+        self.chunks.append(data)
+
+    def write(self) -> None:
+        """By the thread: all that waits, as far as the disk takes it."""
+        try:
+            if self.fd < 0:
+                self.fd = os.open(self.path, os.O_WRONLY | os.O_APPEND | os.O_CREAT, 0o600)
+            while self.chunks:
+                size = os.write(self.fd, self.chunks[0])
+                if size == len(self.chunks[0]):
+                    self.chunks.popleft()
+                    self.moved = time.monotonic()
+                else:
+                    self.chunks[0] = self.chunks[0][size:]
+                self.written += size
+            self.trouble = ""
+        except OSError as error:
+            self.trouble = error.strerror or "the disk takes nothing"
+
+    def waits(self) -> bool:
+        """At the end: whether the disk may yet take what is left."""
+        return self.taken > self.written and not self.stuck(FULL_PATIENCE if self.trouble else PATIENCE)
+
+
+class Logs:
+    """Both streams, and the thread that writes them."""
+
+    def __init__(self, base: str) -> None:
+        self.all = [Log(base + ending) for ending in (".out", ".err")]
+
+    def begin(self) -> None:
+        """Not before the rank was started: it is to have one thread to fork from."""
+        for log in self.all:
+            if log.writer >= 0:
+                os.close(log.writer)
+            log.writer = -1
+            log.chunks.clear()
+            log.taken = log.written = log.gap = log.lost = 0
+        self.wake = allocate_lock()
+        start_new_thread(self.write, ())
+
+    def write(self) -> None:
+        while True:
+            for log in self.all:
+                log.write()
+            self.wake.acquire(True, RETRY if any(log.trouble for log in self.all) else -1)
+
+    def read(self, ready: "Iterable[int]") -> int:
+        taken = sum(log.read() for log in self.all if log.reader in ready)
+        if taken:
+            self.notify()
+        return taken
+
+    def notify(self) -> None:
+        if self.wake.locked():
+            self.wake.release()
+
+    def settle(self) -> None:
+        """Wait until the files have it all, or the disk takes no more."""
+        for log in self.all:
+            while log.waits() or log.gap and log.taken == log.written:
+                if log.gap and log.taken == log.written:
+                    log.name_gap()
+                    self.notify()
+                time.sleep(0.001)
+
+
+def start_rank(argv: "list[str]", base: str, logs: Logs) -> int:
     """Fork and exec; returns the pid. The child has a process group of its own, so that a signal to the
     engine's group reaches it once, through us."""
     parent = os.getpid()
@@ -100,10 +223,8 @@ def start_rank(argv: "list[str]", base: str) -> int:
         prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
         if os.getppid() != parent:
             os._exit(status)
-        for target, ending in ((1, ".out"), (2, ".err")):
-            fd = os.open(base + ending, os.O_WRONLY | os.O_APPEND | os.O_CREAT, 0o600)
-            os.dup2(fd, target)
-            os.close(fd)
+        for target, log in enumerate(logs.all, 1):
+            os.dup2(log.writer, target)
         for signum in (signal.SIGPIPE, signal.SIGXFSZ, signal.SIGINT):
             signal.signal(signum, signal.SIG_DFL)
         signal.pthread_sigmask(signal.SIG_SETMASK, [])
@@ -175,20 +296,58 @@ def interpreter_of(path: str) -> "list[str] | None":
     return ["/bin/bash" if os.path.exists("/bin/bash") else "sh"]
 
 
-def wait(pid: int, bosses: "set[int]") -> int:
-    """Pass signals on until the rank has ended; returns its wait status."""
-    told = set()
-    while True:
-        caught = signal.sigwaitinfo(PASSED_ON | {signal.SIGCHLD})
-        if caught.si_signo == signal.SIGCHLD:
-            ended, status = os.waitpid(pid, os.WNOHANG)
-            if ended:
-                return status
-        elif caught.si_pid in bosses:
-            told.add(caught.si_signo)
-        elif caught.si_signo not in told:
-            # the engine repeats what the supervisor has told everyone: once is enough
-            os.kill(pid, caught.si_signo)
+def signal_file() -> int:
+    """A descriptor to read the blocked signals from."""
+    bits = sum(1 << (signum - 1) for signum in PASSED_ON | {signal.SIGCHLD})
+    return int(ctypes.CDLL(None).signalfd(-1, (ctypes.c_ulong * 16)(bits), SFD_CLOEXEC))
+
+
+def wait(pid: int, bosses: "set[int]", logs: Logs) -> int:
+    """Pass signals and output on until the rank has ended, and the files have what it wrote, as far as the disk takes
+    it; returns its wait status. pid 0: of those that it left, until nobody holds the pipes."""
+    told, status, pause, signals = set(), None, 0, signal_file()
+    only_signals = select.poll()
+    only_signals.register(signals, select.POLLIN)
+    while status is None and (pid or not all(log.over for log in logs.all)):
+        poll = select.poll()
+        due = [log.reader for log in logs.all if log.is_due()]
+        for fd in [signals] + due:
+            poll.register(fd, select.POLLIN)
+        full = len(due) < sum(not log.over for log in logs.all)
+        ready = dict(poll.poll(RETRY * 1000 if full else None))
+        if signals in ready:
+            signum, _, _, sender = struct.unpack_from("IiiI", os.read(signals, 128))
+            if signum == signal.SIGCHLD and pid:
+                ended, told_status = os.waitpid(pid, os.WNOHANG)
+                status = told_status if ended else None
+            elif sender in bosses:
+                told.add(signum)
+            elif signum not in told and pid:
+                # the engine repeats what the supervisor has told everyone: once is enough
+                os.kill(pid, signum)
+        taken = logs.read(ready)
+        if taken and status is None:
+            # lines are read many at once, and a flood before the pipe is full of it
+            pause = 0 if taken >= PIPE // 4 else min(pause + 1, LONGEST_PAUSE)
+            only_signals.poll(pause)
+    for _ in range(2):  # what stands in the pipes now, and whether that was the end
+        logs.read([log.reader for log in logs.all if not log.over])
+    logs.settle()
+    return status or 0
+
+
+def drain(logs: Logs) -> None:
+    """Those that the rank has left, and the pipes with them, are read by a process of its own, for as long as they
+    live, which is no longer than the run: the engine hears of the rank's end at once."""
+    if not all(log.over for log in logs.all) and os.fork() == 0:
+        try:
+            null = os.open(os.devnull, os.O_RDWR)
+            for fd in (0, 1, 2):
+                os.dup2(null, fd)
+            logs.begin()
+            wait(0, set(), logs)
+        finally:
+            os._exit(0)
 
 
 def main() -> None:
@@ -202,10 +361,10 @@ def main() -> None:
     reserve(base + ".json")
     signal.signal(signal.SIGCHLD, signal.SIG_DFL)
     signal.pthread_sigmask(signal.SIG_BLOCK, PASSED_ON | {signal.SIGCHLD})
-    begins = [size(base + ".out"), size(base + ".err")]
-    attempt = count_attempts()
-    pid = start_rank(argv, base)
-    status = wait(pid, supervisors(folder))
+    attempt, logs = count_attempts(), Logs(base)
+    pid = start_rank(argv, base, logs)
+    logs.begin()
+    status = wait(pid, supervisors(folder), logs)
     signalled = os.WIFSIGNALED(status)
     record = {
         "rank": rank,
@@ -216,12 +375,16 @@ def main() -> None:
         "status": None if signalled else os.WEXITSTATUS(status),
         "signal": os.WTERMSIG(status) if signalled else None,
         "attempt": attempt,
-        "begins": begins,
+        "begins": [log.begins for log in logs.all],
     }
+    lost = [log.lost + log.gap + log.taken - log.written for log in logs.all]
+    if any(lost):
+        record["lost"] = lost
     try:
         write_record(base + ".json", record)
     except OSError as error:
         os.write(2, ("fleet: rank %d: %s\n" % (rank, error)).encode())
+    drain(logs)
     if not signalled:
         os._exit(os.WEXITSTATUS(status))
     signum = os.WTERMSIG(status)
