@@ -1,16 +1,15 @@
-"""Runs one rank: its output to files of its own, its true end on record. rank.py ARGV... (stands alone).
+"""Runs one rank: its output to files of its own, its true end on record. rank.py ARGV...
 
 The engine starts it once a rank. It appends the rank's stdout and stderr, which are pipes as under ssh, to rank<R>.out
 and .err in $FLEET_RUN_DIR, passes signals on, writes rank<R>.json {"rank", "local_rank", "pid", "status": 0..255|null,
 "signal": n|null, "time", "started", "attempt", "begins": [bytes of .out, of .err that earlier attempts wrote], "lost":
 the same of bytes that the disk did not take, where there are any} and then ends the same way, so that the engine sees
 the truth. What cannot be started ends with 126 or 127 and a line in .err, as in a shell. A python is armed to tell where
-it stands, see arm.py. Python 3.6 syntax.
+it stands, see arm.py. It needs drain.py beside it. Python 3.6 syntax.
 """
 
 import ctypes
 import errno
-import fcntl
 import json
 import os
 import re
@@ -19,22 +18,23 @@ import signal
 import struct
 import sys
 import time
-from _thread import allocate_lock, start_new_thread
-from collections import deque
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from typing import Any, Iterable
+    from typing import Any
+
+try:
+    from fleet.node.run.drain import PIPE, RETRY, Logs
+except ImportError:  # in the run's folder it stands beside this file
+    with open(os.path.join(os.path.dirname(os.path.abspath(__file__)), "drain.py"), encoding="utf-8") as f:
+        exec(compile(f.read(), f.name, "exec"))
 
 PR_SET_PDEATHSIG, PR_SET_DUMPABLE, PR_SET_NAME = 1, 4, 15
 PASSED_ON = {signal.SIGTERM, signal.SIGINT, signal.SIGHUP, signal.SIGQUIT, signal.SIGUSR1, signal.SIGUSR2}
 RESERVED = 512
 STACK_SIGNAL = 55  # a real-time one, which no library is known to use
 ARM = "arm"  # the folder of arm.py
-F_SETPIPE_SZ, SFD_CLOEXEC = 1031, os.O_CLOEXEC
-PIPE, CHUNK = 1 << 18, 1 << 20  # bytes: of a pipe, of one read
-MOST, PATIENCE, FULL_PATIENCE = 4 << 20, 5.0, 1.0  # bytes that wait for the disk; seconds, also at the end where it is full
-RETRY = 0.2
+SFD_CLOEXEC = os.O_CLOEXEC
 LONGEST_PAUSE = 8  # ms in which short lines gather in the pipe
 
 
@@ -88,126 +88,6 @@ def reserve(path: str) -> None:
         os.close(fd)
     except OSError:
         pass
-
-
-def size(path: str) -> int:
-    try:
-        return os.stat(path).st_size
-    except OSError:
-        return 0
-
-
-class Log:
-    """A stream of the rank on its way from a pipe to a file. A thread writes: a disk that is full or hangs holds up no
-    signal, and the rank for no longer than PATIENCE seconds. What comes then is dropped, and the file names the gap."""
-
-    def __init__(self, path: str) -> None:
-        self.path, self.fd, self.begins = path, -1, size(path)
-        self.reader, self.writer = os.pipe()
-        os.set_blocking(self.reader, False)
-        try:
-            fcntl.fcntl(self.writer, F_SETPIPE_SZ, PIPE)
-        except OSError:
-            pass  # it has 64 KiB: the user has many pipes
-        self.chunks: deque[bytes] = deque()
-        self.taken = self.written = self.gap = self.lost = 0
-        self.moved, self.trouble, self.why = 0.0, "", ""
-        self.over = False  # nobody holds the pipe any more
-
-    def stuck(self, seconds: float) -> bool:
-        return self.taken > self.written and time.monotonic() - self.moved > seconds
-
-    def is_due(self) -> bool:
-        return not self.over and (self.taken - self.written < MOST or self.stuck(PATIENCE))
-
-    def read(self) -> int:
-        """Take what is in the pipe, up to CHUNK; returns how many bytes that was."""
-        try:
-            data = os.read(self.reader, CHUNK)
-        except BlockingIOError:
-            return 0
-        self.over = not data
-        if data and self.taken - self.written >= MOST:
-            self.gap, self.why = self.gap + len(data), self.why or self.trouble or "the disk takes nothing"
-        elif data:
-            self.name_gap()
-            self.add(data)
-        return len(data)
-
-    def name_gap(self) -> None:
-        if self.gap:
-            self.add(("\n[fleet: %d bytes lost here: %s]\n" % (self.gap, self.why)).encode())
-            self.lost, self.gap, self.why = self.lost + self.gap, 0, ""
-
-    def add(self, data: bytes) -> None:
-        if self.taken == self.written:
-            self.moved = time.monotonic()
-        self.taken += len(data)
-        self.chunks.append(data)
-
-    def write(self) -> None:
-        """By the thread: all that waits, as far as the disk takes it."""
-        try:
-            if self.fd < 0:
-                self.fd = os.open(self.path, os.O_WRONLY | os.O_APPEND | os.O_CREAT, 0o600)
-            while self.chunks:
-                size = os.write(self.fd, self.chunks[0])
-                if size == len(self.chunks[0]):
-                    self.chunks.popleft()
-                    self.moved = time.monotonic()
-                else:
-                    self.chunks[0] = self.chunks[0][size:]
-                self.written += size
-            self.trouble = ""
-        except OSError as error:
-            self.trouble = error.strerror or "the disk takes nothing"
-
-    def waits(self) -> bool:
-        """At the end: whether the disk may yet take what is left."""
-        return self.taken > self.written and not self.stuck(FULL_PATIENCE if self.trouble else PATIENCE)
-
-
-class Logs:
-    """Both streams, and the thread that writes them."""
-
-    def __init__(self, base: str) -> None:
-        self.all = [Log(base + ending) for ending in (".out", ".err")]
-
-    def begin(self) -> None:
-        """Not before the rank was started: it is to have one thread to fork from."""
-        for log in self.all:
-            if log.writer >= 0:
-                os.close(log.writer)
-            log.writer = -1
-            log.chunks.clear()
-            log.taken = log.written = log.gap = log.lost = 0
-        self.wake = allocate_lock()
-        start_new_thread(self.write, ())
-
-    def write(self) -> None:
-        while True:
-            for log in self.all:
-                log.write()
-            self.wake.acquire(True, RETRY if any(log.trouble for log in self.all) else -1)
-
-    def read(self, ready: "Iterable[int]") -> int:
-        taken = sum(log.read() for log in self.all if log.reader in ready)
-        if taken:
-            self.notify()
-        return taken
-
-    def notify(self) -> None:
-        if self.wake.locked():
-            self.wake.release()
-
-    def settle(self) -> None:
-        """Wait until the files have it all, or the disk takes no more."""
-        for log in self.all:
-            while log.waits() or log.gap and log.taken == log.written:
-                if log.gap and log.taken == log.written:
-                    log.name_gap()
-                    self.notify()
-                time.sleep(0.001)
 
 
 def start_rank(argv: "list[str]", base: str, logs: Logs) -> int:
