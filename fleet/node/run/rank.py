@@ -1,11 +1,11 @@
 """Runs one rank: its output to files of its own, its true end on record. rank.py ARGV...
 
 The engine starts it once a rank. It appends the rank's stdout and stderr, which are pipes as under ssh, to rank<R>.out
-and .err in $FLEET_RUN_DIR, passes signals on, writes rank<R>.json {"rank", "local_rank", "pid", "status": 0..255|null,
-"signal": n|null, "time", "started", "attempt", "begins": [bytes of .out, of .err that earlier attempts wrote], "lost":
-the same of bytes that the disk did not take, where there are any} and then ends the same way, so that the engine sees
-the truth. What cannot be started ends with 126 or 127 and a line in .err, as in a shell. A python is armed to tell where
-it stands, see arm.py. It needs drain.py beside it. Python 3.6 syntax.
+and .err in $FLEET_RUN_DIR (drain.py, which stands beside it), passes signals on, writes rank<R>.json {"rank",
+"local_rank", "pid", "status": 0..255|null, "signal": n|null, "time", "started", "attempt", "begins": [bytes of .out, of
+.err that earlier attempts wrote], "lost": [the same of bytes that the disk did not take], where there are any} and then
+ends the same way, so that the engine sees the truth. What cannot be started ends with 126 or 127 and a line in .err, as
+in a shell. A python is armed to tell where it stands, see arm.py. Python 3.6 syntax.
 """
 
 import ctypes

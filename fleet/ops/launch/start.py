@@ -32,7 +32,8 @@ START_SECONDS = 30.0
 STOP_SECONDS = 30.0  # beyond the grace: for a supervisor that does not answer, and for what does not die
 NOT_BEGUN = "not-begun"
 START, ASK = (f"run.{first} run.follow" for first in ("supervise", "list_runs"))  # and go on in the same process
-OF_RANKS = {"rank.py": "rank", "drain.py": "drain", "spawn.py": "spawn", ARMED: "arm"}  # file in the run's folder -> module
+# file in the run's folder -> module
+OF_RANKS = {"rank.py": "rank", "drain.py": "drain", "spawn.py": "spawn", ARMED: "arm"}
 STOPPED_BEFORE = f"{INTERRUPTED}: 'fleet stop', before it began"
 SETTLE_SECONDS = 10.0  # after its ranks' start, in which they import their code and no sync replaces it
 
