@@ -38,8 +38,8 @@ _Rank = TypedDict("_Rank", {"event": Literal["rank"], "rank": Whole})
 
 
 class RankEnded(_Rank, total=False):
-    """rank<R>.json. begins: bytes of its stdout's and stderr's logs that earlier attempts wrote. asked: it ended after
-    a head had the run stopped."""
+    """rank<R>.json. begins: bytes of its stdout's and stderr's logs that earlier attempts wrote. lost: of both, those
+    that it wrote and its node's disk did not take. asked: it ended after a head had the run stopped."""
 
     local_rank: Whole | None
     status: Whole | None
@@ -47,6 +47,7 @@ class RankEnded(_Rank, total=False):
     time: Time
     attempt: Whole
     begins: tuple[int, int] | None
+    lost: tuple[Count, Count]
     asked: bool
     sent: Time
 
