@@ -84,11 +84,13 @@ class LaunchView:
             self._closing = True
             self._wake.notify()
         before = -1
-        while self._thread.is_alive() and before != self._written:  # a slow reader, or machine, has what it takes
+        # a slow reader, or machine, has what it takes
+        while self._thread.is_alive() and (before != self._written or not terminal.stopped()):
             before = self._written
             self._thread.join(STUCK_SECONDS)
         if self._thread.is_alive():
             terminal.give_up()
+            talk("not all output is shown here, as nobody reads it; the log files have it")
 
     def __call__(self, event: Event) -> None:
         size = len(event.data) if isinstance(event, Output) else 0
@@ -116,6 +118,7 @@ class LaunchView:
                     closing = self._closing
                 began = time.monotonic()
                 if events or closing or self.tracebacks.waits():
+                    terminal.block()
                     with terminal.aside():
                         for event in events if self._json or self._level > 0 else folded(events):
                             self._show(event)
@@ -207,6 +210,7 @@ class LaunchView:
         for host, rank, stream, lines in self._board.scrolling():
             if lines.rest:
                 self._line(host, rank, stream, last_state(lines.rest))
+                lines.rest = b""  # it is shown once
         sys.stdout.flush()
 
     # -- what is live -------------------------------------------------------------------------------------

@@ -126,14 +126,13 @@ def test_a_full_disk_on_a_node(launch: Launch, ready: VirtualLab, tmp_path: Path
         ready.sh(victim, "umount -l ~/.fleet/runs")
     assert (done.returncode, summary(tmp_path)["first_failure"]) == (0, None), "it ends no rank"
     lost = {event["rank"]: event for event in events(tmp_path, "gap")}
-    for path in tmp_path.glob("runs/*-*/*/rank*.out"):
-        rank = int(path.stem[4:])
-        written = len(
-            b"".join(b"rank %d line %d\rbar \xff\xfe\n" % (rank, i) for i in range(200000)) + b"no newline at the end"
-        )
-        assert written == path.stat().st_size + lost[rank]["bytes"], "each byte is here, or named"
-        assert f"fleet exec -w {victim} -- df -h" in lost[rank]["hint"]
-    assert b"the disk of ~/.fleet/runs is full there" in done.stderr and lost
+    for out in tmp_path.glob("runs/*-*/*/rank*.out"):
+        rank = int(out.stem[4:])
+        lines = b"".join(b"rank %d line %d\rbar \xff\xfe\n" % (rank, i) for i in range(200000))
+        here = out.stat().st_size + out.with_suffix(".err").stat().st_size
+        assert here + lost[rank]["bytes"] == len(lines + b"no newline at the end") + 1000, "each byte is here, or named"
+    assert lost and "the disk of ~/.fleet/runs is full there" in done.stderr
+    assert f"fleet exec -w {victim} -- df -h" in done.stderr
 
 
 def test_a_rank_that_left_early_is_named(ready: VirtualLab, tmp_path: Path) -> None:  # noqa: F811
