@@ -147,6 +147,19 @@ def test_a_disk_that_hangs_holds_up_no_rank_for_long(tmp_path: Path) -> None:
         os.close(reader)
 
 
+def test_a_slow_disk_loses_nothing(tmp_path: Path) -> None:
+    os.mkfifo(tmp_path / "rank5.out")
+    line = "head -c 4400000 /dev/zero; echo; echo last"  # more than waits in memory; the rest stands in the pipe
+    process, taken = start(tmp_path, "sh", "-c", line), b""
+    with (tmp_path / "rank5.out").open("rb", 0) as reader:
+        time.sleep(1)
+        while data := reader.read(1 << 16):
+            taken += data
+            time.sleep(0.01)
+    assert process.wait(300) == 0 and "lost" not in read_json(tmp_path / "rank5.json")
+    assert taken == b"\0" * 4_400_000 + b"\nlast\n"
+
+
 def test_argv_and_environment_pass_untouched(tmp_path: Path) -> None:
     argv = ["it's", "$(id)", "*", "", "a\nb", "é\udcff"]
     code = "import os,sys;sys.stdout.buffer.write(b'\\0'.join(map(os.fsencode,sys.argv[1:]+[os.environ['V']])))"

@@ -11,7 +11,7 @@ if TYPE_CHECKING:
     from typing import Iterable
 
 F_SETPIPE_SZ = 1031
-PIPE, CHUNK = 1 << 18, 1 << 20  # bytes: of a pipe, of one read
+PIPE, CHUNK, PIECE = 1 << 18, 1 << 20, 1 << 16  # bytes: of a pipe, of one read, of one write
 MOST, PATIENCE, FULL_PATIENCE = 4 << 20, 5.0, 1.0  # bytes that wait for the disk; seconds, at the end of a full one's
 RETRY = 0.2
 
@@ -35,7 +35,7 @@ class Log:
             fcntl.fcntl(self.writer, F_SETPIPE_SZ, PIPE)
         except OSError:
             pass  # it has 64 KiB: the user has many pipes
-        self.chunks: deque[bytes] = deque()
+        self.chunks: deque[memoryview] = deque()
         self.taken = self.written = self.gap = self.lost = 0
         self.moved, self.trouble, self.why = 0.0, "", ""
         self.over = False  # nobody holds the pipe any more
@@ -53,7 +53,7 @@ class Log:
         except BlockingIOError:
             return 0
         self.over = not data
-        if data and self.taken - self.written >= MOST:
+        if data and self.taken - self.written >= MOST and self.stuck(PATIENCE):
             self.gap, self.why = self.gap + len(data), self.why or self.trouble or "the disk takes nothing"
         elif data:
             self.name_gap()
@@ -69,7 +69,7 @@ class Log:
         if self.taken == self.written:
             self.moved = time.monotonic()
         self.taken += len(data)
-        self.chunks.append(data)
+        self.chunks.append(memoryview(data))
 
     def write(self) -> None:
         """By the thread: all that waits, as far as the disk takes it."""
@@ -77,13 +77,13 @@ class Log:
             if self.fd < 0:
                 self.fd = os.open(self.path, os.O_WRONLY | os.O_APPEND | os.O_CREAT, 0o600)
             while self.chunks:
-                size = os.write(self.fd, self.chunks[0])
-                if size == len(self.chunks[0]):
+                size = os.write(self.fd, self.chunks[0][:PIECE])
+                self.chunks[0] = self.chunks[0][size:]
+                if not self.chunks[0]:
                     self.chunks.popleft()
-                    self.moved = time.monotonic()
-                else:
-                    self.chunks[0] = self.chunks[0][size:]
                 self.written += size
+                if not self.trouble:  # what trickles into a full disk is no progress
+                    self.moved = time.monotonic()
             self.trouble = ""
         except OSError as error:
             self.trouble = error.strerror or "the disk takes nothing"

@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from typing import Any
 
 try:
-    from fleet.node.run.drain import PIPE, RETRY, Logs
+    from fleet.node.run.drain import PIPE, Logs
 except ImportError:  # in the run's folder it stands beside this file
     with open(os.path.join(os.path.dirname(os.path.abspath(__file__)), "drain.py"), encoding="utf-8") as f:
         exec(compile(f.read(), f.name, "exec"))
@@ -35,7 +35,7 @@ RESERVED = 512
 STACK_SIGNAL = 55  # a real-time one, which no library is known to use
 ARM = "arm"  # the folder of arm.py
 SFD_CLOEXEC = os.O_CLOEXEC
-LONGEST_PAUSE = 8  # ms in which short lines gather in the pipe
+LONGEST_PAUSE = 8  # ms in which short lines gather in the pipe, and what waits gets onto the disk
 
 
 def prctl(option: int, argument: "bytes | int") -> None:
@@ -194,7 +194,7 @@ def wait(pid: int, bosses: "set[int]", logs: Logs) -> int:
         for fd in [signals] + due:
             poll.register(fd, select.POLLIN)
         full = len(due) < sum(not log.over for log in logs.all)
-        ready = dict(poll.poll(RETRY * 1000 if full else None))
+        ready = dict(poll.poll(LONGEST_PAUSE if full else None))
         if signals in ready:
             signum, _, _, sender = struct.unpack_from("IiiI", os.read(signals, 128))
             if signum == signal.SIGCHLD and pid:
@@ -219,7 +219,11 @@ def wait(pid: int, bosses: "set[int]", logs: Logs) -> int:
 def drain(logs: Logs) -> None:
     """Those that the rank has left, and the pipes with them, are read by a process of its own, for as long as they
     live, which is no longer than the run: the engine hears of the rank's end at once."""
-    if not all(log.over for log in logs.all) and os.fork() == 0:
+    try:
+        child = all(log.over for log in logs.all) or os.fork()
+    except OSError:
+        return  # no process to be had: they write to nobody, as behind an ssh that has ended
+    if not child:
         try:
             null = os.open(os.devnull, os.O_RDWR)
             for fd in (0, 1, 2):
