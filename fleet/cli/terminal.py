@@ -170,8 +170,8 @@ def block() -> None:
 
 
 def stopped() -> bool:
-    """Whether who takes nothing is not waited for: a terminal that is stopped, and, after an interrupt, anybody. A pager
-    or a busy program at the other end of a pipe goes on."""
+    """Whether a reader that takes nothing is given up soon: a terminal that is stopped, and anybody after an interrupt.
+    A pager or a busy program at the other end of a pipe mostly goes on."""
     streams = [stream for stream in (sys.stdout, sys.stderr) if interactive(stream)]
     return _bottom.noted or len(select.select([], streams, [], 0)[1]) < len(streams)
 
