@@ -172,8 +172,8 @@ def block() -> None:
 def stopped() -> bool:
     """Whether a reader that takes nothing is given up soon: a terminal that is stopped, and anybody after an interrupt.
     A pager or a busy program at the other end of a pipe mostly goes on."""
-    streams = [stream for stream in (sys.stdout, sys.stderr) if interactive(stream)]
-    return _bottom.noted or len(select.select([], streams, [], 0)[1]) < len(streams)
+    terminals = [fd for fd, stream in ((1, sys.stdout), (2, sys.stderr)) if interactive(stream)]
+    return _bottom.noted or len(select.select([], terminals, [], 0)[1]) < len(terminals)
 
 
 def give_up() -> None:
