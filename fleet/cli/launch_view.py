@@ -31,6 +31,7 @@ SCREEN_BYTES = 1 << 20  # nobody reads more at once: a terminal shows what is ne
 PIPE_PROGRESS_SECONDS = 10.0
 LIVE_SECONDS, IDLE_SECONDS = 0.1, 0.5  # between two drawings; while nothing but the time moves
 STUCK_SECONDS = 10.0  # without a line that its reader takes, at the end
+PIPE_PATIENCE = 6  # times as long, for a pager or a busy program
 CALM_SECONDS, MAX_CALM_SECONDS = 0.05, 0.5  # between two times that the live lines make room for others
 BEGIN = ("plan", "attached")  # from then on ranks may run
 RUNNING, SPOKEN = "running, the ranks have said nothing yet", Round("", ())
@@ -83,12 +84,14 @@ class LaunchView:
         with self._wake:
             self._closing = True
             self._wake.notify()
-        before = -1
-        while self._thread.is_alive() and before != self._written:  # a slow reader, or machine, has what it takes
+        idle = 0  # a slow reader, or machine, has what it takes
+        while self._thread.is_alive() and idle < (1 if terminal.stopped() else PIPE_PATIENCE):
             before = self._written
             self._thread.join(STUCK_SECONDS)
+            idle = idle + 1 if before == self._written else 0
         if self._thread.is_alive():
             terminal.give_up()
+            talk("not all output is shown here, as nobody reads it; the log files have it")
 
     def __call__(self, event: Event) -> None:
         size = len(event.data) if isinstance(event, Output) else 0
@@ -118,6 +121,7 @@ class LaunchView:
                     closing = self._closing
                 began = time.monotonic()
                 if events or closing or self.tracebacks.waits():
+                    terminal.block()
                     with terminal.aside():
                         for event in events if self._json or self._level > 0 else folded(events):
                             self._show(event)
@@ -209,6 +213,7 @@ class LaunchView:
         for host, rank, stream, lines in self._board.scrolling():
             if lines.rest:
                 self._line(host, rank, stream, last_state(lines.rest))
+                lines.rest = b""  # it is shown once
         sys.stdout.flush()
 
     # -- what is live -------------------------------------------------------------------------------------

@@ -93,6 +93,7 @@ class _Bottom:
         self.lock = threading.RLock()
         self.shown: list[str] = []
         self.held = 0
+        self.noted = False
 
     def draw(self, lines: Sequence[str]) -> None:
         with self.lock:
@@ -154,10 +155,25 @@ def note(text: str) -> None:
     """A line from a signal handler: in a thread of its own, since a terminal that nobody drains would hold the handler
     up for good, and not for NOTE_SECONDS; without a lock and not through sys.stderr, which the main thread may be
     writing to. Waited for, so that it comes before the next one, and before fleet ends."""
-    erasure, _bottom.shown = _bottom.erasure(), []
+    erasure, _bottom.shown, _bottom.noted = _bottom.erasure(), [], True
     writer = threading.Thread(target=os.write, args=(2, f"{erasure}{text}\n".encode()), name="say", daemon=True)
     writer.start()
     writer.join(NOTE_SECONDS)
+
+
+def block() -> None:
+    """Have whoever reads our output slowly waited for, and no line lost: an ssh, or another program that the same pipe
+    was given to, may have made it one that takes nothing when it is full."""
+    for fd in (1, 2):
+        with contextlib.suppress(OSError):
+            os.set_blocking(fd, True)
+
+
+def stopped() -> bool:
+    """Whether a reader that takes nothing is given up soon: a terminal that is stopped, and anybody after an interrupt.
+    A pager or a busy program at the other end of a pipe mostly goes on."""
+    terminals = [fd for fd, stream in ((1, sys.stdout), (2, sys.stderr)) if interactive(stream)]
+    return _bottom.noted or len(select.select([], terminals, [], 0)[1]) < len(terminals)
 
 
 def give_up() -> None:

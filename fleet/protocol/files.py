@@ -49,7 +49,10 @@ OF_A_RUN = (
     (STATUS, "JSON: how the run stands on this node, or how it ended"),
     (COMMAND, "JSON: the training command, as `spawn.py` starts it"),
     ("accelerate.yaml", "the configuration of `--engine accelerate`, as it lies where the launch was typed"),
-    ("console.py, spawn.py, rank.py", "the programs that start the engine and its ranks, and note a rank's end"),
+    (
+        "console.py, spawn.py, rank.py, drain.py",
+        "the programs that start the engine and its ranks, collect what these print, and note their ends",
+    ),
     (f"{NODE_LOG}, rank<R>.out, rank<R>.err", "what the engine and the ranks printed, to the byte"),
     ("rank<R>.json", "JSON: how that rank ended, on each attempt"),
     (f"{ARMED}, rank<R>.stack", "has a python rank tell where it stands (`fleet stacks`), and what it told"),

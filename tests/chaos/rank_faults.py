@@ -20,7 +20,9 @@ def ended(ground: Ground, code: int) -> Seen:
         if first["left_early"]:
             cause += f"; {first['hint']}"
     else:
-        marks = [e["event"] for e in ground.events() if e["event"] in ("dropped", "resumed", "blocked", "unblocked")]
+        marks = [
+            e["event"] for e in ground.events() if e["event"] in ("dropped", "resumed", "blocked", "unblocked", "gap")
+        ]
         cause = f"stopped: {summary['stopped']}" if summary["stopped"] else f"all well {' '.join(dict.fromkeys(marks))}"
     if summary["incomplete_logs"]:
         cause += f"; incomplete logs: {','.join(summary['incomplete_logs'])}"

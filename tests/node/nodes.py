@@ -20,7 +20,7 @@ from fleet.transport.program import BOOT, packed
 # the interpreter of the "node": FLEET_TEST_NODE_PYTHON=/path/to/python3.6 runs all of this on an old one
 PYTHON = os.environ.get("FLEET_TEST_NODE_PYTHON") or shutil.which("python3", path="/usr/bin") or "python3"
 LIMIT = 300.0  # seconds that a busy machine may take for anything: what must be ended sleeps longer
-RANK_TEXT = (Path(fleet.__file__).parent / "node/run/rank.py").read_text()
+RANK_FILES = {name: (Path(fleet.__file__).parent / "node/run" / name).read_text() for name in ("rank.py", "drain.py")}
 
 
 class Running:
@@ -127,7 +127,7 @@ def supervise_spec(run: str, argv: list[Any], **changes: Any) -> dict[str, Any]:
         "cwd": None,
         "activate": None,
         "ranks": [0],
-        "files": {"rank.py": RANK_TEXT},
+        "files": RANK_FILES,
         "lease": None,
         "grace": 1.0,
         "node_timeout": 15.0,

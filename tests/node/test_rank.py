@@ -15,7 +15,7 @@ from typing import Any
 import pytest
 
 import fleet
-from tests.node.nodes import PYTHON, alive, read_json, until
+from tests.node.nodes import PYTHON, alive, read_json, until, with_variable
 
 RANK = Path(fleet.__file__).parent / "node/run/rank.py"
 
@@ -73,6 +73,91 @@ def test_output_is_appended_byte_for_byte(tmp_path: Path) -> None:
     assert record["begins"] == [len(b"attempt 0\n10%\r\xff\x01no newline"), 0]
     assert (tmp_path / "rank5.out").read_bytes() == b"attempt 0\n10%\r\xff\x01no newline"
     assert (tmp_path / "rank5.err").read_bytes() == b"bad\n"
+
+
+def test_who_opens_stdout_or_stderr_cuts_no_log(tmp_path: Path) -> None:
+    """They are pipes, as under ssh."""
+    program = """if 1:
+        import logging, sys
+        print("first", flush=True)
+        log = logging.FileHandler("/dev/stdout", "w")
+        log.emit(logging.makeLogRecord({"msg": "second"}))
+        open("/proc/self/fd/2", "w").write("from python\\n")
+        print("last")
+    """
+    line = f"echo begin >&2; {sys.executable} -c '{program}'; echo x > /dev/stderr; test -p /dev/stdout; echo $?"
+    outcome(tmp_path, "bash", "-c", line)
+    assert (tmp_path / "rank5.out").read_text() == "first\nsecond\nlast\n0\n"
+    assert (tmp_path / "rank5.err").read_text() == "begin\nfrom python\nx\n"
+
+
+def test_what_a_rank_leaves_behind_still_reaches_the_log(tmp_path: Path) -> None:
+    process = start(
+        tmp_path, "sh", "-c", "(until [ -e go ]; do sleep 0.1; done; echo late; echo later >&2) & echo early"
+    )
+    assert process.wait(300) == 0
+    assert read_json(tmp_path / "rank5.json")["status"] == 0, "nobody waits for them"
+    assert (tmp_path / "rank5.out").read_text() == "early\n"
+    (tmp_path / "go").touch()
+    until(lambda: not with_variable("FLEET_RUN_DIR", str(tmp_path)))
+    assert (tmp_path / "rank5.out").read_text() == "early\nlate\n"
+    assert (tmp_path / "rank5.err").read_text() == "later\n"
+
+
+FLOOD = "head -c 9000000 /dev/zero; echo full >&2; until [ -e ../go ]; do sleep 0.1; done; echo; echo last"
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="mounts a small disk")
+@pytest.mark.parametrize("room", [True, False])
+def test_a_full_disk_ends_no_rank_and_each_byte_is_here_or_named(tmp_path: Path, room: bool) -> None:
+    disk = tmp_path / "disk"
+    disk.mkdir()
+    subprocess.run(["mount", "-t", "tmpfs", "-o", "size=1m", "tmpfs", str(disk)], check=True)
+    try:
+        process = start(disk, "sh", "-c", FLOOD)
+        if room:
+            time.sleep(7)  # longer than a rank waits
+            subprocess.run(["mount", "-o", "remount,size=64m", str(disk)], check=True)
+            until((disk / "rank5.err").read_text)
+        (tmp_path / "go").touch()
+        assert process.wait(300) == 0
+        record, text = read_json(disk / "rank5.json"), (disk / "rank5.out").read_bytes()
+        lost = record["lost"][0]
+        if room:
+            gap = b"\n[fleet: %d bytes lost here: No space left on device]\n" % lost
+            assert text.count(gap) == 1 and text.endswith(b"\nlast\n")
+            text = text.replace(gap, b"")
+        assert len(text) + lost == 9_000_000 + len("\nlast\n") and lost > 1_000_000
+    finally:
+        until(lambda: subprocess.run(["umount", str(disk)], check=False).returncode == 0)
+
+
+def test_a_disk_that_hangs_holds_up_no_rank_for_long(tmp_path: Path) -> None:
+    """What is opened as its log takes some bytes, and then none."""
+    os.mkfifo(tmp_path / "rank5.out")
+    reader = os.open(tmp_path / "rank5.out", os.O_RDWR)
+    try:
+        began = time.monotonic()
+        code, record = outcome(
+            tmp_path, "sh", "-c", "trap 'echo stopped; exit 4' TERM; head -c 9000000 /dev/zero; kill $$"
+        )
+        assert (code, time.monotonic() - began > 4) == (4, True)
+        assert 8_000_000 < record["lost"][0] <= 9_000_000 + len("stopped\n") and record["lost"][1] == 0
+    finally:
+        os.close(reader)
+
+
+def test_a_slow_disk_loses_nothing(tmp_path: Path) -> None:
+    os.mkfifo(tmp_path / "rank5.out")
+    line = "head -c 4400000 /dev/zero; echo; echo last"  # more than waits in memory; the rest stands in the pipe
+    process, taken = start(tmp_path, "sh", "-c", line), b""
+    with (tmp_path / "rank5.out").open("rb", 0) as reader:
+        time.sleep(1)
+        while data := reader.read(1 << 16):
+            taken += data
+            time.sleep(0.01)
+    assert process.wait(300) == 0 and "lost" not in read_json(tmp_path / "rank5.json")
+    assert taken == b"\0" * 4_400_000 + b"\nlast\n"
 
 
 def test_argv_and_environment_pass_untouched(tmp_path: Path) -> None:
@@ -180,7 +265,8 @@ def test_a_program_that_may_be_executed_but_not_read(tmp_path: Path) -> None:
         if folder.stat().st_uid == os.geteuid() and folder != Path("/"):
             folder.chmod(folder.stat().st_mode | 0o011)
     become = "import os, sys; os.setgid(65534); os.setuid(65534); os.execv(sys.argv[1], sys.argv[1:])"
-    argv = [PYTHON, "-c", become, PYTHON, "-I", "-S", "-c", RANK.read_text(), str(program), "said"]
+    argv = [PYTHON, "-c", become, PYTHON, "-I", "-S", shutil.copy(RANK, tmp_path), str(program), "said"]
+    shutil.copy(RANK.with_name("drain.py"), tmp_path)
     env = {"FLEET_RUN_DIR": str(tmp_path), "RANK": "5", "PATH": os.environ["PATH"]}
     subprocess.run(argv, env=env, cwd="/", timeout=300, check=False)
     assert (tmp_path / "rank5.out").read_text() == "said\n", (tmp_path / "rank5.err").read_text()

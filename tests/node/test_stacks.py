@@ -16,10 +16,10 @@ import pytest
 import fleet
 from fleet.protocol.decode import decode
 from fleet.protocol.messages.stacks import RankStack, Stacks
-from tests.node.nodes import PYTHON, RANK_TEXT, answer, folder_of, supervise_spec, until
+from tests.node.nodes import PYTHON, RANK_FILES, answer, folder_of, supervise_spec, until
 
 FILES = {
-    "rank.py": RANK_TEXT,
+    **RANK_FILES,
     "arm/sitecustomize.py": (Path(fleet.__file__).parent / "node/run/arm.py").read_text(),
 }
 BARE = {"PATH": "/usr/bin:/bin"}  # where no py-spy is

@@ -104,3 +104,23 @@ def test_a_signal_handler_that_a_busy_machine_holds_up(tmp_path: Path) -> None:
     finally:
         process.kill()
         process.wait()
+
+
+@pytest.mark.parametrize(("blocking", "seconds"), [(False, 1.0), (True, 12.0)])
+def test_who_reads_a_pipe_slowly_has_every_line(blocking: bool, seconds: float, tmp_path: Path) -> None:
+    """A pager, or a busy program; and an ssh beside us has made the pipe one that takes nothing when it is full."""
+    (tmp_path / "hostfile").write_text("n1 slots=1\n")
+    env = {**os.environ, "HOME": str(tmp_path), "PYTHONPATH": os.pathsep.join(sys.path)}
+    argv = [*FLEET, *VERBS["ranks that write"][:-1], "seq -f 'line %g of some length' 20000; echo bye"]
+    reader, writer = os.pipe()
+    os.set_blocking(writer, blocking)
+    process = subprocess.Popen(
+        argv, stdin=subprocess.DEVNULL, stdout=writer, stderr=subprocess.DEVNULL, env=env, cwd=tmp_path
+    )
+    os.close(writer)
+    until(lambda: list(tmp_path.glob("runs/*-*/summary.json")))
+    time.sleep(seconds)
+    with os.fdopen(reader, "rb") as pipe:
+        lines = pipe.read().splitlines()
+    assert process.wait(300) == 0
+    assert lines == [b"[n1:0] line %d of some length" % n for n in range(1, 20001)] + [b"[n1:0] bye"]

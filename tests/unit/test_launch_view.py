@@ -91,14 +91,26 @@ class Slow:
         self.view._written += self.turns <= self.lines
 
 
-@pytest.mark.parametrize("lines, given_up", [(8, False), (3, True)])
-def test_a_slow_reader_has_all_that_it_takes(lines: int, given_up: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize("lines, stopped, given_up", [(8, True, False), (3, True, True), (3, False, False)])
+def test_a_slow_reader_has_all_that_it_takes(
+    lines: int, stopped: bool, given_up: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(launch_view.terminal, "stopped", lambda: stopped)
     view, told = LaunchView(["h"]), list[bool]()
     monkeypatch.setattr(launch_view.terminal, "give_up", lambda: told.append(True))
     monkeypatch.setattr(view, "_thread", Slow(view, lines))
     with view:
         pass
     assert bool(told) is given_up
+
+
+def test_half_a_line_of_an_attempt_is_shown_once(capfdbinary: pytest.CaptureFixture[bytes]) -> None:
+    with LaunchView(["h"]) as view:
+        view(out(b"no newline"))
+        for event in ("restart", "attempt"):
+            view(Notice("info", event, data={"event": event}))
+        view(out(b"next\n"))
+    assert capfdbinary.readouterr().out == b"[h:0] no newline\n[h:0] next\n"
 
 
 def test_a_reader_that_went_away_is_no_error(monkeypatch: pytest.MonkeyPatch) -> None:

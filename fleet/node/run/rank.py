@@ -1,11 +1,12 @@
-"""Runs one rank: its output to files of its own, its true end on record. rank.py ARGV... (stands alone).
+"""Runs one rank: its output to files of its own, its true end on record. rank.py ARGV...
 
-The engine starts it once a rank. It appends the rank's stdout and stderr to rank<R>.out and .err in
-$FLEET_RUN_DIR (the rank holds the files itself: nothing in between can lose a byte), passes signals on,
-writes rank<R>.json {"rank", "local_rank", "pid", "status": 0..255|null, "signal": n|null, "time", "started",
-"attempt", "begins": [bytes of .out, of .err that earlier attempts wrote], "signalled": whether the engine had it end}
-and then ends the same way, so that the engine sees the truth. What cannot be started ends with 126 or 127 and a line in
-.err, as in a shell. A python is armed to tell where it stands, see arm.py. Python 3.6 syntax.
+The engine starts it once a rank. It appends the rank's stdout and stderr, which are pipes as under ssh, to rank<R>.out
+and .err in $FLEET_RUN_DIR (drain.py, which stands beside it), passes signals on, writes rank<R>.json {"rank",
+"local_rank", "pid", "status": 0..255|null, "signal": n|null, "time", "started", "attempt", "begins": [bytes of .out, of
+.err that earlier attempts wrote], "signalled": whether the engine had it end, "lost": [bytes of .out, of .err that the
+disk did not take], where there are any} and then ends the same way, so that the engine sees the truth. What cannot be
+started ends with 126 or 127 and a line in .err, as in a shell. A python is armed to tell where it stands, see arm.py.
+Python 3.6 syntax.
 """
 
 import ctypes
@@ -13,7 +14,9 @@ import errno
 import json
 import os
 import re
+import select
 import signal
+import struct
 import sys
 import time
 
@@ -21,11 +24,19 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from typing import Any
 
+try:
+    from fleet.node.run.drain import PIPE, Logs
+except ImportError:  # in the run's folder it stands beside this file
+    with open(os.path.join(os.path.dirname(os.path.abspath(__file__)), "drain.py"), encoding="utf-8") as f:
+        exec(compile(f.read(), f.name, "exec"))
+
 PR_SET_PDEATHSIG, PR_SET_DUMPABLE, PR_SET_NAME = 1, 4, 15
 PASSED_ON = {signal.SIGTERM, signal.SIGINT, signal.SIGHUP, signal.SIGQUIT, signal.SIGUSR1, signal.SIGUSR2}
 RESERVED = 512
 STACK_SIGNAL = 55  # a real-time one, which no library is known to use
 ARM = "arm"  # the folder of arm.py
+SFD_CLOEXEC = os.O_CLOEXEC
+LONGEST_PAUSE = 8  # ms in which short lines gather in the pipe, and what waits gets onto the disk
 
 
 def prctl(option: int, argument: "bytes | int") -> None:
@@ -80,14 +91,7 @@ def reserve(path: str) -> None:
         pass
 
 
-def size(path: str) -> int:
-    try:
-        return os.stat(path).st_size
-    except OSError:
-        return 0
-
-
-def start_rank(argv: "list[str]", base: str) -> int:
+def start_rank(argv: "list[str]", base: str, logs: Logs) -> int:
     """Fork and exec; returns the pid. The child has a process group of its own, so that a signal to the
     engine's group reaches it once, through us."""
     parent = os.getpid()
@@ -100,10 +104,8 @@ def start_rank(argv: "list[str]", base: str) -> int:
         prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
         if os.getppid() != parent:
             os._exit(status)
-        for target, ending in ((1, ".out"), (2, ".err")):
-            fd = os.open(base + ending, os.O_WRONLY | os.O_APPEND | os.O_CREAT, 0o600)
-            os.dup2(fd, target)
-            os.close(fd)
+        for target, log in enumerate(logs.all, 1):
+            os.dup2(log.writer, target)
         for signum in (signal.SIGPIPE, signal.SIGXFSZ, signal.SIGINT):
             signal.signal(signum, signal.SIG_DFL)
         signal.pthread_sigmask(signal.SIG_SETMASK, [])
@@ -175,21 +177,64 @@ def interpreter_of(path: str) -> "list[str] | None":
     return ["/bin/bash" if os.path.exists("/bin/bash") else "sh"]
 
 
-def wait(pid: int, bosses: "set[int]") -> "tuple[int, bool]":
-    """Pass signals on until the rank has ended; (its wait status, whether SIGTERM was passed on)."""
-    told, signalled = set(), False
-    while True:
-        caught = signal.sigwaitinfo(PASSED_ON | {signal.SIGCHLD})
-        if caught.si_signo == signal.SIGCHLD:
-            ended, status = os.waitpid(pid, os.WNOHANG)
-            if ended:
-                return status, signalled
-        elif caught.si_pid in bosses:
-            told.add(caught.si_signo)
-        elif caught.si_signo not in told:
-            # the engine repeats what the supervisor has told everyone: once is enough
-            os.kill(pid, caught.si_signo)
-            signalled = signalled or caught.si_signo == signal.SIGTERM
+def signal_file() -> int:
+    """A descriptor to read the blocked signals from."""
+    bits = sum(1 << (signum - 1) for signum in PASSED_ON | {signal.SIGCHLD})
+    return int(ctypes.CDLL(None).signalfd(-1, (ctypes.c_ulong * 16)(bits), SFD_CLOEXEC))
+
+
+def wait(pid: int, bosses: "set[int]", logs: Logs) -> "tuple[int, bool]":
+    """Pass signals and output on until the rank has ended, and the files have what it wrote, as far as the disk takes
+    it; (its wait status, whether SIGTERM was passed on). pid 0: of those that it left, until nobody holds the pipes."""
+    told, status, signalled, pause, signals = set(), None, False, 0, signal_file()
+    only_signals = select.poll()
+    only_signals.register(signals, select.POLLIN)
+    while status is None and (pid or not all(log.over for log in logs.all)):
+        poll = select.poll()
+        due = [log.reader for log in logs.all if log.is_due()]
+        for fd in [signals] + due:
+            poll.register(fd, select.POLLIN)
+        full = len(due) < sum(not log.over for log in logs.all)
+        ready = dict(poll.poll(LONGEST_PAUSE if full else None))
+        if signals in ready:
+            signum, _, _, sender = struct.unpack_from("IiiI", os.read(signals, 128))
+            if signum == signal.SIGCHLD and pid:
+                ended, told_status = os.waitpid(pid, os.WNOHANG)
+                status = told_status if ended else None
+            elif sender in bosses:
+                told.add(signum)
+            elif signum not in told and pid:
+                # the engine repeats what the supervisor has told everyone: once is enough
+                os.kill(pid, signum)
+                signalled = signalled or signum == signal.SIGTERM
+        taken = logs.read(ready)
+        if taken and status is None:
+            # lines are read many at once, and a flood before the pipe is full of it
+            pause = 0 if taken >= PIPE // 4 else min(pause + 1, LONGEST_PAUSE)
+            only_signals.poll(pause)
+    for _ in range(2):  # what stands in the pipes now, and whether that was the end
+        logs.read([log.reader for log in logs.all if not log.over])
+    logs.settle()
+    return status or 0, signalled
+
+
+def drain(logs: Logs) -> None:
+    """Those that the rank has left, and the pipes with them, are read by a process of its own, for as long as they
+    live, which is no longer than the run: the engine hears of the rank's end at once."""
+    try:
+        child = all(log.over for log in logs.all) or os.fork()
+    except OSError:
+        return  # no process to be had: they write to nobody, as behind an ssh that has ended
+    if not child:
+        try:
+            prctl(PR_SET_NAME, b"fleet-drain")  # the rank has ended
+            null = os.open(os.devnull, os.O_RDWR)
+            for fd in (0, 1, 2):
+                os.dup2(null, fd)
+            logs.begin()
+            wait(0, set(), logs)
+        finally:
+            os._exit(0)
 
 
 def main() -> None:
@@ -203,10 +248,10 @@ def main() -> None:
     reserve(base + ".json")
     signal.signal(signal.SIGCHLD, signal.SIG_DFL)
     signal.pthread_sigmask(signal.SIG_BLOCK, PASSED_ON | {signal.SIGCHLD})
-    begins = [size(base + ".out"), size(base + ".err")]
-    attempt = count_attempts()
-    pid = start_rank(argv, base)
-    status, signalled = wait(pid, supervisors(folder))
+    attempt, logs = count_attempts(), Logs(base)
+    pid = start_rank(argv, base, logs)
+    logs.begin()
+    status, signalled = wait(pid, supervisors(folder), logs)
     killed = os.WIFSIGNALED(status)
     record = {
         "rank": rank,
@@ -217,13 +262,17 @@ def main() -> None:
         "status": None if killed else os.WEXITSTATUS(status),
         "signal": os.WTERMSIG(status) if killed else None,
         "attempt": attempt,
-        "begins": begins,
+        "begins": [log.begins for log in logs.all],
         "signalled": signalled,
     }
+    lost = [log.lost + log.gap + log.taken - log.written for log in logs.all]
+    if any(lost):
+        record["lost"] = lost
     try:
         write_record(base + ".json", record)
     except OSError as error:
         os.write(2, ("fleet: rank %d: %s\n" % (rank, error)).encode())
+    drain(logs)
     if not killed:
         os._exit(os.WEXITSTATUS(status))
     signum = os.WTERMSIG(status)

@@ -189,7 +189,7 @@ class Elastic:
             self._runtime.transport,
             self._folder.node(host.name),
             lambda heard: None,
-            lambda event: None,
+            self._runtime.emit,
             self._record.node_timeout,
             attempt=attempt,
             once=True,

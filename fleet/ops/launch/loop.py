@@ -30,6 +30,7 @@ from fleet.rules.launch import of_locks
 from fleet.runtime import Runtime
 from fleet.transport.program import Program
 
+ROOM = "make room there: 'fleet exec -w {} -- df -h' shows where"
 TICK, JOIN_SECONDS = 0.5, 5.0
 STATUS_FIELDS = ("state", "reason", "engine_status", "signal", "left", "disk_full")
 
@@ -192,8 +193,10 @@ class Run:
 
     def _on_disk(self, host: str, full: bool) -> None:
         if full:
-            what = of_host(host, ": the disk of ~/.fleet/runs is full there: what its ranks write is lost")
-            self.say("error", what, "full", host, hint=f"make room there: 'fleet exec -w {host} -- df -h' shows where")
+            what = of_host(
+                host, ": the disk of ~/.fleet/runs is full there: what its ranks write waits, and is lost if that lasts"
+            )
+            self.say("error", what, "full", host, hint=ROOM.format(host))
         else:
             self.say("info", of_host(host, ": there is room again for what its ranks write"), "room", host)
 
@@ -211,6 +214,9 @@ class Run:
             **{name: getattr(end, name) for name in ("rank", "node_rank", "local_rank", "status", "signal", "attempt")},
         )
         self._stopping.stop_if(reason)
+        if lost := sum(message.get("lost", ())):
+            what = f"{lost} bytes that rank {end.rank} on {host} wrote are nowhere: the disk there took no more"
+            self.say("error", what, "gap", host, hint=ROOM.format(host), rank=end.rank, bytes=lost)
         self._stalls.rank_ended(end)
         if self.gang.all_well({node.host.name: node.ranks for node in self.record.nodes}):
             for follower in self._followers.values():

@@ -33,7 +33,7 @@ STOP_SECONDS = 30.0  # beyond the grace: for a supervisor that does not answer, 
 NOT_BEGUN = "not-begun"
 START, ASK = (f"run.{first} run.follow" for first in ("supervise", "list_runs"))  # and go on in the same process
 # file in the run's folder -> module
-OF_RANKS = {"rank.py": "rank", "spawn.py": "spawn", "console.py": "console", ARMED: "arm"}
+OF_RANKS = {name: name[:-3] for name in ("rank.py", "drain.py", "spawn.py", "console.py")} | {ARMED: "arm"}
 STOPPED_BEFORE = f"{INTERRUPTED}: 'fleet stop', before it began"
 SETTLE_SECONDS = 10.0  # after its ranks' start, in which they import their code and no sync replaces it
 

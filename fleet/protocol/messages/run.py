@@ -38,8 +38,9 @@ _Rank = TypedDict("_Rank", {"event": Literal["rank"], "rank": Whole})
 
 
 class RankEnded(_Rank, total=False):
-    """rank<R>.json. begins: bytes of its stdout's and stderr's logs that earlier attempts wrote. asked: it ended after
-    a head had the run stopped. signalled: after its engine had it end."""
+    """rank<R>.json. begins: bytes of its stdout's and stderr's logs that earlier attempts wrote. lost: of both, those
+    that it wrote and its node's disk did not take. asked: it ended after a head had the run stopped. signalled: after
+    its engine had it end."""
 
     local_rank: Whole | None
     status: Whole | None
@@ -47,6 +48,7 @@ class RankEnded(_Rank, total=False):
     time: Time
     attempt: Whole
     begins: tuple[int, int] | None
+    lost: tuple[Count, Count]
     asked: bool
     signalled: bool
     sent: Time
