@@ -64,7 +64,7 @@ class RunVerbs(ABC, Generic[R, L]):
         sync: bool = False,
         force: bool = False,
         lease: float | None = 120.0,
-        grace: float = 10.0,
+        grace: float | None = None,
         node_timeout: float = 15.0,
         stall_timeout: float | None = None,
         max_restarts: int = 0,
@@ -79,7 +79,8 @@ class RunVerbs(ABC, Generic[R, L]):
         **options: Any,
     ) -> L:
         """Start `script` as ranks on all hosts: a Run, which is followed from then on. nproc_per_node: a number,
-        "auto", "gpu" or "cpu"; None: each host's slots. master_port: 0 chooses one. engine: None is torchrun, or for
+        "auto", "gpu" or "cpu"; None: each host's slots. grace: seconds between SIGTERM and SIGKILL; None: 30 of a stop
+        that was asked for, 10 after a failure. master_port: 0 chooses one. engine: None is torchrun, or for
         a shell script "command", once a node. module: `script` is one's name, as behind python -m. no_python: it is a
         program, which the engine starts as it is. options: those that only this engine has, such as per="node". detach:
         once it runs it goes on without this program, and `attach` follows it. share: also where another run is live.

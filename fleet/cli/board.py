@@ -31,7 +31,7 @@ class Board:
         self._heard: dict[str, float] = {}
         self._world, self._began = 0, 0.0
         self._ended = set[int]()
-        self._state = "running"
+        self._state, self._by = "running", 0.0
         self._streams: dict[tuple[str, int | None, str], Lines] = {}
 
     def tint(self, host: str) -> int:
@@ -77,7 +77,7 @@ class Board:
                 case "restart":
                     self._state = "restarting"
                 case "stop":
-                    self._state = "stopping"
+                    self._state, self._by = "stopping", notice.time + record.get("grace", 0.0)
 
     @property
     def spoke(self) -> bool:
@@ -126,6 +126,8 @@ class Board:
         """ "running 1:02:03, 31 of 32 ranks up, silent for 0:12, rank 0: 45%|####"."""
         up = max(0, self._world - len(self._ended))
         parts = [f"{self._state} {clock(now - self._began)}", f"{up} of {self._world} ranks up"] if self._world else []
+        if self._state == "stopping" and up and now < self._by:
+            parts.append(f"killed in {clock(self._by - now)}")
         silent = now - max(self._heard.values(), default=self._began)
         parts += [f"silent for {clock(silent)}"] if silent >= QUIET_SECONDS else []
         parts += [f"rank 0: {without_colours(bar.decode('utf-8', 'replace'))}"] if bar else []

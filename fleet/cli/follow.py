@@ -25,10 +25,14 @@ from fleet.errors import EXIT_INTERRUPTED
 from fleet.events import Notice
 from fleet.model import Report
 from fleet.rules.launch import UNDYING
+from fleet.rules.stacks import ranks_text
 from fleet.rules.units import counted
 
 if TYPE_CHECKING:
     from fleet.runtime import Runtime
+
+
+TERM_SECONDS = 25.0  # Slurm and Kubernetes kill 30 s after their SIGTERM
 
 
 def nearby(path: str) -> str:
@@ -103,6 +107,8 @@ def show_summary(report: Report, view: LaunchView) -> None:
         f"run {report.data['run']} {state} after {report.data['seconds']:.1f} s, exit code {report.exit_code}; "
         f"logs of every rank: {report.data['logs']}/HOST/rank*.out|.err"
     )
+    if killed := report.data.get("killed"):
+        talk(f"killed, since they had not ended in time: {ranks_text(killed)}")
     if report.data["next"]:
         talk("next:")
     for step in report.data["next"]:  # whole lines, to be copied
@@ -160,6 +166,7 @@ def _signals(runtime: Runtime, leave: bool, view: LaunchView) -> Iterator[None]:
     latch = runtime.detach if leave else runtime.cancel
 
     def stop(signum: int, frame: Any) -> None:
+        latch.within = TERM_SECONDS if signum == signal.SIGTERM else latch.within
         latch.set()
         says = {1: "stopping all ranks; once more kills them", 2: "killing all ranks; once more leaves them alone"}
         what = says.get(latch.count, "leaving") if view.begun else "no rank runs yet, and none is started"

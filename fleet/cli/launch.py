@@ -116,10 +116,8 @@ from fleet.model import Host
 @click.option(
     "--grace",
     type=Seconds(min=0),
-    default=10.0,
     metavar="S",
-    show_default=True,
-    help="Seconds between SIGTERM and SIGKILL.",
+    help="Seconds between SIGTERM and SIGKILL [30 of a stop that was asked for, 10 after a failure].",
 )
 @click.option(
     "--node-timeout",

@@ -7,6 +7,7 @@ every transport. All calls block with a deadline; one thread per host is fanout'
 
 from __future__ import annotations
 
+import math
 import threading
 import time
 from collections.abc import Callable
@@ -54,11 +55,11 @@ class Target:
 
 class Cancel:
     """A latch that says "stop": set once, watched by every loop that waits. set() may be called from a signal
-    handler, at any moment. count: how often it was."""
+    handler, at any moment. count: how often it was. within: seconds in which who set it wants all to be over."""
 
     def __init__(self) -> None:
         self._flag = False
-        self.count = 0
+        self.count, self.within = 0, math.inf
         self._event = threading.Event()
         self._callbacks: dict[object, Callable[[], None]] = {}
         self._lock = threading.Lock()

@@ -95,6 +95,8 @@ def follow_run(
         except FleetError as error:
             return conclude(_not_again(error, ended.report, folder, runtime), record, restarts, folder, runtime)
         course = replace(course, plan=plan)
+        if ended.told:
+            ended.told.update(attempt=record.attempt, hosts=[host.name for host in record.hosts])
         restarts.append(ended.told)
         ended = None
         with suppress(FleetError):  # on a full disk; the events tell it, too
@@ -211,26 +213,29 @@ def begin(
     plan, until = course.plan, time.monotonic() + course.pause
     with closing(Sessions(runtime)) as sessions:
         while True:
+            before, checked = plan, False
             try:
-                return _begin(plan, last, folder, sessions, until)
+                with ExitStack() as waiting:
+                    plan, checked = check(plan, last, sessions, until, waiting), True
+                    return _begin(plan, last, folder, sessions)
             except FleetError as error:
                 plan, failed = go_on(plan, error)
-                plan = replace(plan, attempt=plan.attempt + 1)  # the one that began on some hosts is over
+                if checked:
+                    plan = replace(plan, attempt=plan.attempt + 1)  # the one that began on some hosts is over
+            spares = dict(zip(failed, (host.name for host in plan.hosts if host not in before.hosts), strict=False))
             for name, why in failed.items():
-                runtime.emit(record_left_out(folder, name, why))
+                runtime.emit(record_left_out(folder, name, why, spares.get(name)))
 
 
 def _begin(
-    plan: Plan, last: RunRecord, folder: RunFolder, sessions: Sessions, until: float
+    plan: Plan, last: RunRecord, folder: RunFolder, sessions: Sessions
 ) -> tuple[Plan, RunRecord, Mapping[str, Program]]:
     runtime = sessions.runtime
-    with ExitStack() as waiting:
-        plan = check(plan, last, sessions, until, waiting)
-        with step(runtime, "restart", len(plan.hosts)):
-            if plan.hosts != last.hosts:
-                plan = preflight(plan, sessions)
-            record = replace(plan.record(last.started), lease=last.lease, owner=last.owner)
-            started = start_all(plan, record, sessions)
+    with step(runtime, "restart", len(plan.hosts)):
+        if plan.hosts != last.hosts:
+            plan = preflight(plan, sessions)
+        record = replace(plan.record(last.started), lease=last.lease, owner=last.owner)
+        started = start_all(plan, record, sessions)
     try:
         folder.begin(record.attempt)
     except FleetError:

@@ -17,6 +17,7 @@ from fleet.model import Host
 from fleet.ops.launch.background import begin, leave, told
 from fleet.ops.launch.folder import HANDOVER_SECONDS, RunFolder, read_object
 from fleet.ops.launch.follow import Follower, Heard, pause_after
+from fleet.ops.launch.gang import BY_HAND
 from fleet.ops.launch.record import RunRecord
 from fleet.protocol.messages.run import RunEnd, Stopped, StopSpec
 from fleet.rules.launch import left
@@ -34,7 +35,7 @@ SILENCE_SECONDS = 45.0  # a third of it, as it is a launch's --node-timeout, end
 
 def patience(record: RunRecord) -> float:
     """For how many seconds it tries."""
-    return NO_LEASE_SECONDS if record.lease is None else record.lease + record.grace + MARGIN_SECONDS
+    return NO_LEASE_SECONDS if record.lease is None else record.lease + record.stop_grace + MARGIN_SECONDS
 
 
 def send_janitor(
@@ -135,11 +136,11 @@ def main() -> None:
     folder = RunFolder(record.logs)
     until = time.monotonic() + float(spec["seconds"])
     complete: list[str] = []
+    end = spec.get("end")
+    grace = record.stop_grace if end and end["by"] in BY_HAND else record.grace
 
     def work(host: Host) -> None:
-        said, whole = clean(
-            host, record.run_id, record.grace, transport, until, folder, record.attempt, spec.get("end")
-        )
+        said, whole = clean(host, record.run_id, grace, transport, until, folder, record.attempt, end)
         if whole:
             complete.append(host.name)
         folder.event("cleaned", host=host.name, message=f"{host.name}: {said}", complete=whole)

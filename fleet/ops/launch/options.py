@@ -30,6 +30,8 @@ class LaunchOptions:
     also over what another folder delivered. detach: leave the run to itself once it runs. share: also beside another
     live run. runs_dir: where runs/RUN is made. cwd: the head's folder, the workdir of hosts that have none.
 
+    grace: seconds between SIGTERM and SIGKILL, None: STOP_GRACE for a stop that was asked for, GRACE after a failure.
+
     For run.json: asked: what fleet.api's launch() was given. typed: the command line that it comes from. repeats: the
     run that this one is to be another of.
     """
@@ -37,7 +39,7 @@ class LaunchOptions:
     nnodes: int | None = None
     nproc: str = "slots"
     lease: float | None = 120.0
-    grace: float = 10.0
+    grace: float | None = None
     node_timeout: float = 15.0
     preflight: bool = True
     sync: bool = False

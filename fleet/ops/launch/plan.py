@@ -25,7 +25,7 @@ from fleet.ops.launch.placement import (
     ranks_on,
     spares_of,
 )
-from fleet.ops.launch.record import RunRecord, whoami
+from fleet.ops.launch.record import GRACE, STOP_GRACE, RunRecord, whoami
 from fleet.ops.plans import Line, PerHost, around
 from fleet.rules.units import counted
 
@@ -103,7 +103,7 @@ class Plan:
             "master": self.world.master,
             "logs": str(self.options.runs_dir / self.run_id),
             "lease": None if self.options.detach else self.options.lease,
-            "grace": self.options.grace,
+            "grace": self.options.grace,  # None: see options.py
             "node_timeout": self.options.node_timeout,
             **({"stall_timeout": self.options.stall_timeout} if self.options.stall_timeout else {}),
             **({"notes": list(self.job.notes)} if self.job.notes else {}),
@@ -154,7 +154,7 @@ class Plan:
             self.world.master,
             options.runs_dir / self.run_id,
             None if options.detach else options.lease,
-            options.grace,
+            GRACE if options.grace is None else options.grace,
             options.node_timeout,
             self.world.least > 0,
             whoami(),
@@ -164,6 +164,7 @@ class Plan:
             options.stall_timeout,
             self.world.least,
             len(self.spares),
+            stop_grace=STOP_GRACE if options.grace is None else options.grace,
         )
 
     def refine(self, facts: Mapping[str, Known], master: tuple[str, int] | None = None) -> Plan:

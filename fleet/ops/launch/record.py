@@ -11,13 +11,16 @@ from typing import Any
 from fleet.model import Host, Node
 from fleet.protocol.messages.run import About
 
+GRACE, STOP_GRACE = 10.0, 30.0  # the latter is torchrun's own, in which ranks may save their work
+
 
 @dataclass(frozen=True)
 class RunRecord:
     """nodes: in node-rank order. engine, script: as they were asked for. lease: seconds that it goes on without a head,
-    None for ever. grace, node_timeout: seconds. restarts: its engine starts ranks again by itself. logs: the run's
-    folder on this machine. owner: USER@HEAD of who started it, and when, in seconds since the epoch. attempt: how many
-    starts of it came before; max_restarts: failures after which fleet starts it again; spares: hosts that stand by.
+    None for ever. grace, stop_grace, node_timeout: seconds; stop_grace: between SIGTERM and SIGKILL where a user had it
+    stopped, grace: after a failure, of which peers may hang. restarts: its engine starts ranks again by itself. logs:
+    the run's folder on this machine. owner: USER@HEAD of who started it, and when, in seconds since the epoch. attempt:
+    how many starts of it came before; max_restarts: failures after which fleet starts it again; spares: that stand by.
     stall_timeout: seconds of silence after which an attempt is over, None: never. least: of an elastic run, nodes that
     must be left; 0: all must. unknown: hosts that have not answered who looks on."""
 
@@ -28,7 +31,7 @@ class RunRecord:
     master: str
     logs: Path
     lease: float | None = 120.0
-    grace: float = 10.0
+    grace: float = GRACE
     node_timeout: float = 15.0
     restarts: bool = False
     owner: str = ""
@@ -39,6 +42,7 @@ class RunRecord:
     least: int = 0
     spares: int = 0
     unknown: frozenset[str] = frozenset()
+    stop_grace: float = STOP_GRACE
 
     @property
     def restartable(self) -> bool:
@@ -78,6 +82,7 @@ class RunRecord:
             "spares": self.spares,
             "stall_timeout": self.stall_timeout,
         }
+        about["stop_grace"] = self.stop_grace
         if self.least:
             about["least"] = self.least
         return about

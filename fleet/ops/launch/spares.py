@@ -75,9 +75,10 @@ def left_out(host: str, why: FleetError) -> str:
     return f"{host} is left out: {why.message}"
 
 
-def record_left_out(folder: RunFolder, host: str, why: FleetError) -> Notice:
-    """A line of events.jsonl; returns what is said of it."""
-    return folder.notice("warning", left_out(host, why), "left-out", host, why.hint, kind=why.kind)
+def record_left_out(folder: RunFolder, host: str, why: FleetError, spare: str | None = None) -> Notice:
+    """A line of events.jsonl; returns what is said of it. spare: takes its place."""
+    text = left_out(host, why) + (f"; {spare} takes its place" if spare else "")
+    return folder.notice("warning", text, "left-out", host, why.hint, kind=why.kind, spare=spare)
 
 
 @contextmanager

@@ -61,7 +61,15 @@ class Stopping:
     def stop_if(self, end: RunEnd | None) -> None:
         """Tell all nodes to stop, once, where there is a reason to."""
         if end is not None and self.gang.stop({**end, "who": end["who"] or whoami()}, time.time()):
-            self._tell_all(self.record.grace, end["message"])
+            self._tell_all(self._grace(), end["message"])
+
+    def _grace(self) -> float:
+        """Seconds for ranks to save their work in, as far as anybody gives them some."""
+        record = self.record
+        if not self.gang.by_hand:
+            return record.grace
+        # who set one has it, whatever asks for the stop
+        return min(record.stop_grace, self.runtime.cancel.within) if record.stop_grace > record.grace else record.grace
 
     def rank_ended(self, host: str) -> None:
         """While all stop, an engine without ranks has nothing to wait for."""

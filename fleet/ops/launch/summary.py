@@ -75,6 +75,9 @@ def summarise(
             "tracebacks": _tracebacks(run, logs, tail) if code != EXIT_OK else [],
             "incomplete_logs": incomplete,
             "unknown": sorted(gang.unknown),
+            "killed": sorted(
+                {e.rank for node in gang.nodes.values() for e in node.ranks.values() if e.asked and e.signal == SIGKILL}
+            ),
         },
     )
 

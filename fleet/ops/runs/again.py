@@ -47,7 +47,7 @@ Launch = TypedDict(
         "sync": bool,
         "force": bool,
         "lease": float | None,
-        "grace": float,
+        "grace": float | None,
         "node_timeout": float,
         "stall_timeout": float | None,
         "max_restarts": int,

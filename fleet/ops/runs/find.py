@@ -85,6 +85,11 @@ class FoundRun:
         return next((part["lease"] for part in self.parts.values() if not over(part)), None)
 
     @property
+    def stop_grace(self) -> float:
+        """Seconds between SIGTERM and SIGKILL where a user has it stopped."""
+        return self.about.get("stop_grace", RunRecord.stop_grace) if self.about else RunRecord.stop_grace
+
+    @property
     def unattended(self) -> float | None:
         """Seconds for which it has gone on without any head; None: it has one, or ends where it has none."""
         unheard = [part["unheard"] for part in self.parts.values() if part["unheard"] is not None]
@@ -142,6 +147,7 @@ class FoundRun:
             about.get("least", 0) if about else 0,
             about.get("spares", 0) if about else 0,
             frozenset(node.host.name for node in unknown),
+            self.stop_grace,
         )
 
     def as_json(self) -> dict[str, Any]:

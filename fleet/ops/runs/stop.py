@@ -80,8 +80,7 @@ def run(plan: StopPlan, runtime: Runtime) -> Report:
     silent = [result for result in asked if result.error is not None]
     if silent and not found.live and len(found.parts) >= found.nnodes and is_a_matter_of_time(plan.word, found.run_id):
         raise unanswered(f"{found.run_id} has ended, and no live run is known", silent)
-    own = next((part["grace"] for part in found.parts.values()), RunRecord.grace)
-    grace = own if plan.grace is None else plan.grace
+    grace = found.stop_grace if plan.grace is None else plan.grace
     end = stopped_by(whoami())
     spec: StopSpec = {"run": found.run_id, "grace": grace, "reason": end["message"], "end": end}
 
@@ -107,7 +106,7 @@ def run(plan: StopPlan, runtime: Runtime) -> Report:
     if not found.live and found.state != "done" and found.record(plan.runs_dir).restartable:
         data["restartable"] = True  # until now
     if left:
-        record = replace(found.record(plan.runs_dir), grace=grace)
+        record = replace(found.record(plan.runs_dir), stop_grace=grace)
         folder = RunFolder.open(plan.runs_dir, found.run_id)
         folder.release()
         later = [host for host in plan.inventory.hosts if host.name in left]

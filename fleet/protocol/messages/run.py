@@ -121,7 +121,8 @@ class About(_About, total=False):
     """hosts: the name that its head has for each node -> its first rank and how many, in node-rank order. attempt: how
     many starts of the whole gang came before this one; max_restarts: how many failures it may take.
     stall_timeout: seconds of silence after which it is over, None: never. least: of an elastic run, nodes that must be
-    left. spares: how many lost nodes it may take."""
+    left. spares: how many lost nodes it may take. stop_grace: seconds between SIGTERM and SIGKILL where a user has it
+    stopped."""
 
     hosts: dict[str, tuple[Whole, Whole]]
     attempt: Whole
@@ -129,6 +130,7 @@ class About(_About, total=False):
     stall_timeout: float | None
     least: Whole
     spares: Whole
+    stop_grace: float
 
 
 # a run on one node. devices: GPUs that it was given, None: all. host: what the head that started it calls this node.
