@@ -33,7 +33,6 @@ KNOWN = {
     r"\$(OLDPWD|_)": "of the shell by hand",
     r"\$SSH_(CLIENT|CONNECTION)": "each connection has a port of its own",
     r"stdin": "/dev/null: nobody types to a rank",
-    r"stdout|stderr": "what fleet keeps it in",
     r"signal at the parent's death": "no rank outlives what notes how it ends",
     r"leads its (session|process group)": "a signal to the launcher's group reaches a rank once",
     r"RLIMIT_RTTIME": "a number of the run's own, too large to limit anything: its processes are found by it",
