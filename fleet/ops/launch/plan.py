@@ -103,7 +103,7 @@ class Plan:
             "master": self.world.master,
             "logs": str(self.options.runs_dir / self.run_id),
             "lease": None if self.options.detach else self.options.lease,
-            "grace": self.options.grace,  # None: see options.py
+            "grace": GRACE if self.options.grace is None else self.options.grace,
             "node_timeout": self.options.node_timeout,
             **({"stall_timeout": self.options.stall_timeout} if self.options.stall_timeout else {}),
             **({"notes": list(self.job.notes)} if self.job.notes else {}),
