@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import os
 import signal
-import socket
 import sys
 import threading
 from collections.abc import Callable, Iterator, Mapping
@@ -25,7 +24,7 @@ PASSED_ON = (signal.SIGINT, signal.SIGTERM)
 OF_TERMINAL = (*PASSED_ON, signal.SIGHUP, signal.SIGTSTP)  # what reaches its whole process group
 WAKE = signal.SIGCONT
 
-_link: socket.socket | None = None  # in the leader: to the process that was typed
+_link: tuple[int, int] | None = None  # in the leader: pipes from the process that was typed, and to it
 _asked: list[int] = []  # signals that it passes on, not handled yet; SIGHUP: it has gone
 _handlers: dict[int, Handler] = {}
 
@@ -52,18 +51,18 @@ def begin() -> None:
     global _link
     sys.stdout.flush()
     sys.stderr.flush()
-    ours, theirs = socket.socketpair()
+    (asked, asks), (answer, answers) = os.pipe(), os.pipe()
     pid = os.fork()
+    for fd in (asked, answers) if pid else (asks, answer):
+        os.close(fd)
     if pid:
-        theirs.close()
-        raise click.exceptions.Exit(_code_of(pid, ours))
-    ours.close()
-    _link, _handlers[signal.SIGINT] = theirs, signal.default_int_handler
+        raise click.exceptions.Exit(_code_of(pid, asks, answer))
+    _link, _handlers[signal.SIGINT] = (asked, answers), signal.default_int_handler
     for number in OF_TERMINAL:  # each counts once, and as it is passed on
         if signal.getsignal(number) is not signal.SIG_IGN:  # which the programs that we start would inherit
             signal.signal(number, lambda *_: None)
     signal.signal(WAKE, _handle)
-    threading.Thread(target=_listen, args=(theirs,), name="typed", daemon=True).start()
+    threading.Thread(target=_listen, args=(_link,), name="typed", daemon=True).start()
 
 
 def leads() -> bool:
@@ -80,8 +79,8 @@ def stay(code: int, log: str) -> None:
         sys.stdout.flush()
     leave_terminal(log)
     with suppress(OSError):
-        link.send(bytes([code]))
-        link.shutdown(socket.SHUT_RDWR)
+        os.write(link[1], bytes([code]))
+    os.close(link[1])
     os.setsid()
     signal.signal(signal.SIGTERM, signal.SIG_DFL)
 
@@ -96,13 +95,10 @@ def leave_terminal(log: str = os.devnull) -> None:
             os.dup2(errors.fileno(), 2)
 
 
-def _listen(link: socket.socket) -> None:
+def _listen(link: tuple[int, int]) -> None:
     asked = b"-"
     while asked:
-        try:
-            asked = link.recv(16)
-        except OSError:
-            asked = b""
+        asked = os.read(link[0], 16)
         if _link is not link:
             return
         _asked.extend(asked or [signal.SIGHUP])
@@ -120,19 +116,19 @@ def _end(signum: int, frame: Any) -> None:
 
 
 # -- in the process that was typed ----------------------------------------------------------------------------
-def _code_of(leader: int, link: socket.socket) -> int:
+def _code_of(leader: int, asks: int, answer: int) -> int:
     """How it ended; 0 to 255."""
 
     def pass_on(signum: int, frame: Any) -> None:
         with suppress(OSError):
-            link.send(bytes([signum]))
+            os.write(asks, bytes([signum]))
 
     for number in PASSED_ON:
         signal.signal(number, pass_on)
     if signal.getsignal(signal.SIGHUP) is not signal.SIG_IGN:  # nohup fleet launch ... stays
         signal.signal(signal.SIGHUP, _end)
     with terminal.kept():
-        if code := link.recv(1):
+        if code := os.read(answer, 1):
             return code[0]
         status = os.waitstatus_to_exitcode(os.waitpid(leader, 0)[1])
     if status < 0:
