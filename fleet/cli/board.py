@@ -77,7 +77,7 @@ class Board:
                 case "restart":
                     self._state = "restarting"
                 case "stop":
-                    self._state, self._by = "stopping", notice.time + record.get("grace", 0.0)
+                    self._state, self._by = "stopping", record.get("time", 0.0) + record.get("grace", 0.0)
 
     @property
     def spoke(self) -> bool:

@@ -1,0 +1,63 @@
+"""How long ranks have to save their work when a run is stopped: as long as a user gives them, or as peers may hang."""
+
+from __future__ import annotations
+
+import signal
+import time
+from pathlib import Path
+
+import pytest
+
+from tests.lab.test_launch import background, left_on, ready, summary, until  # noqa: F401 (fixtures)
+from tests.lab.test_runs import Background
+from tests.lab.virtual_lab import VirtualLab
+
+# the second node's rank fails, where it is to; the others take 13 s to save their work
+SAVES = """
+trap 'sleep 13; touch ~/saved; exit 0' TERM
+echo begun
+if [ "$1" = fails ] && [ "$NODE_RANK" = 1 ]; then sleep 2; exit 3; fi
+while :; do sleep 0.1; done
+"""
+
+
+@pytest.fixture
+def saves(ready: VirtualLab) -> VirtualLab:  # noqa: F811
+    for host in ready.names:
+        ready.inside(host, "sh", "-c", "cat > ~/work/saves.sh; rm -f ~/saved", stdin=SAVES.encode())
+    return ready
+
+
+def saved(lab: VirtualLab) -> list[str]:
+    return [host for host in lab.names if lab.sh(host, "ls ~/saved 2>/dev/null || true")]
+
+
+@pytest.mark.parametrize(("signum", "most"), [(signal.SIGINT, 30.0), (signal.SIGTERM, 25.0)])
+def test_a_stop_that_was_asked_for_waits_for_checkpoints(
+    signum: signal.Signals,
+    most: float,
+    background: Background,  # noqa: F811
+    saves: VirtualLab,
+    tmp_path: Path,
+) -> None:
+    process = background("--nproc-per-node", "1", "./saves.sh", count=4)
+    process.send_signal(signum)
+    assert process.wait(300) == 130
+    stop = next(
+        line for line in (next(tmp_path.glob("runs/*-*/events.jsonl"))).read_text().splitlines() if '"stop"' in line
+    )
+    assert f'"grace": {most}' in stop and saved(saves) == saves.names and summary(tmp_path)["killed"] == []
+
+
+def test_after_a_failure_nobody_waits_for_that(background: Background, saves: VirtualLab, tmp_path: Path) -> None:  # noqa: F811
+    process = background("--nproc-per-node", "1", "./saves.sh", "fails", count=4)
+    said = process.communicate(timeout=300)[1].decode()
+    assert process.returncode == 3 and saved(saves) == [] and "had not ended in time: ranks 0,2-3" in said, said
+    until(lambda: not left_on(saves, tmp_path))
+
+
+def test_fleet_stop_waits_as_well(background: Background, saves: VirtualLab, tmp_path: Path) -> None:  # noqa: F811
+    process = background("--nproc-per-node", "1", "./saves.sh", count=4)
+    began = time.monotonic()
+    saves.fleet("-i", "lab", "stop", "latest", cwd=tmp_path, check=True)
+    assert process.wait(300) == 130 and saved(saves) == saves.names and time.monotonic() - began > 12
