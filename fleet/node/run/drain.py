@@ -127,8 +127,11 @@ class Logs:
             self.wake.release()
 
     def settle(self) -> None:
-        """Wait until the files have it all, or the disk takes no more."""
+        """Wait until the files are there and have it all, or the disk takes no more."""
+        until = time.monotonic() + PATIENCE
         for log in self.all:
+            while log.fd < 0 and not log.trouble and time.monotonic() < until:
+                time.sleep(0.001)
             while log.waits() or log.gap and log.taken == log.written:
                 if log.gap and log.taken == log.written:
                     log.name_gap()
