@@ -53,6 +53,8 @@ class Run:
         # not a SimpleQueue: a signal handler that outlasts get()'s timeout makes that one wait for good
         self._heard: queue.Queue[Heard | None] = queue.Queue()
         self._undo = [latch.on_set(lambda: self._heard.put(None)) for latch in (runtime.cancel, runtime.detach)]
+        if record.end is not None:  # what its ranks did is the answer, in whatever order that is heard
+            self.gang.stop(record.end, time.time())
         self.gang.unknown = set(record.unknown)
         for name in record.unknown:
             self.gang.nodes[name].ended = True
