@@ -24,6 +24,7 @@ from fleet.protocol.messages.run import EndedBy, RankEnded, RunEnd, RunState
 
 CLOCK_SECONDS = 600.0  # for which a message tells how a node's clock stands
 TIE_SECONDS = 0.1  # what clocks corrected over one connection cannot tell apart
+LATE_SECONDS = 0.5  # by which a node's clock may seem late to who looks at a run that is over
 SIGTERM = 15
 INTERRUPTED = "interrupted"
 BY_HAND = ("interrupt", "stop")  # the ends that a user wants
@@ -279,7 +280,8 @@ class Gang:
 
     def _own_cause(self, node: NodeState) -> str | None:
         """The node's own, unless it is an answer to the head: on a full disk a stop comes as a signal, too."""
-        answers = node.cause != "supervisor" and not self._before_stop(node.began)
+        slack = 0.0 if node.status.get("disk_full") else LATE_SECONDS
+        answers = node.cause != "supervisor" and not self._before_stop(node.began - slack)
         return None if answers else node.cause
 
     def _explained(self, end: RankEnd, when: float) -> bool:
