@@ -20,8 +20,22 @@ MENDS: list[Mend] = [
         "who attaches later brings what was missing",
         "1",
         ATTACH,
-        'if known is not None and not set(known.data.get("incomplete_logs", ())) & set(found.hosts):',
+        "if known is not None and not _provisional(known) & set(found.hosts):",
         "if known is not None:",
+    ),
+    (
+        "what is called lost is provisional",
+        "1",
+        ATTACH,
+        'lost = (result.host for result in report.results if result.data.get("state") == "lost")',
+        "lost = list[str]()",
+    ),
+    (
+        "what it was stopped for is known first",
+        "2",
+        LOOP,
+        "if record.end is not None:",
+        "if False:",
     ),
     (
         "who looks on calls no node lost",
