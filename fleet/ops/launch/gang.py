@@ -234,7 +234,12 @@ class Gang:
         others = [node.began for node in self.nodes.values() if end_of(node.status)]  # where another head stopped it
         self._stop_began = min([*others, *([self.stopped_at] if self.stopped_at is not None else [])], default=inf)
         found = [*self._rank_failures(collateral), *self._node_failures(), *self._others()]
-        return min(found, key=lambda f: f.time, default=self._named())
+        first = min(found, key=lambda f: f.time, default=self._named())
+        # of nodes that ended their parts by themselves at about the same time every head is to name the same one
+        alike = [
+            f for f in found if first and f.what == first.what in OWN_CAUSES and f.time <= first.time + LATE_SECONDS
+        ]
+        return min(alike, key=lambda f: f.node_rank, default=first)
 
     def _named(self) -> Failure | None:
         """What it was stopped for, by name: who comes later reads all clocks late, and some so late that this seems to

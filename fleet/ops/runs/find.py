@@ -148,6 +148,7 @@ class FoundRun:
             about.get("spares", 0) if about else 0,
             frozenset(node.host.name for node in unknown),
             self.end,
+            1 + max((part["term"] for part in self.parts.values()), default=0),
         )
 
     def as_json(self) -> dict[str, Any]:

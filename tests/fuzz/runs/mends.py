@@ -31,6 +31,13 @@ MENDS: list[Mend] = [
         "lost = list[str]()",
     ),
     (
+        "hosts that ended by themselves at once are named alike",
+        "2",
+        GANG,
+        "return min(alike, key=lambda f: f.node_rank, default=first)",
+        "return first",
+    ),
+    (
         "what it was stopped for is known first",
         "2",
         LOOP,
@@ -64,7 +71,7 @@ MENDS: list[Mend] = [
         "node/run/follow.py",
         '                event["asked"] = True\n',
         "                pass\n",
-        (GANG, 'node.cause != "supervisor" and not self._before_stop(node.began)', "False"),
+        (GANG, 'node.cause != "supervisor" and not self._before_stop(node.began - slack)', "False"),
     ),
     (
         "a reboot is told by its boot id",
