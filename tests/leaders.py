@@ -12,5 +12,5 @@ def leader_of(typed: int) -> int:
 
 
 def holder(run: Path) -> int:
-    """The process that writes to a run's folder."""
-    return int(json.loads((run / ".lock").read_text())["pid"])
+    """The process that writes to a run's folder; 0 while that changes."""
+    return int(json.loads((run / ".lock").read_text() or '{"pid": 0}')["pid"])

@@ -63,11 +63,12 @@ COMMON = ("-i", "lab", "launch", "--engine", "command", "--nproc-per-node", "2")
 
 
 @pytest.fixture
-def launch(ready: VirtualLab, tmp_path: Path) -> Launch:
+def launch(ready: VirtualLab, tmp_path: Path) -> Iterator[Launch]:
     def run(*args: str, **options: Any) -> subprocess.CompletedProcess[str]:
         return ready.fleet(*COMMON, *args, cwd=tmp_path, **options)
 
-    return run
+    yield run
+    end_all(ready, tmp_path)
 
 
 @pytest.fixture
@@ -87,6 +88,14 @@ def background(ready: VirtualLab, tmp_path: Path) -> Iterator[Callable[..., subp
         if process.poll() is None:
             process.kill()
         process.communicate()
+    end_all(ready, tmp_path)
+
+
+def end_all(lab: VirtualLab, folder: Path) -> None:
+    """What a failed test leaves running would fail the next ones, too."""
+    for run in folder.glob("**/runs/*-*"):
+        if not (run / "summary.json").exists():
+            lab.fleet("-i", "lab", "stop", run.name, cwd=run.parent.parent)
 
 
 def until(condition: Callable[[], Any], seconds: float = 300.0) -> None:

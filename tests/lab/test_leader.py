@@ -8,6 +8,7 @@ import os
 import pty
 import re
 import select
+import shutil
 import signal
 import time
 from pathlib import Path
@@ -125,6 +126,28 @@ def test_who_shows_logs_makes_way_for_who_leads(
     ready.fleet("-i", "lab", "stop", "latest", cwd=tmp_path, check=True)
     assert attached.communicate(timeout=120) and attached.returncode == 130
     assert shows.communicate(timeout=120) and shows.returncode == 0
+
+
+def test_two_copies_of_a_runs_folder_do_not_both_lead(
+    background: Background,  # noqa: F811
+    ready: VirtualLab,  # noqa: F811
+    tmp_path: Path,
+) -> None:
+    """As on two machines that share no locks: the later one leads, and what the earlier one asks for is refused."""
+    head = background("--lease", "60", "--node-timeout", "8", "./s.py", "ticks", "-1")
+    shutil.copytree(tmp_path / "runs", tmp_path / "elsewhere/runs", symlinks=True)
+    later = ready.popen("-i", "lab", "attach", cwd=tmp_path / "elsewhere")
+    events = folder_of(tmp_path) / "events.jsonl"
+    until(lambda: '"event": "superseded"' in events.read_text())
+    head.send_signal(signal.SIGINT)
+    said = head.communicate(timeout=60)[1].decode()
+    assert head.returncode == 0 and "goes on as before" in said, said
+    assert mine(ready, tmp_path)["state"] == "running"
+    later.send_signal(signal.SIGINT)
+    assert later.communicate(timeout=60) and later.returncode == 0
+    assert mine(ready, tmp_path)["lease"] is None, "who leads it has left it to itself"
+    ready.fleet("-i", "lab", "stop", "latest", cwd=tmp_path / "elsewhere", check=True)
+    until(lambda: not left_on(ready, tmp_path))
 
 
 def test_a_run_whose_hosts_are_gone_is_forgotten(launch: Launch, ready: VirtualLab, tmp_path: Path) -> None:  # noqa: F811

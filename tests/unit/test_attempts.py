@@ -228,6 +228,8 @@ def test_logs_of_earlier_attempts_are_set_aside(tmp_path: Path) -> None:
 class Over:
     """An attempt that has ended."""
 
+    leads = True
+
     def __init__(self, report: Report) -> None:
         self.report = report
 

@@ -60,6 +60,7 @@ RUN_HERE: dict[str, Any] = {
     "silent": None,
     "last": "",
     "unheard": None,
+    "term": 0,
 }
 
 

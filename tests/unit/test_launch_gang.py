@@ -218,9 +218,20 @@ def test_a_stop_that_came_as_a_signal_is_no_cause_of_its_own() -> None:
     reason = g.rank_ended(end("a", 1, 103.0, 1))
     assert reason and g.stop(reason, 103.01)
     g.rank_ended(end("a", 0, 103.03, None, 15))
-    g.node_status("a", {"state": "stopped", "cause": "signal", "began": 103.02, "time": 103.05})
+    g.node_status("a", {"state": "stopped", "cause": "signal", "began": 103.02, "time": 103.05, "disk_full": True})
     first = g.first()
     assert first and (first.what, first.rank, first.exit_code) == ("rank", 1, 1)
+
+
+def test_a_signal_to_a_supervisor_is_the_cause_though_its_clock_seems_late() -> None:
+    """Who looks at a run that is over has read each clock but once."""
+    g = gang({"a": 0.0, "b": 0.0})
+    ended = run_end("failure", "rank 0 on a failed", 143, "a")
+    g.rank_ended(end("a", 0, 103.2, None, 15))
+    g.node_status("a", {"state": "stopped", "cause": "signal", "began": 103.2, "time": 103.3})
+    g.node_status("b", {"state": "stopped", "cause": "asked", "began": 103.0, "time": 103.1, "end": ended})
+    first = g.first()
+    assert first and (first.host, first.what, first.exit_code) == ("a", "signal", 1)
 
 
 @pytest.mark.parametrize(

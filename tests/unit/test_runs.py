@@ -116,6 +116,7 @@ def part(state: str = "running", *, alive: bool = True, **status: Any) -> Any:
         "silent": None,
         "last": "",
         "unheard": None,
+        "term": 0,
     }
 
 

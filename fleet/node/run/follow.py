@@ -11,6 +11,7 @@ rank<R>.out, rank<R>.err, node.log. Sends
         was killed, or the folder removed
     J {"event": "clock", "up", "sent"}    now and then: the fastest of these tells how far two clocks are apart;
         "up": of an elastic run, how many ranks live here
+    J {"event": "superseded"}    a request was refused: a later leader has been here
     J {"event": "end", "sizes": {name: bytes}}  after the final status and the last byte, or at once; then X 0
     J {"event": "failed", "message", "hint"}    there is no such run here; then X 1
 Control lines: {"op": "ping"} or {"op": "renew"} renews the lease, {"op": "detach"} does away with it,
@@ -39,6 +40,7 @@ from fleet.node.run.run_folder import (
     read_status,
     request_stop,
     run_folder,
+    write_json,
 )
 from fleet.protocol.frames import HEARTBEAT_SECONDS, OUTPUT
 from fleet.protocol.state import FINAL, LEASE, NODE_LOG, OVER, SPEC, STATUS
@@ -188,12 +190,23 @@ class Follower:
             say({"event": "clock", "up": ranks_up(self.folder) if self.elastic else None, "sent": time.time()})
 
 
-def listen(run: str, folder: str, passive: bool = False) -> None:
-    """The head's control lines; what makes no sense is passed over, a closed stdin ends the program."""
+def is_led_by(folder: str, term: int) -> bool:
+    """Whether no later leader has been here; from now on this one has."""
+    kept = read_json(os.path.join(folder, LEASE))
+    if kept.get("term", 0) < term:
+        write_json(os.path.join(folder, LEASE), dict(kept, term=term))
+    return bool(kept.get("term", 0) <= term)
+
+
+def listen(run: str, folder: str, passive: bool = False, term: int = 0) -> None:
+    """The head's control lines; what makes no sense is passed over, a closed stdin ends the program. term: 0 of who
+    only looks on."""
     for message in control_lines():
         op = message.get("op") if isinstance(message, dict) else None
         try:
-            if op in ("ping", "renew"):
+            if term and not is_led_by(folder, term):
+                say({"event": "superseded"})
+            elif op in ("ping", "renew"):
                 if not passive:
                     os.utime(os.path.join(folder, LEASE))
             elif op == "detach":
@@ -235,7 +248,10 @@ def follow() -> int:
         return 1
     # held open: what another attempt sets aside is still found
     folder = "/proc/self/fd/%d" % os.open(folder, os.O_RDONLY | os.O_DIRECTORY)
-    start_new_thread(listen, (spec["run"], folder, bool(spec.get("passive"))))
+    term = spec.get("term", 0)
+    if term:
+        is_led_by(folder, term)
+    start_new_thread(listen, (spec["run"], folder, bool(spec.get("passive")), term))
     Follower(spec["run"], folder, spec.get("offsets") or {}, bool(spec.get("once"))).follow()
     return 0
 

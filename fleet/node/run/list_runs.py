@@ -83,6 +83,7 @@ def described(folder: str, spec: "dict[str, Any]", status: "dict[str, Any]", ali
         "ended": [dict(record, event="rank") for record in ended if record],  # type: ignore[misc]
         "silent": silent,
         "last": last,
+        "term": read_json(os.path.join(folder, LEASE)).get("term", 0),
         "unheard": None if status.get("state") in FINAL or not alive else unheard(folder),
     }
 

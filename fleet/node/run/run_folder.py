@@ -150,7 +150,7 @@ def lease_of(folder: str, spec: "dict[str, Any]") -> "float | None":
 
 def detach_run(folder: str) -> None:
     """From now on it needs no head."""
-    write_json(os.path.join(folder, LEASE), {"lease": None})
+    write_json(os.path.join(folder, LEASE), dict(read_json(os.path.join(folder, LEASE)), lease=None))
 
 
 def request_stop(folder: str, grace: float, reason: str, end: Any = None) -> None:

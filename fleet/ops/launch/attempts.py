@@ -76,7 +76,7 @@ def follow_run(
                 run.runtime = runtime
                 report = run.follow()
             lasted = time.monotonic() - began
-            after = course and course.after(report, lasted)
+            after = course and course.after(report, lasted) if run.leads else None
             if after is None:
                 return conclude(report, record, restarts, folder, runtime)
             run.close()
@@ -234,7 +234,7 @@ def _begin(
     with step(runtime, "restart", len(plan.hosts)):
         if plan.hosts != last.hosts:
             plan = preflight(plan, sessions)
-        record = replace(plan.record(last.started), lease=last.lease, owner=last.owner)
+        record = replace(plan.record(last.started), lease=last.lease, owner=last.owner, term=last.term)
         started = start_all(plan, record, sessions)
     try:
         folder.begin(record.attempt)

@@ -89,7 +89,8 @@ class _Restart(Exception):
 class Follower(threading.Thread):
     """waiting: a program there, with run.follow behind it, to start with, if there is one. logs: this node's files.
     post: takes Heard, must not block. lease: the run's, to be renewed in time. attempt: None for the last one. once:
-    bring what there is now, and end. passive: look on, and do not count as a head that the run has."""
+    bring what there is now, and end. passive: look on, and do not count as a head that the run has. term: of who leads
+    it, 0: we only look on."""
 
     def __init__(
         self,
@@ -106,6 +107,7 @@ class Follower(threading.Thread):
         attempt: int | None = 0,
         once: bool = False,
         passive: bool = False,
+        term: int = 0,
     ) -> None:
         super().__init__(name=f"follow {host.name}", daemon=True)
         self.run_id, self.host, self.logs = run_id, host, logs
@@ -126,7 +128,13 @@ class Follower(threading.Thread):
         # of a run of many nodes that says nothing, heartbeats and pings, which renew the lease, are all there is to do
         self._ping = min(PING_MOST, (lease or inf) / 4)
         beat = min(HEARTBEAT_MOST, self._silence / 2.5)
-        self._how: dict[str, Any] = {"attempt": attempt, "once": once, "passive": passive, "heartbeat": beat}
+        self._how: dict[str, Any] = {
+            "attempt": attempt,
+            "once": once,
+            "passive": passive,
+            "heartbeat": beat,
+            "term": term,
+        }
 
     def stop(self, grace: float, reason: str, end: RunEnd | None) -> None:
         """Have the run stopped on this node, now or as soon as it can be reached again."""

@@ -24,6 +24,7 @@ from fleet.protocol.messages.run import EndedBy, RankEnded, RunEnd, RunState
 
 CLOCK_SECONDS = 600.0  # for which a message tells how a node's clock stands
 TIE_SECONDS = 0.1  # what clocks corrected over one connection cannot tell apart
+LATE_SECONDS = 0.5  # by which a node's clock may seem late to who looks at a run that is over
 SIGTERM = 15
 INTERRUPTED = "interrupted"
 BY_HAND = ("interrupt", "stop")  # the ends that a user wants
@@ -233,7 +234,12 @@ class Gang:
         others = [node.began for node in self.nodes.values() if end_of(node.status)]  # where another head stopped it
         self._stop_began = min([*others, *([self.stopped_at] if self.stopped_at is not None else [])], default=inf)
         found = [*self._rank_failures(collateral), *self._node_failures(), *self._others()]
-        return min(found, key=lambda f: f.time, default=self._named())
+        first = min(found, key=lambda f: f.time, default=self._named())
+        # of nodes that ended their parts by themselves at about the same time every head is to name the same one
+        alike = [
+            f for f in found if first and f.what == first.what in OWN_CAUSES and f.time <= first.time + LATE_SECONDS
+        ]
+        return min(alike, key=lambda f: f.node_rank, default=first)
 
     def _named(self) -> Failure | None:
         """What it was stopped for, by name: who comes later reads all clocks late, and some so late that this seems to
@@ -279,7 +285,8 @@ class Gang:
 
     def _own_cause(self, node: NodeState) -> str | None:
         """The node's own, unless it is an answer to the head: on a full disk a stop comes as a signal, too."""
-        answers = node.cause != "supervisor" and not self._before_stop(node.began)
+        slack = 0.0 if node.status.get("disk_full") else LATE_SECONDS
+        answers = node.cause != "supervisor" and not self._before_stop(node.began - slack)
         return None if answers else node.cause
 
     def _explained(self, end: RankEnd, when: float) -> bool:

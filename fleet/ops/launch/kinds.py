@@ -46,6 +46,7 @@ BOTH = {
     "stubborn": "a node did not stop in time",
     "incomplete": "a node's logs are not complete here",
     "janitor": "a process stays behind that ends the run on a node",
+    "superseded": "another process, elsewhere, leads the run now; this one only looks on",
     "detached": "the run goes on by itself; process `pid` collects its logs",
 }
 STREAM = {

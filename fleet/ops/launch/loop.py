@@ -49,11 +49,14 @@ class Run:
         self.record, self.folder, self.runtime = record, folder, runtime
         self.gang, self._plan = gang_of(record), plan
         self.leads = plan is not None or (folder.path / RUN).exists()  # who only looks on takes nothing from the run
+        self._superseded = False  # by who leads it elsewhere
         self.logs: dict[str, NodeLogs] = {host.name: folder.node(host.name) for host in record.hosts}
         self.incomplete: list[str] = []
         # not a SimpleQueue: a signal handler that outlasts get()'s timeout makes that one wait for good
         self._heard: queue.Queue[Heard | None] = queue.Queue()
         self._undo = [latch.on_set(lambda: self._heard.put(None)) for latch in (runtime.cancel, runtime.detach)]
+        if record.end is not None:  # what its ranks did is the answer, in whatever order that is heard
+            self.gang.stop(record.end, time.time())
         self.gang.unknown = set(record.unknown)
         for name in record.unknown:
             self.gang.nodes[name].ended = True
@@ -89,6 +92,7 @@ class Run:
             self.record.node_timeout,
             lease=self.record.lease,
             attempt=None if self.record.least else self.record.attempt,
+            term=self.record.term * self.leads,
         )
         if self.record.lease is None and self.leads:
             follower.detach()  # it has one when it is started
@@ -105,7 +109,7 @@ class Run:
             if follower.ident is None:
                 follower.start()
         while not all(node.ended for node in self.gang.nodes.values()):
-            if self.runtime.detach.is_set():
+            if self.runtime.detach.is_set() or self._superseded and self.runtime.cancel.is_set():
                 return left_alone(self.record, self.leads)
             try:
                 heard = self._heard.get(timeout=TICK)
@@ -171,6 +175,12 @@ class Run:
         message: News = heard.data
         if message["event"] == "failed":
             self._stopping.stop_if(self.gang.node_status(heard.host, {"state": "lost", "reason": message["message"]}))
+            return
+        if message["event"] == "superseded":
+            if self.leads:
+                self.leads, self._superseded = False, True
+                self._stopping.leads = False
+                self.say("warning", "another process leads this run now; this one only looks on", "superseded")
             return
         if "sent" in message:
             node.clock.heard(message["sent"], heard.time)

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from fleet.model import Host, Node
-from fleet.protocol.messages.run import About
+from fleet.protocol.messages.run import About, RunEnd
 
 GRACE, STOP_GRACE = 10.0, 30.0  # the latter is torchrun's own, in which ranks may save their work
 
@@ -22,7 +22,8 @@ class RunRecord:
     the run's folder on this machine. owner: USER@HEAD of who started it, and when, in seconds since the epoch. attempt:
     how many starts of it came before; max_restarts: failures after which fleet starts it again; spares: that stand by.
     stall_timeout: seconds of silence after which an attempt is over, None: never. least: of an elastic run, nodes that
-    must be left; 0: all must. unknown: hosts that have not answered who looks on."""
+    must be left; 0: all must. unknown: hosts that have not answered who looks on. end: of one that is over, where a
+    head had it stopped. term: counts who led it, in turn."""
 
     run_id: str
     nodes: tuple[Node, ...]
@@ -42,6 +43,8 @@ class RunRecord:
     least: int = 0
     spares: int = 0
     unknown: frozenset[str] = frozenset()
+    end: RunEnd | None = None
+    term: int = 1
     stop_grace: float = STOP_GRACE
 
     @property

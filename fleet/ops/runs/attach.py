@@ -70,7 +70,7 @@ def _follow(plan: AttachPlan, runtime: Runtime, sessions: Sessions) -> Report:
     folder = RunFolder.open(plan.runs_dir, found.run_id)
     # how it ended, as who followed it saw: its nodes may know less, and not that it was interrupted between attempts
     known = None if found.live else report_of(folder)
-    if known is not None and not set(known.data.get("incomplete_logs", ())) & set(found.hosts):
+    if known is not None and not _provisional(known) & set(found.hosts):
         folder.release()
         runtime.emit(_attached(found, found.record(plan.runs_dir), {}))
         return replace(known, data={**known.data, "logs": str(plan.runs_dir / found.run_id)})
@@ -95,7 +95,7 @@ def _follow(plan: AttachPlan, runtime: Runtime, sessions: Sessions) -> Report:
             folder.begin(record.attempt)
             runtime.emit(_attached(found, record, folder.event("attached", **_told(found, record))))
             report = follow_run(record, folder, sessions.take_all(found.hosts), runtime)
-            if known is not None and known.data.get("first_failure") and not known.data.get("unknown"):
+            if known is not None and known.data.get("first_failure") and found.unknown:
                 report = replace(known, data={**known.data, "incomplete_logs": report.data["incomplete_logs"]})
                 folder.write_json("summary.json", report.as_json())
                 return report
@@ -120,6 +120,12 @@ def _known(plan: AttachPlan, runtime: Runtime, sessions: Sessions) -> tuple[Foun
             return found, asked
         if runtime.cancel.wait(ASK_AGAIN_SECONDS):
             raise Interrupted("interrupted")
+
+
+def _provisional(report: Report) -> set[str]:
+    """The hosts of which it was not known how the run ended there, or all that they wrote: their answer may mend it."""
+    lost = (result.host for result in report.results if result.data.get("state") == "lost")
+    return {*report.data.get("incomplete_logs", ()), *report.data.get("unknown", ()), *lost}
 
 
 def _told(found: FoundRun, record: RunRecord) -> dict[str, Any]:

@@ -23,7 +23,7 @@ from fleet.ops.launch.start import ASK, Sessions
 from fleet.ops.runs.local import last_begun
 from fleet.ops.runs.word import choose
 from fleet.protocol.decode import Misfit, decode
-from fleet.protocol.messages.run import About, RunHere, RunsHere, SomeRun
+from fleet.protocol.messages.run import About, RunEnd, RunHere, RunsHere, SomeRun
 from fleet.protocol.state import FINAL, RESTARTING, STARTING
 from fleet.runtime import Runtime
 from fleet.transport.base import Session
@@ -106,14 +106,19 @@ class FoundRun:
             forgotten = any(not over(part) and not part["alive"] for part in self.parts.values())
             known = ("stopping", RESTARTING, "running", STARTING)
             return "lost" if forgotten else next((it for it in known if it in states), "running")
-        ends = [end_of(part["status"]) for part in self.parts.values()]
-        if self.withdrawn or any(end is not None and end["by"] in BY_HAND for end in ends):
+        if self.withdrawn or self.end is not None and self.end["by"] in BY_HAND:
             return "stopped"
         failed = any(
             part["status"].get("state") != "exited" or part["status"].get("engine_status")
             for part in self.parts.values()
         )
         return "failed" if failed else "unknown" if self.unknown else "done"
+
+    @property
+    def end(self) -> RunEnd | None:
+        """What a head had it stopped for, of a run that is over."""
+        ends = [end for part in self.parts.values() if (end := end_of(part["status"])) is not None]
+        return min(ends, key=lambda end: end["by"] not in BY_HAND, default=None) if not self.live else None
 
     @property
     def withdrawn(self) -> bool:
@@ -147,6 +152,8 @@ class FoundRun:
             about.get("least", 0) if about else 0,
             about.get("spares", 0) if about else 0,
             frozenset(node.host.name for node in unknown),
+            self.end,
+            1 + max((part["term"] for part in self.parts.values()), default=0),
             self.stop_grace,
         )
 

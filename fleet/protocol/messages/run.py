@@ -98,7 +98,8 @@ End = TypedDict("End", {"event": Literal["end"], "sizes": dict[str, int]})
 
 # what the clock of this node says. up: ranks that live here, of an elastic run
 Clock = TypedDict("Clock", {"event": Literal["clock"], "up": Whole | None, "sent": Time})
-News = RankEnded | Status | Clock | Failed
+Superseded = TypedDict("Superseded", {"event": Literal["superseded"]})
+News = RankEnded | Status | Clock | Superseded | Failed
 Followed = Stream | End | News
 
 # what a run tells of itself, so that any head can find it and take it up. owner: USER@HEAD. started: by its clock
@@ -136,7 +137,7 @@ class About(_About, total=False):
 # a run on one node. devices: GPUs that it was given, None: all. host: what the head that started it calls this node.
 # alive: its supervisor, or who stands in for it. up: how many of its ranks live. lease, grace, node_timeout, silent,
 # unheard: seconds; silent: since a rank wrote its last, None: none has. last: that line. unheard: since a head was
-# there, None: it needs none any more.
+# there, None: it needs none any more. term: of its last leader.
 RunHere = TypedDict(
     "RunHere",
     {
@@ -157,6 +158,7 @@ RunHere = TypedDict(
         "silent": float | None,
         "last": str,
         "unheard": float | None,
+        "term": Whole,
     },
 )
 # a run that may be described by what else there is, or by nothing
@@ -178,8 +180,9 @@ _Follow = TypedDict("_Follow", {"run": str, "offsets": dict[str, int]})
 
 class FollowSpec(_Follow, total=False):
     """attempt: which one's files, the last one's if need be. once: what there is now, and no more. passive: who only
-    looks on renews no lease. heartbeat: every so many seconds."""
+    looks on renews no lease. heartbeat: every so many seconds. term: of who leads the run."""
 
+    term: int
     attempt: int
     once: bool
     passive: bool

@@ -213,7 +213,8 @@ class Judge:
         failed = self.failed()
         if zeros and failed:
             self.wrong.append(f"done, says {' '.join(zeros)}; but {'; '.join(failed)}")
-        provisional = before.get("unknown") or before.get("incomplete_logs")
+        lost = [host for host in before.get("hosts", {}).values() if host.get("state") == "lost"]
+        provisional = before.get("unknown") or before.get("incomplete_logs") or lost
         known = before.get("exit_code")
         if (
             known is not None
