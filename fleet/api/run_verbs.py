@@ -67,6 +67,7 @@ class RunVerbs(ABC, Generic[R, L]):
         grace: float | None = None,
         node_timeout: float = 15.0,
         stall_timeout: float | None = None,
+        max_log: int = 0,
         max_restarts: int = 0,
         name: str | None = None,
         runs_dir: str | os.PathLike[str] = "runs",
@@ -84,6 +85,7 @@ class RunVerbs(ABC, Generic[R, L]):
         a shell script "command", once a node. module: `script` is one's name, as behind python -m. no_python: it is a
         program, which the engine starts as it is. options: those that only this engine has, such as per="node". detach:
         once it runs it goes on without this program, and `attach` follows it. share: also where another run is live.
+        max_log: bytes that a node keeps of a log which is here; 0: all.
         max_restarts: after a failure all ranks are started again, so often. spares: so many hosts stand by to take lost
         ones' places. folder: what `sync` mirrors, and the workdir of hosts that have none; None: the current one.
         repeats: see `again`.
@@ -132,6 +134,7 @@ class RunVerbs(ABC, Generic[R, L]):
             detach,
             share=share,
             stall_timeout=stall_timeout,
+            max_log=max_log,
             spares=spares,
             asked={**asked, "folder": str(here)},
             typed=self._fleet.typed,

@@ -28,7 +28,7 @@ from fleet.cli.launchers import spelled, theirs, translate
 from fleet.cli.options import Named, Seconds, common_options, runs_dir_option, settings_of
 from fleet.cli.output import clean, fold, talk
 from fleet.cli.slips import with_options
-from fleet.cli.values import ranks_option
+from fleet.cli.values import ranks_option, size
 from fleet.engines import DEFAULT, ENGINES, suited
 from fleet.errors import UsageError
 from fleet.model import Host
@@ -68,6 +68,7 @@ from fleet.model import Host
             "grace",
             "node_timeout",
             "stall_timeout",
+            "max_log",
             "share",
             "no_preflight",
         ],
@@ -141,6 +142,14 @@ from fleet.model import Host
     type=Seconds(min=1),
     metavar="S",
     help="End the run, with its stacks, when no rank has written anything for S seconds [never].",
+)
+@click.option(
+    "--max-log",
+    type=size,
+    callback=lambda context, option, value: int(value),
+    default="0",
+    metavar="SIZE",
+    help="Nodes keep so much of a log that is here [all].",
 )
 @click.option("--share", is_flag=True, help="Start also where another run is live.")
 @click.option("--no-preflight", is_flag=True, help="Start in spite of what preflight finds.")

@@ -21,6 +21,7 @@ from fleet.protocol.state import (
     STATUS,
     STOP,
     TIMES,
+    TRIMMED,
     WHEELS,
 )
 
@@ -62,6 +63,10 @@ OF_A_RUN = (
         "its time of change is when the head was last heard of; JSON once the run was detached from it",
     ),
     (TIMES, "when its logs grew: a JSON line for a second in which they did, time and sizes; `fleet logs --since`"),
+    (
+        TRIMMED,
+        "JSON: with `--max-log`, by log, where that begins which is still here; the leader has the rest",
+    ),
     (STOP, "JSON: that the run is to stop, with its grace"),
     (f"{ATTEMPT}<K>/", "of a run that was started again: what attempt K left, of these"),
     (OVER, "empty: every rank on every node has ended well, as the head has heard"),

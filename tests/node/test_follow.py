@@ -312,3 +312,37 @@ def test_ranks_that_ended_between_two_looks_are_told_of_as_they_ended(tmp_path: 
     assert [(event["event"], event["name"]) for event in told] == [
         *(("rank", "rank1"), ("rank", "rank0"), ("status", "status"))
     ]
+
+
+def test_a_node_keeps_only_so_much_of_what_the_leader_has(home: Path, run: str) -> None:
+    """Who reads on slowly meanwhile, and who comes later, hear where the rest begins; nobody is sent zeros."""
+    size = 8_000_000
+    argv = ranks_argv(f"head -c {size} /dev/zero | tr '\\0' x; exec sleep 1000")
+    start(home, run, argv, about={"max_log": 100_000})
+    log = folder_of(home, run) / "rank0.out"
+    until(lambda: log.exists() and log.stat().st_size == size)
+    took = log.stat().st_blocks
+    spec = {"run": run, "offsets": {}}
+    with Running("run.follow", spec, home) as slow, Running("run.follow", {**spec, "term": 1}, home) as leader:
+        frames = slow.frames()
+        while next(frames).kind != b"O":
+            pass
+        leader.send({"op": "have", "sizes": {"rank0.out": 5_000_000, "../spec.json": 9, "rank7.out": 5}})
+        until(lambda: log.stat().st_blocks * 512 < 3_200_000)
+        leader.send({"op": "have", "sizes": {"rank0.out": size}})
+        until(lambda: log.stat().st_blocks * 512 < 200_000)
+        begins = read_json(log.parent / "trimmed")["rank0.out"]
+        assert size - 200_000 < begins <= size - 100_000 and log.stat().st_size == size and took > 10_000
+        at, came = 0, b""
+        while at + len(came) < size:
+            frame = next(frames)
+            if frame.kind == b"O":
+                came += frame.payload
+            elif frame.json()["event"] == "stream":
+                assert frame.json()["name"] != "rank0.out" or frame.json()["offset"] == begins
+                at, came = begins, b""
+            assert not came.strip(b"x")
+    with Running("run.follow", {**spec, "once": True}, home) as late:
+        told = [frame.json() for frame in late.frames() if frame.kind == b"J"]
+    offsets = {m["id"]: (m["name"], m["offset"]) for m in told if m["event"] == "stream"}
+    assert ("rank0.out", begins) in offsets.values() and told[-1]["sizes"]["rank0.out"] == size

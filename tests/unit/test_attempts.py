@@ -22,7 +22,8 @@ from fleet.ops.launch import attempts, keeper, origin, start
 from fleet.ops.launch.attempts import follow_run
 from fleet.ops.launch.code import Code
 from fleet.ops.launch.course import Course
-from fleet.ops.launch.folder import RunFolder, read_object
+from fleet.ops.launch.documents import read_object
+from fleet.ops.launch.folder import RunFolder
 from fleet.ops.launch.loop import Run
 from fleet.ops.launch.options import LaunchOptions
 from fleet.ops.launch.placement import candidate_ports

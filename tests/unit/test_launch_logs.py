@@ -132,3 +132,22 @@ def test_runs_are_their_owners_business(tmp_path: Path) -> None:
     for path in tmp_path.rglob("*"):
         if path.name != ".gitignore":
             assert path.stat().st_mode & 0o777 == (0o700 if path.is_dir() else 0o600), path
+
+
+def test_what_a_node_no_longer_has_is_named_and_following_goes_on(tmp_path: Path) -> None:
+    logs = NodeLogs(tmp_path)
+    logs.write("rank0.out", 0, b"abc\n")
+    logs.skip("rank0.out", 4)
+    logs.skip("rank0.out", 1)
+    assert logs.gaps == {} and logs.sizes() == {"rank0.out": 4}
+    logs.skip("rank0.out", 1_000_004)
+    assert logs.write("rank0.out", 1_000_004, b"xyz\n") == b"xyz\n"
+    logs.skip("rank1.out", 70)  # shorter than the line that names it
+    assert logs.write("rank1.out", 70, b"") == b""
+    line = "\n[fleet: {} bytes are not here: the node kept no more, --max-log]\n"
+    assert (tmp_path / "rank0.out").read_text() == f"abc\n{line.format(1_000_000)}xyz\n"
+    for again in (logs, NodeLogs(tmp_path)):
+        assert again.sizes() == {"rank0.out": 1_000_008, "rank1.out": 70}
+        assert again.gaps == {"rank0.out": 1_000_000, "rank1.out": 70}
+    assert again.write("rank0.out", 1_000_004, b"xyz\nmore") == b"more"
+    assert (tmp_path / "rank1.out").read_text() == line.format(70)

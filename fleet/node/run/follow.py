@@ -3,7 +3,8 @@
 spec: {"run", "offsets": {name: bytes}, "attempt": n, "once": bool, "passive": bool, "heartbeat": s}, the last four if
 need be: of an earlier attempt, send what is there now, renew nothing, how often to tell that this node lives. Files:
 rank<R>.out, rank<R>.err, node.log. Sends
-    J {"event": "stream", "id", "name", "offset"}  once a file, then its bytes as O frames of that id, in order
+    J {"event": "stream", "id", "name", "offset"}  once a file, then its bytes as O frames of that id, in order; again
+        where bytes before the offset are no longer there (--max-log)
     J {"event": "rank", "sent", ...}    rank<R>.json, whenever it is new; after what that rank wrote, as a rule;
         "asked": true where it ended after a head had the run stopped
     J {"event": "status", "state": "running", "disk_full": bool}    what ranks write is lost, or is no more
@@ -17,7 +18,8 @@ rank<R>.out, rank<R>.err, node.log. Sends
 Control lines: {"op": "ping"} or {"op": "renew"} renews the lease, {"op": "detach"} does away with it,
 {"op": "stop", "grace", "reason", "end"} stops the run,
 {"op": "renew-ranks"} ends its ranks, which an elastic engine then starts again,
-{"op": "over"} says that every rank on every node has ended well, so that nobody waits for an engine. End of file on
+{"op": "over"} says that every rank on every node has ended well, so that nobody waits for an engine,
+{"op": "have", "sizes": {name: bytes}} what the leader has of the logs: with --max-log the rest may go. End of file on
 stdin ends this program; the run goes on under its lease.
 """
 
@@ -42,8 +44,9 @@ from fleet.node.run.run_folder import (
     run_folder,
     write_json,
 )
+from fleet.node.run.trim import is_log, trim, trimmed
 from fleet.protocol.frames import HEARTBEAT_SECONDS, OUTPUT
-from fleet.protocol.state import FINAL, LEASE, NODE_LOG, OVER, SPEC, STATUS
+from fleet.protocol.state import FINAL, LEASE, OVER, SPEC, STATUS
 
 say: "Callable[[run.Followed], None]" = send_json
 CHUNK = 65536
@@ -54,10 +57,12 @@ FIRST_CLOCK_SECONDS, CLOCK_SECONDS, ELASTIC_CLOCK_SECONDS = 0.5, 15.0, 4.0
 
 
 class Stream:
-    """One growing file."""
+    """One growing file. begins: where what is left of it begins; asked after a read: what is gone reads as zeros."""
 
-    def __init__(self, path: str, name: str, number: int, offset: "int | str | None") -> None:
-        self.name, self.number = name, number
+    def __init__(
+        self, path: str, name: str, number: int, offset: "int | str | None", begins: "Callable[[str], int]"
+    ) -> None:
+        self.name, self.number, self.begins = name, number, begins
         self.fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
         self.offset = min(offset, os.fstat(self.fd).st_size) if isinstance(offset, int) and offset > 0 else 0
         say({"event": "stream", "id": number, "name": name, "offset": self.offset})
@@ -67,7 +72,11 @@ class Stream:
         sent = False
         for _ in range(CHUNKS_A_TURN):
             data = os.pread(self.fd, CHUNK, self.offset)
-            if data:
+            begins = self.begins(self.name) if data else 0
+            if begins > self.offset:
+                self.offset = begins
+                say({"event": "stream", "id": self.number, "name": self.name, "offset": begins})
+            elif data:
                 frame(OUTPUT, data, self.number)
                 self.offset += len(data)
                 sent = True
@@ -85,7 +94,8 @@ class Follower:
         self.owners_checked = self.disk_checked = self.looked = self.changed = time.monotonic()
         self.folder_time = 0
         self.disk_full = False
-        self.elastic = bool((read_json(os.path.join(folder, SPEC)).get("about") or {}).get("least"))
+        about = read_json(os.path.join(folder, SPEC)).get("about") or {}
+        self.elastic, self.trims = bool(about.get("least")), bool(about.get("max_log"))
         self.clock_due, self.clock_pause = self.looked, FIRST_CLOCK_SECONDS
 
     def follow(self) -> None:
@@ -125,10 +135,10 @@ class Follower:
         events = []
         for name in sorted(os.listdir(self.folder)):
             path = os.path.join(self.folder, name)
-            if name == NODE_LOG or name.startswith("rank") and name.endswith((".out", ".err")):
+            if is_log(name):
                 if name not in self.streams:
                     try:
-                        self.streams[name] = Stream(path, name, len(self.streams), self.offsets.get(name))
+                        self.streams[name] = Stream(path, name, len(self.streams), self.offsets.get(name), self.begins)
                     except FileNotFoundError:
                         pass  # removed since it was listed: check_owners() tells
             elif name == STATUS or name.startswith("rank") and name.endswith(".json"):
@@ -142,6 +152,9 @@ class Follower:
             if event["event"] == "rank" and began is not None and event.get("time", 0.0) >= began:
                 event["asked"] = True
         return sorted(events, key=lambda event: (event["event"] == "status", event.get("time", 0.0)))
+
+    def begins(self, name: str) -> int:
+        return trimmed(self.folder).get(name, 0) if self.trims else 0
 
     def renewed(self, name: str, path: str) -> "dict[str, Any]":
         """The object in a replaced file, {} when it is the one that was seen."""
@@ -212,6 +225,8 @@ def listen(run: str, folder: str, passive: bool = False, term: int = 0) -> None:
             elif op == "detach":
                 if lease_of(folder, read_json(os.path.join(folder, SPEC))) is not None:
                     detach_run(folder)
+            elif op == "have":
+                trim(folder, message["sizes"], read_json(os.path.join(folder, SPEC))["about"]["max_log"])
             elif op == "stop":
                 reason = str(message.get("reason") or "stopped")
                 request_stop(folder, float(message["grace"]), reason, message.get("end"))

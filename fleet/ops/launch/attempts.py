@@ -18,7 +18,8 @@ from fleet.events import Notice, silent
 from fleet.inventory.nodeset import fold
 from fleet.model import Host, Report
 from fleet.ops.launch.course import Course, Ended
-from fleet.ops.launch.folder import RunFolder, read_object
+from fleet.ops.launch.documents import read_object
+from fleet.ops.launch.folder import RunFolder
 from fleet.ops.launch.gang import INTERRUPTED, run_end
 from fleet.ops.launch.keeper import load_all, send_keeper
 from fleet.ops.launch.loop import Run

@@ -17,7 +17,8 @@ from typing import Any
 from fleet import own
 from fleet.errors import FleetError, UsageError
 from fleet.events import Level, Notice
-from fleet.node.base.files import open_regular, replace_file
+from fleet.node.base.files import replace_file
+from fleet.ops.launch.documents import read_object
 from fleet.ops.launch.logs import LOG, NodeLogs
 from fleet.protocol.state import ATTEMPT
 
@@ -25,29 +26,8 @@ SIGN_SECONDS = 2.0
 OPTION = "--runs-dir"
 LATEST = "latest"  # the newest run that has begun, as a word and as a link
 HANDOVER_SECONDS = 20.0  # in which who followed a run lets the next one do it
-MISSING = "is not there"
 LOCK = ".lock"  # who writes there holds it
 CURRENT = ".attempt"  # the number of the one whose logs are in HOST/, where it is not the first
-
-
-def read_told(path: Path) -> tuple[dict[str, Any], str | None]:
-    """(a JSON object, {} where the file has none; what is wrong with the file, in words)."""
-    try:
-        with open_regular(str(path), os.O_NOFOLLOW) as file:
-            if (why := own.foreign(path, os.fstat(file.fileno()))) is not None:
-                return {}, f"is not read: it {why}"
-            found = json.loads(file.read())
-    except FileNotFoundError:
-        return {}, MISSING
-    except (OSError, ValueError, RecursionError) as error:
-        why = os.strerror(errno.EISDIR) if path.is_dir() else str(getattr(error, "strerror", None) or error)
-        return {}, f"cannot be read: {why}"
-    return (found, None) if isinstance(found, dict) else ({}, "cannot be read: it holds no JSON object")
-
-
-def read_object(path: Path) -> dict[str, Any]:
-    """A JSON object, {} for a file that is missing, unreadable or holds something else."""
-    return read_told(path)[0]
 
 
 class RunFolder:

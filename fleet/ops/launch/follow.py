@@ -29,7 +29,7 @@ RETRY_SECONDS, SELDOM_SECONDS = 0.5, 60.0
 FULL_RETRY_SECONDS = 2.0
 FULL_PATIENCE_SECONDS = 10.0
 NONSENSE_LIMIT = 3
-HEARTBEAT_MOST, PING_MOST = 2.0, 10.0
+HEARTBEAT_MOST, PING_MOST, REPORT_SECONDS = 2.0, 10.0, 1.0
 # 64 ranks that were restarted 100 times tell a third of it after a lost connection
 TOLD_BYTES, TOLD_A_SECOND, LINE_BYTES = 4 << 20, 1 << 16, 200
 
@@ -90,7 +90,7 @@ class Follower(threading.Thread):
     """waiting: a program there, with run.follow behind it, to start with, if there is one. logs: this node's files.
     post: takes Heard, must not block. lease: the run's, to be renewed in time. attempt: None for the last one. once:
     bring what there is now, and end. passive: look on, and do not count as a head that the run has. term: of who leads
-    it, 0: we only look on."""
+    it, 0: we only look on. trims: nodes keep no more of the logs than they must, once the leader has them."""
 
     def __init__(
         self,
@@ -108,6 +108,7 @@ class Follower(threading.Thread):
         once: bool = False,
         passive: bool = False,
         term: int = 0,
+        trims: bool = False,
     ) -> None:
         super().__init__(name=f"follow {host.name}", daemon=True)
         self.run_id, self.host, self.logs = run_id, host, logs
@@ -124,6 +125,7 @@ class Follower(threading.Thread):
         self._sizes: dict[str, int] | None = None
         self._nonsense = 0
         self._allowance = _Allowance()
+        self._trims, self._reported = trims, 0.0
         self._advice = set(ADVICE)
         # of a run of many nodes that says nothing, heartbeats and pings, which renew the lease, are all there is to do
         self._ping = min(PING_MOST, (lease or inf) / 4)
@@ -176,7 +178,7 @@ class Follower(threading.Thread):
             complete = self._sizes is not None and self._sizes == {
                 name: size for name, size in self.logs.sizes().items() if name in self._sizes
             }
-            self.tell("over", complete=complete, blocked=self.logs.blocked)
+            self.tell("over", complete=complete, blocked=self.logs.blocked, gaps=self.logs.gaps)
             if self._session is not None:
                 self._session.close()
 
@@ -247,6 +249,9 @@ class Follower(threading.Thread):
                 self._allowance.spend(len(frame.payload))
                 self._message(streams, frame.decode(Followed))
             now = time.monotonic()
+            if self._trims and self._how["term"] and now - self._reported >= REPORT_SECONDS:
+                self._reported = now
+                program.send({"op": "have", "sizes": self.logs.sizes()})
             if self.logs.blocked is None:
                 full_since = looked = now
             elif now - looked >= FULL_RETRY_SECONDS:
@@ -281,6 +286,8 @@ class Follower(threading.Thread):
     def _message(self, streams: dict[int, tuple[str, int]], message: Followed) -> None:
         if message["event"] == "stream":
             streams[message["id"]] = message["name"], message["offset"]
+            if self._trims:
+                self.logs.skip(message["name"], message["offset"])
             self.logs.write(message["name"], message["offset"], b"")
         elif message["event"] == "end":
             self._sizes = message["sizes"]

@@ -15,7 +15,8 @@ from fleet.errors import EXIT_HOST_FAILED, EXIT_OK, FleetError
 from fleet.events import silent
 from fleet.model import Host
 from fleet.ops.launch.background import begin, leave, told
-from fleet.ops.launch.folder import HANDOVER_SECONDS, RunFolder, read_object
+from fleet.ops.launch.documents import read_object
+from fleet.ops.launch.folder import HANDOVER_SECONDS, RunFolder
 from fleet.ops.launch.follow import Follower, Heard, pause_after
 from fleet.ops.launch.gang import BY_HAND
 from fleet.ops.launch.record import RunRecord

@@ -1,21 +1,26 @@
 """What a node's ranks wrote, on the head: HOST/rank<R>.out|.err and node.log of a run's folder.
 
 Log files only grow, by the bytes that ranks wrote. Their sizes are the offsets at which following goes on
-after a lost connection, so nothing else needs to be remembered.
+after a lost connection, so nothing else needs to be remembered; but what a node no longer had (--max-log) when it was
+asked for: a line in the log names it, and GAPS has its size.
 """
 
 from __future__ import annotations
 
 import errno
+import json
 import os
 import re
 from pathlib import Path
 
 from fleet.errors import ProtocolError
+from fleet.node.base.files import replace_file
+from fleet.ops.launch.documents import read_object
 from fleet.protocol.state import LOG_NAME
 
 MAX_LOGS = 3 * 4096  # of one node: more ranks than any host has
 LOG = re.compile(LOG_NAME)
+GAPS = "gaps.json"
 
 
 def stream_of(name: str) -> tuple[int | None, str]:
@@ -26,7 +31,8 @@ def stream_of(name: str) -> tuple[int | None, str]:
 
 
 class NodeLogs:
-    """One node's log files. Used by one thread. `blocked`: the reason why the head's disk takes nothing now.
+    """One node's log files. Used by one thread. `blocked`: the reason why the head's disk takes nothing now. `gaps`: by
+    log, bytes that are missing.
 
     No file stays open: 64 nodes of 8 ranks would need more than the 1024 descriptors most systems allow.
     """
@@ -34,15 +40,39 @@ class NodeLogs:
     def __init__(self, folder: Path) -> None:
         self.folder = folder
         self.blocked: str | None = None
+        self.gaps = dict[str, int]()
         self._look()
 
     def _look(self) -> None:
         for folder in (self.folder.parent, self.folder):
             folder.mkdir(0o700, parents=True, exist_ok=True)
-        self._sizes = {p.name: p.stat().st_size for p in self.folder.iterdir() if LOG.fullmatch(p.name)}
+        found = {p.name: p.stat().st_size for p in self.folder.iterdir() if LOG.fullmatch(p.name)}
+        stored = read_object(self.folder / GAPS)
+        # by log, how far its size lies behind the offset on the node
+        self._behind: dict[str, int] = stored.get("behind", {})
+        self.gaps = stored.get("bytes", {})
+        self._sizes = {name: size + self._behind.get(name, 0) for name, size in found.items()}
 
     def sizes(self) -> dict[str, int]:
         return dict(self._sizes)
+
+    def skip(self, name: str, offset: int) -> None:
+        """The bytes before `offset` that are not here are nowhere any more: a line in their place names them."""
+        missing = offset - self._sizes.get(name, 0)
+        if missing <= 0 or self.blocked or not LOG.fullmatch(name):
+            return
+        line = f"\n[fleet: {missing} bytes are not here: the node kept no more, --max-log]\n".encode()
+        self.gaps = {**self.gaps, name: self.gaps.get(name, 0) + missing}
+        self._behind = {**self._behind, name: self._behind.get(name, 0) + missing - len(line)}
+        try:
+            # first: without its line a gap is still one, a line without its gap would count as the rank's
+            stored = json.dumps({"bytes": self.gaps, "behind": self._behind})
+            replace_file(os.fsencode(self.folder / GAPS), stored.encode(), 0o600)
+        except OSError as error:
+            self.blocked = error.strerror or str(error)
+            return
+        self._sizes[name] = offset - len(line)
+        self.write(name, offset - len(line), line)
 
     def write(self, name: str, offset: int, data: bytes) -> bytes:
         """Append what is not there yet of `data`, which begins at `offset`; returns that new part.
@@ -65,12 +95,13 @@ class NodeLogs:
                 self.folder / name, os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600
             )
             try:
-                if os.fstat(fd).st_size != size:
+                behind = self._behind.get(name, 0)
+                if os.fstat(fd).st_size != size - behind:
                     raise OSError(errno.ESTALE, "somebody else removed files there, or wrote to them")
                 while view:
                     view = view[os.write(fd, view) :]
             finally:
-                self._sizes[name] = os.fstat(fd).st_size
+                self._sizes[name] = os.fstat(fd).st_size + behind
                 os.close(fd)
         except OSError as error:
             self.blocked = error.strerror or str(error)

@@ -93,6 +93,7 @@ class Run:
             lease=self.record.lease,
             attempt=None if self.record.least else self.record.attempt,
             term=self.record.term * self.leads,
+            trims=self.record.max_log > 0,
         )
         if self.record.lease is None and self.leads:
             follower.detach()  # it has one when it is started
@@ -253,8 +254,13 @@ class Run:
     def _on_over(self, heard: Heard) -> None:
         node = self.gang.nodes[heard.host]
         node.ended = True
-        if not heard.data["complete"] and heard.host not in self.gang.absent:
+        gaps: dict[str, int] = heard.data["gaps"]
+        if (gaps or not heard.data["complete"]) and heard.host not in self.gang.absent:
             self.incomplete.append(heard.host)
+        for name, missing in gaps.items():
+            what = of_host(heard.host, f": {missing} bytes of {name} are not here: it keeps no more than --max-log")
+            hint = f"who led the run has them, as a rule {self.record.owner}"
+            self.say("warning", what, "gap", heard.host, hint=hint, file=name, bytes=missing)
         if not heard.data["complete"] and node.lost is None:
             hint = f"the node has them all: 'fleet attach {self.record.run_id}' brings the rest"
             lacks = of_host(heard.host, ": its logs are not complete here")

@@ -31,6 +31,7 @@ class LaunchOptions:
     live run. runs_dir: where runs/RUN is made. cwd: the head's folder, the workdir of hosts that have none.
 
     grace: seconds between SIGTERM and SIGKILL, None: STOP_GRACE for a stop that was asked for, GRACE after a failure.
+    max_log: bytes that a node keeps of a log which the leader has, 0: all.
 
     For run.json: asked: what fleet.api's launch() was given. typed: the command line that it comes from. repeats: the
     run that this one is to be another of.
@@ -54,6 +55,7 @@ class LaunchOptions:
     typed: tuple[str, ...] = ()
     repeats: str | None = None
     least: int = 0
+    max_log: int = 0
 
 
 def new_run_id(script: str, name: str | None, now: float | None = None, token: str | None = None) -> str:

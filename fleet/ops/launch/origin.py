@@ -17,7 +17,8 @@ from fleet.inventory.nodeset import fold
 from fleet.inventory.secret import kept_of, masked, masked_words
 from fleet.model import Host, Inventory
 from fleet.ops.launch.code import SECONDS, look
-from fleet.ops.launch.folder import RunFolder, read_object
+from fleet.ops.launch.documents import read_object
+from fleet.ops.launch.folder import RunFolder
 from fleet.ops.launch.kinds import VERSION
 from fleet.ops.launch.plan import Plan
 from fleet.ops.launch.record import RunRecord, host_as_json

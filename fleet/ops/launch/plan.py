@@ -106,6 +106,7 @@ class Plan:
             "grace": GRACE if self.options.grace is None else self.options.grace,
             "node_timeout": self.options.node_timeout,
             **({"stall_timeout": self.options.stall_timeout} if self.options.stall_timeout else {}),
+            **({"max_log": self.options.max_log} if self.options.max_log else {}),
             **({"notes": list(self.job.notes)} if self.job.notes else {}),
             **({"guessed": self.guessed} if self.guessed else {}),
             "hosts": {n.host.name: n.describe() for n in self.nodes},
@@ -165,6 +166,7 @@ class Plan:
             self.world.least,
             len(self.spares),
             stop_grace=STOP_GRACE if options.grace is None else options.grace,
+            max_log=options.max_log,
         )
 
     def refine(self, facts: Mapping[str, Known], master: tuple[str, int] | None = None) -> Plan:

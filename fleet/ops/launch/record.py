@@ -23,7 +23,8 @@ class RunRecord:
     how many starts of it came before; max_restarts: failures after which fleet starts it again; spares: that stand by.
     stall_timeout: seconds of silence after which an attempt is over, None: never. least: of an elastic run, nodes that
     must be left; 0: all must. unknown: hosts that have not answered who looks on. end: of one that is over, where a
-    head had it stopped. term: counts who led it, in turn."""
+    head had it stopped. term: counts who led it, in turn. max_log: bytes that a node keeps
+    of a log which the leader has; 0: all."""
 
     run_id: str
     nodes: tuple[Node, ...]
@@ -46,6 +47,7 @@ class RunRecord:
     end: RunEnd | None = None
     term: int = 1
     stop_grace: float = STOP_GRACE
+    max_log: int = 0
 
     @property
     def restartable(self) -> bool:
@@ -86,6 +88,8 @@ class RunRecord:
             "stall_timeout": self.stall_timeout,
         }
         about["stop_grace"] = self.stop_grace
+        if self.max_log:
+            about["max_log"] = self.max_log
         if self.least:
             about["least"] = self.least
         return about

@@ -14,7 +14,7 @@ from fleet import own
 from fleet.errors import UsageError
 from fleet.inventory.fields import FIELDS, FieldError, env_item, host_name, parse_field
 from fleet.model import Host, Inventory
-from fleet.ops.launch.folder import MISSING, read_told
+from fleet.ops.launch.documents import MISSING, read_told
 from fleet.ops.launch.origin import RUN, VARIABLES
 from fleet.ops.runs.local import names
 from fleet.ops.runs.word import choose
@@ -50,6 +50,7 @@ Launch = TypedDict(
         "grace": float | None,
         "node_timeout": float,
         "stall_timeout": float | None,
+        "max_log": int,
         "max_restarts": int,
         "name": str | None,
         "preflight": bool,

@@ -18,7 +18,8 @@ from fleet.inventory.nodeset import fold
 from fleet.model import Report, Result
 from fleet.ops.launch.attempts import follow_run
 from fleet.ops.launch.course import pause_before
-from fleet.ops.launch.folder import HANDOVER_SECONDS, RunFolder, read_object
+from fleet.ops.launch.documents import read_object
+from fleet.ops.launch.folder import HANDOVER_SECONDS, RunFolder
 from fleet.ops.launch.kinds import VERSION
 from fleet.ops.launch.next_steps import typed_here
 from fleet.ops.launch.record import RunRecord

@@ -155,6 +155,7 @@ class FoundRun:
             self.end,
             1 + max((part["term"] for part in self.parts.values()), default=0),
             self.stop_grace,
+            about.get("max_log", 0) if about else 0,
         )
 
     def as_json(self) -> dict[str, Any]:

@@ -9,7 +9,8 @@ from typing import Any
 
 from fleet.errors import EXIT_OK, UsageError
 from fleet.model import Report, Result
-from fleet.ops.launch.folder import RunFolder, read_object
+from fleet.ops.launch.documents import read_object
+from fleet.ops.launch.folder import RunFolder
 from fleet.ops.launch.gang import stopped_by
 from fleet.ops.launch.record import whoami
 from fleet.ops.plans import Line, OnHosts

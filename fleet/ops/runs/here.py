@@ -9,7 +9,7 @@ from typing import TypedDict
 
 from fleet.errors import FleetError, UsageError
 from fleet.model import Inventory, Result
-from fleet.ops.launch.folder import read_object
+from fleet.ops.launch.documents import read_object
 from fleet.ops.launch.origin import RUN
 from fleet.ops.runs.find import FoundRun, chosen
 from fleet.ops.runs.local import names

@@ -20,7 +20,8 @@ from typing import Any
 from fleet import own
 from fleet.errors import EXIT_INTERRUPTED, Reason, UsageError
 from fleet.events import Notice
-from fleet.ops.launch.folder import LATEST, LOCK, MISSING, OPTION, SIGN_SECONDS, RunFolder, read_object, read_told
+from fleet.ops.launch.documents import MISSING, read_object, read_told
+from fleet.ops.launch.folder import LATEST, LOCK, OPTION, SIGN_SECONDS, RunFolder
 from fleet.ops.launch.logs import LOG
 from fleet.ops.runs.reader import NewEvents
 from fleet.protocol.state import ATTEMPT, is_run_id

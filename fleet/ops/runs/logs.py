@@ -12,7 +12,8 @@ from fleet.errors import EXIT_OK, FleetError
 from fleet.events import Notice
 from fleet.inventory.nodeset import fold
 from fleet.model import Host, Inventory, Report, Result
-from fleet.ops.launch.folder import RunFolder, read_object
+from fleet.ops.launch.documents import read_object
+from fleet.ops.launch.folder import RunFolder
 from fleet.ops.launch.logs import LOG, stream_of
 from fleet.ops.launch.start import Sessions
 from fleet.ops.plans import Line, OnHosts

@@ -123,7 +123,7 @@ class About(_About, total=False):
     many starts of the whole gang came before this one; max_restarts: how many failures it may take.
     stall_timeout: seconds of silence after which it is over, None: never. least: of an elastic run, nodes that must be
     left. spares: how many lost nodes it may take. stop_grace: seconds between SIGTERM and SIGKILL where a user has it
-    stopped."""
+    stopped. max_log: bytes that a log here keeps of what the leader has; 0: all."""
 
     hosts: dict[str, tuple[Whole, Whole]]
     attempt: Whole
@@ -132,6 +132,7 @@ class About(_About, total=False):
     least: Whole
     spares: Whole
     stop_grace: float
+    max_log: Whole
 
 
 # a run on one node. devices: GPUs that it was given, None: all. host: what the head that started it calls this node.

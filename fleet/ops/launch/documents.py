@@ -1,0 +1,34 @@
+"""JSON documents in a run's folder on the head, which others may have damaged, or put there."""
+
+from __future__ import annotations
+
+import errno
+import json
+import os
+from pathlib import Path
+from typing import Any
+
+from fleet import own
+from fleet.node.base.files import open_regular
+
+MISSING = "is not there"
+
+
+def read_told(path: Path) -> tuple[dict[str, Any], str | None]:
+    """(a JSON object, {} where the file has none; what is wrong with the file, in words)."""
+    try:
+        with open_regular(str(path), os.O_NOFOLLOW) as file:
+            if (why := own.foreign(path, os.fstat(file.fileno()))) is not None:
+                return {}, f"is not read: it {why}"
+            found = json.loads(file.read())
+    except FileNotFoundError:
+        return {}, MISSING
+    except (OSError, ValueError, RecursionError) as error:
+        why = os.strerror(errno.EISDIR) if path.is_dir() else str(getattr(error, "strerror", None) or error)
+        return {}, f"cannot be read: {why}"
+    return (found, None) if isinstance(found, dict) else ({}, "cannot be read: it holds no JSON object")
+
+
+def read_object(path: Path) -> dict[str, Any]:
+    """A JSON object, {} for a file that is missing, unreadable or holds something else."""
+    return read_told(path)[0]
