@@ -74,7 +74,8 @@ class Run:
             "broken": self._on_broken,
         }
         self._advised: set[Advice] = set()
-        self._stalls = Stalls(record, self.gang, folder, runtime.transport, self.say, self._end_stalled)
+        watched = record if self.leads else replace(record, stall_timeout=None)  # who looks on ends nothing
+        self._stalls = Stalls(watched, self.gang, folder, runtime.transport, self.say, self._end_stalled)
         spares = plan.spares if plan is not None else ()
         self._stopping = Stopping(record, self.gang, self._followers, runtime, self.say, spares, self.leads)
         self._before, self._began, self._since = age(folder, record.started), time.time(), time.monotonic()

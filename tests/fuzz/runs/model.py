@@ -86,6 +86,8 @@ def allowed(case: Case, faults: list[Fault]) -> set[int]:
             codes |= {3, 122}  # the attempt before, where no other one could begin
         if fault.actor == "looker" and case.looks == "attach a" or fault.actor in ("head", "helper", "machine"):
             codes |= {3}  # nobody is there to start it again
+            if case.looks.startswith("attach"):
+                codes |= {ENDS["well"]}  # who attached keeps it alive, and ends it for nobody
         if fault.actor == "looker" and fault.what in ("TERM", "Ctrl-C"):
             codes |= {ENDS[case.end]}
     return codes
