@@ -23,6 +23,14 @@ def test_nothing_is_found(capsys: pytest.CaptureFixture[str]) -> None:
     assert done.returncode == 0, done.stdout + done.stderr
 
 
+# found by the same, on sixteen cores: clocks that are set, an engine that is killed, stops on a full disk
+@pytest.mark.parametrize("seed", [810307, 810333, 810362, 830844])
+def test_what_was_found_stays_mended(seed: int) -> None:
+    argv = [sys.executable, "-m", "tests.fuzz.runs", f"--one={seed}"]
+    done = subprocess.run(argv, cwd=ROOT, capture_output=True, text=True, timeout=600)
+    assert done.returncode == 0, done.stdout + done.stderr
+
+
 def test_a_seed_is_a_case() -> None:
     assert make(7) == make(7) != make(8)
 

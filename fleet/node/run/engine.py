@@ -29,7 +29,7 @@ from fleet.node.run.run_folder import (
     write_json,
 )
 from fleet.protocol.environment import running
-from fleet.protocol.state import ATTEMPT, FINAL, LEASE, NODE_LOG, RUNS, SPEC, STATUS
+from fleet.protocol.state import ATTEMPT, FINAL, LEASE, NODE_LOG, RUNS, SPEC, STATUS, STOP
 
 START_DEADLINE = 10.0
 SYNC_WAIT = 5.0
@@ -64,7 +64,8 @@ def fill_folder(folder: str, spec: "run.Starting") -> None:
             f.write(text)
     write_json(os.path.join(folder, SPEC), kept)
     write_json(os.path.join(folder, STATUS), {"state": "running", "time": time.time()})
-    reserve(os.path.join(folder, STATUS))
+    for name in (STATUS, STOP):
+        reserve(os.path.join(folder, name))
     for name in (LEASE, NODE_LOG):
         open(os.path.join(folder, name), "wb").close()
 

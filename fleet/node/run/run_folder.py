@@ -154,12 +154,15 @@ def detach_run(folder: str) -> None:
 
 
 def request_stop(folder: str, grace: float, reason: str, end: Any = None) -> None:
-    """Ask the supervisor to stop; by signal (its own grace, or none) where the disk takes no file."""
-    try:
-        write_json(os.path.join(folder, STOP), {"grace": grace, "reason": reason, "end": end})
-    except OSError:
-        for who in owners(folder)[:1]:
-            os.kill(who["pid"], _signal.SIGTERM if grace > 0 else _signal.SIGINT)
+    """Ask the supervisor to stop; by signal (its own grace, or none) where no file can be written."""
+    for suffix in (".tmp", ".new"):
+        try:
+            write_json(os.path.join(folder, STOP), {"grace": grace, "reason": reason, "end": end}, suffix)
+            return
+        except OSError:
+            continue
+    for who in owners(folder)[:1]:
+        os.kill(who["pid"], _signal.SIGTERM if grace > 0 else _signal.SIGINT)
 
 
 # -- processes ------------------------------------------------------------------------------------------

@@ -17,7 +17,7 @@ from fleet.ops.launch.folder import RunFolder
 from fleet.ops.launch.follow import REMARKS, Follower, Heard
 from fleet.ops.launch.gang import Failure, RankEnd, run_end
 from fleet.ops.launch.logs import NodeLogs
-from fleet.ops.launch.origin import RUN
+from fleet.ops.launch.origin import RUN, age
 from fleet.ops.launch.plan import Plan
 from fleet.ops.launch.record import RunRecord
 from fleet.ops.launch.stalls import Stalls
@@ -75,10 +75,11 @@ class Run:
             "broken": self._on_broken,
         }
         self._advised: set[Advice] = set()
-        self._stalls = Stalls(record, self.gang, folder, runtime.transport, self.say, self._end_stalled)
+        watched = record if self.leads else replace(record, stall_timeout=None)  # who looks on ends nothing
+        self._stalls = Stalls(watched, self.gang, folder, runtime.transport, self.say, self._end_stalled)
         spares = plan.spares if plan is not None else ()
         self._stopping = Stopping(record, self.gang, self._followers, runtime, self.say, spares, self.leads)
-        self._began, self._since = time.time(), time.monotonic()
+        self._before, self._began, self._since = age(folder, record.started), time.time(), time.monotonic()
 
     def _follower(self, host: Host, waiting: Program | None) -> Follower:
         follower = Follower(
@@ -145,8 +146,7 @@ class Run:
         nodes = self.gang.nodes.values()
         last = max((node.clock.on_head(node.status.get("time", 0.0)) for node in nodes), default=0.0)
         was_over = all(node.state in FINAL for node in nodes) and 0 < last < self._began
-        before = self._began - (self.record.started or self._began)
-        return max(0.0, last - self.record.started if was_over else before + time.monotonic() - self._since)
+        return max(0.0, self._before + (last - self._began if was_over else time.monotonic() - self._since))
 
     def unleash(self) -> None:
         """It goes on, whatever becomes of who leads it."""

@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import platform
 import threading
+import time
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 from shlex import quote
@@ -34,6 +35,20 @@ SHORT = 12  # characters of a commit, of a digest
 def first_event() -> dict[str, Any]:
     """What the first event tells."""
     return {"version": VERSION, "fleet": fleet.__version__}
+
+
+def since_boot() -> list[Any]:
+    """[id of this machine's boot, seconds since it]: who sets a clock changes neither."""
+    return [Path("/proc/sys/kernel/random/boot_id").read_text().strip(), time.clock_gettime(time.CLOCK_BOOTTIME)]
+
+
+def age(folder: RunFolder, started: float) -> float:
+    """Seconds since a run was started, by the clock that it was started by where that is this machine's. started: by
+    its head's time of day; 0: unknown."""
+    (boot, now), kept = since_boot(), read_object(folder.path / RUN).get("boot")
+    if isinstance(kept, list) and kept[:1] == [boot] and isinstance(kept[-1], float):
+        return float(now - kept[-1])
+    return time.time() - started if started else 0.0
 
 
 class Origin:
@@ -79,6 +94,7 @@ def document(plan: Plan, record: RunRecord, transport: Transport, inventory: Inv
     return {
         **plan.told(),
         "started": record.started,
+        "boot": since_boot(),
         "owner": record.owner,
         "repeats": options.repeats,
         "fleet": {

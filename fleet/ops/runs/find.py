@@ -109,7 +109,9 @@ class FoundRun:
         if self.withdrawn or self.end is not None and self.end["by"] in BY_HAND:
             return "stopped"
         failed = any(
-            part["status"].get("state") != "exited" or part["status"].get("engine_status")
+            part["status"].get("state") != "exited"
+            or part["status"].get("engine_status")
+            or part["status"].get("signal")
             for part in self.parts.values()
         )
         return "failed" if failed else "unknown" if self.unknown else "done"

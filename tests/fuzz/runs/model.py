@@ -86,6 +86,8 @@ def allowed(case: Case, faults: list[Fault]) -> set[int]:
             codes |= {3, 122}  # the attempt before, where no other one could begin
         if fault.actor == "looker" and case.looks == "attach a" or fault.actor in ("head", "helper", "machine"):
             codes |= {3}  # nobody is there to start it again
+            if case.looks.startswith("attach"):
+                codes |= {ENDS["well"]}  # who attached keeps it alive, and ends it for nobody
         if fault.actor == "looker" and fault.what in ("TERM", "Ctrl-C"):
             codes |= {ENDS[case.end]}
     return codes
@@ -205,6 +207,8 @@ class Judge:
 
     def codes(self, launched: int | None, before: dict[str, Any], seen: dict[str, Any]) -> None:
         may = allowed(self.case, self.play.done)
+        if self.play.stopper is not None and self.play.stopper.code == 122 and self.case.by != "a":
+            may |= {0, *START_CODES, 3}  # that head knew nothing of it, and its node did not answer
         final = seen["a"]["exit_code"]
         if final not in may:
             self.wrong.append(f"exit code {final}, where {sorted(may)} may be")
@@ -222,9 +226,10 @@ class Judge:
             and self.play.leader.killed is None
             and not self.case.detach
         ):
-            if launched != known:
+            mended = launched == 122 and known == final and self.case.looks == "attach a"
+            if launched != known and not mended:
                 self.wrong.append(f"launch ended with {launched}, its summary says {known}")
-            elif launched != final and not provisional:
+            elif launched != final and not provisional and not mended:
                 self.wrong.append(f"launch ended with {launched}, attach later with {final}")
 
     def failed(self) -> list[str]:
