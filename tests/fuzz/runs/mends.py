@@ -104,9 +104,23 @@ MENDS: list[Mend] = [
     (
         "a duration follows no clock that is set",
         "6",
-        LOOP,
-        "else before + time.monotonic() - self._since)",
-        "else before + time.time() - self._began)",
+        "ops/launch/origin.py",
+        "if isinstance(kept, list) and kept[:1] == [boot]",
+        "if False and kept and boot",
+    ),
+    (
+        "an engine that a signal ended has failed",
+        "6",
+        "ops/runs/find.py",
+        'or it.get("signal")',
+        "",
+    ),
+    (
+        "a stop has room on a full disk",
+        "6",
+        "node/run/run_folder.py",
+        '    for suffix in (".tmp", ".new"):\n        try:\n            write_json(os.path.join(folder, STOP)',
+        '    for suffix in (".tmp",):\n        try:\n            write_json(os.path.join(folder, STOP)',
     ),
     (
         "a node that goes while its logs come is not lost",
