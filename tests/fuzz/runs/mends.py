@@ -112,7 +112,7 @@ MENDS: list[Mend] = [
         "an engine that a signal ended has failed",
         "6",
         "ops/runs/find.py",
-        'or it.get("signal")',
+        '            or part["status"].get("signal")\n',
         "",
     ),
     (
