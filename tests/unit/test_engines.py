@@ -208,7 +208,7 @@ def test_an_unknown_engine_is_a_usage_error() -> None:
 def spawn(
     tmp_path: Path, argv: list[str], *words: str, at: int | None = None, **env: str
 ) -> subprocess.CompletedProcess[bytes]:
-    for name in ("rank", "spawn"):
+    for name in ("rank", "drain", "spawn"):
         (tmp_path / f"{name}.py").write_bytes((REMOTE / f"{name}.py").read_bytes())
     (tmp_path / "command.json").write_text(json.dumps({"argv": argv, "local_rank_at": at}))
     return subprocess.run(

@@ -29,7 +29,8 @@ BOTH = {
     "unblocked": "it does again",
     "full": "a node's disk is full: what its ranks write waits for room, and is lost if that lasts",
     "room": "there is room again",
-    "gap": "so many `bytes` that a `rank` wrote are in no log, as its node's disk did not take them",
+    "gap": "so many `bytes` that a `rank` wrote are in no log, as its node's disk did not take them, or of a log (`file`) "
+    "are not here, as its node keeps no more",
     "alone": "all nodes are silent at once, and are waited for",
     "lost": "a node is given up: `kind` of the error",
     "unknown": "a node is silent, and who only looks on ends nothing for that: `kind` of the error",
@@ -40,7 +41,7 @@ BOTH = {
     "the last one: `rank`, `exit_code`, `signal`, `what`, `seconds`, `log`; `replaced`: the hosts in whose place "
     "spares are, each with the reason",
     "left-out": "a host is not fit for the run, or for another attempt: a spare takes its place, or an elastic run "
-    "begins without it; `kind` of the error",
+    "begins without it; `kind` of the error; `spare`: who takes its place",
     "attempt": "they have been: `attempt`, `master`, `world_size`, `first_ranks`, `started` (when the run was)",
     "no-restart": "they could not be",
     "stubborn": "a node did not stop in time",
