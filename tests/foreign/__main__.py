@@ -2,8 +2,8 @@
 
     python -m tests.foreign [--only NAME[,NAME...]] [--list]
 
-Prints a row a program, as Markdown, and exits 1 unless all are alike but for differences with a reason. NAME is a part of
-a program's name or its launcher.
+Prints a row a program, as Markdown, and exits 1 unless all are alike but for differences with a reason. NAME is a
+part of a program's name, or a launcher.
 """
 
 from __future__ import annotations
@@ -64,7 +64,9 @@ def main() -> int:
     programs = [p for p in PROGRAMS if any(part in p.name or part == p.launcher for part in parts)]
     if args.list:
         for program in programs:
-            print(f"{program.name:38} {program.launcher:11} {'public' if program.public else 'shape'}  {program.origin}")
+            print(
+                f"{program.name:38} {program.launcher:11} {'public' if program.public else 'shape'}  {program.origin}"
+            )
         return 0
     try:
         for name in sorted({program.package for program in programs if program.package}):
@@ -81,7 +83,9 @@ def main() -> int:
             what = "<br>".join(str(each).replace("|", "\\|").replace("\n", " ") for each in found) or "none"
             where = f"{program.launcher}, {program.nodes}x{program.ranks}"
             print(f"| {program.name} | {where} | {cell(hand)} | {cell(fleet)} | {what} |", flush=True)
-    print(f"\n{len(programs)} programs, {sum(p.public for p in programs)} of them public and unmodified, {unknown} unlike")
+    print(
+        f"\n{len(programs)} programs, {sum(p.public for p in programs)} of them public and unmodified, {unknown} unlike"
+    )
     return int(bool(unknown))
 
 

@@ -14,7 +14,6 @@ SITE = Path(TORCH.origin).parents[1]
 BIN = SITE.parents[2] / "bin"  # torchrun and its like, and their interpreter
 WORK = "/root/foreign"  # on every host: where both sides start a program, one after the other
 PACKAGES = "/root/packages"  # sets of packages.py
-NO_FLAGS: Mapping[str, str] = {}
 
 
 @dataclass(frozen=True)
@@ -24,8 +23,8 @@ class Program:
 
     nodes, ranks: how many nodes, and ranks on each. code: what both end with, as fleet counts (128+n for a signal).
     package: the set that it needs. varies: pattern -> what it is, in outputs and names of files, that no two runs have
-    alike. loose: pattern of files whose bytes vary. ordered: its lines come in the same order each time. floating: which
-    node has which rank is left to the rendezvous. known: pattern of a difference -> why it is one.
+    alike. loose: pattern of files whose bytes vary. ordered: its lines come in the same order each time. floating:
+    which node has which rank is left to the rendezvous. known: pattern of a difference -> why it is one.
     """
 
     name: str

@@ -24,8 +24,8 @@ from tests.lab.virtual_lab import VirtualLab
 LIMIT = 420.0  # seconds
 LOGS = "/root/by-hand"
 SURVEY = Path(__file__).with_name("survey.py")
-# what is there while nothing runs, and what looks
-OURS = re.compile(r"^(/usr/sbin/)?sshd|^\S*python\S* -c |^nsenter |fleet-lab|^\[")
+OURS = re.compile(r"^(/usr/sbin/)?sshd")  # sessions that linger
+APART = (LOGS, "/root/.fleet")  # what each side has for itself
 Logs = dict[tuple[int, int], tuple[bytes, bytes]]  # (attempt, rank) -> stdout, stderr
 
 
@@ -73,7 +73,7 @@ class Lab:
             if program.package and f"{host} {program.package}" not in self.copied:
                 self.copy(host, fetched(program.package), f"{PACKAGES}/{program.package}")
                 self.copied.add(f"{host} {program.package}")
-            self.lab.sh(host, f"rm -rf {LOGS}")
+            self.lab.sh(host, f"rm -rf {LOGS} && touch {LOGS} {LOGS}.hosts && rm {LOGS}")
             before.append(self.survey(node))
         return before
 
@@ -89,7 +89,7 @@ class Lab:
             left = [f"process {now['processes'][pid]}" for pid in new]
             for pid in new:
                 self.lab.sh(host, f"kill -9 {int(pid)}", check=False)
-            paths = [path for path in now["paths"] if path not in before[node]["paths"]]
+            paths = [p for p in now["paths"] if p not in before[node]["paths"] and not p.startswith(APART)]
             if paths:
                 self.lab.inside(host, "rm", "-rf", *paths)
             outcome.left[node] = Counter(left + paths)
@@ -107,7 +107,7 @@ class Lab:
         outcome = Outcome(merged=program.launcher == "deepspeed", seconds=time.monotonic() - began)
         codes = [shell.returncode for shell in shells]
         outcome.said = "\n".join(s.stdout.decode(errors="replace") + s.stderr.decode(errors="replace") for s in shells)
-        outcome.code = code_of(codes, outcome.said)
+        outcome.code = code_of(codes, outcome.said, program.launcher)
         if program.launcher in ("command", "script", "ssh"):
             outcome.logs = {(0, rank): (shell.stdout, shell.stderr) for rank, shell in enumerate(shells)}
         else:
@@ -118,7 +118,10 @@ class Lab:
     def shell(self, where: tuple[str, str]) -> subprocess.CompletedProcess[bytes]:
         host, line = where
         ssh = ["ssh", "-F", str(self.lab.home / ".ssh/config"), "-o", "BatchMode=yes", "-o", "LogLevel=ERROR", host]
-        return subprocess.run([*ssh, line], input=b"", capture_output=True, timeout=LIMIT, check=False)
+        try:
+            return subprocess.run([*ssh, line], input=b"", capture_output=True, timeout=LIMIT, check=False)
+        except subprocess.TimeoutExpired as late:
+            return subprocess.CompletedProcess(late.cmd, 124, late.stdout or b"", late.stderr or b"")
 
     def hand_logs(self, program: Program, node: int) -> Logs:
         """What a launcher has kept of each rank."""
@@ -203,10 +206,10 @@ def hand_lines(program: Program, hosts: list[str], address: str) -> list[tuple[s
             many = f"--multi_gpu --num_machines {len(hosts)} --num_processes {world} {where}"
             line = f"accelerate launch {many} --log_dir {LOGS} --tee 3 {options} {words}"
         elif program.launcher == "deepspeed":
-            lines_of = "".join(f"{name} slots={n}\\n" for name in hosts)
-            where = f"--no_ssh --hostfile /tmp/hostfile --node_rank {node} --master_addr {address} --master_port {port}"
-            line = f"printf '{lines_of}' > /tmp/hostfile && deepspeed {where} --enable_each_rank_log {LOGS} {options} {words}"
-            line = f"{line}; code=$?; rm /tmp/hostfile; (exit $code)"
+            hostfile = "".join(f"{name} slots={n}\\n" for name in hosts)
+            where = f"--no_ssh --hostfile {LOGS}.hosts --node_rank {node} --master_addr {address} --master_port {port}"
+            line = f"deepspeed {where} --enable_each_rank_log {LOGS} {options} {words}"
+            line = f"printf '{hostfile}' > {LOGS}.hosts && {line}"
         elif program.launcher == "colossalai":
             kept = f"--extra_launch_args log_dir={LOGS},redirects=3"
             line = f"colossalai run --nproc_per_node {n} --master_port {port} {kept} {options} {words}"
@@ -226,9 +229,7 @@ def hand_lines(program: Program, hosts: list[str], address: str) -> list[tuple[s
 
 def fleet_words(program: Program) -> list[str]:
     words = ["launch"]
-    if program.launcher in ("ssh", "script"):
-        words += []
-    else:
+    if program.launcher not in ("ssh", "script"):  # torchrun is the default, a shell script is started once a node
         words += ["--engine", program.launcher]
     for name, value in program.environment.items():
         words += ["--env", f"{name}={value}"]
@@ -240,13 +241,13 @@ def fleet_words(program: Program) -> list[str]:
 ROOT_CAUSE = re.compile(r"Root Cause \(first observed failure\):.*?exitcode\s*: (-?\d+)", re.S)
 
 
-def code_of(codes: list[int], said: str) -> int:
+def code_of(codes: list[int], said: str, launcher: str) -> int:
     """What fleet ends with, of what the shells by hand ended with: torchrun makes 1 of all, and reports the first
-    failure's; DeepSpeed's launcher exits with minus the signal."""
+    failure's, with minus for a signal; so does DeepSpeed's launcher, as its own code."""
     if not any(codes):
         return 0
     causes = [int(code) for code in ROOT_CAUSE.findall(said)]
     code = causes[0] if causes else next(code for code in codes if code)
-    if code < 0:
-        return 128 - code
-    return 128 + 256 - code if code > 192 and code != 255 else code
+    if launcher == "deepspeed" and code > 192:
+        code -= 256
+    return 128 - code if code < 0 else code

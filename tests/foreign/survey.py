@@ -1,4 +1,4 @@
-"""Runs on a host: what is in the folder of sys.argv[1], which processes, temporary files and shared memory there are."""
+"""Runs on a host: what is in the folder of sys.argv[1]; which processes, temporary files, shared memory there are."""
 
 import hashlib
 import json
@@ -6,7 +6,13 @@ import os
 import stat
 import sys
 
-KINDS = {stat.S_IFREG: "file", stat.S_IFDIR: "folder", stat.S_IFLNK: "link", stat.S_IFIFO: "fifo", stat.S_IFSOCK: "socket"}
+KINDS = {
+    stat.S_IFREG: "file",
+    stat.S_IFDIR: "folder",
+    stat.S_IFLNK: "link",
+    stat.S_IFIFO: "fifo",
+    stat.S_IFSOCK: "socket",
+}
 PLACES = ("/tmp", "/var/tmp", "/dev/shm", "/root")
 
 

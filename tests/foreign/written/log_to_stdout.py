@@ -2,6 +2,7 @@
 
 import logging
 import os
+import subprocess
 import sys
 
 handler = logging.FileHandler("/dev/stdout", "w")
@@ -18,5 +19,5 @@ for step in range(120):
         logger.warning("slow step %d", step)
         with open("/dev/stdout", "w") as f:
             f.write(f"opened at {step}\n")
-os.system("echo from a shell > /dev/stderr; echo to a file > /dev/stdout")
+subprocess.run(["sh", "-c", "echo from a shell > /dev/stderr; echo to a file > /dev/stdout"], check=True)
 print("end", file=sys.stderr)
