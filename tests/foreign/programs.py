@@ -189,7 +189,7 @@ ODD = (
 SHAPED = [
     Program("multinode.py", f"{EXAMPLES}, ddp-tutorial-series", ("multinode.py", "4", "2"), ranks=2),
     Program(
-        "multinode.py, elastic",
+        "multinode.py (elastic)",
         f"{EXAMPLES}, ddp-tutorial-series",
         ("multinode.py", "4", "1", "--fail_at", "2"),
         nodes=1,
@@ -200,7 +200,7 @@ SHAPED = [
     Program("mingpt.py", f"{EXAMPLES}, minGPT-ddp", ("mingpt.py",), ranks=1),
     Program("imagenet.py --dummy", f"{EXAMPLES}, imagenet", ("imagenet.py", "--dummy", "-a", "small", "--seed", "3")),
     Program(
-        "imagenet.py, its own ranks",
+        "imagenet.py (its own ranks)",
         f"{EXAMPLES}, imagenet",
         ("python", "imagenet.py", "--dummy", "--multiprocessing-distributed", "-j", "1"),
         "command",
@@ -255,7 +255,7 @@ SHAPED = [
     Program("echo1.py --exitcode", ELASTIC, ("echo1.py", "--exitcode", "42", "x"), nodes=1, code=42),
     Program("echo1.py --segfault", ELASTIC, ("echo1.py", "--segfault", "x"), nodes=1, code=139),
     Program(
-        "echo1.py --exitcode, deepspeed",
+        "echo1.py --exitcode (deepspeed)",
         ELASTIC,
         ("echo1.py", "--exitcode", "42", "x"),
         "deepspeed",
@@ -264,7 +264,7 @@ SHAPED = [
         code=42,
     ),
     Program(
-        "echo1.py --segfault, deepspeed",
+        "echo1.py --segfault (deepspeed)",
         ELASTIC,
         ("echo1.py", "--segfault", "x"),
         "deepspeed",
@@ -273,7 +273,7 @@ SHAPED = [
         code=139,
     ),
     Program(
-        "echo1.py --segfault, command", ELASTIC, ("python", "echo1.py", "--segfault", "x"), "command", nodes=1, code=139
+        "echo1.py --segfault (command)", ELASTIC, ("python", "echo1.py", "--segfault", "x"), "command", nodes=1, code=139
     ),
     Program(
         "test_script_init_method.py",
@@ -283,19 +283,19 @@ SHAPED = [
     ),
     Program("workers.py", "torch.utils.data", ("workers.py",), ordered=False),
     Program("log_to_stdout.py", "logging", ("log_to_stdout.py",), "ssh"),
-    Program("log_to_stdout.py, command", "logging", ("python", "-u", "log_to_stdout.py"), "command"),
+    Program("log_to_stdout.py (command)", "logging", ("python", "-u", "log_to_stdout.py"), "command"),
     Program("tee.sh", "shell recipes", ("tee.sh", "--lr", "two words"), "script", ordered=False),
     Program("words.py", "of our own", ("words.py", *ODD), ranks=1),
-    Program("words.py, command", "of our own", ("python", "words.py", *ODD), "command"),
-    Program("words.py, deepspeed", "of our own", ("words.py", *ODD), "deepspeed", options=("--no_local_rank",)),
+    Program("words.py (command)", "of our own", ("python", "words.py", *ODD), "command"),
+    Program("words.py (deepspeed)", "of our own", ("words.py", *ODD), "deepspeed", options=("--no_local_rank",)),
     Program("all_bytes.py", "of our own", ("all_bytes.py",), nodes=2, ranks=2),
-    Program("all_bytes.py, command", "of our own", ("python", "all_bytes.py"), "command", ranks=2),
+    Program("all_bytes.py (command)", "of our own", ("python", "all_bytes.py"), "command", ranks=2),
     Program("abort.py", "NCCL's watchdog", ("abort.py",), nodes=1, ranks=2, code=134),
     Program("sigterm.py", "Trainer's preemption", ("sigterm.py",), nodes=1, ranks=2, code=42),
     Program("daemon.py", "ray start and its like", ("python", "daemon.py"), "command", nodes=1),
     Program("leaks.py", "of our own", ("leaks.py",), varies={r"(?<=leak-\d-)\w{8}": "random name"}),
     Program("asks.py", "of our own", ("python", "asks.py"), "command", nodes=1, code=4),
     Program("train", "a compiled trainer", ("./train", "--lr", "two words"), options=("--no-python",), ranks=2),
-    Program("train, command", "a compiled trainer", ("./train", "a", ""), "command", ranks=2),
+    Program("train (command)", "a compiled trainer", ("./train", "a", ""), "command", ranks=2),
 ]
 PROGRAMS = [*(replace(program, public=True) for program in PUBLIC), *SHAPED]

@@ -14,9 +14,9 @@ QUICK = (
     "test_cli.py",
     "process_monitor.py",
     "echo1.py --segfault",
-    "words.py, command",
-    "all_bytes.py, command",
-    "log_to_stdout.py, command",
+    "words.py (command)",
+    "all_bytes.py (command)",
+    "log_to_stdout.py (command)",
     "tee.sh",
     "daemon.py",
 )
