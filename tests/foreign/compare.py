@@ -18,8 +18,9 @@ VARIES = {
     r"\b\d\d:\d\d:\d\d\b": "time",
     r"(?<=[\w.\]]:)\d{5}\b": "port",
     r"\bpid[:=]? ?\d+|(?<=\[)PID \d+|\bprocess \d+|\(pid \d+\)": "pid",
-    r"\bpsm_\w{8}|\btmp[a-z0-9_]{8}\b|\b(?<=pymp-)\w+": "random name",
+    r"(?<=/tmp/torchelastic_)\w{8}$|\bpsm_\w{8}|\btmp[a-z0-9_]{8}\b|\b(?<=pymp-)\w+": "random name",
 }
+AGENTS = "/tmp/torchelastic_"
 # what the shell by hand says of a command that a signal ended
 SHELLS = re.compile(rb"^bash: line \d+: +\d+ (Segmentation fault|Aborted|Killed|Terminated)\b.*\n", re.M)
 
@@ -38,7 +39,6 @@ class Difference:
 # what is another under fleet than by hand, whatever the program
 KNOWN = {
     r"left .* only by hand: (.*, )?process ": "no process outlives its run",
-    r"left .* only by hand: /tmp/torchelastic_\w+$": "torchrun's agent has a folder there for errors",
 }
 
 
@@ -55,7 +55,8 @@ def differences(program: Program, hand: Outcome, fleet: Outcome) -> list[Differe
 
 def exits(program: Program, hand: Outcome, fleet: Outcome) -> Iterable[str]:
     if hand.code != fleet.code:
-        yield f"exit code {hand.code} by hand, {fleet.code} by fleet"
+        wrong = hand if hand.code != program.code else fleet
+        yield f"exit code {hand.code} by hand, {fleet.code} by fleet: {wrong.said[-600:]!r}"
     elif fleet.code != program.code:
         yield f"exit code {fleet.code}, not {program.code}: {fleet.said[-600:]!r}"
 
@@ -129,6 +130,8 @@ def named(program: Program, found: dict[str, list[object]]) -> dict[str, list[ob
 
 def leftovers(program: Program, hand: Outcome, fleet: Outcome) -> Iterable[str]:
     for node in sorted(hand.left):
+        if program.launcher != "ssh":  # the agent's folder: by hand it is elsewhere, by --log-dir
+            fleet.left[node] = Counter(path for path in fleet.left[node].elements() if not path.startswith(AGENTS))
         theirs, mine = (
             Counter(normal(path.encode(), program.varies).decode() for path in outcome.left[node].elements())
             for outcome in (hand, fleet)

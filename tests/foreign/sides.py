@@ -215,7 +215,7 @@ def hand_lines(program: Program, hosts: list[str], address: str) -> list[tuple[s
             line = f"colossalai run --nproc_per_node {n} --master_port {port} {kept} {options} {words}"
         elif program.launcher == "script":
             known = f"NNODES={len(hosts)} NODE_RANK={node} NPROC_PER_NODE={n} RANK={node} WORLD_SIZE={len(hosts)}"
-            line = f"export {known} MASTER_ADDR={address} MASTER_PORT={port}; bash {words}"
+            line = f"export {known} MASTER_ADDR={address} MASTER_PORT={port}; ./{words}"
         else:
             for local in range(n):
                 known = f"RANK={node * n + local} LOCAL_RANK={local} WORLD_SIZE={world} LOCAL_WORLD_SIZE={n}"

@@ -40,16 +40,17 @@ def main(args):
         dist.all_reduce(loss)
         print(f"step {step} loss {loss.item() / dist.get_world_size():.5f}")
     dcp.save(get_model_state_dict(model), checkpoint_id=args.folder)
-    state = get_model_state_dict(model)
-    dcp.load(state, checkpoint_id=args.folder)
-    set_model_state_dict(model, state)
-    if rank == 0:
-        print("saved and loaded", sorted(state)[:2])
+    if args.load:
+        state = get_model_state_dict(model)
+        dcp.load(state, checkpoint_id=args.folder)
+        set_model_state_dict(model, state)
+        print(f"rank {rank} has loaded", sorted(state)[:2])
     dist.destroy_process_group()
 
 
 if __name__ == "__main__":
     parser = argparse.ArgumentParser(description="PyTorch FSDP2 example")
     parser.add_argument("--steps", type=int, default=3)
+    parser.add_argument("--load", action="store_true", help="where all ranks have one disk")
     parser.add_argument("--folder", default="checkpoints")
     main(parser.parse_args())

@@ -61,7 +61,7 @@ def run_trainer(ps_rref, rank):
 
 def main():
     rank, world_size = int(os.environ["RANK"]), int(os.environ["WORLD_SIZE"])
-    options = rpc.TensorPipeRpcBackendOptions(num_worker_threads=16, rpc_timeout=0)
+    options = rpc.TensorPipeRpcBackendOptions(num_worker_threads=16, rpc_timeout=60)
     if rank != 0:
         rpc.init_rpc(f"trainer{rank}", rank=rank, world_size=world_size, rpc_backend_options=options)
     else:
