@@ -15,12 +15,13 @@ VARIES = {
     r"0x[0-9a-f]{6,}": "address",
     r"\d{4}-\d\d-\d\d[ T_]\d\d:\d\d:\d\d(?:[.,]\d+)?": "time",
     r"\[([A-Z])\d{4} \d\d:\d\d:\d\d\.\d+": "time",
+    r"\b[EWI]\d{4} \d\d:\d\d:\d\d\.\d+ \d+\b": "time and pid",
     r"\b\d\d:\d\d:\d\d\b": "time",
     r"(?<=[\w.\]]:)\d{5}\b": "port",
     r"\bpid[:=]? ?\d+|(?<=\[)PID \d+|\bprocess \d+|\(pid \d+\)": "pid",
     r"(?<=/tmp/torchelastic_)\w{8}$|\bpsm_\w{8}|\btmp[a-z0-9_]{8}\b|\b(?<=pymp-)\w+": "random name",
 }
-AGENTS = "/tmp/torchelastic_"
+AGENTS, LOGGED = "/tmp/torchelastic_", ("torchrun", "accelerate", "colossalai")
 # what the shell by hand says of a command that a signal ended
 SHELLS = re.compile(rb"^bash: line \d+: +\d+ (Segmentation fault|Aborted|Killed|Terminated)\b.*\n", re.M)
 
@@ -38,7 +39,8 @@ class Difference:
 
 # what is another under fleet than by hand, whatever the program
 KNOWN = {
-    r"left .* only by hand: (.*, )?process ": "no process outlives its run",
+    r"left .* only by hand: process ": "no process outlives its run",
+    r"left .* only by hand: /tmp/torchinductor_root$": "of torchrun's agent, when the first node's has gone before it",
 }
 
 
@@ -130,7 +132,7 @@ def named(program: Program, found: dict[str, list[object]]) -> dict[str, list[ob
 
 def leftovers(program: Program, hand: Outcome, fleet: Outcome) -> Iterable[str]:
     for node in sorted(hand.left):
-        if program.launcher != "ssh":  # the agent's folder: by hand it is elsewhere, by --log-dir
+        if program.launcher in LOGGED:  # the agent's folder: by hand it is elsewhere, by --log-dir
             fleet.left[node] = Counter(path for path in fleet.left[node].elements() if not path.startswith(AGENTS))
         theirs, mine = (
             Counter(normal(path.encode(), program.varies).decode() for path in outcome.left[node].elements())

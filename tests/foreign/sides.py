@@ -246,7 +246,8 @@ def code_of(codes: list[int], said: str, launcher: str) -> int:
     failure's, with minus for a signal; so does DeepSpeed's launcher, as its own code."""
     if not any(codes):
         return 0
-    causes = [int(code) for code in ROOT_CAUSE.findall(said)]
+    started = launcher not in ("command", "script")  # by it, and not by something in it
+    causes = [int(code) for code in ROOT_CAUSE.findall(said)] if started else []
     code = causes[0] if causes else next(code for code in codes if code)
     if launcher == "deepspeed" and code > 192:
         code -= 256
