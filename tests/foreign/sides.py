@@ -21,7 +21,7 @@ from tests.foreign.program import BIN, PACKAGES, WORK, WRITTEN, Program
 from tests.free_port import free_port
 from tests.lab.virtual_lab import VirtualLab
 
-LIMIT = 420.0  # seconds
+LIMIT = 240.0  # seconds
 LOGS = "/root/by-hand"
 SURVEY = Path(__file__).with_name("survey.py")
 OURS = re.compile(r"^(/usr/sbin/)?sshd")  # sessions that linger
