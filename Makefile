@@ -1,7 +1,7 @@
 # Everything here sets itself up: Debian packages (when root) and a .venv, only what is missing.
 SHELL := /bin/bash
 .DEFAULT_GOAL := help
-.PHONY: help demo test coverage check matrix chaos fuzz fuzz-runs mutants bench clean root packages venv-demo venv-test venv-bench
+.PHONY: help demo test coverage check matrix chaos foreign fuzz fuzz-runs mutants bench clean root packages venv-demo venv-test venv-bench
 
 BIN := .venv/bin
 # what the head and the lab need
@@ -20,7 +20,7 @@ demo: root venv-demo  ## four virtual hosts, from a password to a trained model 
 # files that take minutes go first, or the last worker would be alone with them.
 FILES := -n 4 --dist loadfile --no-loadscope-reorder
 test: check  ## check, then all tests; the slow ones first (root)
-	$(BIN)/pytest $(FILES) tests/lab tests/wheel tests/node tests/fuzz tests/tools tests/unit tests/golden
+	$(BIN)/pytest $(FILES) tests/lab tests/foreign tests/wheel tests/node tests/fuzz tests/tools tests/unit tests/golden
 
 # The tests are judged by `make test`; here, where they run slower, they are only measured.
 coverage: venv-test  ## how much of fleet/ the fast tests run, on the head and on nodes; .coverage/report has it by file
@@ -39,6 +39,9 @@ matrix: packages  ## the fast suites under each Python at hand, with the lowest 
 
 chaos: root venv-test  ## faults of every kind in a lab, as a table of what was expected and seen (root; ONLY=name)
 	$(BIN)/python -m tests.chaos $(if $(ONLY),--only "$(ONLY)")
+
+foreign: root venv-test  ## programs of others, each by hand with its own launcher and by fleet, as a table (root; ONLY=name)
+	$(BIN)/python -m tests.foreign $(if $(ONLY),--only "$(ONLY)")
 
 fuzz: root venv-test  ## syncs, gets, nodes that lie, neighbours by chance, for S seconds [600] from SEED on (root)
 	$(BIN)/python -m tests.fuzz --seconds $(or $(S),600) $(if $(SEED),--seed $(SEED))
