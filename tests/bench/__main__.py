@@ -1,6 +1,6 @@
 """`make bench`: fleet beside its peers, in a lab; ratios with their spread, as markdown and JSON.
 
-    python -m tests.bench [--runs N] [--only help,launch,exec,runs,code,broadcast] [--hosts 64] [--json FILE]
+    python -m tests.bench [--runs N] [--only help,launch,output,exec,runs,code,broadcast] [--hosts 64] [--json FILE]
 
 A timing is never a test: this prints numbers, exits 0, and says where an aim was missed.
 """
@@ -17,7 +17,7 @@ from collections.abc import Sequence
 from dataclasses import asdict
 from pathlib import Path
 
-from tests.bench import broadcast_peers, code_peers, exec_peers, followed, launch_peers
+from tests.bench import broadcast_peers, code_peers, exec_peers, followed, launch_peers, output_peers
 from tests.bench.fleet_lab import FLEET, bench_lab
 from tests.bench.harness import Contestant, command, race, record, table
 
@@ -49,7 +49,7 @@ def main() -> int:
     parser.add_argument("--link", default="100mbit", help="of the broadcast table [100mbit]")
     parser.add_argument("--size", type=int, default=244, help="of the broadcast table, MiB [244: 256 MB]")
     parser.add_argument("--files", type=int, default=20000, help="of the code table [20000]")
-    parser.add_argument("--only", default="help,launch,exec,runs,code,broadcast", help="tables, by comma")
+    parser.add_argument("--only", default="help,launch,output,exec,runs,code,broadcast", help="tables, by comma")
     parser.add_argument("--json", type=Path, default=Path("runs/bench.json"), metavar="FILE")
     args = parser.parse_args()
     # ended politely, the lab is taken down as on Ctrl-C
@@ -66,6 +66,11 @@ def main() -> int:
         with bench_lab(4) as lab:
             own, peers = launch_peers.contestants(lab)
             tables.append(show("Launch of a trivial script on 4 nodes", own, peers, launch_peers.AIMS, args.runs))
+    if "output" in wanted:
+        with bench_lab(1) as lab:
+            for case in output_peers.CASES:
+                own, peers = output_peers.contestants(lab, case)
+                tables.append(show(case, own, peers, {}, args.runs))
     if "exec" in wanted:
         with bench_lab(args.hosts) as lab:
             own, peers = exec_peers.contestants(lab)

@@ -12,7 +12,6 @@ from tests.foreign.sides import Lab
 
 QUICK = (
     "test_cli.py",
-    "process_monitor.py",
     "echo1.py --segfault",
     "words.py (command)",
     "all_bytes.py (command)",
