@@ -157,3 +157,26 @@ def test_a_run_whose_hosts_are_gone_can_be_ended(launch: Launch, ready: VirtualL
     until(lambda: not left_on(ready, tmp_path))
     events = folder_of(tmp_path) / "events.jsonl"  # the process that stayed behind is through, too
     until(lambda: events.read_text().count('"event": "cleaned"') == len(ready.names))
+
+
+def test_a_head_that_comes_later_names_what_nodes_no_longer_have(
+    background: Background,  # noqa: F811
+    ready: VirtualLab,  # noqa: F811
+    tmp_path: Path,
+    other: Path,
+) -> None:
+    line = "echo begun; head -c 3000000 /dev/zero | tr '\\0' x; echo; exec sleep 600"
+    leader = background("--nproc-per-node", "1", "--max-log", "100KB", "--grace", "1", "sh", "-c", line, count=4)
+    run, first = folder_of(tmp_path), ready.names[0]
+    ready.sh(first, f"until [ -s ~/.fleet/runs/{run.name}/trimmed ]; do sleep 0.1; done")
+    until(lambda: all(path.stat().st_size == 3_000_007 for path in run.glob("*/rank*.out")))
+    until(lambda: int(ready.sh(first, f"du -k ~/.fleet/runs/{run.name}/rank0.out | cut -f1")) < 300)
+    looker = ready.popen("-i", "lab", "attach", run.name, cwd=other)
+    until(lambda: len([*other.glob("runs/*/*/rank*.out")]) == 4)
+    leader.send_signal(signal.SIGINT)
+    said = [process.communicate(timeout=300)[1].decode() for process in (leader, looker)]
+    assert (leader.returncode, looker.returncode) == (130, 130), said
+    assert summary(tmp_path)["incomplete_logs"] == [] and summary(other)["incomplete_logs"] == ready.names
+    assert "bytes of rank0.out are not here: it keeps no more than --max-log" in said[1], said[1]
+    log = (other / "runs" / run.name / first / "rank0.out").read_text()
+    assert log.startswith("\n[fleet: ") and log.endswith("x\n") and len(log) < 300_000
