@@ -71,7 +71,8 @@ def outputs(program: Program, hand: Outcome, fleet: Outcome) -> Iterable[str]:
     mine, theirs = plain(program, fleet, hand.merged), plain(program, hand, hand.merged)
     if program.floating:
         if Counter(mine.values()) != Counter(theirs.values()):
-            yield from differing("some rank", "output", b"".join(theirs.values()), b"".join(mine.values()))
+            both = (b"".join(b"".join(streams) for streams in sorted(side.values())) for side in (theirs, mine))
+            yield from differing("some rank", "output", *both)
         return
     for key, streams in theirs.items():
         for name, by_hand, by_fleet in zip(("stdout", "stderr"), streams, mine.get(key, ()), strict=False):

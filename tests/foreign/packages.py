@@ -84,7 +84,10 @@ def unpack(pin: str, folder: Path) -> None:
         pip("download", "--no-deps", "--no-build-isolation", "--no-binary", ":all:", "-d", where, pin)
         (archive,) = Path(where).iterdir()
         with tarfile.open(archive) as tar:
-            tar.extractall(folder, **({"filter": "data"} if hasattr(tarfile, "data_filter") else {}))
+            if hasattr(tarfile, "data_filter"):
+                tar.extractall(folder, filter="data")
+            else:
+                tar.extractall(folder)
 
 
 def pip(*words: str) -> None:

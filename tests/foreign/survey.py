@@ -16,8 +16,8 @@ KINDS = {
 PLACES = ("/tmp", "/var/tmp", "/dev/shm", "/root")
 
 
-def files(top):
-    found = {}
+def files(top: str) -> dict[str, list[object]]:
+    found = dict[str, list[object]]()
     for folder, folders, names in os.walk(top):
         folders[:] = [name for name in folders if name != "__pycache__"]
         for name in folders + names:
@@ -35,8 +35,8 @@ def files(top):
     return found
 
 
-def processes():
-    found = {}
+def processes() -> dict[str, str]:
+    found = dict[str, str]()
     for pid in os.listdir("/proc"):
         if pid.isdigit() and int(pid) != os.getpid():
             try:
@@ -49,7 +49,7 @@ def processes():
     return found
 
 
-def paths():
+def paths() -> list[str]:
     return [os.path.join(place, name) for place in PLACES for name in sorted(os.listdir(place))]
 
 
