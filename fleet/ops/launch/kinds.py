@@ -29,8 +29,8 @@ BOTH = {
     "unblocked": "it does again",
     "full": "a node's disk is full: what its ranks write waits for room, and is lost if that lasts",
     "room": "there is room again",
-    "gap": "so many `bytes` that a `rank` wrote are in no log, as its node's disk did not take them, or so many of a log "
-    "(`file`) are not here, as its node keeps no more",
+    "gap": "so many `bytes` that a `rank` wrote are in no log, as its node's disk did not take them, or so many of a "
+    "log (`file`) are not here, as its node keeps no more",
     "alone": "all nodes are silent at once, and are waited for",
     "lost": "a node is given up: `kind` of the error",
     "unknown": "a node is silent, and who only looks on ends nothing for that: `kind` of the error",
