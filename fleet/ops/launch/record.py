@@ -20,7 +20,7 @@ class RunRecord:
     starts of it came before; max_restarts: failures after which fleet starts it again; spares: hosts that stand by.
     stall_timeout: seconds of silence after which an attempt is over, None: never. least: of an elastic run, nodes that
     must be left; 0: all must. unknown: hosts that have not answered who looks on. end: of one that is over, where a
-    head had it stopped. term: how often somebody began to lead it."""
+    head had it stopped. term: counts those who led it, in turn."""
 
     run_id: str
     nodes: tuple[Node, ...]
