@@ -26,7 +26,7 @@ import torch
 import torch.distributed as dist
 from sklearn.datasets import load_digits
 from sklearn.model_selection import train_test_split
-from torch import nn
+from torch import Tensor, nn
 from torch.distributed.elastic.multiprocessing.errors import record
 from torch.nn.parallel import DistributedDataParallel
 from torch.utils.data import DataLoader, DistributedSampler, TensorDataset
@@ -126,18 +126,17 @@ def digest(net: nn.Module) -> str:
 
 
 @torch.no_grad()
-def accuracy(model: nn.Module, data: TensorDataset, rank: int, world: int) -> tuple[int, int]:
+def accuracy(model: nn.Module, data: TensorDataset, rank: int, world: int) -> tuple[Tensor, int]:
     """(right, all) over the whole test set; each rank looks at every world-th image."""
     model.eval()
     images, labels = data.tensors
     right = (model(images[rank::world]).argmax(dim=1) == labels[rank::world]).sum()
     if dist.is_initialized():
         dist.all_reduce(right)
-        dist.barrier()  # while `right` is alive: gloo's thread needs the interpreter to free it, which may be ending
-    return int(right.item()), len(data)
+    return right, len(data)
 
 
-def learned(args: argparse.Namespace, device: torch.device, rank: int, world: int) -> tuple[nn.Module, int, int]:
+def learned(args: argparse.Namespace, device: torch.device, rank: int, world: int) -> tuple[nn.Module, Tensor, int]:
     """(what was trained, right, all). What DDP put around it is freed here: behind the end of its process group, that
     waits for gloo's threads and can hang or abort."""
     torch.manual_seed(args.seed)
@@ -159,11 +158,13 @@ def main() -> None:
     rank, world = (dist.get_rank(), dist.get_world_size()) if distributed else (0, 1)
     print(f"rank {rank} of {world} on {os.uname().nodename} ({device})", flush=True)
     try:
-        net, right, total = learned(args, device, rank, world)
+        # `summed` lives as long as main(): gloo's thread would need the interpreter to free it, which may be ending
+        net, summed, total = learned(args, device, rank, world)
     finally:
         if distributed:
             gc.collect()  # DDP refers to itself, and one that is freed behind its process group can hang or abort
             dist.destroy_process_group()
+    right = int(summed.item())
     if rank == 0:
         print(f"test accuracy: {right / total:.4f} ({right} of {total} images; world size {world})", flush=True)
         print(f"weights: {digest(net)}", flush=True)

@@ -85,7 +85,7 @@ n = 0
 with open(sys.argv[1], "wb") as f:
     while True:
         f.seek(0)
-        f.write(bytes([n % 256]) * (4 << 20))
+        f.write(b"\\0" + bytes([n % 256]) * (4 << 20))  # the zero: 4 MiB of line ends alone would pass for a log
         f.flush()
         print(n, flush=True) if n < 2 else None
         n += 1

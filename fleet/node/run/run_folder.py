@@ -132,14 +132,20 @@ def final_status(
     return dict(status, stuck=list(map(stuck, left[:TOLD]))) if left else status
 
 
-def write_final(folder: str, status: "dict[str, Any]") -> None:
-    """Best effort, twice: without the space reserved for it, or without the right to write, it stays unsaid."""
-    for suffix in (".new", ".tmp"):
+def is_written(path: str, value: "dict[str, Any]", suffixes: "tuple[str, ...]") -> bool:
+    """Whether write_json() could do it with one of them."""
+    for suffix in suffixes:
         try:
-            write_json(os.path.join(folder, STATUS), status, suffix)
-            break
+            write_json(path, value, suffix)
+            return True
         except OSError:
             continue
+    return False
+
+
+def write_final(folder: str, status: "dict[str, Any]") -> None:
+    """Best effort, twice: without the space reserved for it, or without the right to write, it stays unsaid."""
+    is_written(os.path.join(folder, STATUS), status, (".new", ".tmp"))
 
 
 def lease_of(folder: str, spec: "dict[str, Any]") -> "float | None":
@@ -155,12 +161,9 @@ def detach_run(folder: str) -> None:
 
 def request_stop(folder: str, grace: float, reason: str, end: Any = None) -> None:
     """Ask the supervisor to stop; by signal (its own grace, or none) where no file can be written."""
-    for suffix in (".tmp", ".new"):
-        try:
-            write_json(os.path.join(folder, STOP), {"grace": grace, "reason": reason, "end": end}, suffix)
-            return
-        except OSError:
-            continue
+    asked = {"grace": grace, "reason": reason, "end": end}
+    if is_written(os.path.join(folder, STOP), asked, (".tmp", ".new")):
+        return
     for who in owners(folder)[:1]:
         os.kill(who["pid"], _signal.SIGTERM if grace > 0 else _signal.SIGINT)
 

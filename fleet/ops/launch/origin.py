@@ -17,6 +17,7 @@ from fleet.events import Notice
 from fleet.inventory.nodeset import fold
 from fleet.inventory.secret import kept_of, masked, masked_words
 from fleet.model import Host, Inventory
+from fleet.node.run.run_folder import boot_id
 from fleet.ops.launch.code import SECONDS, look
 from fleet.ops.launch.documents import read_object
 from fleet.ops.launch.folder import RunFolder
@@ -39,7 +40,7 @@ def first_event() -> dict[str, Any]:
 
 def since_boot() -> list[Any]:
     """[id of this machine's boot, seconds since it]: who sets a clock changes neither."""
-    return [Path("/proc/sys/kernel/random/boot_id").read_text().strip(), time.clock_gettime(time.CLOCK_BOOTTIME)]
+    return [boot_id(), time.clock_gettime(time.CLOCK_BOOTTIME)]
 
 
 def age(folder: RunFolder, started: float) -> float:

@@ -23,8 +23,8 @@ class RunRecord:
     how many starts of it came before; max_restarts: failures after which fleet starts it again; spares: that stand by.
     stall_timeout: seconds of silence after which an attempt is over, None: never. least: of an elastic run, nodes that
     must be left; 0: all must. unknown: hosts that have not answered who looks on. end: of one that is over, where a
-    head had it stopped. term: counts who led it, in turn. max_log: bytes that a node keeps
-    of a log which the leader has; 0: all."""
+    head had it stopped. term: counts those who led it, in turn. max_log: bytes that a node keeps of a log which the
+    leader has; 0: all."""
 
     run_id: str
     nodes: tuple[Node, ...]

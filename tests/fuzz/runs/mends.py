@@ -119,8 +119,8 @@ MENDS: list[Mend] = [
         "a stop has room on a full disk",
         "6",
         "node/run/run_folder.py",
-        '    for suffix in (".tmp", ".new"):\n        try:\n            write_json(os.path.join(folder, STOP)',
-        '    for suffix in (".tmp",):\n        try:\n            write_json(os.path.join(folder, STOP)',
+        'STOP), asked, (".tmp", ".new"))',
+        'STOP), asked, (".tmp",))',
     ),
     (
         "a node that goes while its logs come is not lost",
