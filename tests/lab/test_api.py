@@ -12,7 +12,11 @@ from tests.lab.virtual_lab import VirtualLab
 from tests.pages import BLOCKS
 
 PAGE = "".join(block.text for block in BLOCKS if block.page == "docs/api.md" and block.kind == "python")
-TRAIN = "#!/usr/bin/env python3\nimport os; print('rank', os.environ['RANK'], 'of', os.environ['WORLD_SIZE'])\n"
+# one write a line: an event has what came at once
+TRAIN = """#!/usr/bin/env python3
+import os, sys
+sys.stdout.write("rank {RANK} of {WORLD_SIZE}\\n".format(**os.environ))
+"""
 SLEEPER = """
 import sys, fleet
 hosts = fleet.open()

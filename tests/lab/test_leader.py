@@ -120,6 +120,7 @@ def test_who_shows_logs_makes_way_for_who_leads(
     head.wait()
     shows = ready.popen("-i", "lab", "logs", "-f", "latest", cwd=tmp_path)
     assert shows.stdout and shows.stdout.read(7)
+    time.sleep(2)  # its pipe is full by now: nobody reads on, as in a pager
     attached = ready.popen("-i", "lab", "attach", cwd=tmp_path)
     until(lambda: holder(folder_of(tmp_path)) == leader_of(attached.pid))
     assert shows.poll() is None

@@ -13,6 +13,7 @@ from fleet.node.run.run_folder import RANK_WRAPPER, final_status, read_json, rea
 from fleet.protocol.state import FINAL, PID
 
 LEFTOVER_GRACE = 2.0  # of what is left when nobody waits for it any more
+TICK = 1 / os.sysconf("SC_CLK_TCK")  # the grain of start times, in seconds
 RECORD_GRACE = 5.0  # of a rank's wrapper: it puts on record how its rank ended, also on a node that swaps
 
 
@@ -62,14 +63,17 @@ class Ending:
             self.quiet += 1
             return self.quiet >= 2
         self.quiet = 0
-        self.newest = self.newest or max(found.values())
+        if self.newest is None:
+            self.newest = max(found.values())
+            time.sleep(TICK)  # what SIGTERM has them start is younger
         now = time.monotonic()
         kill = not self.polite or now >= self.kill_at
         if kill and self.killing_since is None:
             self.killing_since = now
         spare_wrappers = kill and now < (self.killing_since or now) + RECORD_GRACE
-        # youngest first: a rank hears it from here before its engine hears it and passes it on
-        for pid in reversed(self.left):
+        # youngest first: a rank hears it from here before its engine hears it and passes it on. SIGKILL, oldest first:
+        # a script whose `cp` was killed must not go on
+        for pid in sorted(self.left, key=lambda pid: found[pid], reverse=not kill):
             key = (pid, found[pid])
             if spare_wrappers and read_file("/proc/%d/comm" % pid) == RANK_WRAPPER:
                 continue  # it ends by itself, once its rank has

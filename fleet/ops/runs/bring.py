@@ -30,7 +30,6 @@ def bring(
     folder: RunFolder,
     runtime: Runtime,
     sessions: Sessions,
-    meanwhile: Callable[[], object],
     *,
     once: bool,
 ) -> dict[str, FleetError]:
@@ -61,7 +60,6 @@ def bring(
         follower.start()
     given_up = False
     while (alive := [each for each in followers if each.is_alive()]) and not given_up:
-        meanwhile()
         for follower in followers if once else ():
             if follower.silent_since is not None:
                 follower.give_up()  # what it has will be there next time

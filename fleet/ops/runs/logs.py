@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
+from concurrent.futures import ThreadPoolExecutor, wait
 from contextlib import closing, suppress
 from dataclasses import dataclass
 from pathlib import Path
@@ -17,7 +18,7 @@ from fleet.ops.launch.folder import RunFolder
 from fleet.ops.launch.logs import LOG, stream_of
 from fleet.ops.launch.start import Sessions
 from fleet.ops.plans import Line, OnHosts
-from fleet.ops.runs.bring import bring, offsets_since, wait_for
+from fleet.ops.runs.bring import POLL_SECONDS, bring, offsets_since, wait_for
 from fleet.ops.runs.find import FoundRun, chosen, find, missing
 from fleet.ops.runs.local import DOCUMENTS, broken, followed, names
 from fleet.ops.runs.reader import NewEvents, Reader
@@ -78,7 +79,7 @@ def _shown(plan: LogsPlan, runtime: Runtime, sessions: Sessions) -> Report:
         if plan.since is not None and found is not None:
             reader.begins, untold = offsets_since(plan.since, found, sessions)
         if found is not None and folder.held:
-            errors = bring(found, folder, runtime, sessions, lambda: None, once=True)
+            errors = bring(found, folder, runtime, sessions, once=True)
         events = NewEvents(folder.path / "events.jsonl")
 
         def poll() -> None:
@@ -87,14 +88,13 @@ def _shown(plan: LogsPlan, runtime: Runtime, sessions: Sessions) -> Report:
                     runtime.emit(Notice("info", "", data=record, time=record["time"]))
             reader.poll()
 
+        if plan.follow and folder.held and found is not None and found.live:
+            errors = _brought_meanwhile(found, folder, runtime, sessions, poll)
+        is_others = not folder.held
+        folder.release()  # for long nobody may read on what is shown, as in a pager
+        if plan.follow and is_others:
+            wait_for(folder, runtime, poll)
         poll()
-        if plan.follow:
-            if folder.held and found is not None and found.live:
-                errors = bring(found, folder, runtime, sessions, poll, once=False)
-            if not folder.held or folder.asked_for():
-                folder.release()
-                wait_for(folder, runtime, poll)
-            poll()
     finally:
         folder.release()
     if plan.ranks is not None and (said := _without(plan.ranks, reader.folder, plan.only)):
@@ -104,6 +104,26 @@ def _shown(plan: LogsPlan, runtime: Runtime, sessions: Sessions) -> Report:
     results = tuple(Result(name, name not in errors, error=errors.get(name)) for name in hosts)
     code = max((error.exit_code for error in errors.values()), default=EXIT_OK)
     return Report("logs", results, code, {"run": run_id, "logs": str(folder.path)})
+
+
+def _brought_meanwhile(
+    found: FoundRun, folder: RunFolder, runtime: Runtime, sessions: Sessions, poll: Callable[[], object]
+) -> Mapping[str, FleetError]:
+    """As bring(), and what comes is shown. Apart from each other: who asks for the folder gets it, also while nobody
+    reads on what is shown."""
+
+    def bring_all() -> Mapping[str, FleetError]:
+        errors = bring(found, folder, runtime, sessions, once=False)
+        if folder.asked_for():
+            folder.release()
+        return errors
+
+    with ThreadPoolExecutor(1) as apart:
+        bringing = apart.submit(bring_all)
+        while not bringing.done():
+            poll()
+            wait([bringing], POLL_SECONDS)
+    return bringing.result()
 
 
 def _named(plan: LogsPlan, runtime: Runtime, sessions: Sessions) -> tuple[str, FoundRun | None]:
