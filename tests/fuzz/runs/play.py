@@ -83,12 +83,11 @@ class Play:
         """Which stages have been reached."""
         now, case = time.monotonic(), self.case
         owns = [path.name.split(".") for path in self.world.owns()]
-        ranks = {int(rank) for _, rank, attempt, _ in owns if attempt == "0"}
         states = [state for node in self.world.nodes.values() for state in node.states()]
         found = {
             "start": bool(states),
             "rendezvous": bool(owns),
-            "training": len(ranks) == case.nodes * case.slots and self.all_wrote("0"),
+            "training": any(map(self.trains, range(case.attempts))),
             "stop": "stopping" in states,
             "pause": case.attempts > 1 and self.has_event("restart"),
             "drain": self.ended_by == "well" and self.all_ended(),
@@ -107,8 +106,11 @@ class Play:
         led = self.leader.code is None or any(head.look() for head in self.world.heads.values())
         return ["pause"] if led else []
 
-    def all_wrote(self, attempt: str) -> bool:
-        return all(path.stat().st_size for path in self.world.owns(attempt))
+    def trains(self, attempt: int) -> bool:
+        """Whether each of its ranks has written something."""
+        files = self.world.owns(attempt)
+        ranks = {path.name.split(".")[1] for path in files}
+        return len(ranks) == self.case.nodes * self.case.slots and all(path.stat().st_size for path in files)
 
     def all_ended(self) -> bool:
         last = str(self.case.attempts - 1)
@@ -152,10 +154,7 @@ class Play:
             last = attempt == case.attempts - 1
             if attempt in self.gone or self.ended_by is not None and not last:
                 continue
-            files = self.world.owns(attempt)
-            ready = len({path.name.split(".")[1] for path in files}) == case.nodes * case.slots
-            ready = ready and self.all_wrote(str(attempt)) and not waits
-            ready = ready and not (case.patient and self.later)
+            ready = self.trains(attempt) and not waits and not (case.patient and self.later)
             key = f"ready {attempt}"
             if ready and key not in self.reached:
                 self.reached[key] = time.monotonic()
