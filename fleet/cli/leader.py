@@ -52,6 +52,7 @@ def begin() -> None:
     sys.stdout.flush()
     sys.stderr.flush()
     (asked, asks), (answer, answers) = os.pipe(), os.pipe()
+    signal.pthread_sigmask(signal.SIG_BLOCK, PASSED_ON)  # one amid a fork's callbacks would be lost
     pid = os.fork()
     for fd in (asked, answers) if pid else (asks, answer):
         os.close(fd)
@@ -61,6 +62,7 @@ def begin() -> None:
     for number in OF_TERMINAL:  # each counts once, and as it is passed on
         if signal.getsignal(number) is not signal.SIG_IGN:  # which the programs that we start would inherit
             signal.signal(number, lambda *_: None)
+    signal.pthread_sigmask(signal.SIG_UNBLOCK, PASSED_ON)
     signal.signal(WAKE, _handle)
     threading.Thread(target=_listen, args=(_link,), name="typed", daemon=True).start()
 
@@ -125,6 +127,7 @@ def _code_of(leader: int, asks: int, answer: int) -> int:
 
     for number in PASSED_ON:
         signal.signal(number, pass_on)
+    signal.pthread_sigmask(signal.SIG_UNBLOCK, PASSED_ON)
     if signal.getsignal(signal.SIGHUP) is not signal.SIG_IGN:  # nohup fleet launch ... stays
         signal.signal(signal.SIGHUP, _end)
     with terminal.kept():

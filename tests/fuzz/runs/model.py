@@ -249,6 +249,7 @@ class Judge:
         for head in HEADS:
             named = {*(seen[head]["incomplete"] or ()), *(seen[head]["unknown"] or ())}
             folder, lacking = self.world.heads[head].home / "runs" / run, dict[str, str]()
+            named |= gaps(folder / "events.jsonl")
             last = str(read(folder / "summary.json").get("attempt", 0))
             for path in self.world.owns():
                 host, rank, attempt, _ = path.name.split(".")
@@ -289,6 +290,12 @@ class Judge:
             text = NO_FAULT.sub("", path.read_text(errors="replace")) if path.exists() else ""
             if found := FAULTY.search(text):
                 self.wrong.append(f"{who}: {text[found.start() : found.start() + 1500]}")
+
+
+def gaps(events: Path) -> set[str]:
+    """Hosts whose disk did not take all that a rank wrote, as the run's events name them."""
+    lines = events.read_text().splitlines() if events.exists() else []
+    return {str(json.loads(line)["host"]) for line in lines if line.startswith('{"event": "gap"')}
 
 
 def document(typed: Typed) -> dict[str, Any]:
