@@ -1,6 +1,7 @@
 """Stops a run on this node, whether its supervisor lives, was killed, hangs, or has not started yet.
 
-spec: {"run", "grace": s, "reason", "end", "attempt": the last one that is meant; without it none is to follow}.
+spec: {"run", "grace": s, "reason", "end", "attempt": the last one that is meant; without it none is to follow,
+"withdrawn": whether who leads it asks, between two attempts}.
 Answers J {"event": "stopped", "left": [pids], "was", "stuck"}: was "running"; "gone" (it had ended already, or a later
 attempt is under way); "unknown" (never started here: a file ~/.fleet/runs/RUN@NODE.stop now makes a supervise that
 comes late refuse). left: pids that would not die; stuck: what they do instead, where there are any.
@@ -92,7 +93,7 @@ def stop(spec: "run.StopSpec") -> "tuple[list[int], str]":
         return [], "gone"
     if attempt is None and may_start_again(folder):
         forbid(run, None)
-        if awaited(folder):
+        if spec.get("withdrawn") or awaited(folder):
             write_final(folder, dict(read_status(folder), stopped=reason, end=end))
     if read_status(folder).get("state") in FINAL:
         # of an attempt what its end has left, not what another begins just now

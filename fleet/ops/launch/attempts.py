@@ -209,8 +209,6 @@ def begin(
 ) -> tuple[Plan, RunRecord, Mapping[str, Program]]:
     """Start the attempt: its plan and record, and what waits on each node. Spares take the place of hosts where it
     cannot begin. FleetError where that leaves too few, Interrupted where it is not to be."""
-    if runtime.cancel.is_set():
-        raise Interrupted(BETWEEN)
     plan, until = course.plan, time.monotonic() + course.pause
     with closing(Sessions(runtime)) as sessions:
         while True:
@@ -298,7 +296,9 @@ def check(plan: Plan, last: RunRecord, sessions: Sessions, until: float, waiting
     if any(answer["forbidden"] for answer in answers.values()):
         raise Interrupted(STOPPED_MEANWHILE, kind="stop")
     if runtime.cancel.is_set():
-        stop_all(plan, sessions, 0.0, run_end("interrupt", BETWEEN, EXIT_INTERRUPTED, who=whoami()), for_good=True)
+        end = run_end("interrupt", BETWEEN, EXIT_INTERRUPTED, who=whoami())
+        with closing(Sessions(replace(runtime, cancel=Cancel()))) as others:  # it may have come before any was opened
+            stop_all(plan, others, 0.0, end, for_good=True)
         raise Interrupted(BETWEEN)
     if runtime.detach.is_set():
         raise Left("left between two attempts")

@@ -220,9 +220,11 @@ def start_all(plan: Plan, record: RunRecord, sessions: Sessions) -> Mapping[str,
 
 def stop_all(plan: Plan, sessions: Sessions, grace: float, end: run.RunEnd, *, for_good: bool = False) -> list[Host]:
     """Run the stop program on all nodes; also forbids a supervisor that comes late to start. for_good: and whatever may
-    come after this attempt. Returns the hosts that could not be told."""
+    come after this attempt, which is over. Returns the hosts that could not be told."""
     spec: run.StopSpec = {"run": plan.run_id, "grace": grace, "reason": end["message"], "end": end}
-    if not for_good:
+    if for_good:
+        spec["withdrawn"] = True
+    else:
         spec["attempt"] = plan.attempt
 
     def stop(host: Host) -> run.Stopped:

@@ -199,10 +199,12 @@ _Stop = TypedDict("_Stop", {"run": str, "grace": float, "reason": str})
 
 
 class StopSpec(_Stop, total=False):
-    """end: of the run, None: this is none. attempt: the last one that is meant; without it the run is over for good."""
+    """end: of the run, None: this is none. attempt: the last one that is meant; without it the run is over for good.
+    withdrawn: by who leads it, between two attempts."""
 
     end: RunEnd | None
     attempt: int
+    withdrawn: bool
 
 
 # attempt: that is to begin. ports: one of them is wanted, on the node where ranks meet

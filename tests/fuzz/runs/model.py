@@ -179,6 +179,8 @@ class Judge:
         first = seen["a"]
         for head in ("b", "c"):
             odd = [key for key in first if seen[head][key] != first[key] and key != "incomplete"]
+            if {first["by"], seen[head]["by"]} == {"interrupt", "stop"}:
+                odd.remove("by")  # both came at once, and it ends alike
             if odd:
                 told = "; ".join(f"{key} {first[key]} at a, {seen[head][key]} at {head}" for key in odd)
                 self.wrong.append(f"another end at {head} than at a: {told}")
