@@ -197,7 +197,10 @@ class Judge:
 
     def steps(self, before: dict[str, Any]) -> None:
         """The next launch leaves out each node that was lost; how long it took is told by no clock that was set."""
-        lost = {name for name, host in before.get("hosts", {}).items() if host.get("state") == "lost"}
+        errors = {name: host["error"] or {} for name, host in before.get("hosts", {}).items()}
+        lost = {
+            name for name, error in errors.items() if error.get("kind") == "lost"
+        }  # not where a supervisor was killed
         for step in before.get("next", ()):
             words = shlex.split(step)
             out = set(expand(words[words.index("-x") + 1])) if "-x" in words else lost
