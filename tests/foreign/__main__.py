@@ -3,7 +3,8 @@
     python -m tests.foreign [--only NAME[,NAME...]] [--list]
 
 Prints a row a program, as Markdown, and exits 1 unless all are alike but for differences with a reason. NAME is a
-part of a program's name, or a launcher.
+part of a program's name, or a launcher. Some programs race with themselves, by hand too: gloo's threads abort now and
+then as the interpreter ends. So each has three tries, and the row names how many it took.
 """
 
 from __future__ import annotations
@@ -21,6 +22,8 @@ from tests.foreign.program import Program
 from tests.foreign.programs import PROGRAMS
 from tests.foreign.sides import Lab, Outcome
 from tests.lab.virtual_lab import labs
+
+TRIES = 3
 
 
 class Folders:
@@ -79,8 +82,12 @@ def main() -> int:
     with foreign_lab() as lab:
         for program in programs:
             hand, fleet, found = both(lab, program)
-            unknown += any(not difference.why for difference in found)
+            tries = 1
+            while tries < TRIES and not all(difference.why for difference in found):
+                (hand, fleet, found), tries = both(lab, program), tries + 1
+            unknown += not all(difference.why for difference in found)
             what = "<br>".join(str(each).replace("|", "\\|").replace("\n", " ") for each in found) or "none"
+            what += f" (try {tries})" * (tries > 1)
             where = f"{program.launcher}, {program.nodes}x{program.ranks}"
             print(f"| {program.name} | {where} | {cell(hand)} | {cell(fleet)} | {what} |", flush=True)
     print(

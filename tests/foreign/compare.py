@@ -17,7 +17,7 @@ VARIES = {
     r"\[([A-Z])\d{4} \d\d:\d\d:\d\d\.\d+": "time",
     r"\b[EWI]\d{4} \d\d:\d\d:\d\d\.\d+ \d+\b": "time and pid",
     r"\b\d\d:\d\d:\d\d\b": "time",
-    r"(?<=[\w.\]]:)\d{5}\b": "port",
+    r"(?<=[\w.\]]:)\d{5}\b|(?<=_127\.0\.0\.1_)\d{5}(?=_)": "port",
     r"\bpid[:=]? ?\d+|(?<=\[)PID \d+|\bprocess \d+|\(pid \d+\)": "pid",
     r"(?<=/tmp/torchelastic_)\w{8}$|\bpsm_\w{8}|\btmp[a-z0-9_]{8}\b|\b(?<=pymp-)\w+": "random name",
 }

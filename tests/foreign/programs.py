@@ -250,6 +250,8 @@ SHAPED = [
         ("zero_to_fp32.sh",),
         "script",
         nodes=1,
+        varies={r"(?<=ds_logs/)\d{14}": "time"},
+        loose=r"^launcher\.log$",
     ),
     Program("resume.sh", "accelerate, examples", ("resume.sh",), "script"),
     Program(
