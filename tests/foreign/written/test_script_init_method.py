@@ -15,7 +15,7 @@ parser.add_argument("--is-torchelastic-launched-out-file", type=str, required=Tr
 def main():
     args = parser.parse_args()
     rank, world_size = int(os.environ["RANK"]), int(os.environ["WORLD_SIZE"])
-    init_method = args.init_method.replace("@", f"{os.environ['MASTER_ADDR']}:{int(os.environ['MASTER_PORT']) + 1}")
+    init_method = args.init_method.replace("@", f"{os.environ['MASTER_ADDR']}:{os.environ['MASTER_PORT']}")
     dist.init_process_group(backend="gloo", init_method=init_method, world_size=world_size, rank=rank)
     out = f"{args.is_torchelastic_launched_out_file}{rank}"
     with open(out, "w") as f:
