@@ -314,12 +314,15 @@ def test_a_host_that_refuses_us_once_is_asked_again(monkeypatch: pytest.MonkeyPa
     assert busy.refused and ready.world.master_port == 29500
 
 
-def test_no_restart_is_announced_once_it_is_interrupted(tmp_path: Path) -> None:
+def test_no_restart_is_announced_once_it_is_interrupted(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """While ranks of a failed attempt take their time to end."""
+    ends: list[Any] = []
+    monkeypatch.setattr(attempts, "stop_all", lambda *args, **more: ends.append((args[3]["by"], more)))
     folder, plan, (here, said) = RunFolder.create(tmp_path / "runs", "r"), planned(restarts=3), runtime()
     here.cancel.set()
     report = follow_run(plan.record(0.0), folder, {}, here, Course(plan), cast(Run, Over(ended(plan))))
     assert (report.exit_code, report.data["stopped"]) == (130, "interrupted between two attempts") and said == []
+    assert ends == [("interrupt", {"for_good": True})]
     assert '"event": "restart"' not in (folder.path / "events.jsonl").read_text()
     folder.release()
 

@@ -933,7 +933,7 @@ def test_a_full_disk_here_is_why_logs_are_not_complete(tmp_path: Path, monkeypat
     runtime, host = Runtime(LocalTransport()), Host("a", "127.0.0.1")
     folder = RunFolder.create(tmp_path / "runs", "r")
     found, sessions = FoundRun("r", {"a": host}, {}), Sessions(runtime)
-    error = bringing.bring(found, folder, runtime, sessions, lambda: None, once=True)["a"]
+    error = bringing.bring(found, folder, runtime, sessions, once=True)["a"]
     folder.release()
     sessions.close()
     assert error.message == f"its logs are not complete here: {folder.path}: No space left on device"

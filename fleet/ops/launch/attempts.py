@@ -209,6 +209,8 @@ def begin(
 ) -> tuple[Plan, RunRecord, Mapping[str, Program]]:
     """Start the attempt: its plan and record, and what waits on each node. Spares take the place of hosts where it
     cannot begin. FleetError where that leaves too few, Interrupted where it is not to be."""
+    if runtime.cancel.is_set():
+        raise _withdrawn(course.plan, runtime)
     plan, until = course.plan, time.monotonic() + course.pause
     with closing(Sessions(runtime)) as sessions:
         while True:
@@ -224,6 +226,14 @@ def begin(
             spares = dict(zip(failed, (host.name for host in plan.hosts if host not in before.hosts), strict=False))
             for name, why in failed.items():
                 runtime.emit(record_left_out(folder, name, why, spares.get(name)))
+
+
+def _withdrawn(plan: Plan, runtime: Runtime) -> Interrupted:
+    """What ends the run between two attempts, once its nodes have it on record, for heads that come later."""
+    end = run_end("interrupt", BETWEEN, EXIT_INTERRUPTED, who=whoami())
+    with closing(Sessions(replace(runtime, cancel=Cancel(), emit=silent))) as sessions:
+        stop_all(plan, sessions, 0.0, end, for_good=True)
+    return Interrupted(BETWEEN)
 
 
 def _begin(
@@ -296,10 +306,7 @@ def check(plan: Plan, last: RunRecord, sessions: Sessions, until: float, waiting
     if any(answer["forbidden"] for answer in answers.values()):
         raise Interrupted(STOPPED_MEANWHILE, kind="stop")
     if runtime.cancel.is_set():
-        end = run_end("interrupt", BETWEEN, EXIT_INTERRUPTED, who=whoami())
-        with closing(Sessions(replace(runtime, cancel=Cancel()))) as others:  # it may have come before any was opened
-            stop_all(plan, others, 0.0, end, for_good=True)
-        raise Interrupted(BETWEEN)
+        raise _withdrawn(plan, runtime)
     if runtime.detach.is_set():
         raise Left("left between two attempts")
     if errors:
