@@ -34,6 +34,10 @@ def contestants(lab: BenchLab, case: str) -> tuple[Contestant, list[Contestant]]
 
         return check
 
+    def counted(done: Done) -> str | None:
+        is_whole = done.output.split() == [str(size)] * ranks
+        return None if is_whole else f"exit status {done.status}: {done.output[-300:]!r}"
+
     argv = [FLEET, "-i", "lab", "launch", "--engine", "command", "--nproc-per-node", str(ranks), "--workdir", "/root"]
     argv += ["--ranks", "first", "sh", "-c", line]
     own = command(["sh", "-c", f"{shlex.join(argv)} > /dev/null"], lab.env, str(lab.home))
@@ -42,8 +46,8 @@ def contestants(lab: BenchLab, case: str) -> tuple[Contestant, list[Contestant]]
         hand = f"{ssh}{shlex.quote(line)} > hand.out"
         wrote = all_there(lab.home, "hand.out")
     else:
-        each = f"for r in $(seq {ranks}); do {line} > /srv/hand.$r & done; wait"
-        hand, wrote = f"{ssh}{shlex.quote(each)}", all_there(Path("/srv"), "hand.*")
+        each = f"for r in $(seq {ranks}); do {line} > /srv/hand.$r & done; wait; stat -c %s /srv/hand.*; rm /srv/hand.*"
+        hand, wrote = f"{ssh}{shlex.quote(each)}", counted
     return (
         Contestant("fleet", own, all_there(lab.home, "runs/*-*/*/rank*.out")),
         [Contestant("bare ssh", command(["sh", "-c", hand], lab.env, str(lab.home)), wrote)],
