@@ -125,6 +125,10 @@ class UsageError(FleetError):
     kind = "usage"
 
 
+class Ambiguous(UsageError):
+    """What was given means several things (exit 2)."""
+
+
 class InventoryError(FleetError):
     """The inventory, a hostfile, a selection or a playbook is invalid or missing (exit 121)."""
 
@@ -141,6 +145,10 @@ class ConnectError(FleetError):
 
     exit_code = EXIT_CONNECT
     kind = "unreachable"
+
+
+class Silent(ConnectError):
+    """A host that was reached, and from which nothing has come for so long that it counts as lost."""
 
 
 class ProtocolError(ConnectError):

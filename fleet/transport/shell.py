@@ -10,7 +10,7 @@ import threading
 import time
 from typing import TYPE_CHECKING
 
-from fleet.errors import ConnectError, DeadlineError, FleetError, Interrupted, ProtocolError
+from fleet.errors import ConnectError, DeadlineError, FleetError, Interrupted, ProtocolError, Silent
 from fleet.transport.base import PING_SECONDS, POLL_SECONDS, Cancel, Channel, Completed, Session
 
 if TYPE_CHECKING:
@@ -88,8 +88,8 @@ def lost(host: str) -> ConnectError:
     )
 
 
-def silent(host: str, seconds: float) -> ConnectError:
-    return ConnectError(
+def silent(host: str, seconds: float) -> Silent:
+    return Silent(
         f"silent for {round(seconds, 1):g} s", host=host, kind="lost", hint="the host hangs, or the link to it is cut"
     )
 

@@ -17,12 +17,12 @@ from fleet.errors import FleetError
 from fleet.model import Host, Inventory, Job
 from fleet.ops.launch.options import LaunchOptions
 from fleet.ops.launch.placement import Known
-from fleet.ops.launch.plan import plan
+from fleet.ops.launch.plan import Plan, plan
 
 CASES = sorted((Path(__file__).parent / "launch").glob("*.json"))
 
 
-def plan_of(case: dict[str, Any]) -> dict[str, Any]:
+def made(case: dict[str, Any]) -> Plan | FleetError:
     stored = case["inventory"]
     tuples = [{k: tuple(v) if isinstance(v, list) else v for k, v in host.items()} for host in stored["hosts"]]
     hosts = tuple(Host(**host) for host in tuples)
@@ -31,10 +31,16 @@ def plan_of(case: dict[str, Any]) -> dict[str, Any]:
     facts = {name: Known(**f) for name, f in case.get("facts", {}).items()}
     options = LaunchOptions(**{"cwd": "/head/here", **case.get("options", {})})
     try:
-        made = plan(inventory, Job(**job), options, "train-20260101-000000-abcd").refine(facts)
+        return plan(inventory, Job(**job), options, "train-20260101-000000-abcd").refine(facts)
     except FleetError as error:
-        return {"error": str(error), "hint": error.hint}
-    return {"plan": json.loads(json.dumps(made.describe())), "command": json.loads(made.nodes[0].start.command_file())}
+        return error
+
+
+def plan_of(case: dict[str, Any]) -> dict[str, Any]:
+    got = made(case)
+    if isinstance(got, FleetError):
+        return {"error": str(got), "hint": got.hint}
+    return {"plan": json.loads(json.dumps(got.describe())), "command": json.loads(got.nodes[0].start.command_file())}
 
 
 @pytest.mark.parametrize("path", CASES, ids=lambda p: p.stem)

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from math import inf
 from typing import Any, Literal
 
-from fleet.errors import ConnectError, FleetError, ProtocolError
+from fleet.errors import ConnectError, FleetError, ProtocolError, Silent
 from fleet.events import Emit, Level, Output
 from fleet.model import Host
 from fleet.ops.launch.logs import NodeLogs, stream_of
@@ -208,7 +208,7 @@ class Follower(threading.Thread):
                 )
                 self.give_up()
             if self.silent_since is None and not self._cancel.is_set():
-                self.silent_since = time.monotonic() - (self._silence if error.message.startswith("silent") else 0.0)
+                self.silent_since = time.monotonic() - (self._silence if isinstance(error, Silent) else 0.0)
                 self.tell("dropped", reason=error.message)
             if self._session is not None:
                 self._session.close()

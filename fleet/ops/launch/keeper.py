@@ -6,14 +6,13 @@ on, and `fleet attach` follows it again, from where its logs end here.
 
 from __future__ import annotations
 
-import base64
 import os
-import pickle
 import select
 import time
 from importlib import import_module
 from typing import TYPE_CHECKING
 
+from fleet.codec import from_json, to_json
 from fleet.engines import engine
 from fleet.errors import FleetError
 from fleet.ops.launch.background import begin, leave, told
@@ -27,6 +26,7 @@ if TYPE_CHECKING:
     from fleet.ops.launch.course import Course, Ended
 
 FOLLOWS = b"follows\n"
+VERSION = 1  # of what it is sent
 BEGIN_SECONDS = 120.0  # in which it does, on a busy machine; one that ends before that is not waited for
 
 
@@ -37,9 +37,9 @@ def send_keeper(
     its pid, once it follows. FleetError: nobody on this machine does. course: what it takes to start the run again.
     ended: see follow_run()."""
     # it holds values of variables, which are written nowhere: it goes to our own child, through a pipe
-    packed = base64.b64encode(pickle.dumps((course, ended))).decode()
+    more = {"version": VERSION, "course": to_json(course), "ended": to_json(ended)}
     hosts = (*record.hosts, *((*course.plan.hosts, *course.plan.spares) if course is not None else ()))
-    process = begin("keeper", record, hosts, transport, folder.lock, course=packed)
+    process = begin("keeper", record, hosts, transport, folder.lock, **more)
     folder.let_go()
     if process is not None:
         assert process.stdout
@@ -71,10 +71,13 @@ def load_all(course: Course | None) -> None:
 def main() -> None:
     """Follow it to its end."""
     from fleet.ops.launch.attempts import follow_run  # which sends keepers
+    from fleet.ops.launch.course import Course, Ended
     from fleet.ops.launch.loop import Run
 
     spec, record, _, transport = told()
-    course, ended = pickle.loads(base64.b64decode(spec["course"]))
+    if spec.get("version") != VERSION:
+        raise SystemExit("fleet was replaced by another version while this run was left: 'fleet attach' follows it")
+    course, ended = from_json(Course | None, spec["course"]), from_json(Ended | None, spec["ended"])
     load_all(course)
     folder = RunFolder(record.logs)
     folder.take_over(spec["lock"], helper=True)

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Annotated, Any, TypedDict
 
 from fleet import own
-from fleet.errors import UsageError
+from fleet.errors import Ambiguous, UsageError
 from fleet.inventory.fields import FIELDS, FieldError, env_item, host_name, parse_field
 from fleet.model import Host, Inventory
 from fleet.ops.launch.documents import MISSING, read_told
@@ -228,7 +228,7 @@ def recorded(word: str, runs_dir: Path) -> Recorded:
     except UsageError as error:
         hint = (
             error.hint
-            if "begin so" in error.message
+            if isinstance(error, Ambiguous)
             else "'fleet runs' lists what was started here; one of another machine is repeated there"
         )
         raise UsageError(f"{runs_dir}: {error.message}", hint=hint) from None

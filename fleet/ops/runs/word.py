@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 
-from fleet.errors import UsageError
+from fleet.errors import Ambiguous, UsageError
 from fleet.ops.launch.folder import LATEST
 from fleet.protocol.state import run_name
 from fleet.rules.stacks import ranks_text
@@ -27,7 +27,7 @@ def choose(word: str, run_ids: Sequence[str]) -> str:
     if len(begun) == 1:
         return begun[0]
     if begun:
-        raise UsageError(f"{word}: {len(begun)} runs begin so: {few(begun)}", hint="give more of its id, or 'latest'")
+        raise Ambiguous(f"{word}: {len(begun)} runs begin so: {few(begun)}", hint="give more of its id, or 'latest'")
     if not run_ids:
         raise UsageError(f"no run {word}: no run is known", hint="'fleet launch' starts one")
     raise UsageError(f"no run {word}: known are {few(run_ids)}", hint="'fleet ps --all' lists them")

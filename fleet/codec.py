@@ -1,0 +1,114 @@
+"""fleet's own values as JSON, for another process of fleet, which may be of another version.
+
+Fields that the reader does not know are left out, those that it misses have their defaults. Dataclasses name their
+class, for unions of several. Errors keep what users see of them.
+"""
+
+from __future__ import annotations
+
+import typing
+from collections.abc import Mapping
+from dataclasses import MISSING, fields, is_dataclass
+from functools import cache
+from pathlib import Path
+from types import NoneType, UnionType
+from typing import TYPE_CHECKING, Any, Literal, TypeVar, Union, get_args, get_origin
+
+from fleet import errors
+from fleet.errors import FleetError
+
+if TYPE_CHECKING:
+    from typing_extensions import TypeForm
+
+T = TypeVar("T")
+CLASS = "class"
+OF_ERROR = ("message", "hint", "where", "host", "kind")
+
+
+def to_json(value: Any) -> Any:
+    """`value` as JSON has it. TypeError: it holds what is not meant to leave this process."""
+    if is_dataclass(value) and not isinstance(value, type):
+        parts = {each.name: to_json(getattr(value, each.name)) for each in fields(value) if each.init}
+        return {CLASS: type(value).__name__, **parts}
+    if isinstance(value, FleetError):
+        return {CLASS: type(value).__name__, **{name: getattr(value, name) for name in OF_ERROR}}
+    if isinstance(value, Mapping):
+        return {str(key): to_json(item) for key, item in value.items()}
+    if isinstance(value, (tuple, list)):
+        return [to_json(item) for item in value]
+    if isinstance(value, (set, frozenset)):
+        return sorted(to_json(item) for item in value)
+    if isinstance(value, Path):
+        return str(value)
+    if isinstance(value, bytes):
+        return value.decode("latin-1")
+    if value is None or isinstance(value, (str, int, float, bool)):
+        return value
+    raise TypeError(f"{type(value).__name__} does not leave this process")
+
+
+def from_json(kind: TypeForm[T], stored: Any) -> T:
+    """What to_json() made of a `kind`. ValueError: it is nothing of that kind."""
+    try:
+        found: T = _read(kind, stored)
+    except (TypeError, KeyError, AttributeError) as error:
+        raise ValueError(f"not a {getattr(kind, '__name__', kind)}: {error!r}") from error
+    return found
+
+
+def _read(kind: Any, stored: Any) -> Any:
+    origin, args = get_origin(kind), get_args(kind)
+    if origin in (Union, UnionType):
+        return _read(_chosen(args, stored), stored)
+    if is_dataclass(kind):
+        return _record(kind, stored)
+    if isinstance(kind, type) and issubclass(kind, FleetError):
+        return _error(stored)
+    if origin in (tuple, list, frozenset):
+        kinds = args[:1] * len(stored) if origin is not tuple or args[-1] is Ellipsis else args
+        return origin(_read(each, item) for each, item in zip(kinds, stored, strict=True))
+    if isinstance(origin, type) and issubclass(origin, Mapping):
+        return {_read(args[0], key): _read(args[1], item) for key, item in stored.items()}
+    if kind is Path:
+        return Path(stored)
+    if kind is float:
+        return float(stored)
+    if kind is bytes:
+        return stored.encode("latin-1")
+    if kind is Any or origin is Literal or typing.is_typeddict(kind):
+        return stored
+    if not isinstance(stored, kind):
+        raise TypeError(f"{stored!r:.80} is no {kind.__name__}")
+    return stored
+
+
+def _chosen(kinds: tuple[Any, ...], stored: Any) -> Any:
+    """Of a union: None, the class that is named, or the plain one."""
+    if stored is None and NoneType in kinds:
+        return NoneType
+    named = stored.get(CLASS) if isinstance(stored, dict) else None
+    others = [kind for kind in kinds if kind is not NoneType]
+    return next((kind for kind in others if getattr(kind, "__name__", "") == named), others[0])
+
+
+@cache
+def _hints(kind: Any) -> dict[str, Any]:
+    return typing.get_type_hints(kind)
+
+
+def _record(kind: Any, stored: Mapping[str, Any]) -> Any:
+    known = {each.name: each for each in fields(kind) if each.init}
+    given = {name: _read(_hints(kind)[name], stored[name]) for name in known if name in stored}
+    for name, each in known.items():
+        if name not in given and each.default is MISSING and each.default_factory is MISSING:
+            raise TypeError(f"{kind.__name__} without {name}")
+    return kind(**given)
+
+
+def _error(stored: Mapping[str, Any]) -> FleetError:
+    kind = getattr(errors, stored[CLASS], FleetError)
+    if not (isinstance(kind, type) and issubclass(kind, FleetError)):
+        kind = FleetError
+    made = FleetError.__new__(kind)
+    FleetError.__init__(made, stored["message"], **{name: stored.get(name) for name in OF_ERROR[1:]})
+    return made

@@ -1,0 +1,91 @@
+"""fleet/codec.py: what a process leaves to another one of fleet, which may be of another version."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+
+from fleet import codec
+from fleet.errors import ConnectError, FleetError, LimitError, PreflightError, ProtocolError
+from fleet.model import Host, Report, Result
+from fleet.ops.launch.course import Course, Ended
+from fleet.ops.launch.plan import Plan
+from tests.golden.test_launch_plans import CASES, made
+from tests.unit.test_attempts import planned
+
+KEPT = Path(__file__).parent / "course-1.json"  # as the first version with it wrote it
+
+
+def there_and_back(course: Course) -> Course:
+    read = codec.from_json(Course | None, json.loads(json.dumps(codec.to_json(course))))
+    assert read is not None
+    return read
+
+
+@pytest.mark.parametrize("path", CASES, ids=lambda path: path.stem)
+def test_any_plan_is_the_same_in_another_process(path: Path) -> None:
+    plan = made(json.loads(path.read_text()))
+    if isinstance(plan, FleetError):
+        return
+    read = there_and_back(Course(plan, 2, 1))
+    assert (read.restarts, read.quick) == (2, 1)
+    assert read.plan == plan and read.plan.describe() == plan.describe()
+    assert [node.start.command_file() for node in read.plan.nodes] == [n.start.command_file() for n in plan.nodes]
+
+
+@pytest.mark.parametrize(
+    "error",
+    [
+        ConnectError("silent for 5 s", host="a", kind="lost", hint="look"),
+        ProtocolError("it says x", "a"),
+        PreflightError("no torch", where="f:1"),
+        LimitError("too many"),
+    ],
+    ids=lambda error: type(error).__name__,
+)
+def test_errors_are_what_users_see_of_them(error: FleetError) -> None:
+    read = there_and_back(Course(planned(), lost={"a": error})).lost["a"]
+    assert type(read) is type(error) and read.as_json() == error.as_json() and str(read) == str(error)
+    assert read.exit_code == error.exit_code
+
+
+def test_an_attempt_that_ended_is_the_same() -> None:
+    error = ConnectError("gone", host="a", kind="lost")
+    report = Report(
+        "launch", (Result("a", False, 3, b"\xff\n", error=error, data={"state": "lost"}),), 122, {"next": []}
+    )
+    ended = Ended(report, {"attempt": 1})
+    read = codec.from_json(Ended | None, json.loads(json.dumps(codec.to_json(ended))))
+    assert read is not None and read.told == ended.told
+    assert read.report.as_json() == ended.report.as_json() and read.report.results[0].stdout == b"\xff\n"
+
+
+def test_other_versions() -> None:
+    """A field that only the writer knows is left out, one that only the reader knows has its default."""
+    stored = codec.to_json(Host("a", "10.0.0.1", slots=4))
+    del stored["slots"]
+    assert codec.from_json(Host, {**stored, "rack": "r7"}) == Host("a", "10.0.0.1")
+
+
+@pytest.mark.parametrize(
+    "broken", [{"name": "a"}, {"name": 1, "address": "x"}, [], None, "a", {"name": "a", "address": []}]
+)
+def test_what_is_no_host_is_refused(broken: object) -> None:
+    with pytest.raises(ValueError, match="not a Host"):
+        codec.from_json(Host, broken)
+
+
+def test_what_belongs_to_this_process_does_not_leave_it() -> None:
+    with pytest.raises(TypeError, match="does not leave"):
+        codec.to_json({"lock": object()})
+
+
+def test_what_the_first_version_wrote_is_read() -> None:
+    """Change fleet/, not this file: runs that were left by that version would be lost."""
+    course = codec.from_json(Course | None, json.loads(KEPT.read_text()))
+    assert course is not None and isinstance(course.plan, Plan)
+    assert [host.name for host in course.plan.hosts] == ["d", "a", "b", "c"]
+    assert course.plan.job.env == {"SEED": "7"} and course.plan.options.stall_timeout == 60.0
+    assert course.lost["x"].kind == "lost" and course.plan.spares == ()
