@@ -93,7 +93,9 @@ class RunVerbs(ABC, Generic[R, L]):
         PreflightError (123) and ConnectError (122), raised by the Run: nothing was started anywhere. The report's
         exit_code is that of the first rank that failed, 128+n for signal n."""
         asked = asked_for(RunVerbs.launch, locals())
-        from fleet.ops import launch
+        from fleet.ops.launch import options as launch
+        from fleet.ops.launch.plan import plan
+        from fleet.ops.launch.run import run
 
         here = Path.cwd() if folder is None else Path(folder).absolute()
         most, least = launch.parse_nnodes(nnodes)
@@ -143,7 +145,7 @@ class RunVerbs(ABC, Generic[R, L]):
         )
         job = engine_of(job.engine).prepare(job, here)
         run_id = launch.new_run_id(script, name or (script if module else None))
-        return self._begin(launch.plan(self._fleet.inventory, job, how, run_id), launch.run)
+        return self._begin(plan(self._fleet.inventory, job, how, run_id), run)
 
     def again(self, run: str = "latest", *, runs_dir: str | os.PathLike[str] = "runs", **changed: Any) -> L:
         """Launch what an earlier run of this machine was, on these hosts (those of then: `fleet.reopen(run)`): the same

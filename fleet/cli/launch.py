@@ -212,7 +212,7 @@ def where(hosts: Sequence[Host]) -> str:
 
 def _told(given: dict[str, Any]) -> dict[str, Any]:
     """The options as Fleet.launch takes them."""
-    from fleet.ops.launch import read_env
+    from fleet.ops.launch.options import read_env
 
     own = take(given)
     port = given.pop("master_port")

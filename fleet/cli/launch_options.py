@@ -115,7 +115,7 @@ def earlier(again: str | None, from_: str | None, given: Mapping[str, Any]) -> R
     if settings.transport == Settings.transport:
         settings.transport = run.transport
     if settings.inventory is None and from_:
-        from fleet.ops.launch import read_env
+        from fleet.ops.launch.options import read_env
 
         use_inventory(run.everyone(read_env(given["env_file"], given["env"], (), os.environ)[0]))
         settings.hosts = settings.hosts or run.selected

@@ -14,7 +14,7 @@ import pytest
 
 from fleet.model import Host
 from fleet.node.run import engine, list_runs, run_folder
-from fleet.ops.launch import new_run_id
+from fleet.ops.launch.options import new_run_id
 from fleet.ops.runs.find import FoundRun, read
 from fleet.protocol.decode import Misfit, decode
 from fleet.protocol.messages.run import Neighbours, RunsHere

@@ -93,3 +93,17 @@ def test_help_imports_nothing_heavy(argv: list[str]) -> None:
         "fleet.playbook",
     }
     assert modules & heavy == set()
+
+
+@pytest.mark.parametrize("argv", [["hosts"], ["runs"], ["exec", "--", "true"], ["kill-port", "--dry-run", "29500"]])
+def test_a_verb_that_launches_nothing_imports_nothing_of_that(argv: list[str], tmp_path: Path) -> None:
+    """In a folder with runs, which are looked through for those that lost their head."""
+    (tmp_path / "hostfile").write_text("here\n")
+    (tmp_path / "runs" / "t-20260101-000000-abcd").mkdir(parents=True)
+    code = f"import sys; from fleet.cli.main import run; run({argv!r}); print(*sys.modules, file=sys.stderr)"
+    words = [sys.executable, "-c", code.replace("run([", "run(['--transport', 'local', ")]
+    done = subprocess.run(words, cwd=tmp_path, capture_output=True, text=True, check=True)
+    modules = set(done.stderr.splitlines()[-1].split())
+    parts = ("plan", "options", "preflight", "findings", "start", "follow", "loop", "gang", "attempts", "run")
+    assert "fleet.cli.context" in modules
+    assert modules & {f"fleet.ops.launch.{part}" for part in parts} == set()

@@ -24,11 +24,13 @@ from fleet.cli.main import run
 from fleet.cli.runs import show_runs
 from fleet.errors import ConnectError, UsageError
 from fleet.model import Host, Inventory, Job, Report, Result
-from fleet.ops import launch
 from fleet.ops.launch import janitor
+from fleet.ops.launch import run as launching
 from fleet.ops.launch.folder import LOCK, RunFolder
 from fleet.ops.launch.follow import Heard
 from fleet.ops.launch.gang import run_end, stopped_by
+from fleet.ops.launch.options import LaunchOptions
+from fleet.ops.launch.plan import plan as make_plan
 from fleet.ops.launch.start import Sessions
 from fleet.ops.runs import attach, local, stop
 from fleet.ops.runs import bring as bringing
@@ -657,17 +659,17 @@ def test_a_run_that_lost_its_head_here_is_told_of_while_its_lease_lasts(tmp_path
 def test_a_run_that_could_not_start_is_over_here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     error = ConnectError("no answer", host="b", kind="timeout")
     error.hosts = {"a": None, "b": error}
-    draft = launch.plan(
-        Inventory((Host("a", "a"), Host("b", "b"))), Job("t.py"), launch.LaunchOptions(runs_dir=tmp_path), IDS[0]
+    draft = make_plan(
+        Inventory((Host("a", "a"), Host("b", "b"))), Job("t.py"), LaunchOptions(runs_dir=tmp_path), IDS[0]
     )
 
     def start(*_: Any) -> None:
         raise error
 
-    monkeypatch.setattr(launch, "preflight_all", lambda draft, _: (draft, {}))
-    monkeypatch.setattr(launch, "start_all", start)
+    monkeypatch.setattr(launching, "preflight_all", lambda draft, _: (draft, {}))
+    monkeypatch.setattr(launching, "start_all", start)
     with pytest.raises(ConnectError):
-        launch.run(draft, Runtime(LocalTransport(), 2, lambda event: None))
+        launching.run(draft, Runtime(LocalTransport(), 2, lambda event: None))
     (found,) = local_runs(tmp_path)
     assert (found.state, found.exit_code, len(prunable([found], 0, 0))) == ("failed", 122, 1), found
     told = json.loads((tmp_path / IDS[0] / "summary.json").read_text())

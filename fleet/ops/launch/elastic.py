@@ -162,7 +162,7 @@ class Elastic:
 
     def _prepare(self, host: Host, session: Session) -> None:
         """What the start did for the others: its code, and whether it is fit."""
-        from fleet.ops.launch import sync_code
+        from fleet.ops.launch.run import sync_code
 
         assert self.plan is not None
         world, alone = self.plan.world, replace(self.plan, nodes=(self.plan.node(host.name),), absent={})

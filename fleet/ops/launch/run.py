@@ -1,0 +1,159 @@
+"""`fleet launch`: plan, preflight, start, follow, and one report of how the run ended."""
+
+from __future__ import annotations
+
+import time
+from contextlib import closing
+from dataclasses import replace
+from pathlib import Path
+
+from fleet import fanout, own
+from fleet.each import as_one
+from fleet.errors import FleetError, HostFailed
+from fleet.events import Event, Notice
+from fleet.model import Host, Report
+from fleet.ops.launch.findings import beside, refuse, unsent
+from fleet.ops.launch.folder import OPTION, RunFolder
+from fleet.ops.launch.origin import Origin, first_event
+from fleet.ops.launch.plan import Plan
+from fleet.ops.launch.spares import preflight_all, record_left_out, with_enough
+from fleet.ops.launch.start import START_SECONDS, Sessions, start_all, step
+from fleet.protocol.messages.run import LiveRun, Neighbours, NeighboursSpec
+from fleet.rules.units import counted
+from fleet.runtime import Runtime
+from fleet.transport.program import call
+
+FDS_PER_HOST = 4  # a connection and, for a moment, the one that replaces it
+
+
+def run(draft: Plan, runtime: Runtime) -> Report:
+    """Do it all. PreflightError, ConnectError: nothing was started anywhere. Otherwise the run's own end.
+
+    runtime.cancel: set once it stops gently, twice it kills, three times it leaves the nodes alone. What runtime.emit
+    raises stops it, too, and is raised when nothing runs any more."""
+    faults: list[Exception] = []
+
+    def emit(event: Event) -> None:
+        if not faults:
+            try:
+                runtime.emit(event)
+            except Exception as error:
+                faults.append(error)
+                runtime.cancel.set()
+
+    try:
+        return _run(draft, replace(runtime, emit=emit))
+    finally:
+        if faults:
+            raise faults[0]
+
+
+def _run(draft: Plan, runtime: Runtime) -> Report:
+    hosts, run_id, runs_dir = len(draft.hosts) + len(draft.spares), draft.run_id, draft.options.runs_dir
+    inventory, name = draft.inventory, draft.job.name
+    if name and not run_id.startswith(f"{name}-"):
+        text = f"the run's name is {run_id.rsplit('-', 3)[0]}, not {name!r}"
+        runtime.emit(Notice("warning", text, hint="a name has 48 characters at most, of A-Z a-z 0-9 . _ -"))
+    out: dict[str, FleetError] = {}
+    fanout.check_limits(hosts, hosts, FDS_PER_HOST)
+    own.own_folder(runs_dir, OPTION)  # before anything is sent
+    if draft.options.sync:
+        with step(runtime, "sync", hosts, out):
+            draft, _, unsynced = with_enough(draft, runtime, lambda plan: sync_code(plan, runtime))
+            out.update(unsynced)
+    sessions, folder, origin = Sessions(runtime), None, None
+    try:
+        with step(runtime, "preflight", hosts, out):
+            plan, unfit = preflight_all(draft, sessions)
+            out.update(unfit)
+        folder = RunFolder.create(runs_dir, run_id)
+        folder.event("version", **first_event())
+        for name, why in out.items():
+            record_left_out(folder, name, why)
+        record = plan.record(time.time())
+        origin = Origin(plan, record, folder, runtime, inventory)
+        runtime.emit(
+            Notice(
+                "info",
+                f"ranks meet at {plan.world.master}",
+                data=folder.event("plan", **plan.told()),
+            )
+        )
+        try:
+            with step(runtime, "start", len(plan.hosts)):
+                started = start_all(plan, record, sessions)
+        except FleetError as error:
+            from fleet.ops.launch.attempts import begin_with_spares
+
+            sessions.close()
+            plan, record, waiting = begin_with_spares(plan, record, error, folder, runtime)
+        else:
+            for host, answer in started.items():
+                folder.event("started", host=host, pid=answer["pid"], folder=answer["dir"])
+            waiting = sessions.take_all(host.name for host in plan.hosts)
+        folder.be_latest()
+        logs = runs_dir / run_id
+        size = f"{counted(plan.world.size, 'rank')} on {counted(len(plan.nodes), 'node')}"
+        runtime.emit(
+            Notice(
+                "info",
+                f"run {run_id}: {size}, logs in {logs}",
+                data=folder.event(
+                    "running", world_size=plan.world.size, first_ranks=record.first_ranks, logs=str(logs)
+                ),
+            )
+        )
+        from fleet.ops.launch.attempts import follow_run  # long, and ranks begin meanwhile
+        from fleet.ops.launch.course import Course
+
+        if plan.options.detach:
+            runtime.detach.set()
+        return follow_run(record, folder, waiting, runtime, Course(plan))
+    finally:
+        sessions.close()
+        if origin is not None:
+            origin.wait()
+        if folder is not None:
+            folder.release()
+
+
+def sync_code(plan: Plan, runtime: Runtime) -> None:
+    """--sync: the head's current folder to every node's workdir; raises the first host's error, nothing starts."""
+    from fleet.ops import sync
+
+    leave_alone(plan, runtime)
+    where = {n.host.name: n.workdir for n in plan.nodes}
+    report = sync.run(
+        sync.SyncPlan(
+            plan.hosts,
+            Path(plan.options.cwd),
+            where,
+            force=plan.options.force,
+            hint="'fleet launch --sync --force' replaces it; --workdir names another folder",
+        ),
+        runtime,
+    )
+    errors = {r.host: r.error or HostFailed("sync failed there", host=r.host) for r in report.results if not r.ok}
+    if errors:
+        every = {r.host: errors.get(r.host) for r in report.results}
+        raise as_one(errors, runtime.emit, "not-synced", "; nothing was started anywhere", every)
+    for name, why in unsent(plan, plan.job.args):
+        runtime.emit(Notice("warning", f"the command names {name}, which is not sent, by {why}"))
+
+
+def leave_alone(plan: Plan, runtime: Runtime) -> None:
+    """Before anything is replaced under a live run: what preflight would refuse for it."""
+    if plan.options.share or not plan.options.preflight:
+        return
+
+    def ask(host: Host) -> list[LiveRun]:
+        devices = None if host.devices is None else list(host.devices)
+        spec: NeighboursSpec = {"run": plan.run_id, "devices": devices}
+        return call(sessions.get(host), "run.neighbours", spec, Neighbours, timeout=START_SECONDS)["runs"]
+
+    with closing(Sessions(runtime)) as sessions:
+        runs, errors = sessions.each(plan.hosts, ask, "looking for other runs")
+    if errors:
+        every = {host.name: errors.get(host.name) for host in plan.hosts}
+        raise as_one(errors, runtime.emit, "not-synced", "; nothing was started anywhere", every)
+    refuse(plan, beside(plan, runs), {}, runtime.emit)
