@@ -20,7 +20,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import NamedTuple
 
-from tests.fuzz.runs.mends import MENDS
+from tests.fuzz.runs.mends import ABOUT, MENDS
 
 ROOT = Path(__file__).parents[2]
 MODEL, HOSTILE, RUNS = "sync_model", "hostile", "runs"
@@ -295,7 +295,8 @@ def found(mutant: Mutant, seconds: float, seed: int) -> tuple[str, str]:
 
 
 def options(mutant: Mutant) -> list[str]:
-    return {MODEL: ["--shrink=0"], RUNS: [f"--most={MOST}"]}.get(mutant.by, [])
+    about = [f"--about={ABOUT[mutant.name]}"] if mutant.name in ABOUT else []
+    return {MODEL: ["--shrink=0"], RUNS: [f"--most={MOST}", *about]}.get(mutant.by, [])
 
 
 def main() -> int:

@@ -151,8 +151,10 @@ def hunt(
     count: int | None = None,
     say: Say = out,
     keep: Path | None = None,
+    about: str = "",
 ) -> list[str]:
-    """What was found from seed `first` on, in so many seconds, or so many cases."""
+    """What was found from seed `first` on, in so many seconds, or so many cases. about: of those cases only whose text
+    has this pattern."""
     jobs = jobs or 4 * (os.cpu_count() or 1)
     began, seed, played, found = time.monotonic(), first, 0, list[str]()
     befell = collections.Counter[str]()
@@ -163,7 +165,8 @@ def hunt(
             while len(found) < most:
                 more = time.monotonic() - began < seconds and (count is None or seed < first + count)
                 while more and len(workers.running) < jobs and (count is None or seed < first + count):
-                    workers.begin(seed)
+                    if re.search(about, str(make(seed)), re.DOTALL):
+                        workers.begin(seed)
                     seed += 1
                 if not workers.running:
                     break
@@ -238,12 +241,15 @@ def main() -> int:
     parser.add_argument("--one", type=int, metavar="SEED", help="this case, alone")
     parser.add_argument("--lab", action="store_true", help="in a lab, with real sshd")
     parser.add_argument("--keep", type=Path, metavar="DIR", help="copies of what was written, by seed")
+    parser.add_argument("--about", default="", metavar="REGEX", help="only cases whose text has it")
     given = parser.parse_args()
     if given.one is not None:
         return one(given.one, given.keep)
     if given.lab:
         return int(bool(hunt_in_lab(given.seed, given.seconds, given.most, given.count)))
-    found = hunt(given.seed, given.seconds, given.most, jobs=given.jobs, count=given.count, keep=given.keep)
+    found = hunt(
+        given.seed, given.seconds, given.most, jobs=given.jobs, count=given.count, keep=given.keep, about=given.about
+    )
     return int(bool(found))
 
 

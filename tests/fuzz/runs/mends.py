@@ -179,3 +179,24 @@ MENDS: list[Mend] = [
         "while False:",
     ),
 ]
+
+# Of some mends the cases that can show them are rare among all that are drawn: patterns of their texts. They are drawn
+# as ever, by the same seeds; the others are passed over.
+AWAY = r"(cut|power|freeze|flap)"
+ABOUT = {
+    "a node that has not answered is unknown": rf"link b \w+: {AWAY}",
+    "a reboot is told by its boot id": "node n.: (reboot|power)",
+    "processes are found by their mark": "folder n.: removed",
+    "who lost its folder is stopped, too": "folder n.: removed",
+    "all lost nodes are left out": r"link a \w+: cut for.*link a \w+: cut for",
+    "a duration follows no clock that is set": "clock a: ",
+    "an engine that a signal ended has failed": "engine n.: (kill|TERM)",
+    "a stop has room on a full disk": "disk n.: full",
+    "a node that goes while its logs come is not lost": rf"drain .*{AWAY}",
+    "a stop goes on where a host does not answer": rf"ends: stop.*{AWAY}",
+    "who looks on takes off no lease": "looker b: .*head a: kill",
+    "a run that is left needs no head": "(helper a: |head a: leave)",
+    "a leader goes with its terminal": "head a: HUP",
+    "latest is this folder's": "stop latest",
+    "an end in the pause has an author": "in the pause",
+}
