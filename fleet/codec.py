@@ -7,11 +7,12 @@ class, for unions of several. Errors keep what users see of them.
 from __future__ import annotations
 
 import typing
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from dataclasses import MISSING, fields, is_dataclass
 from functools import cache
 from pathlib import Path
-from types import NoneType, UnionType
+from types import UnionType
 from typing import TYPE_CHECKING, Any, Literal, TypeVar, Union, get_args, get_origin
 
 from fleet import errors
@@ -21,7 +22,9 @@ if TYPE_CHECKING:
     from typing_extensions import TypeForm
 
 T = TypeVar("T")
+_ROWS: Mapping[Any, Any] = {tuple: tuple, list: list, frozenset: frozenset, Sequence: tuple}
 CLASS = "class"
+MISFIT = (TypeError, KeyError, AttributeError, ValueError)
 OF_ERROR = ("message", "hint", "where", "host", "kind")
 
 
@@ -51,7 +54,7 @@ def from_json(kind: TypeForm[T], stored: Any) -> T:
     """What to_json() made of a `kind`. ValueError: it is nothing of that kind."""
     try:
         found: T = _read(kind, stored)
-    except (TypeError, KeyError, AttributeError) as error:
+    except MISFIT as error:
         raise ValueError(f"not a {getattr(kind, '__name__', kind)}: {error!r}") from error
     return found
 
@@ -59,14 +62,16 @@ def from_json(kind: TypeForm[T], stored: Any) -> T:
 def _read(kind: Any, stored: Any) -> Any:
     origin, args = get_origin(kind), get_args(kind)
     if origin in (Union, UnionType):
-        return _read(_chosen(args, stored), stored)
+        return _either(args, stored)
     if is_dataclass(kind):
         return _record(kind, stored)
     if isinstance(kind, type) and issubclass(kind, FleetError):
         return _error(stored)
-    if origin in (tuple, list, frozenset):
-        kinds = args[:1] * len(stored) if origin is not tuple or args[-1] is Ellipsis else args
-        return origin(_read(each, item) for each, item in zip(kinds, stored, strict=True))
+    if origin in _ROWS:
+        if not isinstance(stored, list):
+            raise TypeError(f"{stored!r:.80} is no list")
+        kinds = args if origin is tuple and args[-1] is not Ellipsis else args[:1] * len(stored)
+        return _ROWS[origin](_read(each, item) for each, item in zip(kinds, stored, strict=True))
     if isinstance(origin, type) and issubclass(origin, Mapping):
         return {_read(args[0], key): _read(args[1], item) for key, item in stored.items()}
     if kind is Path:
@@ -77,18 +82,18 @@ def _read(kind: Any, stored: Any) -> Any:
         return stored.encode("latin-1")
     if kind is Any or origin is Literal or typing.is_typeddict(kind):
         return stored
-    if not isinstance(stored, kind):
+    if not isinstance(stored, origin or kind):
         raise TypeError(f"{stored!r:.80} is no {kind.__name__}")
     return stored
 
 
-def _chosen(kinds: tuple[Any, ...], stored: Any) -> Any:
-    """Of a union: None, the class that is named, or the plain one."""
-    if stored is None and NoneType in kinds:
-        return NoneType
+def _either(kinds: tuple[Any, ...], stored: Any) -> Any:
+    """Of a union: the class that is named, else the first that it can be."""
     named = stored.get(CLASS) if isinstance(stored, dict) else None
-    others = [kind for kind in kinds if kind is not NoneType]
-    return next((kind for kind in others if getattr(kind, "__name__", "") == named), others[0])
+    for kind in sorted(kinds, key=lambda kind: getattr(kind, "__name__", "") != named):
+        with suppress(*MISFIT):
+            return _read(kind, stored)
+    raise TypeError(f"{stored!r:.80} is none of {kinds}")
 
 
 @cache

@@ -9,10 +9,10 @@ from fleet.errors import ConnectError
 from fleet.model import Host, Inventory, Job, Report
 from fleet.ops.launch.folder import RunFolder
 from fleet.ops.launch.gang import Gang, RankEnd, run_end
-from fleet.ops.launch.options import LaunchOptions
 from fleet.ops.launch.plan import plan
 from fleet.ops.launch.summary import summarise
 from fleet.protocol.messages.run import KernelLine
+from fleet.requests.launch import Launch
 
 HOSTS = [f"gpu{n}" for n in range(1, 5)]
 End = tuple[float, int | None, int | None]  # when, status, signal
@@ -58,7 +58,7 @@ def failed(
     """A run of four ranks on four hosts, in runs/ of the current folder. The first failure has all stopped at 100.2."""
     hosts = Inventory(tuple(Host(name, f"198.18.0.{10 + n}", slots=1) for n, name in enumerate(HOSTS, 1)))
     run = "train-20261122-060000-0a1b"
-    record = plan(hosts, Job("train.py"), LaunchOptions(runs_dir=Path("runs")), run).record(0.0)
+    record = plan(hosts, Job("train.py"), Launch("t.py", runs_dir=Path("runs")), run).record(0.0)
     folder = RunFolder.create(Path("runs"), run)
     logs = {name: folder.node(name) for name in HOSTS}
     gang = Gang({name: rank for rank, name in enumerate(HOSTS)})

@@ -2,18 +2,17 @@
 
 from __future__ import annotations
 
-import inspect
 import os
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Collection
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Generic, TypeVar
 
-from fleet.engines import DEFAULT, suited
-from fleet.engines import engine as engine_of
-from fleet.errors import UsageError
-from fleet.model import Job, Kind, Report
+from fleet.api.asks import asks
+from fleet.model import Report
 from fleet.ops.plans import Plan
+from fleet.requests.launch import Launch
 from fleet.runtime import Runtime
 
 if TYPE_CHECKING:
@@ -22,13 +21,6 @@ if TYPE_CHECKING:
 P = TypeVar("P", bound=Plan)
 R = TypeVar("R")
 L = TypeVar("L")
-
-
-def asked_for(method: Callable[..., Any], given: Mapping[str, Any]) -> dict[str, Any]:
-    """Of a method's arguments those that are not its defaults: what makes the same call once more."""
-    known = inspect.signature(method).parameters
-    own = {name: given[name] for name in known if name not in ("self", "options", "runs_dir", "repeats")}
-    return {**{name: value for name, value in own.items() if value != known[name].default}, **given["options"]}
 
 
 class RunVerbs(ABC, Generic[R, L]):
@@ -44,108 +36,20 @@ class RunVerbs(ABC, Generic[R, L]):
     @abstractmethod
     def _begin(self, plan: P, run: Callable[[P, Runtime], Report]) -> L: ...
 
-    def launch(
-        self,
-        script: str,
-        args: Sequence[str] = (),
-        *,
-        engine: str | None = None,
-        nnodes: int | str | None = None,
-        nproc_per_node: int | str | None = None,
-        master_addr: str | None = None,
-        master_port: int = 0,
-        env: Mapping[str, str] | None = None,
-        env_expand: Mapping[str, str] | None = None,
-        workdir: str | None = None,
-        python: str | None = None,
-        engine_args: Sequence[str] = (),
-        module: bool = False,
-        no_python: bool = False,
-        sync: bool = False,
-        force: bool = False,
-        lease: float | None = 120.0,
-        grace: float | None = None,
-        node_timeout: float = 15.0,
-        stall_timeout: float | None = None,
-        max_log: int = 0,
-        max_restarts: int = 0,
-        name: str | None = None,
-        runs_dir: str | os.PathLike[str] = "runs",
-        preflight: bool = True,
-        detach: bool = False,
-        share: bool = False,
-        spares: int = 0,
-        folder: str | os.PathLike[str] | None = None,
-        repeats: str | None = None,
-        **options: Any,
-    ) -> L:
-        """Start `script` as ranks on all hosts: a Run, which is followed from then on. nproc_per_node: a number,
-        "auto", "gpu" or "cpu"; None: each host's slots. grace: seconds between SIGTERM and SIGKILL; None: 30 of a stop
-        that was asked for, 10 after a failure. master_port: 0 chooses one. engine: None is torchrun, or for
-        a shell script "command", once a node. module: `script` is one's name, as behind python -m. no_python: it is a
-        program, which the engine starts as it is. options: those that only this engine has, such as per="node". detach:
-        once it runs it goes on without this program, and `attach` follows it. share: also where another run is live.
-        max_log: bytes that a node keeps of a log which is here; 0: all.
-        max_restarts: after a failure all ranks are started again, so often. spares: so many hosts stand by to take lost
-        ones' places. folder: what `sync` mirrors, and the workdir of hosts that have none; None: the current one.
-        repeats: see `again`.
+    @asks(Launch)
+    def launch(self, request: Launch) -> L:
+        """Start `script` as ranks on all hosts: a Run, which is followed from then on. What the parameters mean:
+        `help(fleet.requests.launch.Launch)`. Engines' own options are keywords, too, such as per="node".
 
         PreflightError (123) and ConnectError (122), raised by the Run: nothing was started anywhere. The report's
         exit_code is that of the first rank that failed, 128+n for signal n."""
-        asked = asked_for(RunVerbs.launch, locals())
-        from fleet.ops.launch import options as launch
-        from fleet.ops.launch.plan import plan
+        return self._launch(request)
+
+    def _launch(self, request: Launch) -> L:
+        from fleet.ops.launch.plan import plan_of
         from fleet.ops.launch.run import run
 
-        here = Path.cwd() if folder is None else Path(folder).absolute()
-        most, least = launch.parse_nnodes(nnodes)
-        count, counted = launch.parse_nproc(nproc_per_node)
-        if module and no_python:
-            raise UsageError("SCRIPT is either a module (-m) or a program (--no-python)", hint="leave one of them away")
-        kind: Kind = "module" if module else "program" if no_python else "script"
-        chosen, fitting = suited(script) if engine is None and kind == "script" else (engine or DEFAULT, {})
-        own = {name.replace("_", "-"): value for name, value in options.items()}
-        job = Job(
-            script,
-            tuple(args),
-            chosen,
-            count,
-            master_addr,
-            master_port,
-            dict(env or {}),
-            dict(env_expand or {}),
-            workdir,
-            python,
-            max_restarts,
-            name,
-            tuple(engine_args),
-            {**fitting, **own},
-            kind,
-        )
-        how = launch.LaunchOptions(
-            most,
-            counted,
-            lease,
-            grace,
-            node_timeout,
-            preflight,
-            sync,
-            Path(runs_dir),
-            str(here),
-            force,
-            detach,
-            share=share,
-            stall_timeout=stall_timeout,
-            max_log=max_log,
-            spares=spares,
-            asked={**asked, "folder": str(here)},
-            typed=self._fleet.typed,
-            repeats=repeats,
-            least=least,
-        )
-        job = engine_of(job.engine).prepare(job, here)
-        run_id = launch.new_run_id(script, name or (script if module else None))
-        return self._begin(plan(self._fleet.inventory, job, how, run_id), run)
+        return self._begin(plan_of(self._fleet.inventory, request, self._fleet.typed), run)
 
     def again(self, run: str = "latest", *, runs_dir: str | os.PathLike[str] = "runs", **changed: Any) -> L:
         """Launch what an earlier run of this machine was, on these hosts (those of then: `fleet.reopen(run)`): the same
@@ -156,7 +60,7 @@ class RunVerbs(ABC, Generic[R, L]):
         from fleet.ops.runs import again
 
         recorded = again.recorded(run, Path(runs_dir))
-        return self.launch(**recorded.asked(changed), runs_dir=runs_dir, repeats=recorded.run)
+        return self._launch(replace(recorded.request(changed), runs_dir=runs_dir))
 
     def attach(self, run: str = "latest", *, detach: bool = False, runs_dir: str | os.PathLike[str] = "runs") -> L:
         """Follow a run that was detached, that lost its head, or that another head started: a Run, as launch gives it.

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -15,7 +16,7 @@ from fleet.cli.context import load_inventory, the_fleet
 from fleet.cli.follow import follow
 from fleet.cli.launch_options import (
     OWN,
-    Launch,
+    LaunchCommand,
     again_options,
     changed,
     earlier,
@@ -25,18 +26,20 @@ from fleet.cli.launch_options import (
     take,
 )
 from fleet.cli.launchers import spelled, theirs, translate
-from fleet.cli.options import Named, Seconds, common_options, runs_dir_option, settings_of
+from fleet.cli.options import Named, common_options, of, runs_dir_option, settings_of, spelled_out
 from fleet.cli.output import clean, fold, talk
 from fleet.cli.slips import with_options
 from fleet.cli.values import ranks_option, size
 from fleet.engines import DEFAULT, ENGINES, suited
 from fleet.errors import UsageError
 from fleet.model import Host
+from fleet.requests.launch import Launch
+from fleet.requests.request import OptionError
 
 
 @click.command(
     "launch",
-    cls=Launch,
+    cls=LaunchCommand,
     context_settings={"allow_interspersed_args": False, "token_normalize_func": spelled},
     examples=(
         "fleet launch --sync train.py --lr 1e-4",
@@ -108,7 +111,7 @@ from fleet.model import Host
 @click.option("--detach", is_flag=True, help="Once it runs, leave it to itself: it needs no head.")
 @click.option(
     "--lease",
-    type=Seconds(min=1),
+    type=of(Launch, "lease"),
     default=120.0,
     metavar="S",
     show_default=True,
@@ -116,30 +119,38 @@ from fleet.model import Host
 )
 @click.option(
     "--grace",
-    type=Seconds(min=0),
+    type=of(Launch, "grace"),
     metavar="S",
     help="Seconds between SIGTERM and SIGKILL [30 of a stop that was asked for, 10 after a failure].",
 )
 @click.option(
     "--node-timeout",
-    type=Seconds(min=1),
+    type=of(Launch, "node_timeout"),
     default=15.0,
     metavar="S",
     show_default=True,
     help="Seconds of silence after which a node is lost.",
 )
 @click.option(
-    "--max-restarts", type=click.IntRange(min=0), default=0, metavar="N", help="Restarts of all ranks after a failure."
+    "--max-restarts",
+    type=of(Launch, "max_restarts", int),
+    default=0,
+    metavar="N",
+    help="Restarts of all ranks after a failure.",
 )
 @click.option(
-    "--spares", type=click.IntRange(min=0), default=0, metavar="N", help="N hosts stand by to take lost ones' places."
+    "--spares",
+    type=of(Launch, "spares", int),
+    default=0,
+    metavar="N",
+    help="N hosts stand by to take lost ones' places.",
 )
 @ranks_option
 @click.option("--name", metavar="NAME", help="The run's name [the script's].")
 @runs_dir_option("Where logs go.")
 @click.option(
     "--stall-timeout",
-    type=Seconds(min=1),
+    type=of(Launch, "stall_timeout"),
     metavar="S",
     help="End the run, with its stacks, when no rank has written anything for S seconds [never].",
 )
@@ -171,8 +182,6 @@ def launch(script: str | None, args: tuple[str, ...], again: str | None, from_: 
     if run is not None and script is None:
         script, args = run.command
     assert script is not None
-    if given["force"] and not (given["sync"] or run and run.document["launch"].get("sync")):
-        raise UsageError("--force has a meaning with --sync only", hint="fleet launch --sync --force " + script)
     if not script:
         raise UsageError("SCRIPT is empty", hint="fleet launch train.py")
     inventory = load_inventory()
@@ -187,10 +196,15 @@ def launch(script: str | None, args: tuple[str, ...], again: str | None, from_: 
         once_more = f", as run {run.run}" if run else _suited(script, given)
         talk(clean(f"launching {script} on {where(hosts)}{once_more}"))
     try:
-        told = _told(given)
-        if run is not None:
-            told = {**run.asked({**sizes, **changed(told)}), "repeats": run.run, "runs_dir": given["runs_dir"]}
-        plan = the_fleet().plan.launch(**{**told, "script": script, "args": args})
+        from fleet.ops.launch.plan import plan_of
+        from fleet.ops.launch.run import run as run_it
+
+        told = {**_told(given), "script": script, "args": args}
+        now = {**sizes, **changed(told), "script": script, "args": args}
+        request = Launch.of(told) if run is None else replace(run.request(now), runs_dir=told["runs_dir"])
+        plan = the_fleet().plan.do(plan_of(inventory, request, the_fleet().typed), run_it)
+    except OptionError as error:
+        raise spelled_out(error, with_options(error.hint, click.get_current_context())) from None
     except UsageError as error:
         error.hint = with_options(error.hint, click.get_current_context())
         raise
@@ -211,7 +225,7 @@ def where(hosts: Sequence[Host]) -> str:
 
 
 def _told(given: dict[str, Any]) -> dict[str, Any]:
-    """The options as Fleet.launch takes them."""
+    """The options as run.json has them."""
     from fleet.ops.launch.options import read_env
 
     own = take(given)

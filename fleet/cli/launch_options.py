@@ -3,7 +3,6 @@ take from an earlier run."""
 
 from __future__ import annotations
 
-import inspect
 import os
 from collections.abc import Iterable, Mapping
 from typing import TYPE_CHECKING, Any
@@ -11,7 +10,6 @@ from typing import TYPE_CHECKING, Any
 import click
 from click.core import ParameterSource
 
-from fleet.api import Verbs
 from fleet.cli.command import F, Verb, completed
 from fleet.cli.context import use_inventory
 from fleet.cli.options import Settings, settings_of
@@ -19,6 +17,7 @@ from fleet.engines import ENGINES
 from fleet.engines.base import Option
 from fleet.errors import InventoryError, UsageError
 from fleet.model import grouped
+from fleet.requests.launch import Launch
 
 if TYPE_CHECKING:
     from fleet.ops.runs.again import Recorded
@@ -61,7 +60,7 @@ def engine_options(command: F) -> F:
     return command
 
 
-class Launch(Verb):
+class LaunchCommand(Verb):
     """The verb's command: where another package's engine is named, it has that one's options, too."""
 
     def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
@@ -135,9 +134,9 @@ def changed(told: Mapping[str, Any]) -> dict[str, Any]:
     ctx = click.get_current_context()
     typed = {name for name in ctx.params if ctx.get_parameter_source(name) is not ParameterSource.DEFAULT}
     typed |= {ELSEWHERE[name] for name in typed & ELSEWHERE.keys()}
-    known = inspect.signature(Verbs.launch).parameters
+    known = Launch.__dataclass_fields__
     return {
         name: value
         for name, value in told.items()
-        if name in typed or name not in known or value != known[name].default
+        if name in typed or name not in known or value not in (None, known[name].default, {})
     }

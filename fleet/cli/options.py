@@ -14,6 +14,7 @@ from click.core import ParameterSource
 from fleet.cli.command import CommonOption, F, completed
 from fleet.errors import UsageError
 from fleet.registry import Registry
+from fleet.requests.request import OptionError, Request
 from fleet.transport import DEFAULT, TRANSPORTS
 
 
@@ -48,6 +49,29 @@ class Seconds(click.FloatRange):
         if not math.isfinite(seconds):
             self.fail(f"{value!r} is not a number of seconds.", param, ctx)
         return seconds
+
+
+class of(click.ParamType[Any]):  # noqa: N801, it reads as a function where options are declared
+    """A number that a request takes: the request knows its limits."""
+
+    def __init__(self, request: type[Request], field: str, kind: type[int] | type[float] = float) -> None:
+        self.request, self.field, self.kind = request, field, kind
+        self.name = "number"
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
+        try:
+            number = self.kind(value)
+        except ValueError:
+            number = value
+        try:
+            return self.request.fitted(self.field, number)
+        except OptionError as error:
+            raise spelled_out(error) from None
+
+
+def spelled_out(error: OptionError, hint: str | None = None) -> UsageError:
+    """The same, of the option as it is written on a command line."""
+    return UsageError(f"--{error.option.replace('_', '-')} {error.problem}", hint=hint or error.hint)
 
 
 class Named(click.Choice[str]):

@@ -15,9 +15,9 @@ import pytest
 
 from fleet.errors import FleetError
 from fleet.model import Host, Inventory, Job
-from fleet.ops.launch.options import LaunchOptions
 from fleet.ops.launch.placement import Known
 from fleet.ops.launch.plan import Plan, plan
+from fleet.requests.launch import Launch
 
 CASES = sorted((Path(__file__).parent / "launch").glob("*.json"))
 
@@ -29,7 +29,7 @@ def made(case: dict[str, Any]) -> Plan | FleetError:
     inventory = Inventory(hosts, env=stored.get("env", {}))
     job = {k: tuple(v) if isinstance(v, list) else v for k, v in case["job"].items()}
     facts = {name: Known(**f) for name, f in case.get("facts", {}).items()}
-    options = LaunchOptions(**{"cwd": "/head/here", **case.get("options", {})})
+    options = Launch("t.py", **{"folder": "/head/here", **case.get("options", {})})
     try:
         return plan(inventory, Job(**job), options, "train-20260101-000000-abcd").refine(facts)
     except FleetError as error:

@@ -19,8 +19,8 @@ import yaml
 from fleet.model import Host, Inventory, Job
 from fleet.ops.check import CheckOptions, view_of
 from fleet.ops.launch.findings import findings
-from fleet.ops.launch.options import LaunchOptions
 from fleet.ops.launch.plan import plan
+from fleet.requests.launch import Launch
 from fleet.rules.judge import RULES, judge
 from fleet.rules.rule import Finding
 from tests.host_facts import facts_of
@@ -36,7 +36,7 @@ def found(case: dict[str, Any]) -> dict[str, list[str]]:
     engine = case.get("engine", "torchrun")
     checked = judge({host.name: view_of(host, facts[host.name], CheckOptions(engine=engine)) for host in hosts})
     job = Job("t.py", engine=engine, nproc_per_node=case.get("ranks"))
-    launched = findings(plan(Inventory(hosts), job, LaunchOptions(), "r"), facts)
+    launched = findings(plan(Inventory(hosts), job, Launch("t.py"), "r"), facts)
     return {"check": said(checked), "launch": said(launched)}
 
 

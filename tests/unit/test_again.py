@@ -20,6 +20,7 @@ from fleet.inventory.secret import kept, masked, masked_words
 from fleet.ops.launch import code
 from fleet.ops.launch.origin import differences
 from fleet.ops.runs.again import Recorded, recorded
+from fleet.requests.launch import Launch
 from tests.events import undocumented
 
 HOSTS = "defaults: {workdir: %s}\nenv: {OF_ALL: 1}\nhosts:\n  a: {address: 127.0.0.1}\n  b:\n  c:\n"
@@ -313,9 +314,14 @@ def test_an_inventory_that_is_gone_since(first: dict[str, Any], capfd: pytest.Ca
 
 
 ODD: list[tuple[tuple[str | int, ...], Any, str]] = [
-    (("launch", "args"), "--lr", "launch.args is '--lr'"),
-    (("launch", "grace"), "x", "launch.grace is 'x'"),
-    (("launch", "env", "MODE"), 7, "launch.env['MODE'] is 7"),
+    (("launch", "args"), "--lr", "launch.args '--lr': must be a list of texts"),
+    (("launch", "grace"), "x", "launch.grace 'x': must be a number, 0 or more"),
+    (("launch", "env", "MODE"), 7, "launch.env must be a mapping of texts to texts ('MODE' is int)"),
+    (("launch", "lease"), -5, "launch.lease -5: must be a number, 1 or more"),
+    (("launch", "master_port"), 70000, "launch.master_port 70000: must be a whole number from 0 to 65535"),
+    (("launch", "script"), 7, "launch.script 7: must be a text"),
+    (("launch", "nnodes"), "4:2", "launch.nnodes 4:2: not a number of nodes"),
+    (("launch", "force"), True, "launch.force has a meaning with --sync only"),
     (("launch", "per"), ["node"], "is ['node']"),
     (("inventory",), {}, "inventory.source is missing"),
     (("inventory", "env", "LD PRELOAD"), "x", "LD PRELOAD"),
@@ -418,11 +424,6 @@ def test_secrets_of_the_inventory_are_given_again_for_its_hosts_alone(first: dic
 def test_a_variable_is_literal_or_expanded() -> None:
     launch = {"script": "x.py", "env": {"A": "1", "B": None}, "env_expand": {"C": "$D"}, "args": ["1"], "grace": 2.0}
     earlier = Recorded("r", {"launch": launch})
-    asked = earlier.asked({"env_expand": {"B": "$E"}, "env": {"C": "2"}, "grace": 3.0})
-    assert asked == {
-        "script": "x.py",
-        "args": ["1"],
-        "grace": 3.0,
-        "env": {"A": "1", "C": "2"},
-        "env_expand": {"B": "$E"},
-    }
+    asked = earlier.request({"env_expand": {"B": "$E"}, "env": {"C": "2"}, "grace": 3.0})
+    expanded = {"B": "$E"}
+    assert asked == Launch("x.py", ("1",), grace=3.0, env={"A": "1", "C": "2"}, env_expand=expanded, repeats="r")

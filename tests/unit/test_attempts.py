@@ -25,7 +25,6 @@ from fleet.ops.launch.course import Course
 from fleet.ops.launch.documents import read_object
 from fleet.ops.launch.folder import RunFolder
 from fleet.ops.launch.loop import Run
-from fleet.ops.launch.options import LaunchOptions
 from fleet.ops.launch.placement import candidate_ports
 from fleet.ops.launch.plan import Plan
 from fleet.ops.launch.plan import plan as make_plan
@@ -33,6 +32,7 @@ from fleet.ops.launch.spares import with_enough
 from fleet.ops.launch.start import Sessions
 from fleet.ops.runs import attach
 from fleet.ops.runs.local import followed
+from fleet.requests.launch import Launch
 from fleet.runtime import Runtime
 from fleet.transport.base import Cancel, Session
 from fleet.transport.local import LocalTransport
@@ -42,7 +42,7 @@ HOSTS = tuple(Host(name, f"10.0.0.{number}", slots=2) for number, name in enumer
 
 def planned(restarts: int = 0, spares: int = 0, nnodes: int | None = None) -> Plan:
     job = Job("t.py", max_restarts=restarts)
-    return make_plan(Inventory(HOSTS), job, LaunchOptions(spares=spares, nnodes=nnodes), "r")
+    return make_plan(Inventory(HOSTS), job, Launch("t.py", spares=spares, nnodes=nnodes), "r")
 
 
 def ended(plan: Plan, what: str | None = "rank", lost: tuple[str, ...] = ()) -> Report:
@@ -151,7 +151,7 @@ def test_unfit_hosts_are_left_out_while_enough_remain() -> None:
 def test_an_elastic_run_begins_with_those_that_answer() -> None:
     """The others are of it, too, and behind them: ranks meet on the first."""
     here, said = runtime()
-    options = LaunchOptions(nnodes=4, least=2)
+    options = Launch("t.py", nnodes="2:4")
 
     def work(silent: str) -> Callable[[Plan], str]:
         def ask(plan: Plan) -> str:

@@ -20,8 +20,8 @@ from fleet.events import Event, Notice
 from fleet.model import Host, Inventory, Job, Report, Result
 from fleet.ops.check import Checked
 from fleet.ops.launch.findings import findings as judge_launch
-from fleet.ops.launch.options import LaunchOptions
 from fleet.ops.launch.plan import plan as make_plan
+from fleet.requests.launch import Launch
 from fleet.rules.causes import by_cause
 from fleet.rules.judge import judge, told
 from fleet.rules.rule import Want
@@ -140,7 +140,7 @@ def test_a_refusal_is_of_the_kind_that_its_first_error_is(error: FleetError) -> 
 
 def test_preflight_findings_of_one_cause_are_one() -> None:
     hosts = tuple(Host(f"n{i}", f"10.0.0.{i}") for i in range(4))
-    plan = make_plan(Inventory(hosts), Job("t.py", engine="command"), LaunchOptions(), "r")
+    plan = make_plan(Inventory(hosts), Job("t.py", engine="command"), Launch("t.py"), "r")
     gpus = [{"index": 0, "uuid": "u"}]
     raw: dict[str, Any] = {
         h.name: {

@@ -87,5 +87,5 @@ def test_what_the_first_version_wrote_is_read() -> None:
     course = codec.from_json(Course | None, json.loads(KEPT.read_text()))
     assert course is not None and isinstance(course.plan, Plan)
     assert [host.name for host in course.plan.hosts] == ["d", "a", "b", "c"]
-    assert course.plan.job.env == {"SEED": "7"} and course.plan.options.stall_timeout == 60.0
+    assert course.plan.job.env == {"SEED": "7"} and course.plan.request.stall_timeout == 60.0
     assert course.lost["x"].kind == "lost" and course.plan.spares == ()

@@ -11,10 +11,10 @@ from fleet.model import Host, Inventory, Job
 from fleet.ops.check import CheckOptions, view_of
 from fleet.ops.launch.findings import findings as judge
 from fleet.ops.launch.findings import late_findings, unsent
-from fleet.ops.launch.options import LaunchOptions
 from fleet.ops.launch.plan import Plan
 from fleet.ops.launch.plan import plan as make_plan
 from fleet.ops.launch.preflight import known_of
+from fleet.requests.launch import Launch
 from fleet.rules.judge import judge as judge_check
 
 TORCH = {"version": "2.5", "cuda": None, "hip": None, "nccl": None}
@@ -23,7 +23,7 @@ HOSTS = tuple(Host(f"n{i}", f"10.0.0.{i}", slots=2) for i in range(3))
 
 
 def plan_for(engine: str = "torchrun", hosts: tuple[Host, ...] = HOSTS) -> Plan:
-    return make_plan(Inventory(hosts), Job("t.py", engine=engine), LaunchOptions(), "r")
+    return make_plan(Inventory(hosts), Job("t.py", engine=engine), Launch("t.py"), "r")
 
 
 def good(**changed: Any) -> dict[str, Any]:
@@ -149,7 +149,7 @@ def test_gpus_in_use_missing_or_shared() -> None:
     assert findings(absent)[0][2] == "n0: GPUs: 0 usable, 6 needed"
     # slots that the inventory promises are an error, ranks that the command line asks for are the user's own
     assert findings(n0=good(gpus=gpus[:1])) == [("error", ("n0",), "n0: GPUs: 1 usable, 2 needed")]
-    asked = make_plan(Inventory(HOSTS), Job("t.py", nproc_per_node=2), LaunchOptions(), "r")
+    asked = make_plan(Inventory(HOSTS), Job("t.py", nproc_per_node=2), Launch("t.py"), "r")
     assert findings(asked, n0=good(gpus=gpus[:1])) == [("warning", ("n0",), "n0: 2 ranks share 1 GPU")]
 
 
@@ -223,7 +223,7 @@ def test_who_comes_late_is_compared_with_those_that_run(changed: dict[str, Any],
 
 def test_what_a_late_hosts_own_sync_brought_is_the_code() -> None:
     """The folder has a runs/ by then."""
-    plan = make_plan(Inventory(HOSTS), Job("t.py"), LaunchOptions(sync=True), "r").refine({"n0": known_of(good())})
+    plan = make_plan(Inventory(HOSTS), Job("t.py"), Launch("t.py", sync=True), "r").refine({"n0": known_of(good())})
     late = good(code={"folder": "/w", "state": "/s", "digest": "b" * 64})
     assert not late_findings(plan, "n1", late)
 
@@ -232,7 +232,7 @@ def test_what_a_late_hosts_own_sync_brought_is_the_code() -> None:
 def test_a_script_that_was_left_out_is_missing_by_a_line_of_a_file(tmp_path: Path, name: str, where: str) -> None:
     (tmp_path / "t.py").touch()
     (tmp_path / name).write_text(where)
-    plan = make_plan(Inventory(HOSTS), Job("t.py", engine="torchrun"), LaunchOptions(cwd=str(tmp_path)), "r")
+    plan = make_plan(Inventory(HOSTS), Job("t.py", engine="torchrun"), Launch("t.py", folder=str(tmp_path)), "r")
     gone = good(script={"path": "/w/t.py", "exists": False, "sha256": None, "executable": False})
     (found,) = [f for f in judge(plan, {h.name: gone for h in HOSTS}) if f.id == "script-missing"]
     assert f"{tmp_path}/{name}:2: t." in found.remedy and "'!t.py' in .fleetignore" in found.remedy
@@ -247,7 +247,7 @@ def test_files_that_the_command_names_and_a_sync_leaves_out(tmp_path: Path) -> N
         (tmp_path / name).write_text("conf/\ntrain.py\n" if name == ".gitignore" else "")
     words = ("train.py", "--config=conf/a.yaml", "b.yaml", "conf", "x" * 300, "/etc/hostname", "../..", "no\0file")
     job = Job("python3", args=words, engine="command")
-    plan = make_plan(Inventory(HOSTS), job, LaunchOptions(cwd=str(tmp_path)), "r")
+    plan = make_plan(Inventory(HOSTS), job, Launch("t.py", folder=str(tmp_path)), "r")
     assert list(unsent(plan, plan.job.args)) == [
         ("train.py", f"{tmp_path}/.gitignore:2: train.py"),
         ("conf/a.yaml", f"{tmp_path}/.gitignore:1: conf/"),

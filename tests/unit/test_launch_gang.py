@@ -16,9 +16,9 @@ from fleet.ops.launch.folder import RunFolder
 from fleet.ops.launch.follow import Heard
 from fleet.ops.launch.gang import Clock, Gang, RankEnd, run_end
 from fleet.ops.launch.loop import Run
-from fleet.ops.launch.options import LaunchOptions
 from fleet.ops.launch.plan import plan
 from fleet.protocol.messages.run import EndedBy, RunEnd, RunState
+from fleet.requests.launch import Launch
 from fleet.runtime import Runtime
 from fleet.transport.local import LocalTransport
 
@@ -288,7 +288,7 @@ def test_whatever_the_clocks_say_the_first_is_the_first(data: st.DataObject) -> 
 def test_a_failure_that_is_heard_of_late_is_the_first_all_the_same(tmp_path: Path) -> None:
     """A busy machine, or the connection to one node, may hold it up: the nodes have told their clocks before."""
     hosts = Inventory(tuple(Host(name, name, slots=1) for name in "ab"))
-    record = plan(hosts, Job("t.py"), LaunchOptions(), "r").record(0.0)
+    record = plan(hosts, Job("t.py"), Launch("t.py"), "r").record(0.0)
     run = Run(record, RunFolder.create(tmp_path, "r"), {}, Runtime(LocalTransport()))
     for host in "ab":
         run._on_message(Heard(host, "message", {"event": "clock", "up": None, "sent": 90.0}, 90.01))

@@ -10,7 +10,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from fleet.errors import UsageError
-from fleet.ops.launch.options import new_run_id, parse_nnodes, parse_nproc, read_env, read_env_file
+from fleet.ops.launch.options import new_run_id, read_env, read_env_file
+from fleet.requests.launch import Launch
 
 ODD = ["it's", '72" tall', "$(id)", "a\nb", "*", "%n", "", "a=b", " lead", "é", "\udcff"]
 
@@ -88,22 +89,22 @@ def test_a_run_id_says_what_and_when() -> None:
 
 @pytest.mark.parametrize("text, number", [(None, None), ("4", 4), ("3:3", 3), ("2:4", 4)])
 def test_nnodes(text: str | None, number: int | None) -> None:
-    assert parse_nnodes(text)[0] == number
+    assert Launch("t.py", nnodes=text).most == number
 
 
 def test_a_range_is_elastic() -> None:
-    assert [parse_nnodes(text)[1] for text in (None, "4", "3:3", "2:4")] == [0, 0, 0, 2]
+    assert [Launch("t.py", nnodes=text).least for text in (None, "4", "3:3", "2:4")] == [0, 0, 0, 2]
 
 
 @pytest.mark.parametrize("text", ["0", "-1", "x", "2:1", "1:", "²", "9" * 5000])
 def test_nnodes_refused(text: str) -> None:
-    with pytest.raises(UsageError, match="--nnodes"):
-        parse_nnodes(text)
+    with pytest.raises(UsageError, match="^nnodes .*: not a number of nodes"):
+        Launch("t.py", nnodes=text)
 
 
 def test_nproc() -> None:
-    assert parse_nproc(None) == (None, "slots") and parse_nproc("8") == (8, "slots")
-    assert parse_nproc("gpu") == (None, "gpu")
+    asked = [Launch("t.py", nproc_per_node=given) for given in (None, "8", 8, "gpu")]
+    assert [(it.ranks, it.counted) for it in asked] == [(None, "slots"), (8, "slots"), (8, "slots"), (None, "gpu")]
     for text in ("many", "0", "4097", "9" * 5000):
-        with pytest.raises(UsageError):
-            parse_nproc(text)
+        with pytest.raises(UsageError, match="^nproc_per_node .*: not a number of ranks"):
+            Launch("t.py", nproc_per_node=text)

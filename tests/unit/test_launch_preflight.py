@@ -15,17 +15,17 @@ from fleet.events import Notice, silent
 from fleet.model import Host, Inventory, Job, Node
 from fleet.ops.launch import preflight
 from fleet.ops.launch.findings import refuse
-from fleet.ops.launch.options import LaunchOptions
 from fleet.ops.launch.placement import candidate_ports
 from fleet.ops.launch.plan import plan as make_plan
 from fleet.ops.launch.preflight import meeting_address
+from fleet.requests.launch import Launch
 from fleet.rules.rule import Finding
 from fleet.transport.local import LocalTransport
 from fleet.transport.ssh.transport import SshTransport
 
 
 def meeting(host: Host, home: Path, **job: str) -> str:
-    plan = make_plan(Inventory((host, Host("b", "b"))), Job("t.py", **job), LaunchOptions(), "r")  # type: ignore[arg-type]
+    plan = make_plan(Inventory((host, Host("b", "b"))), Job("t.py", **job), Launch("t.py"), "r")  # type: ignore[arg-type]
     return meeting_address(plan, SshTransport(home=home))
 
 
@@ -57,13 +57,13 @@ def test_an_ssh_alias_is_what_the_ssh_config_says(tmp_path: Path) -> None:
 def test_a_master_called_by_its_name_in_the_inventory_is_met_at_its_address(said: str, address: str) -> None:
     hosts = (Host("node1", "10.0.0.1", data_address="192.168.0.1"), Host("node2", "10.0.0.2"))
     job = Job("t.py", master_addr=said)
-    assert make_plan(Inventory(hosts), job, LaunchOptions(), "r").world.master_addr == address
+    assert make_plan(Inventory(hosts), job, Launch("t.py"), "r").world.master_addr == address
     with pytest.raises(UsageError, match="--master-addr node2: ranks meet at node rank 0, and that is node1"):
-        make_plan(Inventory(hosts), Job("t.py", master_addr="node2"), LaunchOptions(), "r")
+        make_plan(Inventory(hosts), Job("t.py", master_addr="node2"), Launch("t.py"), "r")
 
 
 def test_other_transports_have_no_say() -> None:
-    plan = make_plan(Inventory((Host("a", "10.0.0.1"), Host("b", "b"))), Job("t.py"), LaunchOptions(), "r")
+    plan = make_plan(Inventory((Host("a", "10.0.0.1"), Host("b", "b"))), Job("t.py"), Launch("t.py"), "r")
     assert meeting_address(plan, LocalTransport()) == "10.0.0.1"
 
 
@@ -73,7 +73,7 @@ def test_automatic_ports_belong_to_the_run_and_stay_out_of_the_way() -> None:
 
 
 def refusal(findings: list[Finding], errors: dict[str, FleetError]) -> FleetError:
-    plan = make_plan(Inventory(tuple(Host(n, n) for n in "abc")), Job("t.py"), LaunchOptions(), "r")
+    plan = make_plan(Inventory(tuple(Host(n, n) for n in "abc")), Job("t.py"), Launch("t.py"), "r")
     with pytest.raises(FleetError) as caught:
         refuse(plan, findings, errors, silent)
     return caught.value

@@ -12,8 +12,8 @@ from fleet.errors import FleetError, HostFailed
 from fleet.events import Event, Notice
 from fleet.model import Host, Inventory, Job
 from fleet.ops.launch import start
-from fleet.ops.launch.options import LaunchOptions
 from fleet.ops.launch.plan import plan
+from fleet.requests.launch import Launch
 from fleet.runtime import Runtime
 from fleet.transport.base import Session
 from fleet.transport.local import LocalTransport
@@ -49,7 +49,7 @@ def test_the_first_node_is_there_before_any_other_begins(fails: bool, monkeypatc
     monkeypatch.setattr(start, "Program", nodes.supervise)
     monkeypatch.setattr(start, "last_word", lambda *_, **__: {"event": "started", "pid": 1, "dir": "/r"})
     monkeypatch.setattr(start, "call", lambda *_, **__: None)
-    draft = plan(Inventory(HOSTS), Job("t.py"), LaunchOptions(), "r")
+    draft = plan(Inventory(HOSTS), Job("t.py"), Launch("t.py"), "r")
     sessions = start.Sessions(Runtime(LocalTransport()))
     try:
         started = list(start.start_all(draft, draft.record(0.0), sessions))

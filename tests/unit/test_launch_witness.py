@@ -15,9 +15,9 @@ from fleet.model import Host, Inventory, Job
 from fleet.ops.launch import stopping as module
 from fleet.ops.launch.failure import own_link
 from fleet.ops.launch.gang import Gang
-from fleet.ops.launch.options import LaunchOptions
 from fleet.ops.launch.plan import plan
 from fleet.ops.launch.stopping import Stopping, Witness
+from fleet.requests.launch import Launch
 from fleet.runtime import Runtime
 from fleet.transport.base import Cancel, Session
 from fleet.transport.local import LocalTransport
@@ -67,7 +67,7 @@ def test_none_answers_or_none_has_ended(ask: Callable[[Links], Witness]) -> None
 def test_who_is_told_to_stop_and_has_not_in_time(monkeypatch: pytest.MonkeyPatch) -> None:
     """Not a node that has stopped and whose logs are still under way, nor one that may not have heard of it yet."""
     monkeypatch.setattr(module, "STUBBORN_SECONDS", -100.0)
-    record = plan(Inventory(tuple(Host(name, name) for name in "abc")), Job("t.py"), LaunchOptions(), "r").record(0.0)
+    record = plan(Inventory(tuple(Host(name, name) for name in "abc")), Job("t.py"), Launch("t.py"), "r").record(0.0)
     gang, said, given_up = Gang({"a": 0, "b": 1, "c": 2}), list[str](), list[str]()
 
     def follower(name: str) -> Any:
@@ -90,7 +90,7 @@ def test_a_node_that_goes_while_its_last_logs_come_is_not_lost(monkeypatch: pyte
     """How its part ended is known; a process that stays behind brings the rest."""
     sent: list[str] = []
     monkeypatch.setattr(module, "send_janitor", lambda _, hosts, *__: sent.extend(host.name for host in hosts) or 7)
-    record = plan(Inventory(tuple(Host(name, name) for name in "ab")), Job("t.py"), LaunchOptions(), "r").record(0.0)
+    record = plan(Inventory(tuple(Host(name, name) for name in "ab")), Job("t.py"), Launch("t.py"), "r").record(0.0)
     gang, said, given_up = Gang({"a": 0, "b": 1}), list[str](), list[str]()
     hour = time.monotonic() - 3600
     followers: dict[str, Any] = {
@@ -113,7 +113,7 @@ def test_spares_tell_whose_fault_it_is_that_all_are_silent(cut: str, monkeypatch
     """cut: of the spares, who does not answer."""
     monkeypatch.setattr(module, "RETRY_SECONDS", 0.01)
     monkeypatch.setattr(module, "send_janitor", lambda *_: None)
-    record = plan(Inventory(tuple(Host(name, name) for name in "xy")), Job("t.py"), LaunchOptions(), "r").record(0.0)
+    record = plan(Inventory(tuple(Host(name, name) for name in "xy")), Job("t.py"), Launch("t.py"), "r").record(0.0)
     gang, links, said = Gang({"x": 0, "y": 1}), Links(cut), list[str]()
     hour = time.monotonic() - 60  # longer than the patience, less than the lease
     followers: dict[str, Any] = {

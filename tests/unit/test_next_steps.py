@@ -9,8 +9,8 @@ import pytest
 
 from fleet.model import Host, Inventory, Job
 from fleet.ops.launch.next_steps import next_steps, typed_here
-from fleet.ops.launch.options import LaunchOptions
 from fleet.ops.launch.plan import plan
+from fleet.requests.launch import Launch
 from tests.command_lines import accept
 
 RUN = "t-20261122-060000-0a1b"
@@ -18,7 +18,7 @@ RUN = "t-20261122-060000-0a1b"
 
 def steps(*said: str, runs_dir: str = "runs", **failure: Any) -> list[str]:
     hosts = Inventory((Host("gpu1", "10.0.0.1"), Host("gpu2", "10.0.0.2")))
-    record = plan(hosts, Job("t.py"), LaunchOptions(runs_dir=Path(runs_dir)), RUN).record(0.0)
+    record = plan(hosts, Job("t.py"), Launch("t.py", runs_dir=Path(runs_dir)), RUN).record(0.0)
     usual = {"host": "gpu2", "rank": 1, "what": "rank", "log": "rank1.err", "left_early": None, "unfit": None}
     found = next_steps({**usual, **failure}, record, said)
     for line in found:

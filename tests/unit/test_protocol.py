@@ -19,12 +19,12 @@ from fleet.ops.build import judge as toolchain
 from fleet.ops.check import CheckOptions, view_of
 from fleet.ops.launch import gang
 from fleet.ops.launch.findings import findings
-from fleet.ops.launch.options import LaunchOptions
 from fleet.ops.launch.plan import plan as make_plan
 from fleet.ops.launch.preflight import known_of, port_is_taken
 from fleet.ops.wheels import node, tags
 from fleet.protocol.decode import Misfit, decode
 from fleet.protocol.messages import build, chain, code, facts, ports, run, wheels
+from fleet.requests.launch import Launch
 from fleet.rules.judge import judge
 from fleet.rules.matrix import matrix
 from tests.liar import steady
@@ -114,7 +114,7 @@ def test_any_facts_are_compared(said: Any, engine: str) -> None:
 @given(fitting(facts.Facts), st.booleans())
 def test_any_facts_are_judged_before_a_launch(said: Any, master: bool) -> None:
     hosts = (HOST, Host("n2", "n2")) if master else (Host("n2", "n2"), HOST)
-    plan = make_plan(Inventory(hosts), Job("t.py"), LaunchOptions(), "r")
+    plan = make_plan(Inventory(hosts), Job("t.py"), Launch("t.py"), "r")
     known = {"n1": {**decode(facts.Facts, as_json(said)), "heard": 1.0}}
     assert findings(plan, known, complete=False) is not None
     assert isinstance(port_is_taken(known["n1"]), bool)

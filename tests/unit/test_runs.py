@@ -29,7 +29,6 @@ from fleet.ops.launch import run as launching
 from fleet.ops.launch.folder import LOCK, RunFolder
 from fleet.ops.launch.follow import Heard
 from fleet.ops.launch.gang import run_end, stopped_by
-from fleet.ops.launch.options import LaunchOptions
 from fleet.ops.launch.plan import plan as make_plan
 from fleet.ops.launch.start import Sessions
 from fleet.ops.runs import attach, local, stop
@@ -41,6 +40,7 @@ from fleet.ops.runs.logs import LogsPlan, is_whole
 from fleet.ops.runs.reader import Reader, tail_offset
 from fleet.ops.runs.stop import note
 from fleet.ops.runs.word import choose, is_part_of_name
+from fleet.requests.launch import Launch
 from fleet.rules.units import bytes_of
 from fleet.runtime import Runtime
 from fleet.transport.base import Cancel
@@ -660,7 +660,7 @@ def test_a_run_that_could_not_start_is_over_here(tmp_path: Path, monkeypatch: py
     error = ConnectError("no answer", host="b", kind="timeout")
     error.hosts = {"a": None, "b": error}
     draft = make_plan(
-        Inventory((Host("a", "a"), Host("b", "b"))), Job("t.py"), LaunchOptions(runs_dir=tmp_path), IDS[0]
+        Inventory((Host("a", "a"), Host("b", "b"))), Job("t.py"), Launch("t.py", runs_dir=tmp_path), IDS[0]
     )
 
     def start(*_: Any) -> None:

@@ -14,9 +14,9 @@ from fleet.events import Notice, Output
 from fleet.model import Host, Inventory, Job, Report
 from fleet.ops.launch.folder import RunFolder
 from fleet.ops.launch.gang import Gang, RankEnd, run_end
-from fleet.ops.launch.options import LaunchOptions
 from fleet.ops.launch.plan import plan as make_plan
 from fleet.ops.launch.summary import summarise
+from fleet.requests.launch import Launch
 from fleet.rules.tracebacks import cause_in, exception_of, identity, last_of, split
 
 
@@ -113,7 +113,7 @@ def test_those_that_end_the_run_are_left_to_its_summary() -> None:
 
 def failed_run(tmp_path: Path, texts: list[str]) -> Report:
     hosts = tuple(Host(f"h{i}", f"10.0.0.{i}", slots=2) for i in range(3))
-    plan = make_plan(Inventory(hosts), Job("t.py"), LaunchOptions(runs_dir=tmp_path), "r")
+    plan = make_plan(Inventory(hosts), Job("t.py"), Launch("t.py", runs_dir=tmp_path), "r")
     folder = RunFolder.create(tmp_path, "r")
     logs = {h.name: folder.node(h.name) for h in hosts}
     gang = Gang({"h0": 0, "h1": 1, "h2": 2})
@@ -146,7 +146,7 @@ def test_the_summary_tells_each_once_with_its_ranks(tmp_path: Path, capfd: pytes
 
 def test_a_traceback_of_an_earlier_attempt_is_none_of_the_last(tmp_path: Path) -> None:
     hosts = (Host("h0", "10.0.0.1", slots=1),)
-    plan = make_plan(Inventory(hosts), Job("t.py"), LaunchOptions(runs_dir=tmp_path), "r")
+    plan = make_plan(Inventory(hosts), Job("t.py"), Launch("t.py", runs_dir=tmp_path), "r")
     logs, gang = {"h0": RunFolder.create(tmp_path, "r").node("h0")}, Gang({"h0": 0}, restarts=True)
     before = trace(0).encode()
     logs["h0"].write("rank0.err", 0, before + b"loading\n")

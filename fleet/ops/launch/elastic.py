@@ -166,7 +166,7 @@ class Elastic:
 
         assert self.plan is not None
         world, alone = self.plan.world, replace(self.plan, nodes=(self.plan.node(host.name),), absent={})
-        if alone.options.sync:
+        if alone.request.sync:
             sync_code(alone, replace(self._runtime, emit=silent, cancel=self._cancel))
         met = Cancel()
         met.set()  # the others do not wait at the port any more, they use it
@@ -174,7 +174,7 @@ class Elastic:
         facts = ask(session, spec, self._cancel, hurry=met)
         facts.pop("port", None)
         for finding in late_findings(self.plan, host.name, facts):
-            if finding.severity == "error" and alone.options.preflight:
+            if finding.severity == "error" and alone.request.preflight:
                 raise HostFailed(finding.message, host=host.name, hint=finding.remedy)
         with self._planning:
             known = {**self.plan.facts, host.name: known_of(facts)}

@@ -47,7 +47,7 @@ def _script_hint(plan: Plan) -> str | None:
 
 def unsent(plan: Plan, words: Iterable[str]) -> Iterator[tuple[str, str]]:
     """Those that name files of the folder that this is started in, and why syncs leave them out."""
-    here = Path(plan.options.cwd).absolute()
+    here = Path(plan.request.cwd).absolute()
     for word in dict.fromkeys(words):
         name = os.path.relpath(here / word.rpartition("=")[2], here)
         if not name.startswith("../") and (why := why_not_sent(here, name)) is not None:
@@ -59,7 +59,7 @@ def late_findings(plan: Plan, host: str, facts: Mapping[str, Any]) -> list[Findi
     own brought it is the same folder; that has a runs/ by now, and so another digest."""
     others: dict[str, Mapping[str, Any]] = {}
     for name, known in plan.facts.items():
-        code = {} if plan.options.sync else {"code": known.code and {"digest": known.code[1]}}
+        code = {} if plan.request.sync else {"code": known.code and {"digest": known.code[1]}}
         others[name] = {**known.seen, **code}
     return [each for each in findings(plan, {**others, host: facts}, complete=False) if host in each.hosts]
 
@@ -67,10 +67,10 @@ def late_findings(plan: Plan, host: str, facts: Mapping[str, Any]) -> list[Findi
 def want(plan: Plan, node: NodePlan, met: bool) -> Want:
     """What the plan wants of a host. Ranks that the command line asks for say nothing about the inventory's slots."""
     host, job, chosen = node.host, plan.job, engine(plan.job.engine)
-    by_slots = job.nproc_per_node is None and plan.options.nproc == "slots" and not chosen.ranks(job)
+    by_slots = job.nproc_per_node is None and plan.request.counted == "slots" and not chosen.ranks(job)
     ranks = None if by_slots else node.local_world_size
     on_gpus = plan.world.size > 1 and chosen.on_gpus(job)
-    part = Part(node.node_rank, ranks, chosen.kind(job), met, on_gpus, plan.options.share)
+    part = Part(node.node_rank, ranks, chosen.kind(job), met, on_gpus, plan.request.share)
     return Want(host.name, host.slots if by_slots else None, host.devices, chosen.needs(job), DEADLINE_SECONDS, part)
 
 
@@ -91,14 +91,14 @@ def refuse(plan: Plan, found: list[Finding], errors: Mapping[str, FleetError], e
     if any(isinstance(error, Interrupted) for error in errors.values()):
         raise Interrupted("interrupted in preflight; nothing was started")
     causes = told(found)
-    fatal = sum(severity == "error" for severity, _ in causes) if plan.options.preflight else 0
+    fatal = sum(severity == "error" for severity, _ in causes) if plan.request.preflight else 0
     wrong: dict[str, FleetError | None] = dict.fromkeys(host.name for host in plan.hosts)
     for finding in found if fatal else ():
         for name in finding.hosts if finding.severity == "error" else ():
             wrong[name] = wrong[name] or PreflightError(finding.message, hint=finding.remedy, host=name)
     wrong.update(errors)
     for severity, cause in causes:
-        level = severity if plan.options.preflight else "warning"
+        level = severity if plan.request.preflight else "warning"
         emit(Notice(level, cause.message, None, cause.hint, [_event(finding) for finding in cause.whose]))
     if errors:
         ordered = dict(sorted(errors.items(), key=lambda it: it[1].exit_code == EXIT_PREFLIGHT))

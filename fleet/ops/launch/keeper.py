@@ -64,7 +64,7 @@ def load_all(course: Course | None) -> None:
     read_all()
     if course is not None:
         engine(course.plan.job.engine)
-        if course.plan.options.sync:
+        if course.plan.request.sync:
             import_module("fleet.ops.sync")
 
 

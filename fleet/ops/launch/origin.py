@@ -61,8 +61,8 @@ class Origin:
     ) -> None:
         self._document = document(plan, record, runtime.transport, inventory)
         self._folder, self._runtime = folder, runtime
-        repeats = plan.options.repeats
-        self._before = read_object(plan.options.runs_dir / repeats / RUN) if repeats else {}
+        repeats = plan.request.repeats
+        self._before = read_object(plan.request.runs / repeats / RUN) if repeats else {}
         folder.write_json(RUN, self._document)
         self._thread = threading.Thread(target=self._add_code, name="fleet-code", daemon=True)
         self._thread.start()
@@ -90,19 +90,19 @@ class Origin:
 
 def document(plan: Plan, record: RunRecord, transport: Transport, inventory: Inventory) -> dict[str, Any]:
     """Of variables that may be secret the names only, with null. inventory: before hosts were replaced by spares."""
-    options = plan.options
-    asked = {name: kept_of(value) if name in VARIABLES else value for name, value in options.asked.items()}
+    request = plan.asked or plan.request
+    asked = {name: kept_of(value) if name in VARIABLES else value for name, value in request.document.items()}
     return {
         **plan.told(),
         "started": record.started,
         "boot": since_boot(),
         "owner": record.owner,
-        "repeats": options.repeats,
+        "repeats": request.repeats,
         "fleet": {
             "version": fleet.__version__,
             "python": platform.python_version(),
-            "argv": masked_words(masked(options.typed)),
-            "folder": options.cwd,
+            "argv": masked_words(masked(plan.typed)),
+            "folder": request.cwd,
             "transport": transport.name,
         },
         "launch": asked,

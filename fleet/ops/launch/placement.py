@@ -10,7 +10,7 @@ from typing import Any
 from fleet.engines import engine
 from fleet.errors import UsageError
 from fleet.model import Host, Inventory, Job, Node
-from fleet.ops.launch.options import LaunchOptions
+from fleet.requests.launch import Launch
 
 PORTS = range(15000, 29500)  # below every system's ephemeral range, and not torch's own default 29500
 
@@ -29,51 +29,51 @@ class Known:
     seen: Mapping[str, Any] = field(default_factory=dict)
 
 
-def nodes_of(inventory: Inventory, job: Job, options: LaunchOptions, facts: Mapping[str, Known]) -> list[Node]:
+def nodes_of(inventory: Inventory, job: Job, request: Launch, facts: Mapping[str, Known]) -> list[Node]:
     hosts = inventory.hosts
-    wanted = max(1, options.least or options.nnodes or 1) + options.spares
-    if (options.nnodes or options.spares) and wanted > len(hosts):
-        asked = [f"--nnodes {options.least or options.nnodes}"] * (options.nnodes is not None)
-        asked += [f"--spares {options.spares}"] * (options.spares > 0)
+    wanted = max(1, request.least or request.most or 1) + request.spares
+    if (request.most or request.spares) and wanted > len(hosts):
+        asked = [f"--nnodes {request.least or request.most}"] * (request.most is not None)
+        asked += [f"--spares {request.spares}"] * (request.spares > 0)
         raise UsageError(f"{' '.join(asked)}: only {len(hosts)} hosts are selected", hint="see 'fleet hosts'")
-    hosts = hosts[: len(hosts) - options.spares if options.nnodes is None else options.nnodes]
+    hosts = hosts[: len(hosts) - request.spares if request.most is None else request.most]
     if not hosts:
         raise UsageError("no host is selected", hint="see 'fleet hosts'")
     nodes: list[Node] = []
     first = 0
     for node_rank, host in enumerate(hosts):
-        count = engine(job.engine).ranks(job) or ranks_on(host, job, options, facts.get(host.name))
+        count = engine(job.engine).ranks(job) or ranks_on(host, job, request, facts.get(host.name))
         nodes.append(Node(host, node_rank, count, first))
         first += count
     return nodes
 
 
-def spares_of(inventory: Inventory, options: LaunchOptions) -> tuple[Host, ...]:
-    first = len(inventory.hosts) - options.spares if options.nnodes is None else options.nnodes
-    return inventory.hosts[first : first + options.spares]
+def spares_of(inventory: Inventory, request: Launch) -> tuple[Host, ...]:
+    first = len(inventory.hosts) - request.spares if request.most is None else request.most
+    return inventory.hosts[first : first + request.spares]
 
 
-def ranks_on(host: Host, job: Job, options: LaunchOptions, facts: Known | None) -> int:
+def ranks_on(host: Host, job: Job, request: Launch, facts: Known | None) -> int:
     """Ranks of a host: --nproc-per-node, else its slots, else one per device, else 1. Unknown counts as 1."""
     if job.nproc_per_node is not None:
         return job.nproc_per_node
     gpus = len(host.devices) if host.devices is not None else (facts.gpus if facts else 0)
-    if options.nproc == "cpu":
+    if request.counted == "cpu":
         return max(1, facts.cpus if facts else 1)
-    if options.nproc == "gpu" and facts is not None and not gpus:
+    if request.counted == "gpu" and facts is not None and not gpus:
         raise UsageError(f"--nproc-per-node gpu: host {host.name} has no GPU", hint="give a number, or 'cpu'")
-    if options.nproc in ("gpu", "auto"):
-        return max(1, gpus or (facts.cpus if facts and options.nproc == "auto" else 1))
+    if request.counted in ("gpu", "auto"):
+        return max(1, gpus or (facts.cpus if facts and request.counted == "auto" else 1))
     if host.slots is not None:
         return min(host.slots, len(host.devices)) if host.devices is not None else host.slots
     return max(1, gpus)
 
 
-def counted_there(host: Host, job: Job, options: LaunchOptions) -> bool:
+def counted_there(host: Host, job: Job, request: Launch) -> bool:
     """Whether ranks_on() depends on the CPUs or GPUs that the host has."""
     if job.nproc_per_node is not None or engine(job.engine).ranks(job):
         return False
-    return options.nproc == "cpu" or (host.devices is None and (options.nproc != "slots" or host.slots is None))
+    return request.counted == "cpu" or (host.devices is None and (request.counted != "slots" or host.slots is None))
 
 
 def met_by_name(job: Job, nodes: Sequence[Node]) -> Job:

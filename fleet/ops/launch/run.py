@@ -49,7 +49,7 @@ def run(draft: Plan, runtime: Runtime) -> Report:
 
 
 def _run(draft: Plan, runtime: Runtime) -> Report:
-    hosts, run_id, runs_dir = len(draft.hosts) + len(draft.spares), draft.run_id, draft.options.runs_dir
+    hosts, run_id, runs_dir = len(draft.hosts) + len(draft.spares), draft.run_id, draft.request.runs
     inventory, name = draft.inventory, draft.job.name
     if name and not run_id.startswith(f"{name}-"):
         text = f"the run's name is {run_id.rsplit('-', 3)[0]}, not {name!r}"
@@ -57,7 +57,7 @@ def _run(draft: Plan, runtime: Runtime) -> Report:
     out: dict[str, FleetError] = {}
     fanout.check_limits(hosts, hosts, FDS_PER_HOST)
     own.own_folder(runs_dir, OPTION)  # before anything is sent
-    if draft.options.sync:
+    if draft.request.sync:
         with step(runtime, "sync", hosts, out):
             draft, _, unsynced = with_enough(draft, runtime, lambda plan: sync_code(plan, runtime))
             out.update(unsynced)
@@ -106,7 +106,7 @@ def _run(draft: Plan, runtime: Runtime) -> Report:
         from fleet.ops.launch.attempts import follow_run  # long, and ranks begin meanwhile
         from fleet.ops.launch.course import Course
 
-        if plan.options.detach:
+        if plan.request.detach:
             runtime.detach.set()
         return follow_run(record, folder, waiting, runtime, Course(plan))
     finally:
@@ -126,9 +126,9 @@ def sync_code(plan: Plan, runtime: Runtime) -> None:
     report = sync.run(
         sync.SyncPlan(
             plan.hosts,
-            Path(plan.options.cwd),
+            Path(plan.request.cwd),
             where,
-            force=plan.options.force,
+            force=plan.request.force,
             hint="'fleet launch --sync --force' replaces it; --workdir names another folder",
         ),
         runtime,
@@ -143,7 +143,7 @@ def sync_code(plan: Plan, runtime: Runtime) -> None:
 
 def leave_alone(plan: Plan, runtime: Runtime) -> None:
     """Before anything is replaced under a live run: what preflight would refuse for it."""
-    if plan.options.share or not plan.options.preflight:
+    if plan.request.share or not plan.request.preflight:
         return
 
     def ask(host: Host) -> list[LiveRun]:

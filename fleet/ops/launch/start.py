@@ -139,10 +139,10 @@ def part_of(node: NodePlan, record: RunRecord) -> run.Part:
 def supervise_spec(plan: Plan, node: NodePlan, record: RunRecord) -> run.StartSpec:
     """What fleet/node/run/supervise.py is fed. Values of variables travel here and nowhere else."""
     facts = plan.facts.get(node.host.name)
-    code = facts.code if facts is not None and plan.options.preflight else None
+    code = facts.code if facts is not None and plan.request.preflight else None
     return {
         **part_of(node, record),
-        "lease": plan.options.lease,  # who leads the run takes it off
+        "lease": plan.request.lease,  # who leads the run takes it off
         "run": plan.run_id,
         "argv": [word if isinstance(word, str) else word.as_spec() for word in node.start.argv],
         "env": dict(node.env),
@@ -156,7 +156,7 @@ def supervise_spec(plan: Plan, node: NodePlan, record: RunRecord) -> run.StartSp
             COMMAND: node.start.command_file(),
             **{name: (text_of(f"fleet.node.run.{module}") or b"").decode() for name, module in OF_RANKS.items()},
         },
-        "alone": plan.options.preflight and not plan.options.share and not record.attempt,
+        "alone": plan.request.preflight and not plan.request.share and not record.attempt,
     }
 
 

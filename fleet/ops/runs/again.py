@@ -6,7 +6,7 @@ from __future__ import annotations
 import dataclasses
 import os
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Annotated, Any, TypedDict
 
@@ -21,50 +21,14 @@ from fleet.ops.runs.word import choose
 from fleet.protocol.decode import Misfit, decode
 from fleet.protocol.messages.values import Matching
 from fleet.protocol.state import is_run_id
+from fleet.requests.launch import Launch
+from fleet.requests.request import OptionError
 
 AGAIN = "give the script and its options once more"
 Text = Annotated[Any, lambda value: type(value) is str]  # of any length
-Texts = Annotated[Any, lambda value: type(value) is list and all(type(item) is str for item in value)]
 Kept = dict[str, Annotated[Any, lambda value: value is None or type(value) is str]]
 Table = dict[str, Any] | None
 Own = str | float | bool | None
-Launch = TypedDict(
-    "Launch",
-    {
-        "args": Texts,
-        "engine": str | None,
-        "nnodes": int | str | None,
-        "nproc_per_node": int | str | None,
-        "master_addr": str | None,
-        "master_port": int,
-        "env": Kept,
-        "env_expand": Kept,
-        "workdir": str | None,
-        "python": str | None,
-        "engine_args": Texts,
-        "module": bool,
-        "no_python": bool,
-        "sync": bool,
-        "force": bool,
-        "lease": float | None,
-        "grace": float | None,
-        "node_timeout": float,
-        "stall_timeout": float | None,
-        "max_log": int,
-        "max_restarts": int,
-        "name": str | None,
-        "preflight": bool,
-        "detach": bool,
-        "share": bool,
-        "spares": int,
-        "folder": str | None,
-    },
-    total=False,
-)
-
-
-class Asked(Launch):
-    script: Text
 
 
 class Stored(TypedDict):
@@ -106,7 +70,7 @@ Optional = TypedDict("Optional", {"code": Code | None, "facts": dict[str, Facts]
 
 
 class Document(Optional):
-    launch: Asked
+    launch: dict[str, Any]
     inventory: Hosts
     fleet: By
 
@@ -116,8 +80,8 @@ def misfit(document: Mapping[str, Any]) -> str | None:
     try:
         decode(Document, document)
         asked, stored = document["launch"], document["inventory"]
-        for key in asked.keys() - Asked.__annotations__.keys():  # an engine's own
-            decode(Own, asked[key])
+        for value in request_of(asked).options.values():  # an engine's own
+            decode(Own, value)
         for host in stored["hosts"]:
             _check(host)
         for env in (stored["env"], *(host["env"] for host in stored["hosts"])):
@@ -125,9 +89,22 @@ def misfit(document: Mapping[str, Any]) -> str | None:
                 env_item(name, value or "")
     except Misfit as error:
         return str(error)
+    except TypeError:
+        return "launch.script is missing"
+    except OptionError as error:
+        return f"launch.{error}"
+    except UsageError as error:
+        return f"launch: {error}"
     except FieldError as error:
         return f"inventory: {error.message}"
     return None
+
+
+def request_of(asked: Mapping[str, Any]) -> Launch:
+    """Of a document's "launch". Values of variables that are not kept are empty. UsageError."""
+    kept = {name: values for name in VARIABLES if isinstance(values := asked.get(name), dict)}
+    filled = {name: {key: "" if value is None else value for key, value in kept[name].items()} for name in kept}
+    return Launch.of({**asked, **filled})
 
 
 def _check(host: Mapping[str, Any]) -> None:
@@ -199,15 +176,15 @@ class Recorded:
         hosts = tuple(Host(**{**host, "env": filled(host["env"])}) for host in stored["hosts"])
         return Inventory(hosts, env=filled(stored["env"]), source=stored["source"] or self.run)
 
-    def asked(self, changed: Mapping[str, Any]) -> dict[str, Any]:
-        """What fleet.api's launch() was given, and what is others now. UsageError."""
-        then = dict(self.document["launch"])
-        variables = {name: {**then.pop(name, {}), **(changed.get(name) or {})} for name in VARIABLES}
+    def request(self, changed: Mapping[str, Any]) -> Launch:
+        """What it was asked for, and what is others now. UsageError."""
+        then = self.document["launch"]
+        variables = {name: {**(then.get(name) or {}), **(changed.get(name) or {})} for name in VARIABLES}
         for name, other in (VARIABLES, VARIABLES[::-1]):
             for given in changed.get(name) or {}:  # a variable is either literal or expanded
                 variables[other].pop(given, None)
         self._refuse({name for each in variables.values() for name, value in each.items() if value is None})
-        return {**then, **changed, **variables}
+        return replace(Launch.of({**then, **changed, **variables}), repeats=self.run)
 
     def _refuse(self, withheld: set[str]) -> None:
         if withheld:

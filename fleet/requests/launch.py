@@ -1,0 +1,139 @@
+"""What `fleet launch` is asked for."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping, Sequence
+from dataclasses import KW_ONLY, dataclass, field
+from pathlib import Path
+from typing import Any
+
+from fleet.errors import UsageError
+from fleet.inventory.fields import MAX_SLOTS
+from fleet.requests.request import OptionError, Request, number
+
+COUNTS = ("auto", "gpu", "cpu")
+
+
+@dataclass(frozen=True)
+class Launch(Request):
+    """Start `script` as ranks on all hosts. Times are seconds.
+
+    nnodes: take the first N hosts, None all but the spares; "MIN:MAX" goes on while MIN are left. spares: so many hosts
+    stand by to take lost ones' places. nproc_per_node: ranks a node: a number, "gpu", "cpu" or "auto" (GPUs, or else
+    CPUs), None: each host's slots. engine: None is torchrun, or for a shell script "command", once a node. module:
+    `script` is one's name, as behind python -m. no_python: it is a program, which the engine starts as it is.
+    master_port: 0 chooses one. options: those that only this engine has.
+
+    lease: how long nodes go on without a head, None for ever. node_timeout: silence after which a node is lost.
+    stall_timeout: silence of all ranks after which the run is over, None: never. grace: between SIGTERM and SIGKILL,
+    None: 30 of a stop that was asked for, 10 after a failure. max_log: bytes that a node keeps of a log which is here,
+    0: all. max_restarts: after a failure all ranks are started again, so often. detach: once it runs it goes on without
+    this program, and `attach` follows it. share: also where another run is live. preflight: False starts in spite of
+    what it finds.
+
+    sync: mirror `folder` to the nodes' workdir first. force: also over what another folder delivered. folder: also the
+    workdir of hosts that have none; None: the current one. runs_dir: where runs/RUN is made. repeats: the run that this
+    one is another of."""
+
+    script: str
+    args: Sequence[str] = ()
+    _: KW_ONLY
+    engine: str | None = None
+    nnodes: int | str | None = None
+    nproc_per_node: int | str | None = None
+    master_addr: str | None = None
+    master_port: int = number(0, 0, 65535)
+    env: Mapping[str, str] | None = None
+    env_expand: Mapping[str, str] | None = None
+    workdir: str | None = None
+    python: str | None = None
+    engine_args: Sequence[str] = ()
+    module: bool = False
+    no_python: bool = False
+    sync: bool = False
+    force: bool = False
+    lease: float | None = number(120.0, 1)
+    grace: float | None = number(None, 0)
+    node_timeout: float = number(15.0, 1)
+    stall_timeout: float | None = number(None, 1)
+    max_log: int = number(0, 0)
+    max_restarts: int = number(0, 0)
+    name: str | None = None
+    runs_dir: str | os.PathLike[str] = "runs"
+    preflight: bool = True
+    detach: bool = False
+    share: bool = False
+    spares: int = number(0, 0)
+    folder: str | os.PathLike[str] | None = None
+    repeats: str | None = None
+    options: Mapping[str, Any] = field(default_factory=dict)
+
+    def check(self) -> None:
+        if not self.script:
+            raise OptionError("script", "is empty", "fleet launch train.py")
+        if self.module and self.no_python:
+            raise UsageError("SCRIPT is either a module (-m) or a program (--no-python)", hint="leave one of them away")
+        if self.force and not self.sync:
+            raise OptionError("force", "has a meaning with --sync only", f"fleet launch --sync --force {self.script}")
+        _ = self.nodes, self.ranks
+
+    @property
+    def nodes(self) -> tuple[int | None, int]:
+        """(most, least): it starts on so many at most, None: whatever there is; and goes on while so many are left, 0:
+        all must be."""
+        if self.nnodes is None:
+            return None, 0
+        text = str(self.nnodes)
+        low, colon, high = text.partition(":")
+        unfit = len(text) > 20 or not low.isdecimal() or int(low) < 1
+        if unfit or (colon and (not high.isdecimal() or int(high) < int(low))):
+            raise OptionError("nnodes", f"{text}: not a number of nodes", "--nnodes 4, or 2:4")
+        least, most = int(low), int(high if colon else low)
+        return most, least if least != most else 0
+
+    @property
+    def most(self) -> int | None:
+        return self.nodes[0]
+
+    @property
+    def least(self) -> int:
+        return self.nodes[1]
+
+    @property
+    def ranks(self) -> int | None:
+        """On a node; None: as `counted` says."""
+        if self.nproc_per_node is None or self.nproc_per_node in COUNTS:
+            return None
+        text = str(self.nproc_per_node)
+        if len(text) > 20 or not text.isdecimal() or not 1 <= int(text) <= MAX_SLOTS:
+            hint = f"a number up to {MAX_SLOTS}, auto, gpu or cpu"
+            raise OptionError("nproc_per_node", f"{text}: not a number of ranks", hint)
+        return int(text)
+
+    @property
+    def counted(self) -> str:
+        """What ranks are counted by: "slots" takes the inventory's, "gpu" one per GPU, "cpu" one per core, "auto" one
+        per GPU, else one per core."""
+        return str(self.nproc_per_node) if self.nproc_per_node in COUNTS else "slots"
+
+    @property
+    def document(self) -> dict[str, Any]:
+        """For run.json: what makes the same request once more. An engine's own options stand among the others."""
+        asked = {name: value for name, value in self.given().items() if name not in ("runs_dir", "repeats", "options")}
+        return {**asked, **self.options}
+
+    @classmethod
+    def of(cls, document: Mapping[str, Any]) -> Launch:
+        """The request of a `document`. OptionError for what it may not hold."""
+        known = {name: value for name, value in document.items() if name in cls.__dataclass_fields__}
+        return cls(**known, options={name: value for name, value in document.items() if name not in known})
+
+    @property
+    def runs(self) -> Path:
+        return Path(self.runs_dir)
+
+    @property
+    def cwd(self) -> str:
+        """The head's folder."""
+        return os.fspath(self.folder or ".")
