@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 
-from fleet.rules.hints import Hint, first_match
+from fleet.rules.hint import Hint, first_match
 
 # The first line that matches the first pattern that has any is the error: compilers come before those who only pass
 # a compiler's failure on.

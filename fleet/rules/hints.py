@@ -1,105 +1,33 @@
-"""What a failed rank's last lines mean and what to do about it: a table, first match wins.
-
-A rule is (pattern on the tail of stderr, remedy). \\1 in a remedy is the pattern's first group. `collateral`
-marks the errors that a rank shows because another one died: such a rank is not the first failure's cause.
-"""
+"""What a rank died of means, and what to do about it: a table, first match wins. What no rule knows has no hint."""
 
 from __future__ import annotations
 
-import re
-from collections.abc import Callable, Iterable
-from dataclasses import dataclass
-
-from fleet.rules.tracebacks import last_of
-from fleet.rules.worked_out import GONE, NO_CHECKPOINT, batch_sizes, gpu_memory, lament, no_checkpoint, not_joined
+from fleet.rules.hint import Hint, first_match
+from fleet.rules.hints_host import HOST_HINTS
+from fleet.rules.uncaught import deciding
+from fleet.rules.worked_out import GONE, NO_CHECKPOINT, batch_sizes, lament, no_checkpoint, not_joined
 
 TAIL_BYTES = 64 * 1024
-
-
-@dataclass(frozen=True)
-class Hint:
-    """One rule. pattern: a regular expression, searched in the text with MULTILINE. worked_out: makes the remedy of
-    the match, where it is not always the same. unfit: the host is not fit for another run as it is."""
-
-    pattern: str
-    remedy: str
-    collateral: bool = False
-    worked_out: Callable[[re.Match[str]], str] | None = None
-    unfit: bool = False
-
+# of torch's own connections, and no others
+_TORCHS = r"(?:gloo|c10d|TCPStore|ProcessGroup|NCCL|Dist(?:Network|Backend|Store)?Error)"
 
 HINTS = (
-    Hint(
-        r"No module named '?(deepspeed|torch)\b",
-        r"\1 is not in the interpreter that ran: set 'python' in the inventory, or --python; 'fleet check' compares",
-    ),
-    Hint(
-        r"No module named '?([\w.]+)'?",
-        r"\1 is missing there: 'fleet sync --wheels' installs it everywhere, 'fleet sync' brings your own code",
-    ),
-    Hint(
-        r"port: (\d+)\b.*EADDRINUSE",
-        "port \\1 is taken there, by an earlier run of yours? 'fleet kill-port \\1' shows by whom, and ends it; "
-        "--master-port auto finds a free one",
-    ),
-    Hint(
-        r"EADDRINUSE|Address already in use|address already in use",
-        "a port is taken there: 'fleet kill-port PORT' shows by whom; --master-port auto finds a free one",
-    ),
-    Hint(
-        r"(?:CUDA out of memory|OutOfMemoryError|CUBLAS_STATUS_ALLOC_FAILED)"
-        r"(?:.*?Process (\d+) has ([\d.]+ [GM]iB) memory in use)?",
-        "GPU memory ran out",
-        worked_out=gpu_memory,
-    ),
-    Hint(
-        r"uncorrectable ECC error|cudaErrorECCUncorrectable",
-        "a GPU there has broken memory, 'fleet check' counts its errors: leave the host out; reset or replace the GPU",
-        unfit=True,
-    ),
-    Hint(
-        r"Error 802: system not yet initialized|nvidia-fabricmanager",
-        "the NVSwitches of that host are not up: 'systemctl restart nvidia-fabricmanager' there, the driver's version",
-        unfit=True,
-    ),
-    Hint(
-        r"CUDA error: (?:device-side assert triggered|an illegal memory access|unspecified launch failure)",
-        "a kernel went wrong, mostly an index out of range; the traceback may point elsewhere: "
-        "--env CUDA_LAUNCH_BLOCKING=1 has it point at it",
-    ),
-    Hint(
-        r"ibv_(?:reg_mr|create_qp|create_cq)\w* failed",
-        "InfiniBand may not lock memory there: set 'memlock unlimited' in /etc/security/limits.conf, log in anew",
-    ),
-    Hint(
-        r"NET/IB ?: Got (?:completion|async event).*(?:error |status=)\(?12\b",
-        "an InfiniBand packet was never answered: a cable, port or subnet? 'fleet check' shows ports that are down",
-    ),
-    Hint(
-        r"DataLoader worker .* is killed by signal: Killed|DataLoader worker .* exited unexpectedly",
-        "a data loader's worker was killed, mostly as the node's memory ran out: fewer of them, or a smaller batch",
-    ),
-    Hint(
-        r"Too many open files|received 0 items of ancdata",
-        "too many open files: raise 'nofile' in /etc/security/limits.conf there, or have the script call "
-        "torch.multiprocessing.set_sharing_strategy('file_system')",
-    ),
-    Hint(
-        r"DefaultCPUAllocator: can't allocate|MemoryError|std::bad_alloc|Cannot allocate memory",
-        "the node's memory ran out: a smaller batch, fewer data loader workers",
-    ),
-    Hint(
-        r"No space left on device.*shm|unable to (?:open|write to|allocate) shared memory|insufficient shared memory|"
-        r"DataLoader worker .* is killed by signal: Bus",
-        "/dev/shm is full: give it more room on the node, or fewer data loader workers",
-    ),
-    Hint(r"No space left on device|ENOSPC", "a disk is full there: 'fleet exec -- df -h'"),
+    *HOST_HINTS,
     Hint(
         r"PytorchStreamWriter failed writing|inline_container\.cc.*unexpected pos|Disk quota exceeded",
         "a file could not be written to its end: a full disk, or a quota? 'fleet exec -- df -h' shows room",
     ),
     Hint(
-        r"PytorchStreamReader failed (?:reading zip archive|locating file)|invalid load key, |Ran out of input",
+        r"invalid load key, 'v'",
+        "that file is the pointer of git-lfs, not what it stands for: 'git lfs pull' here, then 'fleet sync'",
+    ),
+    Hint(
+        r"invalid load key, |not a gzip file|file signature not found",
+        "that file is not of the kind that the script takes it for, or was cut short: 'fleet exec -- ls -l FILE' and "
+        "'head -c 64 FILE' show what it is",
+    ),
+    Hint(
+        r"PytorchStreamReader failed (?:reading zip archive|locating file)|^EOFError: Ran out of input",
         "that checkpoint was cut short, by a run that ended while it was written: take an earlier one, and have the "
         "script write to another name first, then os.replace",
     ),
@@ -132,8 +60,17 @@ HINTS = (
         worked_out=not_joined,
     ),
     Hint(
-        r"invalid device ordinal|CUDA_VISIBLE_DEVICES|no CUDA-capable device",
+        r"CUDA unknown error|CUDA initialization: |cudaErrorUnknown",
+        "CUDA does not start on that host: 'fleet exec -- nvidia-smi' and 'fleet check' show whether its driver does; "
+        "after a driver's update, or a suspend, it takes a reboot",
+    ),
+    Hint(
+        r"invalid device ordinal",
         "more ranks than GPUs on that node: set 'slots', or --nproc-per-node gpu",
+    ),
+    Hint(
+        r"no CUDA-capable device|No CUDA GPUs are available",
+        "a rank sees no GPU there: does the host have one ('fleet check'), and does CUDA_VISIBLE_DEVICES leave it one?",
     ),
     Hint(
         r"NVIDIA driver on your system is too old|CUDA driver version is insufficient",
@@ -148,6 +85,10 @@ HINTS = (
         r"\1 is not there: paths are relative to the workdir; 'fleet launch --sync' brings the current folder",
     ),
     Hint(NO_CHECKPOINT, "a checkpoint is not on that node", worked_out=no_checkpoint),
+    Hint(
+        r"FileNotFoundError: \[Errno 2\] No such file or directory: '(/[^']+)'",
+        r"\1 is not on that node: 'fleet exec -- ls -ld \1' shows who has it, 'fleet sync --data \1' brings yours",
+    ),
     Hint(
         r"DeepSpeed requires --deepspeed_config|deepspeed_config.*(?:required|not specified)",
         "the script got no DeepSpeed configuration: add --deepspeed_config FILE behind the script",
@@ -185,9 +126,9 @@ HINTS = (
         "numactl is missing there: install it, or leave --bind-cores-to-rank away",
     ),
     Hint(
-        r"Connection closed by peer|Connection reset by peer|Broken pipe.*(?:store|TCPStore)|"
-        r"NCCL.*remote process exited|recvValue failed|failed to recv|DistNetworkError.*reset|"
-        r"Connection closed by remote peer|SignalException: Process \d+ got signal: 15|"
+        rf"{_TORCHS}[\s\S]*?(?:Connection closed by|Connection reset by peer|Broken pipe|remote process exited)|"
+        r"(?:Connection reset by peer|Connection closed by|Broken pipe)[\s\S]*raised in .*torch/distributed/|"
+        r"recvValue failed|failed to recv|SignalException: Process \d+ got signal: 15|"
         r"(?P<first>retrieving ncclUniqueId from \[0\])|Ranks? (?P<missing>[\d, ]+) failed to pass monitoredBarrier|"
         r"(?P<waited>Watchdog caught collective operation timeout|Timed out waiting \d+ms for (?:recv|send) operation)",
         GONE,
@@ -195,8 +136,13 @@ HINTS = (
         worked_out=lament,
     ),
     Hint(
-        r"ncclSystemError|NCCL.*(?:connect|Connect).*(?:refused|timed out|No route)|unhandled system error",
+        r"(?:NCCL|nccl)[\s\S]*(?:connect|Connect)\b.*(?:refused|timed out|No route)",
         "NCCL could not connect: a firewall between the data addresses? --env NCCL_DEBUG=INFO says more",
+    ),
+    Hint(
+        r"ncclSystemError|unhandled system error",
+        "NCCL could not do what it asked the system for: --env NCCL_DEBUG=INFO says what; 'fleet check' compares "
+        "networks and /dev/shm",
     ),
     Hint(
         r"client socket has (?:failed|timed)|DistNetworkError|connectFullMesh|Connect timeout|"
@@ -220,7 +166,10 @@ HINTS = (
         r"the script does not know '\1': options of fleet stand in front of SCRIPT, the script's own behind it",
     ),
     Hint(r"can't open file '([^']*)'", r"\1 is not on that node: 'fleet launch --sync' brings the current folder"),
-    Hint(r"Permission denied", "the user there may not do that: check owner and mode of the path named above"),
+    Hint(
+        r"Permission denied: '([^']+)'|(\S+): Permission denied",
+        r"the user there may not do that with \g<1>\g<2>: 'fleet exec -- ls -ld \g<1>\g<2>' shows owner and mode",
+    ),
     Hint(
         r"(?:version `|libstdc\+\+.*)(GLIBC(?:XX)?_[\d.]+)'? not found",
         r"a library there is older than \1: set 'activate' in the inventory to bring the right one, or rebuild",
@@ -229,19 +178,5 @@ HINTS = (
 
 
 def hint_for(text: str) -> Hint | None:
-    """The first rule that the last traceback matches, or else the text without its warnings; remedy filled in."""
-    trace = last_of(text)
-    plain = "\n".join(line for line in text.splitlines() if not _WARNING.match(line))
-    return (trace and first_match(HINTS, trace)) or first_match(HINTS, plain)
-
-
-_WARNING = re.compile(r"(\[rank\d+\]:)?\[W\d|.*\bWARNING\b|.*Warning: ")  # torch's, logging's, warnings'
-
-
-def first_match(hints: Iterable[Hint], text: str) -> Hint | None:
-    for hint in hints:
-        found = re.search(hint.pattern, text, re.MULTILINE)
-        if found:
-            remedy = hint.worked_out(found) if hint.worked_out else found.expand(hint.remedy)
-            return Hint(hint.pattern, remedy, hint.collateral, unfit=hint.unfit)
-    return None
+    """The first rule that what a process died of matches, remedy filled in."""
+    return next(filter(None, (first_match(HINTS, part) for part in deciding(text))), None)

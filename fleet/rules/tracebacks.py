@@ -6,7 +6,8 @@ import re
 from collections.abc import Iterator, Sequence
 
 HEADER = "Traceback (most recent call last):"
-_CHAINED = ("During handling of the above exception", "The above exception was the direct cause")
+DIRECT_CAUSE = "The above exception was the direct cause"
+_CHAINED = ("During handling of the above exception", DIRECT_CAUSE)
 _PREFIX = re.compile(r"^\[rank\d+\]:\s?")  # torch puts it before each line of an uncaught exception
 _SYNTAX = re.compile(r'  File ".+", line \d+')  # a script's own syntax error stands without a header
 # of what ends without a traceback: a syntax error, a wrong argument, native code
@@ -18,6 +19,7 @@ _LAUNCHERS = re.compile(
     r"torch\.distributed\.elastic\.multiprocessing\.errors\.ChildFailedError|"
     r"subprocess\.CalledProcessError: Command '\[.*python"
 )
+_FRAME = re.compile(r'^  File "(.+)", line \d+', re.MULTILINE)
 _OWN = re.compile(r"0x[0-9a-f]+|\d+")
 
 
@@ -67,6 +69,24 @@ def last_of(text: str, limit: int = 60) -> str | None:
     found = ["\n".join(plain(lines[first:end])[-limit:]) for is_trace, first, end in split(lines) if is_trace]
     own = [trace for trace in found if not _LAUNCHERS.match(exception_of(trace))]
     return next(reversed(own or found), None)
+
+
+def launchers(trace: str) -> bool:
+    """Whether it is of a launcher, of the script that it started."""
+    return _LAUNCHERS.match(exception_of(trace)) is not None
+
+
+def parts_of(trace: str) -> Iterator[tuple[str, str]]:
+    """(an exception and the file that raised it, how the next one follows from it) of a traceback and those that it is
+    chained to."""
+    lines, at = trace.split("\n"), 0
+    links = [i for i, line in enumerate(lines) if line.startswith(_CHAINED)]
+    for end in [*links, len(lines)]:
+        part = "\n".join(lines[at:end])
+        file = next(reversed(_FRAME.findall(part)), "")
+        link = next((word for word in _CHAINED if end < len(lines) and lines[end].startswith(word)), "")
+        yield f"{exception_of(part)}\nraised in {file}", link
+        at = end + 1
 
 
 def identity(trace: str) -> str:

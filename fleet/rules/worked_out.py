@@ -61,7 +61,7 @@ NO_CHECKPOINT = (
     r"(?:No valid checkpoint found in output directory|Can't find a valid checkpoint at|Tried to find|"
     r"Checkpoint file not found:|Checkpoint at) \(?([^\s(){}]+)|"
     r"(?:FileNotFoundError|No such file or directory).*?[\s'\"]"
-    r"([^\s'\"]*(?:snapshot|checkpoint|ckpt|global_step|\.(?:pt|pth|safetensors|distcp))[^\s'\"]*)"
+    r"([^\s'\"]*(?:snapshot|checkpoint|ckpt|global_step|\.distcp)[^\s'\"]*)"
 )
 _GOES_ON = re.compile(
     r"^(?!.*\bFile \").*\b(?:resum(?:ed|ing)\b|resumes? (?:from|at|training)\b|goes on after\b|"

@@ -51,8 +51,9 @@ def test_a_remedy_for_what_users_meet(text: str, said: str) -> None:
 
 def test_laments_are_marked() -> None:
     assert [h.collateral for h in HINTS].count(True) == 1
-    hint = hint_for("RuntimeError: Connection reset by peer")
+    hint = hint_for("RuntimeError: [/pytorch/third_party/gloo/gloo/transport/tcp/pair.cc:537] Connection reset by peer")
     assert hint is not None and hint.collateral
+    assert hint_for("ConnectionResetError: [Errno 104] Connection reset by peer") is None  # of redis, of S3
 
 
 def test_warnings_explain_nothing() -> None:

@@ -3,10 +3,10 @@
 The engine starts it once a rank. It appends the rank's stdout and stderr, which are pipes as under ssh, to rank<R>.out
 and .err in $FLEET_RUN_DIR (drain.py, which stands beside it), passes signals on, writes rank<R>.json {"rank",
 "local_rank", "pid", "status": 0..255|null, "signal": n|null, "time", "started", "attempt", "begins": [bytes of .out, of
-.err that earlier attempts wrote], "signalled": whether the engine had it end, "lost": [bytes of .out, of .err that the
-disk did not take], where there are any} and then ends the same way, so that the engine sees the truth. What cannot be
-started ends with 126 or 127 and a line in .err, as in a shell. A python is armed to tell where it stands, see arm.py.
-Python 3.6 syntax.
+.err that earlier attempts wrote], "signalled": whether the engine had it end, "until": bytes of .err that were written
+when SIGTERM came, where it did, "lost": [bytes of .out, of .err that the disk did not take], where there are any} and
+then ends the same way, so that the engine sees the truth. What cannot be started ends with 126 or 127 and a line in
+.err, as in a shell. A python is armed to tell where it stands, see arm.py. Python 3.6 syntax.
 """
 
 import ctypes
@@ -183,10 +183,12 @@ def signal_file() -> int:
     return int(ctypes.CDLL(None).signalfd(-1, (ctypes.c_ulong * 16)(bits), SFD_CLOEXEC))
 
 
-def wait(pid: int, bosses: "set[int]", logs: Logs) -> "tuple[int, bool]":
+def wait(pid: int, bosses: "set[int]", logs: Logs) -> "tuple[int, bool, int | None]":
     """Pass signals and output on until the rank has ended, and the files have what it wrote, as far as the disk takes
-    it; (its wait status, whether SIGTERM was passed on). pid 0: of those that it left, until nobody holds the pipes."""
+    it; (its wait status, whether SIGTERM was passed on, bytes of .err when the first SIGTERM came). pid 0: of those
+    that it left, until nobody holds the pipes."""
     told, status, signalled, pause, signals = set(), None, False, 0, signal_file()
+    until = None
     only_signals = select.poll()
     only_signals.register(signals, select.POLLIN)
     while status is None and (pid or not all(log.over for log in logs.all)):
@@ -198,6 +200,8 @@ def wait(pid: int, bosses: "set[int]", logs: Logs) -> "tuple[int, bool]":
         ready = dict(poll.poll(LONGEST_PAUSE if full else None))
         if signals in ready:
             signum, _, _, sender = struct.unpack_from("IiiI", os.read(signals, 128))
+            if signum == signal.SIGTERM and until is None:
+                until = logs.all[1].begins + logs.all[1].taken
             if signum == signal.SIGCHLD and pid:
                 ended, told_status = os.waitpid(pid, os.WNOHANG)
                 status = told_status if ended else None
@@ -215,7 +219,7 @@ def wait(pid: int, bosses: "set[int]", logs: Logs) -> "tuple[int, bool]":
     for _ in range(2):  # what stands in the pipes now, and whether that was the end
         logs.read([log.reader for log in logs.all if not log.over])
     logs.settle()
-    return status or 0, signalled
+    return status or 0, signalled, until
 
 
 def drain(logs: Logs) -> None:
@@ -251,7 +255,7 @@ def main() -> None:
     attempt, logs = count_attempts(), Logs(base)
     pid = start_rank(argv, base, logs)
     logs.begin()
-    status, signalled = wait(pid, supervisors(folder), logs)
+    status, signalled, until = wait(pid, supervisors(folder), logs)
     killed = os.WIFSIGNALED(status)
     record = {
         "rank": rank,
@@ -268,6 +272,8 @@ def main() -> None:
     lost = [log.lost + log.gap + log.taken - log.written for log in logs.all]
     if any(lost):
         record["lost"] = lost
+    if until is not None:
+        record["until"] = until
     try:
         write_record(base + ".json", record)
     except OSError as error:

@@ -72,13 +72,20 @@ def raised(text: str) -> bool:
     return len(lines) - end + len(exception_of(trace).splitlines()) <= ERROR_LINES
 
 
+def answers(end: RankEnd, tail: Tail) -> bool:
+    """Whether a rank failed because of another one, or of a stop: it only laments, or was told to end before it raised
+    anything of its own."""
+    before = tail(end.host, end.rank, before=True)
+    return laments(before) or (end.until is not None and not raised(before))
+
+
 def blamed(failure: Failure, gang: Gang, tail: Tail) -> Failure:
-    """The failure of the rank that raised an error of its own but ended later than those whom it left: a rank may hang
-    in its clean-up for as long as it likes."""
-    if failure.rank is None or failure.what != "rank" or not laments(tail(failure.host, failure.rank)):
+    """The failure of the rank that raised an error of its own, before a stop reached it, but ended later than those
+    whom it left: a rank may hang in its clean-up for as long as it likes."""
+    if failure.rank is None or failure.what != "rank" or not laments(tail(failure.host, failure.rank, before=True)):
         return failure
     ends = sorted(gang.last_attempts(), key=lambda end: gang.nodes[end.host].clock.on_head(end.time))
-    end = next((end for end in ends if end.failed and raised(tail(end.host, end.rank))), None)
+    end = next((end for end in ends if end.failed and raised(tail(end.host, end.rank, before=True))), None)
     if end is None:
         return failure
     told = end.signal == SIGTERM

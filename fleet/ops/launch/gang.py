@@ -62,7 +62,8 @@ class Clock:
 class RankEnd:
     """How a rank ended. status: exit code or None; signal: its number or None; time: on the node's clock. begins:
     bytes in its stdout's and stderr's logs that earlier attempts wrote. asked: it ended after a head, this one or
-    another, had the run stopped; signalled: after its engine had it end."""
+    another, had the run stopped; signalled: after its engine had it end. until: bytes in its stderr's log when SIGTERM
+    came; None: it did not. What it wrote later is an answer, and no cause."""
 
     host: str
     node_rank: int
@@ -75,13 +76,15 @@ class RankEnd:
     begins: tuple[int, int] = (0, 0)
     asked: bool = False
     signalled: bool = False
+    until: int | None = None
 
     @classmethod
     def of(cls, host: str, node_rank: int, message: RankEnded) -> RankEnd:
         """As a node tells it."""
         how = (message.get("local_rank"), message.get("status"), message.get("signal"), message.get("time", 0.0))
         begins, causes = message.get("begins") or (0, 0), (message.get("asked", False), message.get("signalled", False))
-        return cls(host, node_rank, message["rank"], *how, message.get("attempt", 0), begins, *causes)
+        rank, attempt, until = message["rank"], message.get("attempt", 0), message.get("until")
+        return cls(host, node_rank, rank, *how, attempt, begins, *causes, until)
 
     @property
     def failed(self) -> bool:

@@ -120,12 +120,13 @@ class NodeLogs:
         self.blocked = None
         return True
 
-    def tail(self, name: str, limit: int = 64 * 1024, since: int = 0) -> str:
-        """The last bytes of a log as text, none before `since`; "" when there is none."""
+    def tail(self, name: str, limit: int = 64 * 1024, since: int = 0, until: int | None = None) -> str:
+        """The last bytes of a log as text, none before `since`, none from `until` on; "" when there is none."""
         try:
             with (self.folder / name).open("rb") as f:
                 size = f.seek(0, os.SEEK_END)
-                f.seek(max(0, min(since, size), size - limit))
-                return f.read().decode("utf-8", "replace")
+                end = size if until is None else min(until, size)
+                begin = f.seek(max(0, min(since, end), end - limit))
+                return f.read(end - begin).decode("utf-8", "replace")
         except OSError:
             return ""

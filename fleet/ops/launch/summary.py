@@ -10,9 +10,9 @@ from typing import Any
 from fleet.errors import EXIT_CONNECT, EXIT_HOST_FAILED, EXIT_INTERRUPTED, EXIT_OK, ConnectError, FleetError
 from fleet.inventory.nodeset import fold
 from fleet.model import Node, Report, Result
-from fleet.ops.launch.failure import Evidence, blamed, evidence, laments, left_early, message, own_link
+from fleet.ops.launch.failure import Evidence, answers, blamed, evidence, laments, left_early, message, own_link, raised
 from fleet.ops.launch.failure import hint as plain_hint
-from fleet.ops.launch.gang import Failure, Gang, RankEnd
+from fleet.ops.launch.gang import Failure, Gang
 from fleet.ops.launch.logs import NodeLogs
 from fleet.ops.launch.next_steps import next_steps
 from fleet.ops.launch.record import RunRecord
@@ -35,11 +35,8 @@ def summarise(
     """Pure but for reading the logs' tails. `incomplete`: hosts of which log bytes are missing on the head."""
     tail = tails(gang, logs)
 
-    def collateral(end: RankEnd) -> bool:
-        return laments(tail(end.host, end.rank))
-
     interrupted = gang.by_hand
-    failure = None if interrupted else own_link(gang) or gang.first(collateral)
+    failure = None if interrupted else own_link(gang) or gang.first(lambda end: answers(end, tail))
     known = [node for node in run.nodes if node.host.name not in gang.unknown]
     missing = {n.host.name: ranks for n in known if (ranks := gang.unaccounted(n.host.name, n.ranks))}
     if failure is None and not interrupted and missing and not run.restarts:
@@ -116,13 +113,16 @@ def left_alone(run: RunRecord, led: bool = True) -> Report:
 
 
 def tails(gang: Gang, logs: Mapping[str, NodeLogs]) -> Tail:
-    """The end of what a rank's last attempt wrote, by host, rank and stream; a log is read once."""
+    """The end of what a rank's last attempt wrote, by host, rank and stream; a log is read once. before: of its stderr,
+    what was there when SIGTERM came."""
 
     @cache
-    def tail(host: str, rank: int, stream: str = "err") -> str:
+    def tail(host: str, rank: int, stream: str = "err", before: bool = False) -> str:
         ends = [end for end in gang.nodes[host].ranks.values() if end.rank == rank]
-        begins = max(ends, key=lambda end: end.attempt).begins if ends else (0, 0)
-        return logs[host].tail(f"rank{rank}.{stream}", TAIL_BYTES, begins[stream == "err"])
+        last = max(ends, key=lambda end: end.attempt, default=None)
+        begins = last.begins if last else (0, 0)
+        until = last.until if last and before else None
+        return logs[host].tail(f"rank{rank}.{stream}", TAIL_BYTES, begins[stream == "err"], until)
 
     return tail
 
@@ -139,7 +139,7 @@ def _tracebacks(run: RunRecord, logs: Mapping[str, NodeLogs], tail: Tail) -> lis
         host = node.host.name
         for rank in node.ranks:
             name = f"rank{rank}.err"
-            trace = last_of(tail(host, rank))
+            trace, before = last_of(tail(host, rank)), tail(host, rank, before=True)
             if trace is not None and exception_of(trace):  # a rank that was ended while it wrote it is a victim
                 group = groups.setdefault(
                     identity(trace),
@@ -147,7 +147,7 @@ def _tracebacks(run: RunRecord, logs: Mapping[str, NodeLogs], tail: Tail) -> lis
                         "ranks": [],
                         "hosts": [],
                         "exception": exception_of(trace),
-                        "follows": laments(trace),
+                        "follows": laments(trace) or trace != last_of(before),
                         "log": str(logs[host].folder / name),
                     },
                 )
@@ -193,7 +193,8 @@ def describe(failure: Failure, run: RunRecord, logs: Mapping[str, NodeLogs], gan
         text = logs[failure.host].tail(name, TAIL_BYTES)
     else:
         name = f"rank{failure.rank}.err"
-        text = tail(failure.host, failure.rank)
+        before = tail(failure.host, failure.rank, before=True)
+        text = before if raised(before) else tail(failure.host, failure.rank)
         if not text.strip() and (text := tail(failure.host, failure.rank, "out")):
             name = f"rank{failure.rank}.out"
     # of a line that a progress bar rewrote, its last state

@@ -40,7 +40,7 @@ _Rank = TypedDict("_Rank", {"event": Literal["rank"], "rank": Whole})
 class RankEnded(_Rank, total=False):
     """rank<R>.json. begins: bytes of its stdout's and stderr's logs that earlier attempts wrote. lost: of both, those
     that it wrote and its node's disk did not take. asked: it ended after a head had the run stopped. signalled: after
-    its engine had it end."""
+    its engine had it end. until: bytes of its stderr's log when the first SIGTERM came; none did where it is absent."""
 
     local_rank: Whole | None
     status: Whole | None
@@ -51,6 +51,7 @@ class RankEnded(_Rank, total=False):
     lost: tuple[Count, Count]
     asked: bool
     signalled: bool
+    until: Count
     sent: Time
 
 

@@ -1,0 +1,88 @@
+"""Hints of what a host lacks or has broken: packages, ports, devices, memory, room."""
+
+from __future__ import annotations
+
+from fleet.rules.hint import Hint
+from fleet.rules.worked_out import gpu_memory
+
+HOST_HINTS = (
+    Hint(
+        r"No module named '[\w.]+'; '(\w+)' is not a package|partially initialized module '(\w+)'.*circular import",
+        r"a file \g<1>\g<2>.py beside the script, or in the workdir, hides the package \g<1>\g<2>: rename it",
+    ),
+    Hint(
+        r"No module named '?(deepspeed|torch)(?=['\s]|$)",
+        r"\1 is not in the interpreter that ran: set 'python' in the inventory, or --python; 'fleet check' compares",
+    ),
+    Hint(
+        r"No module named '?((deepspeed|torch)\.[\w.]+)'?",
+        r"the \2 there has no \1: the script, or a package, was written for another version; 'fleet check' compares",
+    ),
+    Hint(
+        r"No module named '?([\w.]+)'?",
+        r"\1 is missing there: 'fleet sync --wheels' installs it everywhere, 'fleet sync' brings your own code",
+    ),
+    Hint(
+        r"port: (\d+)\b.*EADDRINUSE",
+        "port \\1 is taken there, by an earlier run of yours? 'fleet kill-port \\1' shows by whom, and ends it; "
+        "--master-port auto finds a free one",
+    ),
+    Hint(
+        r"EADDRINUSE|Address already in use|address already in use",
+        "a port is taken there: 'fleet kill-port PORT' shows by whom; --master-port auto finds a free one",
+    ),
+    Hint(
+        r"(?:CUDA out of memory|OutOfMemoryError|CUBLAS_STATUS_ALLOC_FAILED)"
+        r"(?:.*?Process (\d+) has ([\d.]+ [GM]iB) memory in use)?",
+        "GPU memory ran out",
+        worked_out=gpu_memory,
+    ),
+    Hint(
+        r"uncorrectable ECC error|cudaErrorECCUncorrectable",
+        "a GPU there has broken memory, 'fleet check' counts its errors: leave the host out; reset or replace the GPU",
+        unfit=True,
+    ),
+    Hint(
+        r"Error 802: system not yet initialized|nvidia-fabricmanager",
+        "the NVSwitches of that host are not up: 'systemctl restart nvidia-fabricmanager' there, the driver's version",
+        unfit=True,
+    ),
+    Hint(
+        r"CUDA error: (?:device-side assert triggered|an illegal memory access|unspecified launch failure)",
+        "a kernel went wrong, mostly an index out of range; the traceback may point elsewhere: "
+        "--env CUDA_LAUNCH_BLOCKING=1 has it point at it",
+    ),
+    Hint(
+        r"ibv_(?:reg_mr|create_qp|create_cq)\w* failed",
+        "InfiniBand may not lock memory there: set 'memlock unlimited' in /etc/security/limits.conf, log in anew",
+    ),
+    Hint(
+        r"NET/IB ?: Got (?:completion|async event).*(?:error |status=)\(?12\b",
+        "an InfiniBand packet was never answered: a cable, port or subnet? 'fleet check' shows ports that are down",
+    ),
+    Hint(
+        r"No space left on device.*shm|unable to (?:open|write to|allocate) shared memory|insufficient shared memory|"
+        r"DataLoader worker .* is killed by signal: Bus|shared memory segment|/dev/shm/nccl",
+        "/dev/shm is full or small: give it more room on the node ('fleet exec -- df -h /dev/shm'), or fewer data "
+        "loader workers",
+    ),
+    Hint(
+        r"DataLoader worker .* exited unexpectedly",
+        "a data loader's worker ended: what it wrote before says why; num_workers=0 shows an error of its own, "
+        "'fleet exec -- df -h /dev/shm' and 'free -h' whether room ran out",
+    ),
+    Hint(
+        r"DataLoader worker .* is killed by signal: Killed",
+        "a data loader's worker was killed, mostly as the node's memory ran out: fewer of them, or a smaller batch",
+    ),
+    Hint(
+        r"Too many open files|received 0 items of ancdata",
+        "too many open files: raise 'nofile' in /etc/security/limits.conf there, or have the script call "
+        "torch.multiprocessing.set_sharing_strategy('file_system')",
+    ),
+    Hint(
+        r"DefaultCPUAllocator: can't allocate|MemoryError|std::bad_alloc|Cannot allocate memory",
+        "the node's memory ran out: a smaller batch, fewer data loader workers",
+    ),
+    Hint(r"No space left on device|ENOSPC", "a disk is full there: 'fleet exec -- df -h'"),
+)
