@@ -54,8 +54,11 @@ def failed(
     *,
     kernel: Mapping[str, list[KernelLine]] | None = None,
     lost: tuple[str, ...] = (),
+    until: Mapping[int, int] | None = None,
+    skew: Mapping[str, float] | None = None,
 ) -> Report:
-    """A run of four ranks on four hosts, in runs/ of the current folder. The first failure has all stopped at 100.2."""
+    """A run of four ranks on four hosts, in runs/ of the current folder. The first failure has all stopped at 100.2.
+    until: by rank, bytes of its stderr when SIGTERM came. skew: seconds by which clocks are ahead."""
     hosts = Inventory(tuple(Host(name, f"198.18.0.{10 + n}", slots=1) for n, name in enumerate(HOSTS, 1)))
     run = "train-20261122-060000-0a1b"
     record = plan(hosts, Job("train.py"), Launch("t.py", runs_dir=Path("runs")), run).record(0.0)
@@ -64,12 +67,20 @@ def failed(
     gang = Gang({name: rank for rank, name in enumerate(HOSTS)})
     for rank, name in enumerate(HOSTS):
         node = gang.nodes[name]
-        node.clock.heard(50.0, 50.0)
+        ahead = (skew or {}).get(name, 0.0)
+        node.clock.heard(50.0 + ahead, 50.0)
         node.ended = True
         logs[name].write(f"rank{rank}.err", 0, (texts or {}).get(rank, "").encode())
-        node.status = {"state": "exited", "cause": "engine", "began": 101.0, "kernel": (kernel or {}).get(name, [])}
+        node.status = {
+            "state": "exited",
+            "cause": "engine",
+            "began": 101.0 + ahead,
+            "kernel": (kernel or {}).get(name, []),
+        }
         if rank in ends:
-            gang.rank_ended(RankEnd(name, rank, rank, 0, ends[rank][1], ends[rank][2], ends[rank][0]))
+            when, status, signal = ends[rank]
+            end = RankEnd(name, rank, rank, 0, status, signal, when + ahead, until=(until or {}).get(rank))
+            gang.rank_ended(end)
     for name in lost:
         gang.node_lost(name, 85.0, ConnectError("silent for 15 s", kind="lost", hint="the link to it is cut"))
     gang.stop(run_end("failure", "a rank failed", 1), 100.2)

@@ -82,7 +82,8 @@ def answers(end: RankEnd, tail: Tail) -> bool:
 def blamed(failure: Failure, gang: Gang, tail: Tail) -> Failure:
     """The failure of the rank that raised an error of its own, before a stop reached it, but ended later than those
     whom it left: a rank may hang in its clean-up for as long as it likes."""
-    if failure.rank is None or failure.what != "rank" or not laments(tail(failure.host, failure.rank, before=True)):
+    mine = [end for end in gang.last_attempts() if (end.host, end.rank) == (failure.host, failure.rank)]
+    if failure.what != "rank" or not any(answers(end, tail) for end in mine):
         return failure
     ends = sorted(gang.last_attempts(), key=lambda end: gang.nodes[end.host].clock.on_head(end.time))
     end = next((end for end in ends if end.failed and raised(tail(end.host, end.rank, before=True))), None)

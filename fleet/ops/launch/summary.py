@@ -132,6 +132,12 @@ def _words(node: Node, tail: Tail) -> Iterator[str]:
     return (tail(node.host.name, node.ranks[0], stream) for stream in ("out", "err"))
 
 
+def _own(host: str, rank: int, tail: Tail) -> str:
+    """The end of a rank's stderr; where it had raised an error of its own before it was told to end, until then."""
+    before = tail(host, rank, before=True)
+    return before if raised(before) else tail(host, rank)
+
+
 def _tracebacks(run: RunRecord, logs: Mapping[str, NodeLogs], tail: Tail) -> list[dict[str, Any]]:
     """The last traceback of every rank, equal ones once: whose it is, the exception, the first one's log."""
     groups: dict[str, dict[str, Any]] = {}
@@ -139,7 +145,7 @@ def _tracebacks(run: RunRecord, logs: Mapping[str, NodeLogs], tail: Tail) -> lis
         host = node.host.name
         for rank in node.ranks:
             name = f"rank{rank}.err"
-            trace, before = last_of(tail(host, rank)), tail(host, rank, before=True)
+            trace = last_of(_own(host, rank, tail))
             if trace is not None and exception_of(trace):  # a rank that was ended while it wrote it is a victim
                 group = groups.setdefault(
                     identity(trace),
@@ -147,7 +153,7 @@ def _tracebacks(run: RunRecord, logs: Mapping[str, NodeLogs], tail: Tail) -> lis
                         "ranks": [],
                         "hosts": [],
                         "exception": exception_of(trace),
-                        "follows": laments(trace) or trace != last_of(before),
+                        "follows": laments(trace) or trace != last_of(tail(host, rank, before=True)),
                         "log": str(logs[host].folder / name),
                     },
                 )
@@ -193,8 +199,7 @@ def describe(failure: Failure, run: RunRecord, logs: Mapping[str, NodeLogs], gan
         text = logs[failure.host].tail(name, TAIL_BYTES)
     else:
         name = f"rank{failure.rank}.err"
-        before = tail(failure.host, failure.rank, before=True)
-        text = before if raised(before) else tail(failure.host, failure.rank)
+        text = _own(failure.host, failure.rank, tail)
         if not text.strip() and (text := tail(failure.host, failure.rank, "out")):
             name = f"rank{failure.rank}.out"
     # of a line that a progress bar rewrote, its last state
