@@ -126,7 +126,8 @@ HINTS = (
         "numactl is missing there: install it, or leave --bind-cores-to-rank away",
     ),
     Hint(
-        rf"{_TORCHS}[\s\S]*?(?:Connection closed by|Connection reset by peer|Broken pipe|remote process exited)|"
+        rf"{_TORCHS}(?![\s\S]*retrieving ncclUniqueId)[\s\S]*?(?:Connection closed by|Connection reset by peer|"
+        r"Broken pipe|remote process exited)|"
         r"(?:Connection reset by peer|Connection closed by|Broken pipe)[\s\S]*raised in .*torch/distributed/|"
         r"recvValue failed|failed to recv|SignalException: Process \d+ got signal: 15|"
         r"(?P<first>retrieving ncclUniqueId from \[0\])|Ranks? (?P<missing>[\d, ]+) failed to pass monitoredBarrier|"
@@ -177,6 +178,6 @@ HINTS = (
 )
 
 
-def hint_for(text: str) -> Hint | None:
-    """The first rule that what a process died of matches, remedy filled in."""
-    return next(filter(None, (first_match(HINTS, part) for part in deciding(text))), None)
+def hint_for(text: str, status: int | None = None) -> Hint | None:
+    """The first rule that what a process died of matches, remedy filled in. status: its exit code, if it is known."""
+    return next(filter(None, (first_match(HINTS, part) for part in deciding(text, status))), None)

@@ -32,7 +32,7 @@ HOST_HINTS = (
         "a port is taken there: 'fleet kill-port PORT' shows by whom; --master-port auto finds a free one",
     ),
     Hint(
-        r"(?:CUDA out of memory|OutOfMemoryError|CUBLAS_STATUS_ALLOC_FAILED)"
+        r"(?:CUDA out of memory|CUDA error: out of memory|OutOfMemoryError|CUBLAS_STATUS_ALLOC_FAILED)"
         r"(?:.*?Process (\d+) has ([\d.]+ [GM]iB) memory in use)?",
         "GPU memory ran out",
         worked_out=gpu_memory,

@@ -27,8 +27,11 @@ _GOES_ON = re.compile(
 )
 
 
-def uncaught(text: str) -> str | None:
-    """The traceback that the process ended with, and those that it is chained to; None where it ended otherwise."""
+def uncaught(text: str, status: int | None = None) -> str | None:
+    """The traceback that the process ended with, and those that it is chained to; None where it ended otherwise.
+    status: its exit code: a Python that an exception ends has 1, unless native code ends it before."""
+    if status is not None and 1 < status < 128:
+        return None
     lines = text.splitlines()
     found = [(first, end) for is_trace, first, end in split(lines) if is_trace]
     traces = [
@@ -40,23 +43,26 @@ def uncaught(text: str) -> str | None:
         return None
     end, trace, _ = own[-1]
     inside = {number for first, last in found for number in range(first, last)}
-    behind = [n for n in range(end, len(lines)) if n not in inside and not _ASIDE.match(lines[n])]
+    behind = [lines[n] for n in range(end, len(lines)) if n not in inside and not _ASIDE.match(lines[n])]
+    behind += [line for line in exception_of(trace).splitlines()[1:] if not line.startswith(" ")]  # or its message
     return trace if exception_of(trace) and len(behind) <= LAST_LINES else None
 
 
-def deciding(text: str) -> Iterator[str]:
+def deciding(text: str, status: int | None = None) -> Iterator[str]:
     """Of what a hint may be made, what says most first: the exceptions of the uncaught traceback, each with the file
     that raised it, else the last lines; with what NCCL warned of before where it is NCCL's."""
-    lines = [line for line in plain(text.splitlines()) if line.strip()]
+    lines = plain(text.splitlines())
+    inside = {number for is_trace, first, end in split(lines) if is_trace for number in range(first, end)}
+    last = [line for n, line in enumerate(lines) if line.strip() and n not in inside][-LAST_LINES:]
     warned = "".join(f"\n{line}" for line in lines[-NCCL_LINES:] if _NCCL.search(line))
-    trace, order = uncaught(text), list[str]()
+    trace, order = uncaught(text, status), list[str]()
     if trace is not None:
         for part, follows in reversed(list(parts_of(trace))):
             # what an exception was raised from says more than it does; what it was raised in spite of says less
             order.insert(0 if follows == DIRECT_CAUSE else len(order), part)
     else:
-        for n, line in reversed(list(enumerate(lines[-LAST_LINES:]))):
+        for n, line in reversed(list(enumerate(last))):
             if _FATAL.match(line) and not _ASIDE.match(line) and not _GOES_ON.search(line):
                 # an argument parser says what it knows before
-                order.append("\n".join(lines[-LAST_LINES:][: n + 1]) if ": error: " in line else line)
+                order.append("\n".join(last[: n + 1]) if ": error: " in line else line)
     yield from (part + warned * ("NCCL" in part) for part in order)

@@ -206,7 +206,7 @@ def describe(failure: Failure, run: RunRecord, logs: Mapping[str, NodeLogs], gan
     lines = [line.rstrip("\r").rpartition("\r")[2] for line in text.rstrip().split("\n")]
     text = "\n".join(lines)
     ran = failure.what in ("rank", "engine", "vanished")  # else its log tells only what its node did to it
-    rule = hint_for(text) if ran else None
+    rule = hint_for(text, failure.exit_code) if ran else None
     trace = last_of(text) if ran else None
     said, hint = message(failure, run), rule.remedy if rule else plain_hint(failure, run)
     why = cause_in(trace or "\n".join(lines[-TAIL_LINES:])) if ran else None
