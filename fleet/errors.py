@@ -37,9 +37,17 @@ class Reason(str):
         return made
 
     def __add__(self, more: str) -> Reason:
-        if isinstance(more, Reason):
-            return Reason(self.template + more.template, **self.details, **more.details)
-        return Reason(self.template + more, **self.details)
+        if not isinstance(more, Reason):
+            return Reason(self.template + more, **self.details)
+        names: dict[str, str] = {}  # two gateways in a row have details of one name
+        for name in more.details:
+            names[name] = name
+            while names[name] in self.details or (names[name] != name and names[name] in more.details):
+                names[name] += "_"
+        template = fill(more.template, {name: f"{{{other}}}" for name, other in names.items()})
+        return Reason(
+            self.template + template, **self.details, **{names[name]: text for name, text in more.details.items()}
+        )
 
     @classmethod
     def of_node(cls, text: str) -> Reason:

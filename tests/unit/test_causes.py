@@ -208,3 +208,12 @@ def test_remarks_about_many_hosts_are_told_of_together_at_the_end(capsys: pytest
         "warning: host gpu[01-64]: its home /home/u1, /home/u2, /home/u3 and 61 more is open",
         "  hint: chmod go-w ~",
     ]
+
+
+def test_reasons_whose_details_have_one_name() -> None:
+    """Of two gateways in a row, each names its own."""
+    inner = Reason("gateway {gateway}: ", gateway="inner") + Reason("refused by {gateway_}", gateway_="x")
+    both = Reason("gateway {gateway}: ", gateway="outer") + inner
+    assert both == "gateway outer: gateway inner: refused by x"
+    assert sorted(both.details.values()) == ["inner", "outer", "x"] and len(both.details) == 3
+    assert both + Reason(" {gateway}", gateway="4th") == f"{both} 4th"
