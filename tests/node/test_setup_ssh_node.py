@@ -32,6 +32,7 @@ TOOLS = (
     "rmdir",
     "chmod",
     "cksum",
+    "sed",
     "tr",
     "readlink",
     "uname",
@@ -82,7 +83,7 @@ def test_an_empty_home_gets_a_private_folder_and_a_key(session: Session, home: P
     assert mode(home / ".ssh") == 0o700 and mode(home / ".ssh/id_ed25519") == 0o600
     before = snapshot(home)
     again = node.look(session, key_type="ed25519")
-    assert again.created == [] and again.repaired == [] and again.key == state.key
+    assert again.created == [] and again.modes == {} and again.key == state.key
     assert snapshot(home) == before
     assert sorted(os.listdir(home / ".ssh")) == ["id_ed25519", "id_ed25519.pub"]
 
@@ -101,8 +102,65 @@ def test_modes_are_repaired_and_an_open_home_is_told(session: Session, home: Pat
     ssh.chmod(0o775)
     home.chmod(0o775)
     state = node.look(session, key_type=None)
-    assert state.repaired == [".ssh", "authorized_keys", "config"] and state.open_home == str(home)
-    assert [mode(ssh), mode(ssh / "authorized_keys"), mode(ssh / "config"), mode(home)] == [0o700, 0o600, 0o600, 0o775]
+    assert [*state.modes] == [".ssh", "authorized_keys", "config"] and state.open_home == str(home)
+    assert [mode(ssh), mode(ssh / "authorized_keys"), mode(ssh / "config"), mode(home)] == [0o755, 0o644, 0o644, 0o775]
+    node.change(session, [node.widen(name, *modes) for name, modes in state.modes.items()])
+    assert [mode(ssh), mode(ssh / "authorized_keys"), mode(ssh / "config")] == [0o775, 0o664, 0o664]
+
+
+@pytest.mark.parametrize("bits", [0o755, 0o711, 0o700, 0o2755, 0o1755])
+def test_modes_that_sshd_takes_stay(session: Session, home: Path, bits: int) -> None:
+    ssh = home / ".ssh"
+    ssh.mkdir()
+    (ssh / "authorized_keys").write_bytes(b"")
+    (ssh / "authorized_keys").chmod(bits & 0o644)
+    ssh.chmod(bits)
+    assert node.look(session, key_type=None).modes == {}
+    assert (mode(ssh), mode(ssh / "authorized_keys")) == (bits, bits & 0o644)
+
+
+@pytest.mark.parametrize("bits", [0o2775, 0o1777, 0o7777, 0o777, 0o4770, 0o2745])
+def test_a_mode_comes_back_as_it_was(session: Session, home: Path, bits: int) -> None:
+    ssh = home / ".ssh"
+    ssh.mkdir()
+    ssh.chmod(bits)
+    state = node.look(session, key_type=None)
+    assert mode(ssh) == bits & ~0o022
+    node.change(session, [node.widen(name, *modes) for name, modes in state.modes.items()])
+    assert mode(ssh) == bits
+    ssh.chmod(0o700)  # somebody has set another since
+    node.change(session, [node.widen(name, *modes) for name, modes in state.modes.items()])
+    assert mode(ssh) == 0o700
+
+
+def test_what_a_link_leads_to_elsewhere_is_written_and_never_narrowed(
+    session: Session, home: Path, tmp_path: Path
+) -> None:
+    """A team's file, which other accounts have theirs linked to, too."""
+    team = tmp_path / "team" / "keys"
+    team.parent.mkdir(mode=0o775)
+    team.parent.chmod(0o775)
+    team.write_bytes(b"ssh-ed25519 AAAA x\n")
+    team.chmod(0o664)
+    (home / ".ssh").mkdir(mode=0o700)
+    (home / ".ssh/authorized_keys").symlink_to(team)
+    state = node.look(session, key_type=None)
+    assert state.modes == {} and mode(team) == 0o664 and mode(team.parent) == 0o775
+    data, before = state.files["authorized_keys"]
+    node.change(session, [node.put("authorized_keys", before, (data or b"") + b"more\n")])
+    assert team.read_bytes() == b"ssh-ed25519 AAAA x\nmore\n" and mode(team) == 0o664
+    assert (home / ".ssh/authorized_keys").is_symlink()
+
+
+def test_a_folder_that_is_a_link_elsewhere_is_not_narrowed(session: Session, home: Path, tmp_path: Path) -> None:
+    away = tmp_path / "away"
+    away.mkdir()
+    away.chmod(0o775)
+    (away / "config").write_bytes(b"")
+    (away / "config").chmod(0o664)
+    (home / ".ssh").symlink_to(away)
+    assert node.look(session, key_type=None).modes == {}
+    assert (mode(away), mode(away / "config")) == (0o775, 0o664)
 
 
 def test_a_key_with_a_passphrase_is_left_alone_and_another_made(session: Session, home: Path) -> None:

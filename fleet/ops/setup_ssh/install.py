@@ -124,14 +124,16 @@ def _look(session: Session, plan: HostPlan, head: Head, runtime: Runtime) -> Nod
     trace = head.record.host(plan.name)
     if state.key is not None and state.key_name in state.created:
         trace.keys[state.key_name] = state.key.id
-        head.record.save()
+    for name, (was, now) in state.modes.items():  # one that was narrowed before had another mode at first
+        trace.modes[name] = (trace.modes[name][0] if trace.modes.get(name, ("", ""))[1] == was else was, now)
+    head.record.save()
     return state
 
 
 def authorise(session: Session, found: Reached, head: Head, runtime: Runtime) -> None:
     """Put the head's public key into authorized_keys, if it is not there."""
     state, name = found.state, "authorized_keys"
-    found.changed += [f"made {x}" for x in state.created] + [f"mode of {x}" for x in state.repaired]
+    found.changed += [f"made {x}" for x in state.created] + [f"mode of {x}" for x in state.modes]
     data = state.data(name)
     new, added = add_keys(data, [head.keys[found.plan.identity]])
     if new is None or new == data:

@@ -21,14 +21,15 @@ from fleet.transport.shell import run_script
 FILES = ("authorized_keys", "known_hosts", "config")
 _MARK = b"\nFLEET-SETUP-SSH\n"
 ABSENT = "-"
+_MODE = re.compile("u=[rwxst]*,g=[rwxst]*,o=[rwxst]*")
 
 
 @dataclass
 class NodeState:
     """What is in ~/.ssh of a node. files: name -> (bytes or None, checksum or "-").
 
-    key_name/key: its own key pair's file and public half, None with `no_key` saying why. done: what the call
-    itself changed, in words. created: names that were made, ".ssh" and key files.
+    key_name/key: its own key pair's file and public half, None with `no_key` saying why. created: names that were made,
+    ".ssh" and key files. modes: name -> (the mode that it had, the one that it got), as chmod takes them.
     """
 
     files: dict[str, tuple[bytes | None, str]] = field(default_factory=dict)
@@ -36,7 +37,7 @@ class NodeState:
     key: PublicKey | None = None
     no_key: str | None = None
     created: list[str] = field(default_factory=list)
-    repaired: list[str] = field(default_factory=list)
+    modes: dict[str, tuple[str, str]] = field(default_factory=dict)
     open_home: str | None = None
     sums: dict[str, str] = field(default_factory=dict)
 
@@ -83,6 +84,11 @@ def drop(name: str, before: str) -> bytes:
 def drop_key(name: str, public: str) -> bytes:
     """A call that removes a key pair if its public half still is "TYPE BLOB"."""
     return b" ".join([b"drop_key", quote(name), quote(public)])
+
+
+def widen(name: str, was: str, now: str) -> bytes:
+    """A call that gives a file the mode that it had, if it still has the one that it got."""
+    return b" ".join([b"widen", quote(name), quote(was), quote(now)])
 
 
 DROP_DIR = b"drop_dir"
@@ -166,7 +172,10 @@ def _note(state: NodeState, word: bytes, rest: bytes, text: str, host: str) -> N
         case b"CREATED" | b"NEWKEY":
             state.created.append(text)
         case b"MODE":
-            state.repaired.append(text)
+            was, _, now = more.partition(" ")
+            if not (_MODE.fullmatch(was) and _MODE.fullmatch(now)):
+                raise HostFailed("its answer names a mode that is none", host=host, hint="run it again")
+            state.modes[name] = (was, now)
         case b"OPENHOME":
             state.open_home = text
         case b"PUT":

@@ -24,12 +24,25 @@ sweep() {
     done
 }
 
-# -- modes: sshd with StrictModes, its default, ignores keys that others could have written ----------------
-open_to_others() { case $(ls -ldL "$1") in ????------*) return 1 ;; *) return 0 ;; esac }
-private() {   # PATH MODE
-    if [ -e "$1" ] && open_to_others "$1"; then
-        if chmod "$2" "$1"; then say "MODE ${1##*/}"; relabel "$1"; else fail "chmod $2 $1 is not permitted"; fi
-    fi
+# -- modes: sshd with StrictModes, its default, ignores keys that others could have written; that, and no more, is taken
+# away, and only in this account: where a link leads elsewhere, others have their keys there, too ------------
+mode_of() { ls -ldL "$1" | sed -n 's/^.\(...\)\(...\)\(...\).*/u=\1,g=\2,o=\3/p' | sed 's/-//g; s/[st]/x&/g; y/ST/st/'; }
+within() {   # PATH: whether it is in this account's home, by the folders that there really are
+    folder=$(cd -P "${1%/*}" 2>/dev/null && pwd -P) && home=$(cd -P "$HOME" && pwd -P) || return 1
+    case $folder/ in "$home"/*) return 0 ;; *) return 1 ;; esac
+}
+narrow() {   # PATH WHAT: what others may not, as in chmod
+    real "$1"
+    { [ -e "$path" ] && within "$path"; } || return 0
+    was=$(mode_of "$path")
+    chmod "$2" "$path" 2>/dev/null
+    now=$(mode_of "$path")
+    if [ "$was" != "$now" ]; then say "MODE ${1##*/} $was $now"; relabel "$path"; return 0; fi
+    case $(ls -ldL "$path") in ?????w*|????????w*) fail "chmod $2 $path is not permitted" ;; esac
+}
+widen() {   # NAME MODE-IT-HAD MODE-IT-GOT: unless somebody has set another since
+    real "$S/$1"; [ "$1" != .ssh ] || path=$S
+    if [ -e "$path" ] && [ "$(mode_of "$path")" = "$3" ]; then chmod "$2" "$path" && say "WIDENED $1"; fi
 }
 relabel() { if command -v restorecon >/dev/null 2>&1; then restorecon -F "$@" 2>/dev/null; fi; return 0; }
 
@@ -40,9 +53,9 @@ prepare() {
         relabel "$S"
     fi
     sweep
-    private "$S" 700
-    private "$S/authorized_keys" 600
-    private "$S/config" 600
+    narrow "$S" go-w
+    narrow "$S/authorized_keys" go-w
+    narrow "$S/config" go-w
     case $(ls -ldL "$HOME") in ?????w*|????????w*) say "OPENHOME $HOME" ;; esac
 }
 
@@ -52,7 +65,7 @@ own_key() {   # TYPE [OPTIONS of ssh-keygen]
     command -v ssh-keygen >/dev/null 2>&1 || { say "NOKEY ssh-keygen is not installed"; return; }
     for key in "$S/id_$type" "$S/id_${type}_fleet"; do
         if [ -e "$key" ]; then
-            private "$key" 600
+            narrow "$key" go=
             if public=$(ssh-keygen -y -P '' -f "$key" </dev/null 2>/dev/null); then
                 say "KEY ${key##*/} $public"
                 return

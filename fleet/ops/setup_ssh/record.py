@@ -36,15 +36,17 @@ def block_name(source: str) -> str:
 @dataclass
 class Trace:
     """What fleet left in one ~/.ssh. files: name -> lines added (of config: none, its block has a name). keys: key
-    file -> "TYPE BLOB" of a pair that fleet made. leaving: it is being taken away, authorized_keys last."""
+    file -> "TYPE BLOB" of a pair that fleet made. modes: file -> (mode it had, mode it got). leaving: it is being taken
+    away, authorized_keys last."""
 
     files: dict[str, list[str]] = field(default_factory=dict)
     keys: dict[str, str] = field(default_factory=dict)
+    modes: dict[str, tuple[str, str]] = field(default_factory=dict)
     leaving: bool = False
 
     @property
     def empty(self) -> bool:
-        return not (self.files or self.keys)
+        return not (self.files or self.keys or self.modes)
 
     def note(self, name: str, added: Sequence[str]) -> None:
         lines = self.files.setdefault(name, [])
@@ -105,6 +107,7 @@ class Record:
                         for name, lines in sorted(trace.files.items())
                     },
                     "keys": trace.keys,
+                    **({"modes": trace.modes} if trace.modes else {}),
                     **({"leaving": True} if trace.leaving else {}),
                 }
 
@@ -134,6 +137,7 @@ class Record:
             return Trace(
                 {name: [text[i] for i in a["lines"]] for name, a in value["files"].items()},
                 dict(value["keys"]),
+                {name: (was, now) for name, (was, now) in value.get("modes", {}).items()},
                 value.get("leaving", False),
             )
 

@@ -204,7 +204,9 @@ def calls_for(state: NodeState, trace: Trace, block: str, where: str) -> tuple[l
         calls.append(node.drop_key(name, public))
         words.append(f"removed key {name}")
     file("authorized_keys")  # up to here the head can come back and go on
-    return [*calls, node.DROP_DIR] if calls else [], words
+    widened = [node.widen(name, was, now) for name, (was, now) in trace.modes.items()]
+    words += [f"mode of {name}" for name in trace.modes]
+    return [*calls, *widened, node.DROP_DIR] if calls or widened else [], words
 
 
 def undone(name: str, data: bytes | None, trace: Trace, block: str, where: str) -> bytes | None:
