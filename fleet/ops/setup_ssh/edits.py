@@ -105,6 +105,19 @@ def add_keys(data: bytes | None, keys: Iterable[PublicKey]) -> tuple[bytes | Non
     return append(data, missing)
 
 
+def lines_with_keys(data: bytes | None, keys: Iterable[PublicKey]) -> list[str]:
+    """The lines of an authorized_keys file that let these keys in."""
+    wanted = {key.blob for key in keys}
+    return [text(line.rstrip(b"\n")) for line in split(data or b"") if blobs(line) & wanted]
+
+
+def lines_with_hosts(data: bytes | None, wanted: Iterable[tuple[Sequence[str], HostKey]]) -> list[str]:
+    """The lines of a known_hosts file by which these keys are known."""
+    keys = {key for _, key in wanted}
+    lines = split(data or b"")
+    return [text(line.rstrip(b"\n")) for line in lines if any(entry.key in keys for entry in parse(line, ""))]
+
+
 def known_name(address: str, port: int = 22) -> str:
     """The name under which ssh looks a host up: "gpu01", or "[gpu01]:2222"."""
     return address.lower() if port == 22 else f"[{address.lower()}]:{port}"

@@ -194,9 +194,12 @@ def _run(*argv: str) -> subprocess.CompletedProcess[bytes]:
 
 
 def discard_key(path: Path, public: str) -> bool:
-    """Remove a key pair that fleet made, if its public half still is "TYPE BLOB". True when it was removed."""
+    """Remove a key pair that fleet made, if its public half still is "TYPE BLOB"; "": one that it was making when it
+    was interrupted. True when it was removed."""
     done = _run("ssh-keygen", "-y", "-P", "", "-f", str(path)) if path.exists() else None
-    if done is None or done.stdout.split()[:2] != public.encode().split():
+    if done is None or (public and done.stdout.split()[:2] != public.encode().split()):
+        return False
+    if not public and not (read(path.with_name(path.name + ".pub")) or b" fleet").rstrip().endswith(b" fleet"):
         return False
     path.unlink()
     path.with_name(path.name + ".pub").unlink(missing_ok=True)

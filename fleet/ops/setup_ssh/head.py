@@ -43,10 +43,14 @@ class Head:
 
     def prepare(self) -> None:
         """~/.ssh, the keys that are missing."""
-        if not files.make_private_dir(self.ssh) and files.repair_mode(self.ssh, 0o700):
+        if files.make_private_dir(self.ssh):
+            self.record.head.new(".ssh")
+        elif files.repair_mode(self.ssh, 0o700):
             self.changed.append("mode of .ssh")
         for path in self.plan.identities:
             if path not in self.keys:
+                self.record.head.keys[str(path)] = ""  # on record before it is made
+                self.record.save()
                 self.keys[path] = files.ensure_key(path, self.plan.options.new_key_type, self._limit)
                 self.record.head.keys[str(path)] = self.keys[path].id
                 self.record.save()
@@ -74,11 +78,21 @@ class Head:
             for plan, key in wanted:
                 data = edits.forget_hosts(data, (plan.dialled, plan.called.known_name, plan.name), keep=key)
         data, added = edits.add_hosts(data, [((plan.dialled,), key) for plan, key in wanted])
+        head = self.record.head
+        head.needs["known_hosts"] = list(
+            dict.fromkeys(
+                [*head.needs.get("known_hosts", ()), *edits.lines_with_hosts(data, [((), key) for _, key in wanted])]
+            )
+        )
+        head.at = {name: str((self.ssh / name).resolve()) for name in ("known_hosts", "config")}
+        head.uses = [key.id for key in self.keys.values()]
         if data != before:
             self._put("known_hosts", data, added)
 
     def _put(self, name: str, data: bytes | None, added: Sequence[str]) -> None:
         self.record.head.note(name, added)
+        if files.read(self.ssh / name) is None:
+            self.record.head.new(name)
         self.record.save()
         files.write(self.ssh / name, data, fix_mode=name == "config")
         self.changed.append(name)

@@ -17,6 +17,7 @@ from fleet.ops.setup_ssh.head import Head
 from fleet.ops.setup_ssh.node import NodeState
 from fleet.ops.setup_ssh.passwords import SetupRuntime, ask_once
 from fleet.ops.setup_ssh.planning import HostPlan
+from fleet.ops.setup_ssh.record import Trace
 from fleet.ops.setup_ssh.verify import SSHD_HINT
 from fleet.runtime import Runtime
 from fleet.transport.base import Session
@@ -28,12 +29,13 @@ Files = dict[str, bytes]
 
 @dataclass
 class Reached:
-    """A host the head got into. changed: what was done there, in words."""
+    """A host the head got into. changed: what was done there, in words. used: its own key when it was set up last."""
 
     plan: HostPlan
     state: NodeState
     host_key: HostKey
     changed: list[str] = field(default_factory=list)
+    used: list[str] = field(default_factory=list)
 
 
 def install(
@@ -48,7 +50,8 @@ def install(
     def task(session: Session, host: Host) -> Result:
         assert isinstance(session, SshSession)
         plan = plans[host.name]
-        found = Reached(plan, _look(session, plan, head, runtime), session.host_key)
+        used = head.record.host(host.name).uses
+        found = Reached(plan, _look(session, plan, head, runtime), session.host_key, used=used)
         authorise(session, found, head, runtime)
         reached[host.name] = found
         if not session.by_key:
@@ -120,12 +123,21 @@ def _there(plan: HostPlan, *argv: str) -> Reason:
 def _look(session: Session, plan: HostPlan, head: Head, runtime: Runtime) -> NodeState:
     options = head.plan.options
     own_key = options.new_key_type if options.mesh and not plan.gateway else None
-    state = node.look(session, key_type=own_key, cancel=runtime.cancel)
-    trace = head.record.host(plan.name)
-    if state.key is not None and state.key_name in state.created:
-        trace.keys[state.key_name] = state.key.id
+    state = node.look(session, key_type=own_key, make=False, cancel=runtime.cancel)
+    trace, created, modes = head.record.host(plan.name), state.created, state.modes
+    if state.makes is not None:
+        trace.keys[state.makes] = ""  # on record before it is made
+        head.record.save()
+        state = node.look(session, key_type=own_key, cancel=runtime.cancel)
+        state.created, state.modes = [*created, *state.created], {**modes, **state.modes}
+    if state.key is not None and (state.key_name in state.created or trace.keys.get(state.key_name or "") == ""):
+        trace.keys[str(state.key_name)] = state.key.id
     for name, (was, now) in state.modes.items():  # one that was narrowed before had another mode at first
         trace.modes[name] = (trace.modes[name][0] if trace.modes.get(name, ("", ""))[1] == was else was, now)
+    if ".ssh" in state.created:
+        trace.new(".ssh")
+    assert isinstance(session, SshSession)
+    trace.at = {name: f"{session.host_key.fingerprint} {path}" for name, path in state.at.items()}
     head.record.save()
     return state
 
@@ -135,10 +147,15 @@ def authorise(session: Session, found: Reached, head: Head, runtime: Runtime) ->
     state, name = found.state, "authorized_keys"
     found.changed += [f"made {x}" for x in state.created] + [f"mode of {x}" for x in state.modes]
     data = state.data(name)
-    new, added = add_keys(data, [head.keys[found.plan.identity]])
+    mine = [head.keys[found.plan.identity]]
+    new, added = add_keys(data, mine)
+    trace = head.record.host(found.plan.name)
+    trace.needs[name] = edits.lines_with_keys(new, mine)
     if new is None or new == data:
         return
-    head.record.host(found.plan.name).note(name, added)
+    trace.note(name, added)
+    if data is None:
+        trace.new(name)
     head.record.save()
     _put(session, found, {name: new}, runtime)
 
@@ -168,6 +185,9 @@ def mesh(reached: Mapping[str, Reached], head: Head, runtime: Runtime) -> tuple[
             changes[name] = files
             for file, what in added.items():
                 head.record.host(name).note(file, what)
+                if found.state.data(file) is None:
+                    head.record.host(name).new(file)
+        needs(found, reached, [*public, head.keys[found.plan.identity]], files, head.record.host(name))
     head.record.save()
 
     def task(session: Session, host: Host) -> Result:
@@ -183,11 +203,18 @@ def wanted_files(
 ) -> tuple[Files, dict[str, list[str]]]:
     """({file: its new bytes} for files that have to change, {file: what is new in it}). Pure."""
     plan, state = head.plan, found.state
-    known = state.data("known_hosts")
+    known, held, mine = state.data("known_hosts"), state.data("authorized_keys"), head.record.host(found.plan.name)
+    now = {key.blob for key in public}
+    for other in reached.values():
+        # a machine that took another's place: the old one's key opens nothing any more
+        old = [key.split()[1].encode() for key in other.used if other.plan.name in plan.options.replace]
+        gone = [blob for blob in old if blob not in now]
+        lines = [line for line in mine.files.get("authorized_keys", ()) if edits.blobs(edits.raw(line)) & {*gone}]
+        held = edits.remove(held or b"", lines) if lines else held
     for other in reached.values():
         if other.plan.name in plan.options.replace:
             known = edits.forget_hosts(known, other.plan.names, keep=other.host_key)
-    keys, keys_added = add_keys(state.data("authorized_keys"), public)
+    keys, keys_added = add_keys(held, public)
     known, known_added = edits.add_hosts(known, [(r.plan.names, r.host_key) for r in reached.values()])
     block = config_block.only(plan.node_block(state.key_name), head.leads)
     config = config_block.put(state.data("config"), plan.node_block_name, block, f"{found.plan.name}:~/.ssh/config")
@@ -195,6 +222,15 @@ def wanted_files(
     files = {name: data for name, data in wanted.items() if data is not None and data != state.data(name)}
     added: dict[str, list[str]] = {"authorized_keys": keys_added, "known_hosts": known_added, "config": []}
     return files, {name: added[name] for name in files}
+
+
+def needs(found: Reached, reached: Mapping[str, Reached], keys: list[PublicKey], files: Files, trace: Trace) -> None:
+    """On record what this inventory relies on there, as it is to be."""
+    now = {name: files.get(name, found.state.data(name)) for name in node.FILES}
+    trace.needs["authorized_keys"] = edits.lines_with_keys(now["authorized_keys"], keys)
+    wanted = [(r.plan.names, r.host_key) for r in reached.values()]
+    trace.needs["known_hosts"] = edits.lines_with_hosts(now["known_hosts"], wanted)
+    trace.uses = [found.state.key.id] if found.state.key is not None else []
 
 
 def _warn_of_stale(found: Reached, reached: Mapping[str, Reached], head: Head, runtime: Runtime) -> None:

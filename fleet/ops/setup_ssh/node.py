@@ -26,13 +26,16 @@ _MODE = re.compile("u=[rwxst]*,g=[rwxst]*,o=[rwxst]*")
 
 @dataclass
 class NodeState:
-    """What is in ~/.ssh of a node. files: name -> (bytes or None, checksum or "-").
+    """What is in ~/.ssh of a node. files: name -> (bytes or None, checksum or "-"). at: name -> the path that it
+    really has. makes: the key that it has not got yet, and would make.
 
     key_name/key: its own key pair's file and public half, None with `no_key` saying why. created: names that were made,
     ".ssh" and key files. modes: name -> (the mode that it had, the one that it got), as chmod takes them.
     """
 
     files: dict[str, tuple[bytes | None, str]] = field(default_factory=dict)
+    at: dict[str, str] = field(default_factory=dict)
+    makes: str | None = None
     key_name: str | None = None
     key: PublicKey | None = None
     no_key: str | None = None
@@ -58,12 +61,15 @@ def script() -> bytes:
     return (files("fleet.ops.setup_ssh") / "node.sh").read_bytes()
 
 
-def look(session: Session, *, key_type: str | None, repair: bool = True, cancel: Cancel | None = None) -> NodeState:
+def look(
+    session: Session, *, key_type: str | None, make: bool = True, repair: bool = True, cancel: Cancel | None = None
+) -> NodeState:
     """Read the node's ~/.ssh. repair: make the folder and put modes right first. key_type: also make sure of
-    a key pair of its own, None leaves keys alone."""
+    a key pair of its own, or without `make` look for one; None leaves keys alone."""
     calls = [b"prepare"] if repair else []
     if key_type is not None:
-        calls.append(b" ".join([b"own_key", quote(key_type), *map(quote, BITS.get(key_type, ()))]))
+        what = quote("make" if make else "find")
+        calls.append(b" ".join([b"own_key", what, quote(key_type), *map(quote, BITS.get(key_type, ()))]))
     calls += [b"show " + quote(name) for name in FILES]
     state = _call(session, calls, cancel)
     if missing := [name for name in FILES if name not in state.files]:
@@ -143,7 +149,7 @@ def parse_answer(body: bytes, host: str) -> tuple[NodeState, str | None]:
         if word == b"FAIL":
             return state, text
         if word == b"FILE":
-            name, _, checksum = text.partition(" ")
+            name, checksum, path = [*text.split(" ", 2), "", ""][:3]
             data: bytes | None = None
             if checksum != ABSENT:
                 match = re.fullmatch(r"[0-9]{1,10}:([0-9]{1,10})", checksum)
@@ -153,7 +159,7 @@ def parse_answer(body: bytes, host: str) -> tuple[NodeState, str | None]:
                     raise HostFailed(f"its ~/.ssh/{name} changed while it was read", host=host, hint="run it again")
                 at += size + 1
             if name in FILES:
-                state.files[name] = (data, checksum)
+                state.files[name], state.at[name] = (data, checksum), path
         else:
             _note(state, word, rest, text, host)
     raise HostFailed("its answer was cut off", host=host, hint="run it again")
@@ -167,6 +173,8 @@ def _note(state: NodeState, word: bytes, rest: bytes, text: str, host: str) -> N
                 raise HostFailed("its key has no name that a config can hold", host=host, hint="look at ~/.ssh there")
             state.key_name = name
             state.key = parse_public_key(rest.partition(b" ")[2], comment=f"{host} fleet".encode(), host=host)
+        case b"MAKES":
+            state.makes = text
         case b"NOKEY":
             state.no_key = text.strip()
         case b"CREATED" | b"NEWKEY":

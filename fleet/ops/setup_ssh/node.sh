@@ -60,8 +60,8 @@ prepare() {
 }
 
 # -- the node's own key -----------------------------------------------------------------------------------
-own_key() {   # TYPE [OPTIONS of ssh-keygen]
-    type=$1; shift
+own_key() {   # find|make TYPE [OPTIONS of ssh-keygen]; find: names the one that make would make
+    make=$1; type=$2; shift 2
     command -v ssh-keygen >/dev/null 2>&1 || { say "NOKEY ssh-keygen is not installed"; return; }
     for key in "$S/id_$type" "$S/id_${type}_fleet"; do
         if [ -e "$key" ]; then
@@ -71,6 +71,7 @@ own_key() {   # TYPE [OPTIONS of ssh-keygen]
                 return
             fi   # it has a passphrase: nothing that runs by itself can use it
         elif [ ! -e "$key.pub" ]; then
+            if [ "$make" = find ]; then say "MAKES ${key##*/}"; return; fi
             new=$S/.fleet-key.$$.$(uname -n)
             rm -f "$new" "$new.pub"
             if ! said=$(ssh-keygen -q -t "$type" "$@" -N '' -C "$(id -un)@$(uname -n) fleet" -f "$new" </dev/null 2>&1); then
@@ -92,9 +93,14 @@ own_key() {   # TYPE [OPTIONS of ssh-keygen]
     done
     say "NOKEY $S/id_$type has a passphrase and $S/id_${type}_fleet cannot be used"
 }
-drop_key() {   # NAME 'TYPE BLOB': a key pair that fleet made, if it still is that one
+# NAME 'TYPE BLOB': a key pair that fleet made, if it still is that one; '': that it was making when it was interrupted
+drop_key() {
     key=$S/$1
     [ -e "$key" ] || return
+    if [ -z "$2" ]; then
+        case $(cat "$key.pub" 2>/dev/null || say ' fleet') in *" fleet") rm -f "$key" "$key.pub"; say "GONE $1" ;; esac
+        return
+    fi
     case $(ssh-keygen -y -P '' -f "$key" </dev/null 2>/dev/null) in
         "$2"|"$2 "*) rm -f "$key" "$key.pub"; say "GONE $1" ;;
         *) say "KEPT $1" ;;
@@ -115,11 +121,11 @@ show() {   # NAME: "FILE name checksum:size" and its bytes
     real "$S/$1"
     if [ -e "$path" ]; then
         [ -r "$path" ] || fail "$path cannot be read"
-        say "FILE $1 $(sum "$path")"
+        say "FILE $1 $(sum "$path") $path"
         cat "$path"
         say ''
     else
-        say "FILE $1 -"
+        say "FILE $1 - $path"
     fi
 }
 # NAME CHECKSUM-IT-HAD CONTENT LENGTH: all or nothing; keeps mode and owner; only if nobody else was faster

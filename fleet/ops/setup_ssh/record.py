@@ -20,6 +20,7 @@ from fleet import own
 from fleet.errors import HostFailed
 from fleet.ops.cache import turn
 from fleet.ops.setup_ssh import files
+from fleet.rules.units import counted
 from fleet.runtime import Runtime
 
 VERSION = 1
@@ -36,21 +37,60 @@ def block_name(source: str) -> str:
 @dataclass
 class Trace:
     """What fleet left in one ~/.ssh. files: name -> lines added (of config: none, its block has a name). keys: key
-    file -> "TYPE BLOB" of a pair that fleet made. modes: file -> (mode it had, mode it got). leaving: it is being taken
-    away, authorized_keys last."""
+    file -> "TYPE BLOB" of a pair that fleet made, "" of one that it was about to make. modes: file -> (mode it had,
+    mode it got). made: files, and ".ssh", that were not there; None: an older version did not say. needs: name -> lines
+    that this inventory relies on, whoever added them; uses: keys, as "TYPE BLOB", that it relies on; at: name -> which
+    file that really is, on which machine. leaving: it is being taken away, authorized_keys last."""
 
     files: dict[str, list[str]] = field(default_factory=dict)
     keys: dict[str, str] = field(default_factory=dict)
     modes: dict[str, tuple[str, str]] = field(default_factory=dict)
+    needs: dict[str, list[str]] = field(default_factory=dict)
+    uses: list[str] = field(default_factory=list)
+    at: dict[str, str] = field(default_factory=dict)
+    made: list[str] | None = field(default_factory=list)
     leaving: bool = False
 
     @property
     def empty(self) -> bool:
-        return not (self.files or self.keys or self.modes)
+        return not (self.files or self.keys or self.modes or self.made)
 
     def note(self, name: str, added: Sequence[str]) -> None:
         lines = self.files.setdefault(name, [])
         lines += [line for line in added if line not in lines]
+
+    def new(self, name: str) -> None:
+        """It is made now."""
+        if self.made is not None and name not in self.made:
+            self.made.append(name)
+
+    def join(self, other: Trace) -> None:
+        """Take what is on the other's record, which is the same home."""
+        for name, lines in other.files.items():
+            self.note(name, lines)
+        self.keys |= other.keys
+        self.modes = {**other.modes, **self.modes}
+        for name in other.made or ():
+            self.new(name)
+
+    def hand_over(self, other: Trace) -> list[str]:
+        """What the other one relies on is its own from now on; returns that in words."""
+        words = []
+        for name in self.files:
+            if name in self.at and self.at[name] == other.at.get(name):
+                kept = [line for line in self.files[name] if line in other.needs.get(name, ())]
+                self.files[name] = [line for line in self.files[name] if line not in kept]
+                other.note(name, kept)
+                words += [f"{counted(len(kept), 'line')} of {name}"] * bool(kept)
+        if set(self.at.values()) & set(other.at.values()):
+            for key in [key for key, public in self.keys.items() if public in other.uses]:
+                other.keys[key] = self.keys.pop(key)
+                words.append(f"key {key}")
+            for name in [*self.modes]:
+                other.modes.setdefault(name, self.modes.pop(name))
+            if self.made is not None and other.made is not None:
+                other.made += [name for name in self.made if name not in other.made]
+        return words
 
 
 def my_turn(source: str, runtime: Runtime) -> contextlib.AbstractContextManager[bool]:
@@ -108,12 +148,19 @@ class Record:
                     },
                     "keys": trace.keys,
                     **({"modes": trace.modes} if trace.modes else {}),
+                    "needs": {
+                        name: [text.setdefault(line, len(text)) for line in lines]
+                        for name, lines in sorted(trace.needs.items())
+                    },
+                    "uses": [text.setdefault(key, len(text)) for key in trace.uses],
+                    "at": trace.at,
+                    "made": trace.made,
                     **({"leaving": True} if trace.leaving else {}),
                 }
 
             document = {
                 "version": VERSION,
-                "inventory": self.source,
+                "inventory": str(Path(self.source).absolute()) if Path(self.source).exists() else self.source,
                 "head": dump(self.head),
                 "hosts": {name: dump(trace) for name, trace in sorted(self.hosts.copy().items())},
                 "text": [*text],
@@ -124,9 +171,18 @@ class Record:
     def delete(self) -> None:
         files.write(self.path, None)
 
-    def others(self) -> bool:
-        """Whether other inventories have a record on this head."""
-        return any(path != self.path for path in self.path.parent.glob("*.json"))
+    def others(self) -> list[Record]:
+        """Those of the other inventories on this head that are still there."""
+        found = []
+        for path in sorted(self.path.parent.glob("*.json")):
+            other = Record(path, "")
+            with contextlib.suppress(ValueError, KeyError, TypeError, IndexError, AttributeError):
+                document = json.loads(files.read(path) or b"")
+                other._parse(document)
+                other.source = str(document["inventory"])
+            if path != self.path and (Path(other.source).is_file() or not Path(other.source).is_absolute()):
+                found.append(other)
+        return found
 
     def _parse(self, document: dict[str, Any]) -> None:
         if document["version"] != VERSION:
@@ -138,6 +194,10 @@ class Record:
                 {name: [text[i] for i in a["lines"]] for name, a in value["files"].items()},
                 dict(value["keys"]),
                 {name: (was, now) for name, (was, now) in value.get("modes", {}).items()},
+                {name: [text[i] for i in lines] for name, lines in value.get("needs", {}).items()},
+                [text[i] for i in value.get("uses", ())],
+                dict(value.get("at", {})),
+                value.get("made"),
                 value.get("leaving", False),
             )
 

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from itertools import groupby
 from pathlib import Path
 from typing import Any
 
-from fleet.each import on_each
+from fleet.each import failed, on_each
 from fleet.errors import HostFailed
 from fleet.events import Notice
 from fleet.inventory.nodeset import fold
@@ -84,21 +85,69 @@ def run(plan: UndoPlan, runtime: SetupRuntime) -> Report:
     inventory, everyone, home = plan.inventory, plan.everyone, plan.home
     with my_turn(everyone.source, runtime):
         record = plan.record()
+        _hand_over(record, inventory, runtime)
         by_name = {name: Result(name, ok=True, data={"changed": []}) for name in inventory.names}
-        by_name.update(_undo_hosts(inventory, record, runtime))
+        by_name.update(_undo_hosts(inventory, everyone, record, runtime))
         left = [name for name, trace in record.hosts.items() if name in everyone.names and not trace.empty]
         if left:
             head_changed = _keep_for(left, inventory, record, home, runtime)
         else:
-            head_changed = undo_head(home, record, everyone.source)
+            head_changed = undo_head(home, record, everyone.source, runtime)
             _finish(record, everyone, runtime)
     ordered = tuple(by_name[name] for name in inventory.names)
     changed = bool(head_changed or any(result.data.get("changed") for result in ordered))
     return Report("setup-ssh", ordered, exit_code_of(ordered), {"changed": changed, "head": {"changed": head_changed}})
 
 
-def _undo_hosts(inventory: Inventory, record: Record, runtime: SetupRuntime) -> dict[str, Result]:
+def _hand_over(record: Record, inventory: Inventory, runtime: Runtime) -> None:
+    """What other inventories of this machine rely on stays, and is on their record from now on."""
+    hosts = {name: record.hosts[name] for name in inventory.names if name in record.hosts}
+    for other in record.others():
+        theirs = {at: each for each in other.hosts.values() for at in each.at.values()}
+        for name, trace in hosts.items():
+            for each in {id(it): it for at in trace.at.values() if (it := theirs.get(at))}.values():
+                if words := trace.hand_over(each):
+                    text = f"{', '.join(words)} stay there: {other.source} needs them"
+                    runtime.emit(Notice("info", text, name))
+        if hosts.keys() >= record.hosts.keys() and (words := record.head.hand_over(other.head)):
+            runtime.emit(Notice("info", f"{', '.join(words)} stay on this machine: {other.source} needs them"))
+        other.save()
+        record.save()
+
+
+def _undo_hosts(inventory: Inventory, everyone: Inventory, record: Record, runtime: SetupRuntime) -> dict[str, Result]:
+    """Those behind gateways first; who leads to one that could not be undone stays as it is."""
+    left = {h.name: h for h in everyone.hosts if h.name in record.hosts and not record.hosts[h.name].empty}
+    ways = {h.name: runtime.transport.route(h) for h in left.values()}
+    selected = sorted((h for h in inventory.hosts if h.name in left), key=lambda h: -len(ways[h.name]))
+    results: dict[str, Result] = {}
+    for _, level in groupby(selected, key=lambda h: len(ways[h.name])):
+        free: list[Host] = []
+        for host in level:
+            ends = {host.name, host.address}
+            behind = [name for name in left if any({hop.name, hop.address} & ends for hop in ways[name])]
+            if behind:
+                error = HostFailed(
+                    f"it is the way to {fold(behind)}, where fleet's part still is",
+                    host=host.name,
+                    hint=f"fleet setup-ssh --undo -w {fold(behind)} first; then this one",
+                )
+                results[host.name] = failed(host, error)
+            else:
+                free.append(host)
+        results.update(_undo_level(free, record, runtime))
+        for name in [name for name, result in results.items() if result.ok]:
+            left.pop(name, None)
+    return results
+
+
+def _undo_level(hosts: list[Host], record: Record, runtime: SetupRuntime) -> dict[str, Result]:
     block = f"{block_name(record.source)} node"
+    first: dict[str, str] = {}  # of hosts that share a home, and so a key: one does it for all
+    shares = {h.name: first.setdefault((record.hosts[h.name].uses or [h.name])[0], h.name) for h in hosts}
+    for host in hosts:
+        if shares[host.name] != host.name:
+            record.hosts[shares[host.name]].join(record.hosts[host.name])
 
     def task(session: Session, host: Host) -> Result:
         trace = record.hosts[host.name]
@@ -111,7 +160,7 @@ def _undo_hosts(inventory: Inventory, record: Record, runtime: SetupRuntime) -> 
         record.forget(host.name)
         return Result(host.name, ok=True, data={"changed": changed})
 
-    on_record = [h for h in inventory.hosts if h.name in record.hosts and not record.hosts[h.name].empty]
+    on_record = [h for h in hosts if shares[h.name] == h.name]
     leaving = {h.name for h in on_record if record.hosts[h.name].leaving}
     results: dict[str, Result] = {}
 
@@ -130,6 +179,11 @@ def _undo_hosts(inventory: Inventory, record: Record, runtime: SetupRuntime) -> 
     done = [h for h in on_record if results[h.name].ok]
     # one account under two names: the other one was quicker
     go_on([h for h in rest if results[h.name].error and any(_one_account(h, each, runtime.transport) for each in done)])
+    for host in hosts:
+        if host.name not in results:
+            results[host.name] = replace(results[shares[host.name]], host=host.name)
+            if results[host.name].ok:
+                record.forget(host.name)
     return results
 
 
@@ -206,19 +260,24 @@ def calls_for(state: NodeState, trace: Trace, block: str, where: str) -> tuple[l
     file("authorized_keys")  # up to here the head can come back and go on
     widened = [node.widen(name, was, now) for name, (was, now) in trace.modes.items()]
     words += [f"mode of {name}" for name in trace.modes]
-    return [*calls, *widened, node.DROP_DIR] if calls or widened else [], words
+    if calls and trace.made is None or ".ssh" in (trace.made or ()):
+        widened.append(node.DROP_DIR)
+    return [*calls, *widened], words
 
 
 def undone(name: str, data: bytes | None, trace: Trace, block: str, where: str) -> bytes | None:
     """One file without fleet's part; None when nothing else is in it."""
+    if data is None:
+        return None
     kept = config_block.narrow(data, block, (), where) if name == "config" else data
     if kept == data and name not in trace.files:
         return data
-    return remove(kept or b"", trace.files.get(name, ())) or None
+    left = remove(kept or b"", trace.files.get(name, ()))
+    return left or (None if trace.made is None or name in trace.made else b"")
 
 
-def undo_head(home: Path, record: Record, source: str) -> list[str]:
-    """The head's own files; returns what was changed. A key that another inventory's record may rely on stays."""
+def undo_head(home: Path, record: Record, source: str, runtime: Runtime) -> list[str]:
+    """The head's own files; returns what was changed."""
     ssh = home / ".ssh"
     words: list[str] = []
     for name in ("config", "known_hosts"):
@@ -227,10 +286,20 @@ def undo_head(home: Path, record: Record, source: str) -> list[str]:
         if new != data:
             files.write(ssh / name, new)
             words.append(name)
-    if not record.others():
-        for path, public in record.head.keys.items():
-            if files.discard_key(Path(path), public):
-                words.append(f"removed key {path}")
-        if ssh.is_dir() and not any(ssh.iterdir()):
-            ssh.rmdir()
+    for path, public in record.head.keys.items():
+        if _may_go(Path(path), ssh, runtime) and files.discard_key(Path(path), public):
+            words.append(f"removed key {path}")
+    if (record.head.made is None or ".ssh" in record.head.made) and ssh.is_dir() and not any(ssh.iterdir()):
+        ssh.rmdir()
     return words
+
+
+def _may_go(path: Path, ssh: Path, runtime: Runtime) -> bool:
+    """Whether a key that fleet made lets its user in nowhere else: where other hosts are known, that is asked."""
+    if not path.exists() or not files.read(ssh / "known_hosts"):
+        return True
+    if runtime.ask(f"Remove {path}, which fleet made? It may let you in to hosts that fleet did not set up"):
+        return True
+    text = f"{path} stays, though fleet made it: it may let you in to hosts that fleet did not set up"
+    runtime.emit(Notice("info", text, hint=f"rm {path} {path}.pub"))
+    return False
