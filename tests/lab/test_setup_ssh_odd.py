@@ -47,23 +47,26 @@ def test_what_was_there_stays_and_undo_gives_it_back(head: Head) -> None:
     head.ssh.mkdir(mode=0o700)
     (head.ssh / "config").write_bytes(config)
     (head.ssh / "known_hosts").write_bytes(b"old.example ssh-ed25519 AAAAC3NzaC1lZDI1NTE5AAAAIPAT")
-    mine = {path.name: path.read_bytes().rstrip(b"\n") for path in head.ssh.iterdir()}
+    mine = {path.name: path.read_bytes() for path in head.ssh.iterdir()}
 
     head.write_inventory({name: {} for name in head.lab.names}, port=22)
     assert head.report("--tofu")["pairs"]["verified"] == 9
     data = read(head.lab, one, "authorized_keys")
     assert data.startswith(THEIRS + b"\n") and data.count(b"\n") == THEIRS.count(b"\n") + 1 + 4
     assert read(head.lab, one, "config").endswith(b"\n" + config)
-    assert head.lab.sh(one, "stat -c %a /root/.ssh/authorized_keys") == "600"
+    assert head.lab.sh(one, "stat -c %a /root/.ssh/authorized_keys") == "644"
 
     done = head.fleet("setup-ssh", "--undo")
     assert done.returncode == 0, done.stderr
-    assert read(head.lab, one, "authorized_keys").rstrip(b"\n") == THEIRS.rstrip(b"\n")
+    assert read(head.lab, one, "authorized_keys") == THEIRS
     assert read(head.lab, one, "config") == config
-    assert read(head.lab, one, "known_hosts") == b"# nothing yet\n"
+    assert read(head.lab, one, "known_hosts") == b"# nothing yet"
     assert head.lab.sh(one, "ls /root/.ssh").split() == ["authorized_keys", "config", "known_hosts"]
     assert [head.lab.sh(name, "ls -A /root/.ssh || true") for name in (two, three)] == ["", ""]
-    assert {path.name: path.read_bytes().rstrip(b"\n") for path in head.ssh.iterdir()} == mine
+    # the key that fleet made may let its user in where old.example is
+    assert "id_ed25519 stays, though fleet made it" in done.stderr and f"rm {head.ssh}/id_ed25519" in done.stderr
+    assert {path.name: path.read_bytes() for path in head.ssh.iterdir() if "id_" not in path.name} == mine
+    assert len(list(head.ssh.iterdir())) == len(mine) + 2
     assert not list((head.home / ".fleet/setup-ssh").iterdir())
     again = head.fleet("setup-ssh", "--undo")
     assert again.returncode == 1 and "nothing to undo" in again.stderr

@@ -13,6 +13,8 @@ from dataclasses import dataclass
 from fleet.errors import HostFailed
 from fleet.transport.ssh.known_hosts import Entry, HostKey, parse
 
+UNENDED = " without newline"
+
 
 def text(line: bytes) -> str:
     """Bytes of a file as str for the record; raw() gives them back whatever they were."""
@@ -30,6 +32,11 @@ def append(data: bytes | None, lines: Sequence[bytes]) -> tuple[bytes | None, li
         return data, []
     newline = b"\n" if data and not data.endswith(b"\n") else b""
     return (data or b"") + newline + b"".join(line + b"\n" for line in lines), [text(line) for line in lines]
+
+
+def found(data: bytes | None, name: str) -> list[str]:
+    """What the record has to know of a file as it was found: that it was empty, or that its last line did not end."""
+    return [name] * (data == b"") + [name + UNENDED] * bool(data and not data.endswith(b"\n"))
 
 
 def remove(data: bytes, lines: Iterable[str]) -> bytes:

@@ -8,6 +8,7 @@ import getpass
 import os
 import shlex
 import socket
+import stat
 import subprocess
 import tempfile
 from pathlib import Path
@@ -32,12 +33,12 @@ def read(path: Path) -> bytes | None:
         raise HostFailed(f"{path}: {error.strerror}") from error
 
 
-def write(path: Path, data: bytes | None, *, mode: int = 0o600, fix_mode: bool = False, follow: bool = True) -> bool:
+def write(path: Path, data: bytes | None, *, mode: int = 0o600, follow: bool = True) -> bool:
     """Make `path` hold `data` (None: not exist). True when something was changed.
 
     A symlink keeps being one: its target is replaced; not `follow`: there is none but what somebody else puts there
-    meanwhile. The file keeps its mode and owner, where that is the user; `fix_mode` repairs one that group or others
-    could read. Written beside it, synced, renamed: never half there.
+    meanwhile. The file keeps its mode and owner, where that is the user. Written beside it, synced, renamed: never half
+    there.
     """
     target = Path(os.path.realpath(path)) if follow else path
     try:
@@ -45,7 +46,7 @@ def write(path: Path, data: bytes | None, *, mode: int = 0o600, fix_mode: bool =
             path.unlink(missing_ok=True)
             return True
         if read(target) == data:
-            return fix_mode and repair_mode(target, mode)
+            return False
         make_private_dir(target.parent)
         before = target.lstat() if os.path.lexists(target) else None
         if before and foreign(target, before):
@@ -55,7 +56,7 @@ def write(path: Path, data: bytes | None, *, mode: int = 0o600, fix_mode: bool =
             with os.fdopen(fd, "wb") as out:
                 out.write(data)
                 out.flush()
-                os.fchmod(fd, mode if fix_mode or before is None else before.st_mode & 0o7777)
+                os.fchmod(fd, mode if before is None else before.st_mode & 0o7777)
                 if before is not None and os.geteuid() == 0:
                     os.fchown(fd, before.st_uid, before.st_gid)
                 os.fsync(fd)
@@ -88,12 +89,10 @@ def make_private_dir(path: Path) -> bool:
     return True
 
 
-def repair_mode(path: Path, mode: int) -> bool:
-    """Take away what group and others may do with `path` if they may anything; True when it was changed."""
-    if path.stat().st_mode & 0o077:
-        path.chmod(mode)
-        return True
-    return False
+def open_mode(path: Path) -> tuple[int, int] | None:
+    """(the mode that it has, the one that ssh takes) of a path that group or others may write to; None: it is fine."""
+    mode = stat.S_IMODE(path.stat().st_mode) if path.exists() else 0
+    return (mode, mode & ~0o022) if mode & 0o022 else None
 
 
 BITS = {"rsa": ("-b", "3072")}

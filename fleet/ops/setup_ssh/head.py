@@ -14,7 +14,8 @@ from fleet.transport.ssh.hostkeys import HostKey
 
 class Head:
     """changed: what was changed on this machine, in words. leads: the hosts that plain ssh is led to, on this machine
-    and among them: those that were set up. limit: seconds that the ssh-agent has to answer."""
+    and among them: those that were set up. fresh: hosts that were never begun before. limit: seconds that the ssh-agent
+    has to answer."""
 
     def __init__(self, plan: SetupPlan, record: Record, limit: float = 10.0) -> None:
         self.plan = plan
@@ -24,6 +25,7 @@ class Head:
         self.keys: dict[Path, PublicKey] = {}
         self.changed: list[str] = []
         self.leads: frozenset[str] = frozenset()
+        self.fresh: set[str] = set()
 
     @property
     def config(self) -> Path:
@@ -31,6 +33,10 @@ class Head:
 
     def check(self) -> None:
         """Fail now on what would fail later: a key that cannot be used, a broken block. Sweep out what was killed."""
+        head = self.record.head
+        if head.kept is None and head.empty:
+            there = [s for name in ("known_hosts", "config") for s in edits.found(files.read(self.ssh / name), name)]
+            head.kept = there + [".ssh"] * self.ssh.is_dir()
         before = config_block.names(files.read(self.config), self.plan.block, str(self.config))
         self.leads = before & {entry.name for entry in self.plan.head_entries}
         if before:
@@ -43,10 +49,8 @@ class Head:
 
     def prepare(self) -> None:
         """~/.ssh, the keys that are missing."""
-        if files.make_private_dir(self.ssh):
-            self.record.head.new(".ssh")
-        elif files.repair_mode(self.ssh, 0o700):
-            self.changed.append("mode of .ssh")
+        files.make_private_dir(self.ssh)
+        self._narrow(".ssh", self.ssh)
         for path in self.plan.identities:
             if path not in self.keys:
                 self.record.head.keys[str(path)] = ""  # on record before it is made
@@ -55,6 +59,14 @@ class Head:
                 self.record.head.keys[str(path)] = self.keys[path].id
                 self.record.save()
                 self.changed.append(f"made key {path}")
+
+    def begin(self, names: Iterable[str]) -> None:
+        """On record before anything is done there: who is cut off then may have left something."""
+        self.fresh = {name for name in names if name not in self.record.hosts}
+        for name in self.fresh:
+            self.record.host(name)
+        if self.fresh:
+            self.record.save()
 
     def with_block(self, data: bytes) -> bytes:
         """The user's config as it is to be in the end, when every host has been set up."""
@@ -79,11 +91,7 @@ class Head:
                 data = edits.forget_hosts(data, (plan.dialled, plan.called.known_name, plan.name), keep=key)
         data, added = edits.add_hosts(data, [((plan.dialled,), key) for plan, key in wanted])
         head = self.record.head
-        head.needs["known_hosts"] = list(
-            dict.fromkeys(
-                [*head.needs.get("known_hosts", ()), *edits.lines_with_hosts(data, [((), key) for _, key in wanted])]
-            )
-        )
+        head.need("known_hosts", edits.lines_with_hosts(data, [((), key) for _, key in wanted]))
         head.at = {name: str((self.ssh / name).resolve()) for name in ("known_hosts", "config")}
         head.uses = [key.id for key in self.keys.values()]
         if data != before:
@@ -91,8 +99,18 @@ class Head:
 
     def _put(self, name: str, data: bytes | None, added: Sequence[str]) -> None:
         self.record.head.note(name, added)
-        if files.read(self.ssh / name) is None:
-            self.record.head.new(name)
         self.record.save()
-        files.write(self.ssh / name, data, fix_mode=name == "config")
+        if name == "config":
+            self._narrow(name, self.ssh / name)
+        files.write(self.ssh / name, data)
         self.changed.append(name)
+
+    def _narrow(self, name: str, path: Path) -> None:
+        """What others may write to ssh does not read. Where a link leads out of the home it is not for fleet to say."""
+        modes = files.open_mode(path)
+        if modes is not None and path.resolve().is_relative_to(self.ssh.parent.resolve()):
+            was, now = (f"{mode:o}" for mode in modes)
+            self.record.head.modes.setdefault(name, (was, now))
+            self.record.save()
+            path.chmod(modes[1])
+            self.changed.append(f"mode of {name}")

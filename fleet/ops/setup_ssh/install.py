@@ -58,6 +58,7 @@ def install(
             fresh.append(host)
         return Result(host.name, ok=True)
 
+    head.begin(plans)
     results = by_key_or_password([p.host for p in level], runtime, task, what="installing the key")
     tried = on_each(fresh, runtime, lambda _, host: Result(host.name, ok=True), what="trying the key") if fresh else ()
     results.update({r.host: _explained(r, reached[r.host]) for r in tried})
@@ -134,8 +135,10 @@ def _look(session: Session, plan: HostPlan, head: Head, runtime: Runtime) -> Nod
         trace.keys[str(state.key_name)] = state.key.id
     for name, (was, now) in state.modes.items():  # one that was narrowed before had another mode at first
         trace.modes[name] = (trace.modes[name][0] if trace.modes.get(name, ("", ""))[1] == was else was, now)
-    if ".ssh" in state.created:
-        trace.new(".ssh")
+    if trace.kept is None:
+        there = [".ssh"] * (".ssh" not in state.created)
+        there += [what for name in node.FILES for what in edits.found(state.data(name), name)]
+        trace.kept = there if plan.name in head.fresh else []
     assert isinstance(session, SshSession)
     trace.at = {name: f"{session.host_key.fingerprint} {path}" for name, path in state.at.items()}
     head.record.save()
@@ -150,12 +153,10 @@ def authorise(session: Session, found: Reached, head: Head, runtime: Runtime) ->
     mine = [head.keys[found.plan.identity]]
     new, added = add_keys(data, mine)
     trace = head.record.host(found.plan.name)
-    trace.needs[name] = edits.lines_with_keys(new, mine)
+    trace.need(name, edits.lines_with_keys(new, mine))
     if new is None or new == data:
         return
     trace.note(name, added)
-    if data is None:
-        trace.new(name)
     head.record.save()
     _put(session, found, {name: new}, runtime)
 
@@ -185,8 +186,6 @@ def mesh(reached: Mapping[str, Reached], head: Head, runtime: Runtime) -> tuple[
             changes[name] = files
             for file, what in added.items():
                 head.record.host(name).note(file, what)
-                if found.state.data(file) is None:
-                    head.record.host(name).new(file)
         needs(found, reached, [*public, head.keys[found.plan.identity]], files, head.record.host(name))
     head.record.save()
 
@@ -227,9 +226,9 @@ def wanted_files(
 def needs(found: Reached, reached: Mapping[str, Reached], keys: list[PublicKey], files: Files, trace: Trace) -> None:
     """On record what this inventory relies on there, as it is to be."""
     now = {name: files.get(name, found.state.data(name)) for name in node.FILES}
-    trace.needs["authorized_keys"] = edits.lines_with_keys(now["authorized_keys"], keys)
+    trace.need("authorized_keys", edits.lines_with_keys(now["authorized_keys"], keys))
     wanted = [(r.plan.names, r.host_key) for r in reached.values()]
-    trace.needs["known_hosts"] = edits.lines_with_hosts(now["known_hosts"], wanted)
+    trace.need("known_hosts", edits.lines_with_hosts(now["known_hosts"], wanted))
     trace.uses = [found.state.key.id] if found.state.key is not None else []
 
 

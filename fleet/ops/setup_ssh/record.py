@@ -38,9 +38,10 @@ def block_name(source: str) -> str:
 class Trace:
     """What fleet left in one ~/.ssh. files: name -> lines added (of config: none, its block has a name). keys: key
     file -> "TYPE BLOB" of a pair that fleet made, "" of one that it was about to make. modes: file -> (mode it had,
-    mode it got). made: files, and ".ssh", that were not there; None: an older version did not say. needs: name -> lines
-    that this inventory relies on, whoever added them; uses: keys, as "TYPE BLOB", that it relies on; at: name -> which
-    file that really is, on which machine. leaving: it is being taken away, authorized_keys last."""
+    mode it got). kept: what stays when nothing is in it any more, as it was there and empty: files, and ".ssh", be it
+    empty or not; and whose last line did not end. None: nobody has looked yet, or an older version did. needs: name ->
+    lines that this inventory relies on, whoever added them; uses: keys, as "TYPE BLOB", that it relies on; at: name ->
+    which file that really is, on which machine. leaving: it is being taken away, authorized_keys last."""
 
     files: dict[str, list[str]] = field(default_factory=dict)
     keys: dict[str, str] = field(default_factory=dict)
@@ -48,21 +49,20 @@ class Trace:
     needs: dict[str, list[str]] = field(default_factory=dict)
     uses: list[str] = field(default_factory=list)
     at: dict[str, str] = field(default_factory=dict)
-    made: list[str] | None = field(default_factory=list)
+    kept: list[str] | None = None
     leaving: bool = False
 
     @property
     def empty(self) -> bool:
-        return not (self.files or self.keys or self.modes or self.made)
+        return not (self.files or self.keys or self.modes)
 
     def note(self, name: str, added: Sequence[str]) -> None:
         lines = self.files.setdefault(name, [])
         lines += [line for line in added if line not in lines]
 
-    def new(self, name: str) -> None:
-        """It is made now."""
-        if self.made is not None and name not in self.made:
-            self.made.append(name)
+    def need(self, name: str, lines: Sequence[str]) -> None:
+        """Hosts that are not reached this time still rely on what they did."""
+        self.needs[name] = list(dict.fromkeys([*self.needs.get(name, ()), *lines]))
 
     def join(self, other: Trace) -> None:
         """Take what is on the other's record, which is the same home."""
@@ -70,8 +70,6 @@ class Trace:
             self.note(name, lines)
         self.keys |= other.keys
         self.modes = {**other.modes, **self.modes}
-        for name in other.made or ():
-            self.new(name)
 
     def hand_over(self, other: Trace) -> list[str]:
         """What the other one relies on is its own from now on; returns that in words."""
@@ -88,8 +86,9 @@ class Trace:
                 words.append(f"key {key}")
             for name in [*self.modes]:
                 other.modes.setdefault(name, self.modes.pop(name))
-            if self.made is not None and other.made is not None:
-                other.made += [name for name in self.made if name not in other.made]
+            if self.kept is not None:  # who came second found what the first one had made
+                both = {*self.kept, *(other.kept or ())} - {".ssh"}
+                other.kept = sorted(both | ({".ssh"} & {*self.kept} & {*(other.kept or ())}))
         return words
 
 
@@ -154,7 +153,7 @@ class Record:
                     },
                     "uses": [text.setdefault(key, len(text)) for key in trace.uses],
                     "at": trace.at,
-                    "made": trace.made,
+                    "kept": trace.kept,
                     **({"leaving": True} if trace.leaving else {}),
                 }
 
@@ -197,7 +196,7 @@ class Record:
                 {name: [text[i] for i in lines] for name, lines in value.get("needs", {}).items()},
                 [text[i] for i in value.get("uses", ())],
                 dict(value.get("at", {})),
-                value.get("made"),
+                value.get("kept"),
                 value.get("leaving", False),
             )
 

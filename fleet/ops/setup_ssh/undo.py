@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import stat
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
 from itertools import groupby
@@ -15,7 +16,7 @@ from fleet.inventory.nodeset import fold
 from fleet.model import Host, Inventory, Report, Result, exit_code_of
 from fleet.ops.plans import Line, OnHosts, PerHost
 from fleet.ops.setup_ssh import config_block, files, node
-from fleet.ops.setup_ssh.edits import remove
+from fleet.ops.setup_ssh.edits import UNENDED, remove
 from fleet.ops.setup_ssh.install import by_key_or_password
 from fleet.ops.setup_ssh.node import NodeState
 from fleet.ops.setup_ssh.passwords import SetupRuntime
@@ -260,7 +261,7 @@ def calls_for(state: NodeState, trace: Trace, block: str, where: str) -> tuple[l
     file("authorized_keys")  # up to here the head can come back and go on
     widened = [node.widen(name, was, now) for name, (was, now) in trace.modes.items()]
     words += [f"mode of {name}" for name in trace.modes]
-    if calls and trace.made is None or ".ssh" in (trace.made or ()):
+    if calls and ".ssh" not in (trace.kept or ()):
         widened.append(node.DROP_DIR)
     return [*calls, *widened], words
 
@@ -273,7 +274,9 @@ def undone(name: str, data: bytes | None, trace: Trace, block: str, where: str) 
     if kept == data and name not in trace.files:
         return data
     left = remove(kept or b"", trace.files.get(name, ()))
-    return left or (None if trace.made is None or name in trace.made else b"")
+    if left != data and name + UNENDED in (trace.kept or ()):
+        left = left.removesuffix(b"\n")
+    return left or (b"" if name in (trace.kept or ()) else None)
 
 
 def undo_head(home: Path, record: Record, source: str, runtime: Runtime) -> list[str]:
@@ -286,10 +289,15 @@ def undo_head(home: Path, record: Record, source: str, runtime: Runtime) -> list
         if new != data:
             files.write(ssh / name, new)
             words.append(name)
+    for name, (was, now) in record.head.modes.items():
+        at = ssh if name == ".ssh" else ssh / name
+        if at.exists() and f"{stat.S_IMODE(at.stat().st_mode):o}" == now:
+            at.chmod(int(was, 8))
+            words.append(f"mode of {name}")
     for path, public in record.head.keys.items():
         if _may_go(Path(path), ssh, runtime) and files.discard_key(Path(path), public):
             words.append(f"removed key {path}")
-    if (record.head.made is None or ".ssh" in record.head.made) and ssh.is_dir() and not any(ssh.iterdir()):
+    if ".ssh" not in (record.head.kept or ()) and ssh.is_dir() and not any(ssh.iterdir()):
         ssh.rmdir()
     return words
 
