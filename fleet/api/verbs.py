@@ -145,17 +145,21 @@ class Verbs(RunVerbs[R, L], Generic[R, C, L]):
         *,
         force: bool = False,
         grace: float = 5.0,
+        runs: Collection[str] = (),
         agree: Callable[[KillPlan], bool] = lambda plan: True,
     ) -> R:
         """End who listens on these ports, and nothing else; the hosts are asked first, also for a plan alone. force:
-        other users' processes, too. agree: is shown what would be ended, and may say no."""
+        other users' processes, too. runs: ids or names of live runs whose processes may be ended, too. agree: is shown
+        what would be ended, and may say no."""
         from fleet.ops import kill_port
 
         def run(plan: KillPlan, runtime: Runtime) -> Report:
             return kill_port.run(plan, runtime) if plan.targets and agree(plan) else kill_port.report(plan, {})
 
         found = self._fleet.run(lambda runtime: kill_port.look(self._fleet.inventory, ports, runtime))
-        return self._do(kill_port.plan(self._fleet.inventory, sorted(ports), found, grace=grace, force=force), run)
+        return self._do(
+            kill_port.plan(self._fleet.inventory, sorted(ports), found, grace=grace, force=force, runs=runs), run
+        )
 
     def setup_ssh(
         self,

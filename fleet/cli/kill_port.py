@@ -31,19 +31,21 @@ COMMAND_WIDTH = 60
 @click.option(
     "--grace", type=Seconds(0, 600), default=5.0, metavar="S", help="Seconds between SIGTERM and SIGKILL [5]."
 )
+@click.option("--run", "runs", multiple=True, metavar="RUN", help="Also what belongs to this live run: its id or name.")
 @common_options
-def kill_port(ports: list[int], yes: bool, force: bool, grace: float) -> int:
+def kill_port(ports: list[int], yes: bool, force: bool, grace: float, runs: tuple[str, ...]) -> int:
     """Show who listens on a port, TCP or UDP, on every host, and end them: only them, and only when you agree.
 
     PORT is a port or a range, 29500-29510. Other ports of a process, which it would give up too, stand under ALSO.
-    What carries this connection is never ended. Exit: 1 when a port is still taken.
+    What carries this connection is never ended, nor is a live run's that is not named. Exit: 1 when a port is still
+    taken.
     """
     from fleet.ops.kill_port import KillPlan, preview, report
 
     settings = settings_of()
     quiet = settings.silent
     with ProgressLine(quiet=quiet) as line:
-        planned = the_fleet(line).plan.kill_port(ports, force=force, grace=grace)
+        planned = the_fleet(line).plan.kill_port(ports, force=force, grace=grace, runs=runs)
     plan = planned.plan
     assert isinstance(plan, KillPlan)
     if not settings.json and not (settings.quiet and (yes or not plan.targets) and not settings.dry_run):

@@ -16,6 +16,7 @@ from fleet.errors import EXIT_HOST_FAILED, EXIT_OK, HostFailed, Reason
 from fleet.model import Host, Inventory, Report, Result, exit_code_of, grouped
 from fleet.ops.plans import Line
 from fleet.protocol.messages import ports as said
+from fleet.protocol.state import run_name
 from fleet.runtime import Runtime
 from fleet.transport.base import Session
 from fleet.transport.program import call
@@ -26,6 +27,7 @@ SHOWN = ("port", "protocol", "address", "pid", "user", "command", "run_id", "age
 # why a listener is left alone, and what to do about it
 UNSEEN = "its process cannot be seen: another user's, in another container, or the kernel's"
 FOREIGN = "it belongs to {user}"
+LIVE = "it belongs to the live run"
 DECLINED = "left alone, as you said"
 HINTS = (
     (FOREIGN.partition("{")[0], "--force ends other users' processes, where that is permitted"),
@@ -89,19 +91,31 @@ def look(inventory: Inventory, ports: Collection[int], runtime: Runtime) -> tupl
     """Who listens on these ports, on every host, as data["listeners"]."""
 
     def task(session: Session, host: Host) -> Result:
-        spec = {"op": "scan", "ports": list(ports)}
+        spec = {"op": "scan", "ports": list(ports), "dialled": dialled(host, runtime)}
         answer = call(session, "ports.kill_port", spec, said.Scanned, timeout=SCAN_SECONDS, cancel=runtime.cancel)
         return Result(host.name, ok=True, exit_status=0, data=answer)
 
     return on_each(inventory.hosts, runtime, task, what="looking who listens")
 
 
+def dialled(host: Host, runtime: Runtime) -> list[int]:
+    """The ports at which a host is come to: what listens there carries the connection, be it sshd or not."""
+    target = runtime.transport.resolve(host)
+    return [target.port] if target is not None else []
+
+
 def plan(
-    inventory: Inventory, ports: Sequence[int], found: tuple[Result, ...], *, grace: float = 5.0, force: bool = False
+    inventory: Inventory,
+    ports: Sequence[int],
+    found: tuple[Result, ...],
+    *,
+    grace: float = 5.0,
+    force: bool = False,
+    runs: Collection[str] = (),
 ) -> KillPlan:
-    """Pure: of what `look` found, what is to be ended and what is left alone."""
+    """Pure: of what `look` found, what is to be ended and what is left alone. runs: live ones that may be ended."""
     listeners = tuple(
-        Listener(result.host, facts, why_left(facts, force))
+        Listener(result.host, facts, why_left(facts, force, runs))
         for result in found
         if result.ok
         for facts in result.data["listeners"]
@@ -109,7 +123,7 @@ def plan(
     return KillPlan(inventory.hosts, tuple(ports), listeners, found, grace, force)
 
 
-def why_left(facts: said.Listener, force: bool) -> str | None:
+def why_left(facts: said.Listener, force: bool, runs: Collection[str] = ()) -> str | None:
     """Why a listener is not to be ended; None when it is."""
     if facts["pid"] is None:
         return UNSEEN
@@ -117,6 +131,9 @@ def why_left(facts: said.Listener, force: bool) -> str | None:
         return f"{facts['refused']}, it is never ended"
     if not facts["own"] and not force:
         return FOREIGN.format(user=facts["user"])
+    run_id = facts["run_id"]
+    if facts["live"] and run_id and not any(run in (run_id, run_name(run_id)) for run in runs):
+        return f"{LIVE} {run_id}"
     return None
 
 
@@ -129,6 +146,7 @@ def run(plan: KillPlan, runtime: Runtime) -> Report:
         spec = {
             "op": "end",
             "ports": list(plan.ports),
+            "dialled": dialled(host, runtime),
             "approved": approved,
             "grace": plan.grace,
             "force": plan.force,
@@ -183,7 +201,10 @@ def _held(host: str, listeners: Sequence[Listener]) -> HostFailed | None:
     said = dict.fromkeys(
         f"port {each.facts['port']} is held{f' by pid {each.pid}' if each.pid else ''}: {each.reason}" for each in left
     )
+    runs = [each.facts["run_id"] for each in left if (each.reason or "").startswith(LIVE)]
     hint = next((hint for wanted, hint in HINTS if any(wanted in (each.reason or "") for each in left)), None)
+    if runs:
+        hint = f"fleet stop {runs[0]} ends it; or name it: --run {runs[0]}"
     return HostFailed(Reason.of_node("; ".join(said)), host=host, hint=hint)
 
 

@@ -5,6 +5,8 @@ would trust a key which nobody knows."""
 
 from __future__ import annotations
 
+import os
+import posixpath
 import threading
 from typing import Any
 
@@ -153,7 +155,23 @@ class Connection(fabric.Connection):  # type: ignore[misc]
     def get(self, remote: str, local: Any = None, preserve_mode: bool = True) -> Any:
         """As fabric's; where the task runs on several hosts, files without a name of their own go to a folder of each
         host, as those of a Group do."""
-        return Transfer(self).get(remote, local or ("{host}/" if self.many else None), preserve_mode)
+        local = local or ("{host}/" if self.many else None)
+        if self.many and isinstance(local, (str, os.PathLike)):
+            folder, name = posixpath.split(str(remote))
+            parts = {"host": self.host, "user": self.user, "port": self.port, "dirname": folder, "basename": name}
+            path = os.path.abspath(given := os.fspath(local).format(**parts))
+            whole = given.endswith(os.sep) or os.path.isdir(path)
+            ground().claim(os.path.join(path, name) if whole else path, self.known.name)
+        return Transfer(self).get(remote, local, preserve_mode)
+
+    def forward_local(self, local_port: int, *args: Any, **kwargs: Any) -> Any:
+        """As fabric's, which binds a port of this machine: one host's."""
+        if self.many:
+            raise UsageError(
+                f"c.forward_local({local_port}): this machine has that port once, and the task runs on several hosts",
+                hint="fleet -w HOST play ... runs it on one; or a port for each, over a Connection of its own",
+            )
+        return super().forward_local(local_port, *args, **kwargs)
 
 
 def jump(gateway: Any) -> str:
@@ -174,6 +192,8 @@ class Group(fabric.ThreadingGroup):  # type: ignore[misc]
 
     def __init__(self, *hosts: str, **kwargs: Any) -> None:
         self.extend([Connection(host, **kwargs) for host in hosts])
+        for connection in self:
+            connection._set(many=len(self) > 1)
 
     def _do(self, method: str, *args: Any, **kwargs: Any) -> Any:
         runtime = ground().running()

@@ -92,13 +92,24 @@ def printed_by_host() -> Iterator[None]:
 @dataclass
 class Ground:
     """inventory: all hosts, so that a task may open a connection to any. runtime: None while a file is only read.
-    passwords: those of connect_kwargs, by the name of the host. opened: what closes the connections of tasks."""
+    passwords: those of connect_kwargs, by the name of the host. opened: what closes the connections of tasks. claimed:
+    files of this machine that a task brings -> the host that it brings them from."""
 
     inventory: Inventory
     runtime: Runtime | None = None
     config: SshConfig = field(default_factory=lambda: SshConfig(Path.home()))
     passwords: dict[str, str] = field(default_factory=dict)
     opened: list[Callable[[], None]] = field(default_factory=list)
+    claimed: dict[str, str] = field(default_factory=dict)
+
+    def claim(self, path: str, host: str) -> None:
+        """A file of this machine is one host's: several would write into it at once. UsageError."""
+        other = self.claimed.setdefault(path, host)
+        if other != host:
+            raise UsageError(
+                f"{path} would be the file of {host}, and is that of {other}",
+                hint="a name with {host} in it, or a folder: c.get(remote, '{host}/')",
+            )
 
     def close(self) -> None:
         while self.opened:

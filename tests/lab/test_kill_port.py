@@ -93,7 +93,7 @@ def test_the_sshd_we_came_through_is_never_ended(ready_lab: VirtualLab) -> None:
     hosts = kill_port(ready_lab, "-y", "--force", "22", code=1)
     for host in hosts.values():
         assert host["listeners"]
-        assert all(not e["ended"] and "SSH connection" in e["reason"] for e in host["listeners"])
+        assert all(not e["ended"] and "carries this connection" in e["reason"] for e in host["listeners"])
     assert ready_lab.fleet("-i", "lab", "exec", "--", "true").returncode == 0
 
 
@@ -105,3 +105,77 @@ def test_nor_after_the_listener_was_restarted_under_us(ready_lab: VirtualLab) ->
     (entry, *_) = kill_port(ready_lab, "-w", name, "-y", "--force", "22", code=1)[name]["listeners"]
     assert not entry["ended"]
     assert ready_lab.fleet("-i", "lab", "-w", name, "exec", "--", "true").returncode == 0
+
+
+FORWARD = (
+    "import os, select, socket, sys\n"
+    "s = socket.socket(); s.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)\n"
+    "s.bind(('0.0.0.0', 33)); s.listen(); print('up', flush=True)\n"
+    "while True:\n"
+    "    a, _ = s.accept()\n"
+    "    if os.fork(): a.close(); continue\n"
+    "    b = socket.create_connection(('127.0.0.1', 22))\n"
+    "    while True:\n"
+    "        for x in select.select([a, b], [], [])[0]:\n"
+    "            data = x.recv(65536)\n"
+    "            if not data: os._exit(0)\n"
+    "            (b if x is a else a).sendall(data)\n"
+)
+
+
+@pytest.mark.parametrize("by", ["the port that is dialled", "the connection"])
+def test_a_forwarder_that_we_came_through_is_never_ended(ready_lab: VirtualLab, tmp_path: Any, by: str) -> None:
+    """As docker-proxy, socat, a hostPort: sshd listens on 22, the inventory dials 33."""
+    name = ready_lab.names[2]
+    line = 'rm -f /run/fwd; setsid /usr/bin/python3 -c "$0" >/run/fwd 2>&1 & '
+    line += "until grep -q up /run/fwd; do sleep 0.02; done"
+    ready_lab.inside(name, "sh", "-c", line, FORWARD)
+    try:
+        inventory = tmp_path / "fleet.yaml"
+        host = f"{{address: {ready_lab.address(name)}, port: 33}}"
+        inventory.write_text(f"defaults: {{user: root}}\nhosts:\n  {name}: {host}\n")
+        known = ready_lab.home / ".ssh/known_hosts"
+        key = ready_lab.sh(name, "cut -d' ' -f1,2 /etc/ssh/ssh_host_ed25519_key.pub")
+        before = known.read_text()
+        known.write_text(f"{before}[{ready_lab.address(name)}]:33 {key}\n")
+        port = "33" if by.startswith("the port") else "22"
+        done = ready_lab.fleet("-i", str(inventory), "kill-port", "--json", "-y", "--force", port)
+        entries = json.loads(done.stdout)["hosts"][name]["listeners"]
+        assert done.returncode == 1 and entries
+        assert all(not entry["ended"] and "carries this connection" in entry["reason"] for entry in entries)
+        assert ready_lab.fleet("-i", str(inventory), "exec", "--", "true").returncode == 0
+    finally:
+        known.write_text(before)
+        find = "for p in /proc/[0-9]*; do tr '\\0' ' ' <$p/cmdline | grep -q \"0.0.0.0', 3[3]\" && kill -9 ${p#/proc/}"
+        ready_lab.sh(name, f"{find}; done", check=False)
+
+
+def test_a_live_run_is_ended_where_it_is_named_only(ready_lab: VirtualLab, tmp_path: Any) -> None:
+    name = ready_lab.names[0]
+    bound = f"s = socket.socket(); s.bind(('0.0.0.0', {PORT})); s.listen()"
+    text = f"import socket, time\n{bound}\nprint('up', {PORT}, flush=True)\ntime.sleep(600)\n"
+    (tmp_path / "serve.py").write_text(text)
+    words = ["-i", "lab", "-w", name]
+    ready_lab.sh(name, "mkdir -p /root/serve")
+    ready_lab.inside(name, "sh", "-c", "cat > /root/serve/serve.py", stdin=(tmp_path / "serve.py").read_bytes())
+    launch = ["launch", "--engine", "command", "--no-preflight", "--detach", "--workdir", "/root/serve"]
+    started = ready_lab.fleet(*words, *launch, "/usr/bin/python3", "serve.py", cwd=tmp_path)
+    assert started.returncode == 0, started.stderr
+    for _ in range(100):
+        (entries,) = [kill_port_once(ready_lab, words, "--dry-run")[name]["listeners"]]
+        if entries:
+            break
+    run = entries[0]["run_id"]
+    assert run
+    done = ready_lab.fleet(*words, "kill-port", "-y", str(PORT))
+    assert done.returncode == 1 and f"it belongs to the live run {run}" in done.stderr, done.stderr
+    assert f"fleet stop {run}" in done.stderr.replace("-i lab ", "").replace(f"-w {name} ", "")
+    assert f"--run {run}" in done.stderr
+    assert kill_port_once(ready_lab, words, "-y", "--run", run)[name]["listeners"][0]["ended"]
+    ready_lab.fleet(*words, "stop", run, cwd=tmp_path)
+
+
+def kill_port_once(lab: VirtualLab, words: list[str], *args: str) -> dict[str, Any]:
+    done = lab.fleet(*words, "kill-port", "--json", *args, str(PORT))
+    hosts: dict[str, Any] = json.loads(done.stdout)["hosts"]
+    return hosts

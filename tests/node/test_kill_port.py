@@ -199,7 +199,7 @@ def test_what_the_connection_runs_through_is_refused(home: Path, listen: Listen)
     pid, port = listen()
     ssh = {"SSH_CONNECTION": f"127.0.0.1 40000 127.0.0.1 {port}"}
     (entry,) = scan(home, port, env=ssh)
-    assert "this SSH connection" in entry["refused"]
+    assert "carries this connection" in entry["refused"]
     done = end(home, port, [key(entry)], force=True, env=ssh)
     assert alive(pid) and done["ended"] == []
     with socket.create_server(("127.0.0.1", 0)) as ours:  # this test is the program's parent

@@ -1,12 +1,14 @@
 """Who listens on ports, TCP and UDP, and their end: /proc/net/tcp{,6} -> socket inode -> /proc/*/fd -> process.
 
-spec: {"ports": [n], "op": "scan"}, or {"ports": [n], "op": "end", "grace": s, "force": bool,
-"approved": [[pid, start ticks, uid]]}. Answers one J:
+spec: {"ports": [n], "dialled": [n], "op": "scan"}, or {..., "op": "end", "grace": s, "force": bool,
+"approved": [[pid, start ticks, uid]]}; dialled: ports at which the head comes in. Answers one J:
     {"listeners": [{"port", "protocol": "tcp"|"udp", "address", "pid"|null, "start"|null, "uid", "user", "command"|null,
-                    "run_id"|null, "age": s|null, "own": bool, "refused": reason|null, "also": ["8080/tcp"]}],
+                    "run_id"|null, "live": bool, "age": s|null, "own": bool, "refused": reason|null,
+                    "also": ["8080/tcp"]}],
      "ended": [pid], "reasons": {pid: why not}}      the latter two for "end"; listeners are those still there
 One entry for each socket and process: a socket that forks share has several, one whose owner cannot be seen
-has pid null. "also": what else the process listens on. "own": it belongs to the user we are. Only
+has pid null. "also": what else the process listens on. "own": it belongs to the user we are. "live": its run_id is of a
+run that goes on here. Only
 approved processes are ever signalled, after checking that pid, start time and owner are as they were shown; "refused"
 ones never.
 """
@@ -17,7 +19,16 @@ import pwd
 from fleet.node.base.processes import end_all, read_file, start_time
 from fleet.node.base.types import Any
 from fleet.node.base.wire import send_exit, send_json, start
-from fleet.node.ports.listeners import TCP_LISTENS, UDP_LISTENS, describe, holders, parse_listeners, status_number
+from fleet.node.ports.listeners import (
+    TCP_IS_OPEN,
+    TCP_LISTENS,
+    UDP_LISTENS,
+    describe,
+    holders,
+    parse_listeners,
+    status_number,
+)
+from fleet.node.run.run_folder import owners, run_folder
 
 
 def user_name(uid: int) -> str:
@@ -27,37 +38,52 @@ def user_name(uid: int) -> str:
         return str(uid)
 
 
-def ancestors() -> "list[int]":
-    """This program and everything above it: the shell, the sshd session, the sshd that listens, init."""
+def ancestors(pid: "int | None") -> "list[int]":
+    """A process and everything above it; of ours: the shell, the sshd session, the sshd that listens, init."""
     line: list[int] = []
-    pid: int | None = os.getpid()
     while pid and pid not in line:
         line.append(pid)
         pid = status_number(pid, b"PPid")
     return line
 
 
-def our_ssh_port() -> "int | None":
-    """The port at which sshd took this very connection; None without one."""
+def way_in(tables: "dict[str, str]", dialled: "set[int]") -> "tuple[set[int], set[int]]":
+    """(processes that carry this very connection, ports whose listeners do): the sshd that took it, those above this
+    program, and where its peer is a process of this machine, a forwarder, that one and those above it."""
+    above = set(ancestors(os.getpid()))
     fields = os.environ.get("SSH_CONNECTION", "").split()
-    return int(fields[3]) if len(fields) == 4 and fields[3].isdigit() else None
+    if len(fields) != 4 or not (fields[1].isdigit() and fields[3].isdigit()):
+        return above, dialled
+    peer, here = (fields[0], int(fields[1])), int(fields[3])
+    ours = [s for name in ("tcp", "tcp6") for s in parse_listeners(tables[name], {peer[1]}, TCP_IS_OPEN)]
+    forwarders = holders([inode for _, address, _, inode in ours if address.replace("::ffff:", "") == peer[0]])
+    for pid in [pid for pids in forwarders.values() for pid in pids]:
+        above.update(ancestors(pid))
+    return above, dialled | {here}
 
 
-def scan(ports: "set[int]") -> "list[dict[str, Any]]":
+def is_live(run: "str | None") -> bool:
+    """Whether somebody here keeps that run."""
+    folder = run_folder(run) if run else None
+    return folder is not None and bool(owners(folder))
+
+
+def scan(ports: "set[int]", dialled: "set[int]") -> "list[dict[str, Any]]":
     """The listener entries of the docstring, by port, protocol, address and pid."""
-    ssh_port = our_ssh_port()
+    tables = {
+        name: read_file("/proc/net/" + name, 1 << 26).decode("latin-1") for name in ("tcp", "tcp6", "udp", "udp6")
+    }
+    above, ways = way_in(tables, dialled)
     sockets = []
     for name, state in (("tcp", TCP_LISTENS), ("tcp6", TCP_LISTENS), ("udp", UDP_LISTENS), ("udp6", UDP_LISTENS)):
-        table = read_file("/proc/net/" + name, 1 << 26).decode("latin-1")
-        sockets += [(name[:3],) + each for each in parse_listeners(table, None, state)]
+        sockets += [(name[:3],) + each for each in parse_listeners(tables[name], None, state)]
     owners = holders([inode for _, _, _, _, inode in sockets if inode])
-    above = ancestors()
     way_back: set[int] = set()
     held: dict[int, set[tuple[int, str]]] = {}
     for protocol, port, _, _, inode in sockets:
         for pid in owners.get(inode, []):
             held.setdefault(pid, set()).add((port, protocol))
-            if (protocol, port) == ("tcp", ssh_port):
+            if protocol == "tcp" and port in ways:
                 way_back.add(pid)
     found = []
     for protocol, port, address, socket_uid, inode in sockets:
@@ -72,16 +98,18 @@ def scan(ports: "set[int]") -> "list[dict[str, Any]]":
                 "age": None,
                 "command": None,
                 "run_id": None,
+                "live": False,
                 "refused": None,
                 "also": [],
             }
             if pid:
                 entry.update(describe(pid))
+                entry["live"] = is_live(entry["run_id"])
                 entry["also"] = ["%d/%s" % each for each in sorted(held[pid] - {(port, protocol)})]
                 if pid == 1:
                     entry["refused"] = "it is this host's init"
                 elif pid in above or pid in way_back:
-                    entry["refused"] = "this SSH connection came through it"
+                    entry["refused"] = "it carries this connection"
             entry["user"] = user_name(entry["uid"])
             entry["own"] = entry["uid"] == os.getuid()
             if entry not in found:
@@ -109,10 +137,10 @@ def judge(pid: int, uid: int, entry: "dict[str, Any] | None", force: bool) -> "s
 
 
 def end(
-    ports: "set[int]", approved: "list[list[int]]", grace: float, force: bool
+    ports: "set[int]", dialled: "set[int]", approved: "list[list[int]]", grace: float, force: bool
 ) -> "tuple[list[int], dict[int, str]]":
     """TERM, up to `grace` seconds, KILL. Returns ([pids that ended], {pid: why another did not})."""
-    listening = {(entry["pid"], entry["start"]): entry for entry in scan(ports)}
+    listening = {(entry["pid"], entry["start"]): entry for entry in scan(ports, dialled)}
     reasons, left, ended = {}, {}, []
     for pid, born, uid in approved:
         if start_time(pid) != born:  # gone by itself; whoever has the pid now is a stranger
@@ -132,11 +160,11 @@ def end(
 
 def main() -> None:
     spec = start()
-    ports = set(spec["ports"])
+    ports, dialled = set(spec["ports"]), set(spec.get("dialled", ()))
     answer: dict[str, Any] = {}
     if spec["op"] == "end":
-        ended, reasons = end(ports, spec["approved"], spec["grace"], spec["force"])
+        ended, reasons = end(ports, dialled, spec["approved"], spec["grace"], spec["force"])
         answer.update(ended=ended, reasons={str(pid): reason for pid, reason in reasons.items()})
-    answer["listeners"] = scan(ports)
+    answer["listeners"] = scan(ports, dialled)
     send_json(answer)
     send_exit(0)

@@ -9,7 +9,7 @@ from fleet.node.base.processes import environment, pids, read_file, start_time
 from fleet.node.base.types import Any
 from fleet.protocol.state import is_run_id
 
-TCP_LISTENS, UDP_LISTENS = "0A", "07"  # of UDP what is bound, but not connected to one peer alone
+TCP_IS_OPEN, TCP_LISTENS, UDP_LISTENS = "01", "0A", "07"  # of UDP what is bound, but not connected to one peer alone
 TEXT_LIMIT = 4096  # of what is told of a process: the head takes no longer text
 
 

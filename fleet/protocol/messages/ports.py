@@ -17,6 +17,7 @@ Listener = TypedDict(
         "own": bool,
         "command": str | None,
         "run_id": RunId | None,
+        "live": bool,
         "age": float | None,
         "refused": str | None,
         "also": list[str],
