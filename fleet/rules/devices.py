@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Container
+from typing import Any
 
 from fleet.rules.neighbours import neighbours
-from fleet.rules.rule import Rule, View, lookup
+from fleet.rules.rule import MISSING, Rule, View, lookup
 
 FEW = 4
 # NVIDIA's "minor version compatibility": the oldest Linux driver for a CUDA major version.
@@ -41,17 +43,42 @@ def ecc_errors(view: View) -> str | None:
     return f"uncorrected memory errors, {', '.join(bad)}" if bad else None
 
 
+def count(view: View) -> Any:
+    """Where the inventory says what each host is to give, they may differ as it says."""
+    want = view["want"]
+    return lookup(view, "gpu.count") if want.ranks is None and want.devices is None else MISSING
+
+
+def used(view: View) -> Container[int]:
+    """The indexes of the GPUs that ranks are to have there: those that were selected, else the first ones."""
+    want = view["want"]
+    ranks = want.ranks or (want.part.ranks if want.part else None)
+    every = range(len(view.get("gpus") or ()))
+    return want.devices if want.devices is not None else every[:ranks]
+
+
+def needs_reset(view: View) -> str | None:
+    bad = [str(gpu["index"]) for gpu in view.get("gpus") or () if gpu.get("reset") and gpu["index"] in used(view)]
+    return f"GPU {', '.join(bad)} requires a reset" if bad else None
+
+
 def busy(view: View) -> str | None:
-    devices = view["want"].devices
-    others = {g.get("uuid") for g in view.get("gpus") or () if devices is not None and g["index"] not in devices}
+    mine = used(view)
+    others = {g.get("uuid") for g in view.get("gpus") or () if g["index"] not in mine}
     known = {run["run"] for run in neighbours(view)}  # of which is told, or which may be there
     found = [
         process
         for process in view.get("gpu_processes") or ()
-        if process.get("gpu") not in others and process.get("run_id") not in known
+        if process.get("gpu") not in others
+        and process.get("run_id") not in known
+        and not _SERVER.search(str(process.get("command") or ""))
     ]
     more = f" and {len(found) - FEW} more" if len(found) > FEW else ""
     return ", ".join(dict.fromkeys(map(_who, found[:FEW]))) + more
+
+
+# computes nothing itself: NVIDIA's MPS has it on every GPU, idle or not
+_SERVER = re.compile(r"(?:^|/)nvidia-cuda-mps-(?:server|control)\b")
 
 
 def _who(process: View) -> str:
@@ -103,7 +130,7 @@ RULES = (
     ),
     Rule(
         "gpu-count",
-        "gpu.count",
+        count,
         "equal",
         "GPU count",
         "give each host its own 'slots' in the inventory; nvidia-smi -L shows what is there",
@@ -124,6 +151,14 @@ RULES = (
         "GPU memory errors",
         "reset or replace that GPU: uncorrected errors end a run or spoil its results",
         "warning",
+        run=True,
+    ),
+    Rule(
+        "gpu-reset",
+        needs_reset,
+        "clear",
+        "GPUs",
+        "reset it: 'nvidia-smi -r -i N' there while nothing uses it, or reboot; or choose others (-w HOST:0,2)",
     ),
     Rule("gpu-busy", busy, "clear", "GPUs in use", "wait for it, end it, or choose other devices (-w HOST:2,3)"),
     Rule("driver-version", "driver", "equal", "NVIDIA driver", "install the same driver on every host", "warning"),

@@ -122,6 +122,28 @@ ROOM = (
         when="several_ranks",
     ),
     Rule(
+        "shm-tiny",
+        "disks.shm.total",
+        "minimum",
+        "in /dev/shm",
+        "mount -o remount,size=50% /dev/shm; of a container: --shm-size or --ipc=host; data loader workers need it",
+        levels=((64 * MiB + 1, "warning"),),
+        unit="bytes",
+        run=True,
+        covered_by="shm-size",
+    ),
+    *(
+        Rule(
+            f"inodes-{name}",
+            f"disks.{name}.inodes",
+            "minimum",
+            f"inodes free {where}",
+            "remove files there: 'df -i' shows where; no new file can be made, whatever room there is",
+            levels=((100, "error"), (10_000, "warning")),
+        )
+        for name, where in (("workdir", "in the workdir"), ("home", "in the home folder"))
+    ),
+    Rule(
         "memory",
         "memory.available",
         "minimum",
@@ -156,6 +178,18 @@ ROOM = (
         levels=((float("inf"), "warning"),),
         unit="bytes",
         when="infiniband_ports",
+    ),
+)
+
+ENVIRONMENT = (
+    Rule(
+        "environment",
+        "environment",
+        "contents",
+        "variables that ranks inherit there",
+        "/etc/environment, startup files or 'activate' set them: 'fleet exec -- env' shows; --env sets one for all",
+        "warning",
+        run=True,
     ),
 )
 
@@ -197,4 +231,4 @@ NETWORK = (
     ),
 )
 
-RULES = (*SYSTEM, *ROOM, *NETWORK)
+RULES = (*SYSTEM, *ROOM, *ENVIRONMENT, *NETWORK)

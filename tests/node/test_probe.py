@@ -171,7 +171,7 @@ def test_gpus_as_an_h200_tells(home: Path, tmp_path: Path) -> None:
     facts = probe(home, env={"PATH": f"{tmp_path}:{os.environ['PATH']}"})
     uuid = "GPU-00000000-0000-0000-0000-000000000001"
     gpu = {"index": 0, "name": "NVIDIA H200", "memory": 143771 << 20, "uuid": uuid, "driver": "580.159.04"}
-    assert facts["gpus"] == [{**gpu, "ecc_errors": 0}] and facts["gpu_error"] is None
+    assert facts["gpus"] == [{**gpu, "ecc_errors": 0, "reset": False}] and facts["gpu_error"] is None
     assert [(each["gpu"], each["memory"]) for each in facts["gpu_processes"]] == [(uuid, 1296 << 20)]
 
 
@@ -212,7 +212,16 @@ def test_a_file_that_a_launcher_would_read(home: Path) -> None:
 
 def test_an_activate_line_that_hangs_takes_only_its_own_down(home: Path) -> None:
     facts = probe(home, deadline=10.0, activate="sleep 1000")
-    assert set(facts["timed_out"]) == {"activate", "python", "compilers", "nccl", "gpus", "gpu processes", "builds"}
+    assert set(facts["timed_out"]) == {
+        "activate",
+        "python",
+        "compilers",
+        "nccl",
+        "gpus",
+        "gpu processes",
+        "builds",
+        "environment",
+    }
     assert facts["kernel"] and facts["disks"]["home"]["free"]
 
 

@@ -222,3 +222,28 @@ def test_sizes(n: int, text: str) -> None:
 )
 def test_durations(s: float, text: str) -> None:
     assert seconds(s) == text
+
+
+@pytest.mark.parametrize(
+    ("slots", "gpu", "command", "refused"),
+    [
+        (2, 3, "python other.py", False),
+        (2, 1, "python other.py", True),
+        (None, 3, "python other.py", True),
+        (8, 7, "python other.py", True),
+        (8, 0, "/usr/bin/nvidia-cuda-mps-server", False),
+        (8, 0, "nvidia-cuda-mps-control -d", False),
+        (8, 0, "python my-nvidia-cuda-mps-server.py", True),
+    ],
+)
+def test_only_gpus_that_ranks_will_use_are_busy(slots: int | None, gpu: int, command: str, refused: bool) -> None:
+    uuid = BASE["gpus"][gpu]["uuid"]
+    change = {"gpu_processes": [{"pid": 4711, "gpu": uuid, "command": command}]}
+    assert ("gpu-busy" in ids(change, slots=slots)) == refused
+
+
+def test_counts_may_differ_as_the_inventory_says() -> None:
+    """The remedy of the finding, followed."""
+    one = {"gpus": BASE["gpus"][:1], "pci_gpus": 1}
+    assert "gpu-count" in ids(one, slots=None)
+    assert "gpu-count" not in ids(one, slots=1)

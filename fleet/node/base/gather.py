@@ -9,8 +9,11 @@ from fleet.node.base.types import Any, Callable, Mapping
 from fleet.node.base.wire import listen, send_exit, send_json, start, start_thread
 
 
-def gather(todo: "list[tuple[str, Callable[[], dict[str, Any]]]]", seconds: float) -> "dict[str, Any]":
-    """Run all steps at once; facts of those that answered within `seconds`, the names of the others."""
+def gather(
+    todo: "list[tuple[str, Callable[[], dict[str, Any]]]]", seconds: float, more: "Mapping[str, float] | None" = None
+) -> "dict[str, Any]":
+    """Run all steps at once; facts of those that answered within `seconds`, the names of the others. more: of some
+    steps, seconds that they have when those before them are through."""
     answers: dict[str, tuple[dict[str, Any], str | None]] = {}
 
     def work(name: str, function: "Callable[[], dict[str, Any]]") -> None:
@@ -20,8 +23,9 @@ def gather(todo: "list[tuple[str, Callable[[], dict[str, Any]]]]", seconds: floa
             answers[name] = {}, "%s: %s" % (type(error).__name__, error)
 
     deadline = time.monotonic() + seconds
-    for thread in [start_thread(work, name, function) for name, function in todo]:
-        thread.join(max(0.0, deadline - time.monotonic()))
+    for name, thread in [(name, start_thread(work, name, function)) for name, function in todo]:
+        left = max(0.0, deadline - time.monotonic())
+        thread.join(min(left, (more or {}).get(name, left)))
     answered = dict(answers)
     late = [name for name, _ in todo if name not in answered]
     facts: dict[str, Any] = {"timed_out": late, "failed": {}}

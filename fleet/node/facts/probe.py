@@ -35,6 +35,7 @@ from fleet.node.run.remains import remains
 from fleet.node.run.rendezvous import meet, network
 
 MARGIN = 0.3
+SECOND_QUERY_SECONDS = 3.0  # of nvidia-smi, once it has answered the first
 
 
 def steps(spec: "dict[str, Any]", tools: Tools, done: threading.Event) -> "list[Step]":
@@ -50,8 +51,9 @@ def steps(spec: "dict[str, Any]", tools: Tools, done: threading.Event) -> "list[
         ("gpus", tools.gpus),
         ("gpu processes", lambda: gpu_processes(tools)),
         ("builds", lambda: builds(tools)),
+        ("environment", lambda: {"environment": tools.digests()}),
     ]
-    folders = [("home", "~")]
+    folders = [("home", "~"), ("shm", "/dev/shm")]
     if spec.get("workdir"):
         folders.insert(0, ("workdir", spec["workdir"]))
         found.append(("code", workdir.code))
@@ -67,7 +69,7 @@ def steps(spec: "dict[str, Any]", tools: Tools, done: threading.Event) -> "list[
             ("runs", lambda: {"runs": others(spec.get("run"))}),
         ]
     else:
-        folders += [("tmp", "/tmp"), ("shm", "/dev/shm")]
+        folders += [("tmp", "/tmp")]
         found += [
             ("limits", limits),
             ("interfaces", interfaces),
@@ -117,7 +119,7 @@ def main() -> None:
     began = time.monotonic()
     left = remains() if spec.get("master") else []  # before anybody looks who has the ports and the GPUs
     tools = Tools(spec)
-    facts = gather(steps(spec, tools, done), spec["deadline"])
+    facts = gather(steps(spec, tools, done), spec["deadline"], {"gpu processes": SECOND_QUERY_SECONDS})
     if spec.get("survey") or lacks(facts, spec.get("modules", ["torch"])):
         facts["interpreters"] = interpreters(tools.env, spec.get("workdir"))
     facts["remains"] = left

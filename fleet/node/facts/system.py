@@ -99,6 +99,7 @@ def disk(name: str, path: str) -> "dict[str, Any]":
                 "writable": os.access(there, os.W_OK | os.X_OK),
                 "free": stat.f_bavail * stat.f_frsize,
                 "total": stat.f_blocks * stat.f_frsize,
+                "inodes": stat.f_favail if stat.f_files else None,  # some file systems have as many as they need
                 "type": kind,
                 "source": source,
             }

@@ -1,6 +1,7 @@
 """What the activated environment offers: interpreter, packages, compilers, NVIDIA's tools."""
 
 import glob
+import hashlib
 import os
 import platform
 import re
@@ -16,6 +17,10 @@ from fleet.protocol.environment import activating
 
 # how they are asked for their version: gcc before 7 knows only -dumpversion, later ones say no more than "12" to it
 GCC = (["-dumpfullversion", "-dumpversion"], r"^(\d+(?:\.\d+)*)$")
+INFOROM = 14  # nvidia-smi's status where it has warned of one, and all else is well
+READ = re.compile(
+    r"(TORCH|PYTORCH|NCCL|CUDA|GLOO|OMP|MKL|KMP|PYTHON|LD_|HF_|UCX|NVIDIA)|(https?|all|no|ftp)_proxy$", re.I
+)
 NINJA = (["--version"], r"^(\d+(?:\.\d+)*)")
 
 
@@ -51,6 +56,17 @@ class Tools:
         env = {os.fsencode(name): os.fsencode(value) for name, value in self.env.items()}
         path = os.fsdecode(enter(env, self.spec.get("python"), self.spec.get("workdir")))
         return path, {os.fsdecode(name): os.fsdecode(value) for name, value in env.items()}
+
+    def digests(self) -> "dict[str, str]":
+        """Of the variables that torch, NCCL, CUDA, Python, the linker and proxies read, what tells two values apart:
+        they may hold what is nobody's business."""
+        env = self.environment()[1]
+        ours = self.spec.get("env") or {}
+        return {
+            name: hashlib.sha256(env[name].encode("utf-8", "surrogateescape")).hexdigest()[:12]
+            for name in sorted(env)
+            if READ.match(name) and name not in ours
+        }
 
     def first_file(self, places: "list[str]") -> "str | None":
         """Of paths the first whose $NAMEs are all set, where it is a file."""
@@ -159,7 +175,9 @@ class Tools:
         if path is None:
             return [], None
         status, out, err = run([path, query, "--format=csv,noheader,nounits"], self.env)
-        return rows(out, width), (last_line(err, out) or "nvidia-smi: exit status %d" % status) if status else None
+        warned = status == INFOROM and bool(out.strip())  # of a damaged infoROM, which ends no run
+        wrong = (last_line(err, out) or "nvidia-smi: exit status %d" % status) if status and not warned else None
+        return rows(out, width), wrong
 
     def gpus(self) -> "dict[str, Any]":
         fields = "index,name,memory.total,uuid,driver_version,ecc.errors.uncorrected.volatile.total"
@@ -172,6 +190,7 @@ class Tools:
                 "uuid": uuid,
                 "driver": version,
                 "ecc_errors": count(ecc),
+                "reset": "requires reset" in " ".join((name, memory, uuid, version, ecc)),
             }
             for index, name, memory, uuid, version, ecc in found
         ]

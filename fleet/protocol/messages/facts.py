@@ -45,9 +45,15 @@ Interface = TypedDict(
     "Interface", {"name": str, "addresses": list[OwnAddress], "state": Text, "speed": Number, "mtu": Number}
 )
 Port = TypedDict("Port", {"state": str})
-Gpu = TypedDict(
-    "Gpu", {"index": int, "name": str, "memory": Number, "uuid": Text, "driver": Text, "ecc_errors": Number}
+_Gpu = TypedDict(
+    "_Gpu", {"index": int, "name": str, "memory": Number, "uuid": Text, "driver": Text, "ecc_errors": Number}
 )
+
+
+class Gpu(_Gpu, total=False):
+    reset: bool
+
+
 _GpuProcess = TypedDict("_GpuProcess", {"pid": int, "gpu": Text})
 
 
@@ -56,7 +62,13 @@ class GpuProcess(_GpuProcess, total=False):
     run_id: RunId | None
 
 
-Disk = TypedDict("Disk", {"path": str, "exists": bool, "writable": bool, "free": int, "total": int})
+_Disk = TypedDict("_Disk", {"path": str, "exists": bool, "writable": bool, "free": int, "total": int})
+
+
+class Disk(_Disk, total=False):
+    inodes: Number
+
+
 # of the node against the head, worked out by the head
 Clock = TypedDict("Clock", {"offset": float, "uncertainty": float})
 Script = TypedDict("Script", {"path": str, "exists": bool, "sha256": Text, "executable": bool})
@@ -116,6 +128,8 @@ Facts = TypedDict(
         "network": Way | None,
         "port": Way | None,
         "unread": Text,
+        "environment": dict[str, str],
+        "imports": Text,
     },
     total=False,
 )
