@@ -9,6 +9,7 @@ from functools import partial
 from typing import Any
 
 from fleet.errors import Reason
+from fleet.inventory.nodeset import fold
 from fleet.rules.rule import MISSING, Rule, Said, View, lookup
 from fleet.rules.steps import OF_A_RUN, stuck
 from fleet.rules.units import counted
@@ -168,6 +169,18 @@ def _way_on(found: View) -> str | None:
     return str(hint) if hint else None
 
 
+def ways(view: View) -> Said | None:
+    others = view.get("unreached") or {}
+    if not others:
+        return None
+    names, ports = fold(others), ", ".join(str(port) for port in list(others.values())[:3])
+    return Said(Reason("it does not reach {others} at a high port ({ports})", others=names, ports=ports))
+
+
+OPEN = (
+    "open all TCP ports between the data addresses, both ways: gloo and NCCL choose theirs anew each time; or set "
+    "'data_address' to a network where they are open"
+)
 FORGOTTEN = "nothing to do; was it killed by hand, or for want of memory? 'fleet exec -- dmesg' may say"
 LOOK = "a wedged mount or driver there? 'fleet check' looks closer"
 LOOK_AT_MASTER = "check 'data_address' of the first host, or give --master-addr"
@@ -232,6 +245,7 @@ RULES = (
         covered_by="master",
         run=True,
     ),
+    Rule("ways", ways, "clear", "the ways between hosts", OPEN, covered_by="master", run=True),
     Rule("script-differs", "script.sha256", "digest", "the script's content", SYNC, run=True),
     Rule(
         "code-differs",

@@ -126,7 +126,7 @@ ROOM = (
         "disks.shm.total",
         "minimum",
         "in /dev/shm",
-        "mount -o remount,size=50% /dev/shm; of a container: --shm-size or --ipc=host; data loader workers need it",
+        "mount -o remount,size=50% /dev/shm; a container is started with more: data loader workers need it",
         levels=((64 * MiB + 1, "warning"),),
         unit="bytes",
         run=True,

@@ -23,7 +23,7 @@ from tests.lab.test_launch import (  # noqa: F401 (fixtures)
     summary,
     until,
 )
-from tests.lab.virtual_lab import VirtualLab
+from tests.lab.virtual_lab import LabFactory, VirtualLab
 from tests.leaders import leader_of
 
 Background = Callable[..., subprocess.Popen[bytes]]
@@ -215,3 +215,20 @@ def test_a_node_that_lets_nobody_in_again(background: Background, ready: Virtual
         ready.start_sshd(victim)
     assert (code, first["what"], first["host"]) == (122, "node", victim)
     assert re.search(r"silent for \d+ s: .*port 22 refused the connection", first["message"]), first
+
+
+def test_a_way_between_two_hosts_that_leads_nowhere_is_found_before_anything_hangs(lab_factory: LabFactory) -> None:
+    """Neither is the master, which both reach: gloo would wait for half an hour."""
+    lab = lab_factory(3).enrol()
+    _, two, three = lab.names
+    ip = lab.address(three)
+    lab.sh(two, f"ip route add blackhole {ip}/32")
+    words = ["-i", "lab", "launch", "--engine", "command", "--workdir", "/", "/bin/true"]
+    done = lab.fleet(*words, cwd=lab.home)
+    assert done.returncode == 123, done.stderr
+    both = f"{two[:-2]}[02-03]"
+    assert f"error: {both}: it does not reach {both} at a high port (" in done.stderr, done.stderr
+    assert "open all TCP ports between the data addresses" in done.stderr
+    lab.sh(two, f"ip route del blackhole {ip}/32")
+    done = lab.fleet(*words, cwd=lab.home)
+    assert done.returncode == 0, done.stderr

@@ -1,8 +1,9 @@
 """At which addresses this node reaches others, and lets itself be reached.
 
 spec: {"port": where all of them listen, "token": this node's, "visitors": how many visits it gets, "seconds",
-"visits": [{"id": int, "address", "token": that node's}]}. The answer is {"reached": {id: true}}, and "error" where this
-node could not listen. Tokens differ: an address that leads back here is nobody else's.
+"visits": [{"id": int, "address", "token": that node's, "port": that node's, where it has one of its own}]}. The answer
+is {"reached": {id: true}}, and "error" where this node could not listen. Tokens differ: an address that leads back here
+is nobody else's.
 """
 
 import threading
@@ -25,7 +26,7 @@ def main() -> None:
         return {"error": receive_peers(own, until, never)["error"]}
 
     def visit(one: "dict[str, Any]") -> "dict[str, Any]":
-        there = {"address": one["address"], "port": spec["port"], "token": one["token"]}
+        there = {"address": one["address"], "port": one.get("port", spec["port"]), "token": one["token"]}
         return {"reached": {str(one["id"]): True}} if visit_master(there, one["id"], until, never)["ok"] else {}
 
     steps: list[Step] = [("listen", listen)]

@@ -15,6 +15,7 @@ from fleet.ops.launch.findings import DEADLINE_SECONDS, findings, refuse
 from fleet.ops.launch.placement import Known
 from fleet.ops.launch.plan import Plan
 from fleet.ops.launch.start import Sessions
+from fleet.ops.launch.ways import unreached
 from fleet.protocol.messages.facts import Facts
 from fleet.transport.base import Cancel, Transport
 
@@ -35,6 +36,9 @@ def preflight(plan: Plan, sessions: Sessions) -> Plan:
         raw, errors = ask_all(plan, (address, port), sessions)
         if errors or not port_is_taken(raw[first]):
             break
+    if not errors and not port_is_taken(raw[first]) and len(plan.hosts) > 1:
+        for name, others in unreached(plan.hosts, raw, sessions).items():
+            raw[name]["unreached"] = others
     refuse(plan, findings(plan, raw, complete=not errors), errors, sessions.runtime.emit)
     network = raw[first].get("network") or {}
     return plan.refine({name: known_of(node) for name, node in raw.items()}, (network.get("master") or address, port))

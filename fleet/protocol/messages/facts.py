@@ -129,7 +129,7 @@ Facts = TypedDict(
         "port": Way | None,
         "unread": Text,
         "environment": dict[str, str],
-        "imports": Text,
+        "unreached": dict[str, int],
     },
     total=False,
 )
