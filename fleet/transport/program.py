@@ -248,6 +248,14 @@ class Program(Conversation):
         """Why the stream ended before its X frame."""
         name = self.host.name
         ended = self._channel.wait(ENDING_SECONDS)  # what it says of its end is whole by then
+        said = self._channel.recv_stderr().decode("utf-8", "replace").strip()
+        if not decoder.started and ended == 127 and "shared librar" in said:
+            return ConnectError(
+                Reason.of_node(f"python3 does not start there: {said.splitlines()[-1][-300:]}"),
+                host=name,
+                kind="no-python",
+                hint="a library there is broken or not found: look at LD_LIBRARY_PATH, as a login has it there",
+            )
         if not decoder.started and ended == 127:
             return ConnectError(
                 "no python3 on the node",
@@ -255,7 +263,6 @@ class Program(Conversation):
                 kind="no-python",
                 hint="install python3 (3.6 or newer) there, or set 'python' in the inventory",
             )
-        said = self._channel.recv_stderr().decode("utf-8", "replace").strip()
         status = self._status(decoder.started, said.encode() or decoder.rest)
         last = said.splitlines()[-1] if said else f"exit status {status}"
         return HostFailed(

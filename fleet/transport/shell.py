@@ -10,7 +10,7 @@ import threading
 import time
 from typing import TYPE_CHECKING
 
-from fleet.errors import ConnectError, DeadlineError, FleetError, Interrupted, ProtocolError, Silent
+from fleet.errors import ConnectError, DeadlineError, FleetError, Interrupted, ProtocolError, Reason, Silent
 from fleet.transport.base import PING_SECONDS, POLL_SECONDS, Cancel, Channel, Completed, Session
 
 if TYPE_CHECKING:
@@ -71,10 +71,22 @@ _ASK = (
 )
 
 
-def foreign(host: str, said: bytes) -> ConnectError:
-    """The error for a host where something else than fleet's program was started. said: what came instead."""
+# of PAM, where nobody gets further before a new one is set
+_EXPIRED = re.compile(r"(?i)[^\n]*password[^\n]*(?:has expired|change required|must be changed)[^\n]*")
+
+
+def foreign(host: str, said: bytes, what: str = "fleet's program") -> ConnectError:
+    """The error for a host where something else was started. said: what came instead."""
+    text = said.decode("utf-8", "replace").strip()
+    if expired := _EXPIRED.search(text):
+        return ConnectError(
+            Reason.of_node(f"the account's password has expired there: {expired[0].strip()[:200]}"),
+            host=host,
+            kind="auth",
+            hint="log in there with ssh and set a new one; or 'chage -M -1 USER' there, as root",
+        )
     return ConnectError(
-        f"the login shell did not start fleet's program: {said.decode('utf-8', 'replace').strip()[-300:]!r}",
+        f"the login shell did not start {what}: {text[-300:]!r}",
         host=host,
         kind="protocol",
         hint="a forced command (command= in authorized_keys, ForceCommand in sshd_config), a "

@@ -82,7 +82,9 @@ def build(spec: "messages.BuildSpec", work: str) -> "dict[str, Any] | None":
     copy_tree(os.path.expanduser(spec["source"]), source, spec["wait"])
     # The node's pip configuration has no say: nothing is fetched, everything needed is in the interpreter.
     env = {name: value for name, value in tools.env.items() if not name.startswith("PIP_")}
-    env.update(PIP_CONFIG_FILE=os.devnull, FLEET_EXEC_ID=spec["mark"], PYTHONUNBUFFERED="1")
+    scratch = os.path.join(work, "tmp")  # pip's and the compiler's, which a build that is killed leaves there
+    os.mkdir(scratch, 0o700)
+    env.update(PIP_CONFIG_FILE=os.devnull, FLEET_EXEC_ID=spec["mark"], PYTHONUNBUFFERED="1", TMPDIR=scratch)
     argv = [
         path,
         "-m",

@@ -12,11 +12,11 @@ from dataclasses import dataclass, field
 from functools import cache
 from importlib.resources import files
 
-from fleet.errors import ConnectError, HostFailed
+from fleet.errors import HostFailed
 from fleet.ops.setup_ssh.edits import PublicKey, parse_public_key
 from fleet.ops.setup_ssh.files import BITS
 from fleet.transport.base import Cancel, Session
-from fleet.transport.shell import run_script
+from fleet.transport.shell import foreign, run_script
 
 FILES = ("authorized_keys", "known_hosts", "config")
 _MARK = b"\nFLEET-SETUP-SSH\n"
@@ -111,13 +111,7 @@ def _call(session: Session, calls: Sequence[bytes], cancel: Cancel | None) -> No
     head, mark, body = done.stdout.partition(_MARK)
     if not mark:
         said = (done.stderr or head).decode("utf-8", "replace").strip() or f"exit status {done.status}"
-        raise ConnectError(
-            f"the login shell did not start a plain sh: {said[-300:]!r}",
-            host=session.host.name,
-            kind="protocol",
-            hint="a forced command (command= in authorized_keys, ForceCommand in sshd_config), a restricted shell or a "
-            "broken rc file: try 'ssh HOST true'",
-        )
+        raise foreign(session.host.name, said.encode(), "a plain sh")
     state, failed = parse_answer(body, session.host.name)
     if failed is not None:
         last = done.stderr.decode("utf-8", "replace").strip().rpartition("\n")[2]

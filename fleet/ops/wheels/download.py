@@ -25,6 +25,12 @@ from fleet.runtime import Runtime
 
 DONE = ".complete"
 PATHS = ("PIP_FIND_LINKS", "PIP_CONSTRAINT", "PIP_CONFIG_FILE", "PIP_CACHE_DIR", "PIP_CERT", "PIP_CLIENT_CERT")
+# of an index, in pip's words: no answer, or one that is no index's
+_UNREACHED = re.compile(
+    r"Failed to establish a new connection.*|Temporary failure in name resolution.*|NameResolutionError.*|"
+    r"Cannot connect to proxy.*|Connect(?:ion|Timeout)Error.*|SSLError.*|Read timed out.*|"
+    r"(?:401|403|407|50\d) (?:Client|Server) Error.*"
+)
 REFUSED = "fleet lets pip start no program"
 # pip runs setups, build backends, git and the like as programs of their own, never in its interpreter; keyring gives
 # passwords to indexes. Its arguments are a folder with pip, or "", and pip's own.
@@ -133,6 +139,13 @@ def _download(asked: Requirements, options: Sequence[str], to: Path, runtime: Ru
         raise UsageError(f"{began[-1].strip()} {NO_WHEEL}", hint=BUILD)
     errors = re.findall(r"(?m)^ERROR: (?!Exception:)(.+)|: error: (.+)", out)
     said = "".join(errors[-1]) if errors else (out.strip().splitlines() or ["pip failed"])[-1]
+    if unreached := _UNREACHED.search(out):
+        raise HostFailed(
+            f"pip does not reach its package index: {unreached[0].strip()[:300]}",
+            kind="collect",
+            hint="'pip config list' shows which it asks, PIP_INDEX_URL names another, HTTPS_PROXY a way there; or give "
+            "a folder of wheels: 'fleet sync --wheels DIR'",
+        )
     raise HostFailed(
         f"pip download: {said}",
         kind="collect",
