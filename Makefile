@@ -20,12 +20,12 @@ demo: root venv-demo  ## four virtual hosts, from a password to a trained model 
 # files that take minutes go first, or the last worker would be alone with them.
 FILES := -n 4 --dist loadfile --no-loadscope-reorder
 test: check  ## check, then all tests; the slow ones first (root)
-	$(BIN)/pytest $(FILES) tests/lab tests/foreign tests/wheel tests/node tests/fuzz tests/tools tests/unit tests/golden
+	$(BIN)/pytest $(FILES) tests/lab tests/foreign tests/wheel tests/node tests/fuzz tests/tools tests/unit tests/golden tests/hints
 
 # The tests are judged by `make test`; here, where they run slower, they are only measured.
 coverage: venv-test  ## how much of fleet/ the fast tests run, on the head and on nodes; .coverage/report has it by file
 	rm -rf .coverage && mkdir .coverage
-	-FLEET_FUZZ=8 FLEET_COVERAGE=$(CURDIR)/.coverage $(BIN)/pytest -q $(FILES) tests/node tests/unit tests/golden
+	-FLEET_FUZZ=8 FLEET_COVERAGE=$(CURDIR)/.coverage $(BIN)/pytest -q $(FILES) tests/node tests/unit tests/golden tests/hints
 	@$(BIN)/python -m tests.measure .coverage
 
 check: venv-test  ## lint, types, import directions

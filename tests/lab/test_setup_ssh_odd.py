@@ -330,3 +330,39 @@ def test_an_inventory_does_not_pass_one_host_off_as_another(pinned: bool, head: 
     text = (head.ssh / "known_hosts").read_text()
     assert "github.example" not in text and head.lab.address(two) in text
     assert head.plain_ssh("github.example", "hostname").stdout.strip() == two
+
+
+def test_undo_of_a_gateway_waits_for_those_behind_it(behind: Head) -> None:
+    one, two, three = behind.lab.names
+    assert behind.report("--tofu")["ok"]
+    alone = behind.fleet("-w", one, "setup-ssh", "--undo")
+    assert alone.returncode == 1 and "it is the way to" in alone.stderr
+    assert behind.plain_ssh(two, "true").returncode == 0
+    behind.lab.stop_sshd(two)
+    done = behind.fleet("setup-ssh", "--undo", "--json")
+    report = json.loads(done.stdout)["hosts"]
+    assert not report[two]["ok"] and report[three]["ok"] and two in report[one]["error"]["message"]
+    behind.lab.sh(
+        two,
+        "/usr/sbin/sshd -p 2222 -o AllowUsers=alice -E /var/log/sshd.log; "
+        "while [ ! -e /run/sshd.pid ]; do sleep 0.02; done",
+    )
+    done = behind.fleet("setup-ssh", "--undo")
+    assert done.returncode == 0, done.stderr
+    assert behind.lab.sh(two, "ls -A /home/alice/.ssh || true") == behind.lab.sh(one, "ls -A /root/.ssh || true") == ""
+
+
+def test_undo_of_one_inventory_leaves_what_another_needs(head: Head) -> None:
+    one, two, three = head.lab.names
+    assert head.report("--tofu")["ok"]
+    other = Head(head.lab, head.home, head.inventory.with_name("other.yaml"))
+    other.inventory.write_text(head.inventory.read_text())
+    assert other.report("--tofu")["ok"]
+    done = head.fleet("setup-ssh", "--undo")
+    assert done.returncode == 0 and "other.yaml" in done.stderr, done.stderr
+    assert other.fleet("exec", "--", "true").returncode == 0
+    assert other.report()["pairs"]["verified"] == 9
+    done = other.fleet("setup-ssh", "--undo")
+    assert done.returncode == 0, done.stderr
+    assert [head.lab.sh(name, "ls -A /root/.ssh || true") for name in (one, two, three)] == ["", "", ""]
+    assert not list(head.ssh.glob("*"))

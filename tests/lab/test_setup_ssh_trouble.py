@@ -227,3 +227,17 @@ def test_the_wait_for_another_one_is_bounded(head: Head, monkeypatch: pytest.Mon
             with turn("setup-ssh", "another setup-ssh", Runtime(LocalTransport()), within=0.3):
                 pass
     assert not (head.home / "fleet/locks/setup-ssh").exists()
+
+
+def test_a_key_whose_head_died_before_it_heard_of_it_goes_at_undo(head: Head) -> None:
+    lab = head.lab
+    process = start(head, "--tofu")
+    deadline = time.monotonic() + 300
+    while not STEPS["on a node"](head) and process.poll() is None and time.monotonic() < deadline:
+        time.sleep(0.005)
+    os.killpg(process.pid, signal.SIGKILL)
+    process.communicate()
+    until(lambda: not any(lab.sh(name, "ls -A /root/.ssh 2>/dev/null | grep fleet || true") for name in lab.names))
+    done = head.setup("--undo")
+    assert done.returncode == 0, done.stderr
+    assert [lab.sh(name, "ls -A /root/.ssh 2>/dev/null || true") for name in lab.names] == ["", "", ""]
