@@ -256,6 +256,14 @@ RULES = (
         run=True,
     ),
     Rule(
+        "code-changed",
+        "code.changed",
+        "contents",
+        "modules of the code that was synced",
+        "somebody changed them there since: 'fleet sync' again, to all; 'fleet sync --force=PATTERN' over such changes",
+        run=True,
+    ),
+    Rule(
         "code-not-synced",
         synced,
         "partly",

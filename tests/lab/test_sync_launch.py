@@ -114,6 +114,23 @@ def test_hosts_that_the_last_sync_did_not_reach(ready_lab: VirtualLab, source: P
     assert [f["hosts"] for f in found] == [[behind]] and "the code that was synced differs" in found[0]["message"]
 
 
+def test_a_module_that_was_changed_on_one_host_since(ready_lab: VirtualLab, source: Path, tmp_path: Path) -> None:
+    (source / "lib").mkdir()
+    (source / "lib/helper.py").write_text("RATE = 0.1\n")
+    (source / "lib/same.py").write_text("x = 1\n")
+    ready_lab.fleet("-i", "lab", "sync", str(source), "--to", "~/helped", check=True)
+    assert launch(ready_lab, tmp_path, "~/helped").returncode == 0
+    odd, gone = ready_lab.names[1:3]
+    ready_lab.sh(odd, "sed -i s/0.1/0.2/ /root/helped/lib/helper.py; touch /root/helped/lib/same.py")
+    ready_lab.sh(gone, "rm /root/helped/lib/helper.py; date > /root/helped/output.txt")
+    done = launch(ready_lab, tmp_path, "~/helped")
+    assert done.returncode == 123, done.stderr
+    assert "modules of the code that was synced differ: lib/helper.py" in done.stderr and "same.py" not in done.stderr
+    for name in ready_lab.names:  # a change that is the same everywhere is nobody's mistake
+        ready_lab.sh(name, "echo 'RATE = 0.3' > /root/helped/lib/helper.py")
+    assert launch(ready_lab, tmp_path, "~/helped").returncode == 0
+
+
 @pytest.mark.parametrize("how", ["killed", "frozen"])
 def test_a_launch_and_a_second_sync_while_one_stages(
     ready_lab: VirtualLab, source: Path, tmp_path: Path, stuck: dict[str, str], how: str

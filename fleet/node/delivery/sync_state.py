@@ -16,16 +16,17 @@ from contextlib import suppress
 
 from fleet.node.base import json
 from fleet.node.base.errors import Refused
-from fleet.node.base.files import lstat, replace_file
+from fleet.node.base.files import file_digest, lstat, replace_file
 from fleet.node.base.locks import held_by, try_lock, wait_for
 from fleet.node.base.processes import read_file
 from fleet.node.base.state_folder import own_home, state_name
 from fleet.node.base.types import Any, Callable, run
 from fleet.node.base.wire import decode, encode
-from fleet.node.delivery.journal import identity, read_state
+from fleet.node.delivery.journal import DIGEST, KIND, PATH, identity, read_state, rows_of, unchanged
 from fleet.protocol.state import CODE_STATE, DATA, LOCK, below_home
 
 SYNC_STATE = encode(CODE_STATE)
+MODULES, MODULE_BYTES, CHANGED_MOST = (".py", ".so"), 1 << 28, 50
 BEGIN_SECONDS = 60.0  # no run takes longer to begin
 
 
@@ -57,7 +58,7 @@ def delivery(path: str, seconds: float) -> "dict[str, Any] | None":
     if found is None:
         return None
     dest, meta = found
-    facts = {"folder": decode(dest), "state": decode(meta), "digest": None, "half": False, "busy": None}
+    facts: dict[str, Any] = {"folder": decode(dest), "state": decode(meta), "digest": None, "half": False, "busy": None}
     try:
         with open(os.path.join(meta, encode(LOCK)), "rb") as lock:
             idle = wait_for(lock.fileno(), fcntl.LOCK_SH, seconds)
@@ -71,7 +72,30 @@ def delivery(path: str, seconds: float) -> "dict[str, Any] | None":
     if state is None or inside != "." and all(entry[0] != inside for entry in state["entries"] + state["begun"]):
         return None
     facts.update(digest=identity(state), half=state["digest"] is None and idle)
+    if inside == "." and not facts["half"]:
+        facts["changed"] = changed_modules(dest, state)
     return facts
+
+
+def changed_modules(dest: bytes, state: "dict[str, Any]") -> "dict[str, str]":
+    """Of the modules that a sync delivered, those that are others now: path -> what tells two contents apart, or
+    "missing". Who is unchanged by its times is not read."""
+    found: dict[str, str] = {}
+    for row in rows_of(state):
+        path = row[PATH]
+        if row[KIND] != "f" or not path.endswith(MODULES) or not row[DIGEST] or len(found) >= CHANGED_MOST:
+            continue
+        at = os.path.join(dest, encode(path))
+        st = lstat(at)
+        if st is not None and unchanged(row, st):
+            continue
+        try:
+            digest = file_digest(at, os.O_NOFOLLOW, MODULE_BYTES) if st is not None else "missing"
+        except OSError:
+            continue
+        if digest != row[DIGEST]:
+            found[path] = digest[:12]
+    return found
 
 
 def open_begins(meta: bytes, how: int = os.O_RDWR | os.O_CREAT) -> int:

@@ -73,7 +73,15 @@ class Disk(_Disk, total=False):
 Clock = TypedDict("Clock", {"offset": float, "uncertainty": float})
 Script = TypedDict("Script", {"path": str, "exists": bool, "sha256": Text, "executable": bool})
 # what a code sync left in the folder; half: its files are old and new mixed. busy: who syncs there now
-Code = TypedDict("Code", {"folder": str, "state": str, "digest": Text, "half": bool, "busy": Text})
+_Code = TypedDict("_Code", {"folder": str, "state": str, "digest": Text, "half": bool, "busy": Text})
+
+
+class Code(_Code, total=False):
+    """changed: modules that are not as they were delivered -> which content they have."""
+
+    changed: dict[str, str]
+
+
 Data = TypedDict("Data", {"folder": str, "busy": Text})
 # the lock of an extension that torch builds
 Build = TypedDict("Build", {"path": str, "sure": bool})
