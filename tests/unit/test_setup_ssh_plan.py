@@ -17,7 +17,7 @@ from fleet.ops.setup_ssh import config_block, files
 from fleet.ops.setup_ssh.head import Head
 from fleet.ops.setup_ssh.planning import SetupOptions, SetupPlan
 from fleet.ops.setup_ssh.record import Record, block_name
-from fleet.ops.setup_ssh.undo import undone
+from fleet.ops.setup_ssh.undo_files import undone
 from fleet.transport.ssh.hostkeys import HostKey
 
 GPU1 = Host("gpu1", "10.0.0.1", data_address="192.168.0.1", user="me", port=33)

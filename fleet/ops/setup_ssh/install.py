@@ -126,19 +126,19 @@ def _look(session: Session, plan: HostPlan, head: Head, runtime: Runtime) -> Nod
     own_key = options.new_key_type if options.mesh and not plan.gateway else None
     state = node.look(session, key_type=own_key, make=False, cancel=runtime.cancel)
     trace, created, modes = head.record.host(plan.name), state.created, state.modes
-    if state.makes is not None:
-        trace.keys[state.makes] = ""  # on record before it is made
-        head.record.save()
-        state = node.look(session, key_type=own_key, cancel=runtime.cancel)
-        state.created, state.modes = [*created, *state.created], {**modes, **state.modes}
-    if state.key is not None and (state.key_name in state.created or trace.keys.get(state.key_name or "") == ""):
-        trace.keys[str(state.key_name)] = state.key.id
-    for name, (was, now) in state.modes.items():  # one that was narrowed before had another mode at first
-        trace.modes[name] = (trace.modes[name][0] if trace.modes.get(name, ("", ""))[1] == was else was, now)
     if trace.kept is None:
-        there = [".ssh"] * (".ssh" not in state.created)
+        there = [".ssh"] * (".ssh" not in created)
         there += [what for name in node.FILES for what in edits.found(state.data(name), name)]
         trace.kept = there if plan.name in head.fresh else []
+    for name, (was, now) in modes.items():
+        trace.modes.setdefault(name, (was, now))
+    if state.makes is not None or modes:
+        trace.keys |= {state.makes: ""} if state.makes is not None else {}
+        head.record.save()  # before it is made
+        state = node.look(session, key_type=own_key, cancel=runtime.cancel)
+        state.created = [*created, *state.created]
+    if state.key is not None and (state.key_name in state.created or trace.keys.get(state.key_name or "") == ""):
+        trace.keys[str(state.key_name)] = state.key.id
     assert isinstance(session, SshSession)
     trace.at = {name: f"{session.host_key.fingerprint} {path}" for name, path in state.at.items()}
     head.record.save()

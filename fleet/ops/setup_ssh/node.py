@@ -65,8 +65,8 @@ def look(
     session: Session, *, key_type: str | None, make: bool = True, repair: bool = True, cancel: Cancel | None = None
 ) -> NodeState:
     """Read the node's ~/.ssh. repair: make the folder and put modes right first. key_type: also make sure of
-    a key pair of its own, or without `make` look for one; None leaves keys alone."""
-    calls = [b"prepare"] if repair else []
+    a key pair of its own; None leaves keys alone. Without `make` what would be made or narrowed is only named."""
+    calls = [b"prepare" if make else b"prepare look"] if repair else []
     if key_type is not None:
         what = quote("make" if make else "find")
         calls.append(b" ".join([b"own_key", what, quote(key_type), *map(quote, BITS.get(key_type, ()))]))

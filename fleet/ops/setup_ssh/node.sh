@@ -3,6 +3,7 @@
 LC_ALL=C; export LC_ALL
 umask 077
 unset CDPATH
+LOOK=
 trap '' HUP PIPE   # a head that dies leaves nothing half done
 S=$HOME/.ssh
 
@@ -31,10 +32,18 @@ within() {   # PATH: whether it is in this account's home, by the folders that t
     folder=$(cd -P "${1%/*}" 2>/dev/null && pwd -P) && home=$(cd -P "$HOME" && pwd -P) || return 1
     case $folder/ in "$home"/*) return 0 ;; *) return 1 ;; esac
 }
-narrow() {   # PATH WHAT: what others may not, as in chmod
+narrow() {   # PATH WHAT: what others may not, as in chmod; only named where $LOOK is set, so that it is on record first
     real "$1"
     { [ -e "$path" ] && within "$path"; } || return 0
     was=$(mode_of "$path")
+    case $2 in
+        go=) now=${was%%,*},g=,o= ;;
+        *) now=$(printf %s "$was" | sed 's/\(g=[^,]*\)w/\1/; s/\(o=[^,]*\)w/\1/') ;;
+    esac
+    if [ -n "$LOOK" ]; then
+        [ "$was" = "$now" ] || say "MODE ${1##*/} $was $now"
+        return 0
+    fi
     chmod "$2" "$path" 2>/dev/null
     now=$(mode_of "$path")
     if [ "$was" != "$now" ]; then say "MODE ${1##*/} $was $now"; relabel "$path"; return 0; fi
@@ -46,7 +55,8 @@ widen() {   # NAME MODE-IT-HAD MODE-IT-GOT: unless somebody has set another sinc
 }
 relabel() { if command -v restorecon >/dev/null 2>&1; then restorecon -F "$@" 2>/dev/null; fi; return 0; }
 
-prepare() {
+prepare() {   # [look]
+    LOOK=$1
     if [ ! -d "$S" ]; then
         mkdir "$S" || [ -d "$S" ] || fail "cannot make $S"
         say "CREATED .ssh"

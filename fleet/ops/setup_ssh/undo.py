@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import stat
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
 from itertools import groupby
@@ -16,11 +15,10 @@ from fleet.inventory.nodeset import fold
 from fleet.model import Host, Inventory, Report, Result, exit_code_of
 from fleet.ops.plans import Line, OnHosts, PerHost
 from fleet.ops.setup_ssh import config_block, files, node
-from fleet.ops.setup_ssh.edits import UNENDED, remove
 from fleet.ops.setup_ssh.install import by_key_or_password
-from fleet.ops.setup_ssh.node import NodeState
 from fleet.ops.setup_ssh.passwords import SetupRuntime
 from fleet.ops.setup_ssh.record import Record, Trace, block_name, my_turn
+from fleet.ops.setup_ssh.undo_files import calls_for, undo_head
 from fleet.rules.units import counted
 from fleet.runtime import Runtime
 from fleet.transport.base import Session, Transport
@@ -239,75 +237,3 @@ def _finish(record: Record, everyone: Inventory, runtime: Runtime) -> None:
         record.save()
     else:
         record.delete()
-
-
-def calls_for(state: NodeState, trace: Trace, block: str, where: str) -> tuple[list[bytes], list[str]]:
-    """(what to do on the node, the same in words). Pure."""
-    calls: list[bytes] = []
-    words: list[str] = []
-
-    def file(name: str) -> None:
-        data, before = state.files[name]
-        new = undone(name, data, trace, block, where)
-        if new != data:
-            calls.append(node.drop(name, before) if new is None else node.put(name, before, new))
-            words.append(name)
-
-    file("config")
-    file("known_hosts")
-    for name, public in trace.keys.items():
-        calls.append(node.drop_key(name, public))
-        words.append(f"removed key {name}")
-    file("authorized_keys")  # up to here the head can come back and go on
-    widened = [node.widen(name, was, now) for name, (was, now) in trace.modes.items()]
-    words += [f"mode of {name}" for name in trace.modes]
-    if calls and ".ssh" not in (trace.kept or ()):
-        widened.append(node.DROP_DIR)
-    return [*calls, *widened], words
-
-
-def undone(name: str, data: bytes | None, trace: Trace, block: str, where: str) -> bytes | None:
-    """One file without fleet's part; None when nothing else is in it."""
-    if data is None:
-        return None
-    kept = config_block.narrow(data, block, (), where) if name == "config" else data
-    if kept == data and name not in trace.files:
-        return data
-    left = remove(kept or b"", trace.files.get(name, ()))
-    if left != data and name + UNENDED in (trace.kept or ()):
-        left = left.removesuffix(b"\n")
-    return left or (b"" if name in (trace.kept or ()) else None)
-
-
-def undo_head(home: Path, record: Record, source: str, runtime: Runtime) -> list[str]:
-    """The head's own files; returns what was changed."""
-    ssh = home / ".ssh"
-    words: list[str] = []
-    for name in ("config", "known_hosts"):
-        data = files.read(ssh / name)
-        new = undone(name, data, record.head, block_name(source), str(ssh / name))
-        if new != data:
-            files.write(ssh / name, new)
-            words.append(name)
-    for name, (was, now) in record.head.modes.items():
-        at = ssh if name == ".ssh" else ssh / name
-        if at.exists() and f"{stat.S_IMODE(at.stat().st_mode):o}" == now:
-            at.chmod(int(was, 8))
-            words.append(f"mode of {name}")
-    for path, public in record.head.keys.items():
-        if _may_go(Path(path), ssh, runtime) and files.discard_key(Path(path), public):
-            words.append(f"removed key {path}")
-    if ".ssh" not in (record.head.kept or ()) and ssh.is_dir() and not any(ssh.iterdir()):
-        ssh.rmdir()
-    return words
-
-
-def _may_go(path: Path, ssh: Path, runtime: Runtime) -> bool:
-    """Whether a key that fleet made lets its user in nowhere else: where other hosts are known, that is asked."""
-    if not path.exists() or not files.read(ssh / "known_hosts"):
-        return True
-    if runtime.ask(f"Remove {path}, which fleet made? It may let you in to hosts that fleet did not set up"):
-        return True
-    text = f"{path} stays, though fleet made it: it may let you in to hosts that fleet did not set up"
-    runtime.emit(Notice("info", text, hint=f"rm {path} {path}.pub"))
-    return False
