@@ -51,7 +51,7 @@ class Seconds(click.FloatRange):
         return seconds
 
 
-class of(click.ParamType[Any]):  # noqa: N801, it reads as a function where options are declared
+class of(click.ParamType):  # type: ignore[type-arg]  # noqa: N801, it reads as a function
     """A number that a request takes: the request knows its limits."""
 
     def __init__(self, request: type[Request], field: str, kind: type[int] | type[float] = float) -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Mapping, Sequence
-from dataclasses import KW_ONLY, dataclass, field
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -15,7 +15,7 @@ from fleet.requests.request import OptionError, Request, number
 COUNTS = ("auto", "gpu", "cpu")
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, kw_only=True)
 class Launch(Request):
     """Start `script` as ranks on all hosts. Times are seconds.
 
@@ -36,9 +36,8 @@ class Launch(Request):
     workdir of hosts that have none; None: the current one. runs_dir: where runs/RUN is made. repeats: the run that this
     one is another of."""
 
-    script: str
-    args: Sequence[str] = ()
-    _: KW_ONLY
+    script: str = field(kw_only=False)
+    args: Sequence[str] = field(default=(), kw_only=False)
     engine: str | None = None
     nnodes: int | str | None = None
     nproc_per_node: int | str | None = None

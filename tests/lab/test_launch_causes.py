@@ -140,7 +140,7 @@ def test_a_full_disk_on_a_node(launch: Launch, ready: VirtualLab, tmp_path: Path
 def test_a_rank_that_left_early_is_named(ready: VirtualLab, tmp_path: Path) -> None:  # noqa: F811
     line = (
         "test $RANK = 0 && exit 0; test $RANK = 3 || sleep 1000; until [ -e /root/left ]; do sleep 0.1; done; "
-        'echo "Connection closed by peer" >&2; exit 9'
+        'echo "RuntimeError: [gloo/transport/tcp/pair.cc:553] Connection closed by peer [::1]:9" >&2; exit 9'
     )
     process = ready.popen(*COMMON, "sh", "-c", line, cwd=tmp_path)
     until(lambda: events(tmp_path, "rank") or process.poll() is not None)

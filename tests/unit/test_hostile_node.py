@@ -78,6 +78,9 @@ class Node:
     def connect(self, host: Host, cancel: Cancel) -> Any:
         return self
 
+    def resolve(self, host: Host) -> None:
+        return None
+
     def start(self, command: str) -> Any:
         channel = Node(*self.said)
         channel._left = list(self.said)  # type: ignore[attr-defined]
@@ -448,6 +451,7 @@ LISTENER = {
     "own": True,
     "command": "x",
     "run_id": None,
+    "live": False,
     "age": 1.5,
     "refused": None,
 }
@@ -462,6 +466,7 @@ LISTENER = {
         {"user": ["root"]},
         {"command": 1},
         {"refused": {}},
+        {"live": "no"},
         {"age": "old"},
         {"also": [7]},
         {"protocol": 6},
