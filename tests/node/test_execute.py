@@ -349,7 +349,7 @@ def test_a_silent_head_ends_it(monkeypatch: pytest.MonkeyPatch) -> None:
     line = f"setsid sleep 4621.{NAP} & exec sleep 4621.{NAP}"
     begun = time.monotonic()
     result = run(ExecOptions(line=line)).results[0]
-    assert result.exit_status == 143 and time.monotonic() - begun > 1
+    assert result.exit_status in (143, 137) and time.monotonic() - begun > 1  # SIGKILL, where it is slow to end
     wait_gone(f"sleep 4621.{NAP}")
 
 
