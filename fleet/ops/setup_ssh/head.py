@@ -68,6 +68,11 @@ class Head:
         if self.fresh:
             self.record.save()
 
+    def not_begun(self, names: Iterable[str]) -> None:
+        """Nobody got in there."""
+        for name in list(names):
+            self.record.forget(name)
+
     def with_block(self, data: bytes) -> bytes:
         """The user's config as it is to be in the end, when every host has been set up."""
         return config_block.put(data, self.plan.block, self.plan.head_block, str(self.config))

@@ -60,6 +60,11 @@ def install(
 
     head.begin(plans)
     results = by_key_or_password([p.host for p in level], runtime, task, what="installing the key")
+    head.not_begun(
+        name
+        for name in head.fresh - reached.keys()
+        if isinstance(error := results[name].error, ConnectError) and error.kind not in ("lost", "protocol")
+    )
     tried = on_each(fresh, runtime, lambda _, host: Result(host.name, ok=True), what="trying the key") if fresh else ()
     results.update({r.host: _explained(r, reached[r.host]) for r in tried})
     for name, found in reached.items():
