@@ -46,7 +46,15 @@ RULES = (
     Rule("step-needed", partial(broken, NEEDED), "clear", "the probe", "look at what it names on that host"),
     Rule("step-failed", partial(broken, ()), "clear", "the probe", "look at what it names on that host", "warning"),
     *(
-        Rule(f"hangs-{step.replace(' ', '-')}", f"hangs.{step}", "clear", step, remedy, severity)
+        Rule(
+            f"hangs-{step.replace(' ', '-')}",
+            f"hangs.{step}",
+            "clear",
+            step,
+            remedy,
+            severity,
+            run=step == "gpu processes",
+        )
         for step, severity, remedy in HANGS
     ),
 )

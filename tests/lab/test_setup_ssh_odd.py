@@ -10,7 +10,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from tests.lab.setup_ssh_tools import Head, fingerprint, logged
+from tests.lab.setup_ssh_tools import Head, fingerprint, logged, swap_host_key
 from tests.lab.test_launch import until
 from tests.lab.virtual_lab import FLEET, VirtualLab
 
@@ -366,3 +366,18 @@ def test_undo_of_one_inventory_leaves_what_another_needs(head: Head) -> None:
     assert done.returncode == 0, done.stderr
     assert [head.lab.sh(name, "ls -A /root/.ssh || true") for name in (one, two, three)] == ["", "", ""]
     assert not list(head.ssh.glob("*"))
+
+
+def test_a_replaced_machines_old_key_goes_from_the_others(head: Head) -> None:
+    one, two, three = head.lab.names
+    assert head.report("--tofu")["ok"]
+    old = head.lab.sh(three, "cut -d' ' -f2 /root/.ssh/id_ed25519.pub")
+    assert all(old in read(head.lab, name, "authorized_keys").decode() for name in (one, two))
+    swap_host_key(head.lab, three)
+    head.lab.sh(three, "rm -rf /root/.ssh")  # installed anew
+    done = head.setup("--tofu", "--replace-key", three)
+    assert done.returncode == 0, done.stdout + done.stderr
+    new = head.lab.sh(three, "cut -d' ' -f2 /root/.ssh/id_ed25519.pub")
+    for name in (one, two):
+        keys = read(head.lab, name, "authorized_keys").decode()
+        assert new in keys and old not in keys, name

@@ -153,3 +153,32 @@ def test_a_swapped_host_key_is_refused(eight: VirtualLab, tmp_path: Path) -> Non
     for task in bodies:
         _, err = play(eight, "play", f"t.py:{task.replace('_', '-')}", code=122, cwd=tmp_path)
         assert "host key changed" in err and (task == "through" or f"{swapped}: host key" in err), task
+
+
+OF_ONE_MACHINE = """
+from fabric import task
+
+@task
+def same(c):
+    c.get("/etc/hostname", "same.bin")
+
+@task
+def each(c):
+    c.get("/etc/hostname", "of-{host}.bin")
+
+@task
+def forward(c):
+    with c.forward_local(18022, 22):
+        pass
+"""
+
+
+def test_a_file_and_a_port_of_this_machine_are_one_hosts(eight: VirtualLab, tmp_path: Path) -> None:
+    (tmp_path / "t.py").write_text(OF_ONE_MACHINE)
+    _, err = play(eight, "play", "t.py:same", code=2, cwd=tmp_path)
+    assert "same.bin would be the file of" in err and "c.get(remote, '{host}/')" in err, err
+    assert (tmp_path / "same.bin").read_text().strip() in eight.names
+    play(eight, "play", "t.py:each", cwd=tmp_path)
+    assert len(list(tmp_path.glob("of-*.bin"))) == 8
+    _, err = play(eight, "play", "t.py:forward", code=2, cwd=tmp_path)
+    assert "c.forward_local(18022): this machine has that port once" in err, err

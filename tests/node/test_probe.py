@@ -181,6 +181,26 @@ def test_an_nvidia_smi_that_fails_says_why(home: Path, tmp_path: Path) -> None:
     assert facts["gpus"] == [] and "version mismatch" in facts["gpu_error"]
 
 
+def test_a_warning_of_the_inforom_and_a_gpu_that_is_to_be_reset(home: Path, tmp_path: Path) -> None:
+    """nvidia-smi ends with 14 after its whole answer where it has warned of one infoROM."""
+    rows = (
+        "echo '0, A, 81920, GPU-aa, 535.1, 0'; echo '1, A, [GPU requires reset], GPU-bb, 535.1, [GPU requires reset]'"
+    )
+    script(tmp_path, "nvidia-smi", f"{rows}; echo 'WARNING: infoROM is corrupted at gpu 0000:3B:00.0' >&2; exit 14")
+    facts = probe(home, env={"PATH": f"{tmp_path}:{os.environ['PATH']}"})
+    assert facts["gpu_error"] is None and [gpu["reset"] for gpu in facts["gpus"]] == [False, True]
+
+
+def test_a_second_query_that_hangs_costs_its_own_deadline(home: Path, tmp_path: Path) -> None:
+    script(
+        tmp_path,
+        "nvidia-smi",
+        'case "$*" in *compute-apps*) exec sleep 1000;; *) echo "0, A, 1, GPU-aa, 535.1, 0"; esac',
+    )
+    facts = probe(home, env={"PATH": f"{tmp_path}:{os.environ['PATH']}"}, deadline=20.0)
+    assert facts["timed_out"] == ["gpu processes"] and facts["seconds"] < 15
+
+
 def test_a_tool_that_writes_for_ever_is_cut_off(home: Path, tmp_path: Path) -> None:
     script(tmp_path, "nvidia-smi", "exec yes")
     facts = probe(home, env={"PATH": f"{tmp_path}:{os.environ['PATH']}"})
