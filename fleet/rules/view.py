@@ -9,6 +9,7 @@ from fleet.rules.rule import View, Want
 NOTABLE = ("accelerate", "transformers", "numpy")
 # steps that wait for the activate line: where that hangs, they say nothing of their own
 BEHIND_ACTIVATE = ("python", "compilers", "nccl", "gpus", "gpu processes", "builds")
+SHORTER = {"gpu processes": 3.0}  # seconds that a step has, see node/facts/probe.py
 
 
 def view(facts: View, want: Want = Want()) -> View:
@@ -20,7 +21,9 @@ def view(facts: View, want: Want = Want()) -> View:
     result = {
         **facts,
         "want": want,
-        "hangs": {step: f"did not answer within {want.deadline:g} s" for step in late if step not in behind},
+        "hangs": {
+            step: f"did not answer within {SHORTER.get(step, want.deadline):g} s" for step in late if step not in behind
+        },
         "link": links[0] if links else {},
         "infiniband_ports": sum(port["state"] == "ACTIVE" for port in facts.get("infiniband") or ()),
     }
