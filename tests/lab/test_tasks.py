@@ -134,27 +134,6 @@ def test_the_tasks_that_come_with_fleet(eight: VirtualLab, tmp_path: Path) -> No
     assert f"{sum(each['cpus'] for each in told)} CPUs\n8 hosts, of 1 kind: " in out
 
 
-def test_a_swapped_host_key_is_refused(eight: VirtualLab, tmp_path: Path) -> None:
-    """Also where the task opens the connection itself, and where the host is the gateway."""
-    *_, other, swapped = eight.names
-    eight.swap_host_key(swapped)
-    bodies = {
-        "opened": f"Connection('{swapped}').run('hostname')",
-        "by_address": f"Connection('{eight.address(swapped)}').put(__file__, '/tmp/x')",
-        "grouped": f"ThreadingGroup('{swapped}').run('hostname')",
-        "through": f"Connection('{other}', gateway=Connection('{swapped}')).run('true')",
-    }
-    own = [f"@task(hosts=['{other}'])\ndef {name}(c):\n    {body}\n" for name, body in bodies.items()]
-    each = "@task\ndef each(c):\n    c.run('hostname')\n"
-    (tmp_path / "t.py").write_text("from fabric import Connection, ThreadingGroup, task\n" + each + "".join(own))
-    out, err = play(eight, "play", "t.py", "each", code=122, cwd=tmp_path)
-    assert f"host {swapped}: host key changed" in err and "hint:" in err
-    assert all(name in out for name in eight.names[:-1]) and f"\n{swapped}\n" not in out
-    for task in bodies:
-        _, err = play(eight, "play", f"t.py:{task.replace('_', '-')}", code=122, cwd=tmp_path)
-        assert "host key changed" in err and (task == "through" or f"{swapped}: host key" in err), task
-
-
 OF_ONE_MACHINE = """
 from fabric import task
 
@@ -182,3 +161,27 @@ def test_a_file_and_a_port_of_this_machine_are_one_hosts(eight: VirtualLab, tmp_
     assert len(list(tmp_path.glob("of-*.bin"))) == 8
     _, err = play(eight, "play", "t.py:forward", code=2, cwd=tmp_path)
     assert "c.forward_local(18022): this machine has that port once" in err, err
+
+
+def test_a_swapped_host_key_is_refused(eight: VirtualLab, tmp_path: Path) -> None:
+    """Also where the task opens the connection itself, and where the host is the gateway.
+
+    The last of this file: its host is refused from then on.
+    """
+    *_, other, swapped = eight.names
+    eight.swap_host_key(swapped)
+    bodies = {
+        "opened": f"Connection('{swapped}').run('hostname')",
+        "by_address": f"Connection('{eight.address(swapped)}').put(__file__, '/tmp/x')",
+        "grouped": f"ThreadingGroup('{swapped}').run('hostname')",
+        "through": f"Connection('{other}', gateway=Connection('{swapped}')).run('true')",
+    }
+    own = [f"@task(hosts=['{other}'])\ndef {name}(c):\n    {body}\n" for name, body in bodies.items()]
+    each = "@task\ndef each(c):\n    c.run('hostname')\n"
+    (tmp_path / "t.py").write_text("from fabric import Connection, ThreadingGroup, task\n" + each + "".join(own))
+    out, err = play(eight, "play", "t.py", "each", code=122, cwd=tmp_path)
+    assert f"host {swapped}: host key changed" in err and "hint:" in err
+    assert all(name in out for name in eight.names[:-1]) and f"\n{swapped}\n" not in out
+    for task in bodies:
+        _, err = play(eight, "play", f"t.py:{task.replace('_', '-')}", code=122, cwd=tmp_path)
+        assert "host key changed" in err and (task == "through" or f"{swapped}: host key" in err), task
