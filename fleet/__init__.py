@@ -7,13 +7,13 @@ from __future__ import annotations
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
+from fleet.version import __version__ as __version__
+
 if TYPE_CHECKING:
     from fleet import api as api
     from fleet.api import open as open
     from fleet.api import reopen as reopen
     from fleet.api import runs as runs
-
-__version__ = "0.1.0"
 
 
 def __getattr__(name: str) -> Any:

@@ -6,7 +6,7 @@ import shlex
 
 import click
 
-from fleet.cli.command import rest_of
+from fleet.cli.line.command import rest_of
 from fleet.cli.main import cli
 
 

@@ -8,10 +8,10 @@ from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from fleet.ops.launch import kinds
-from fleet.ops.launch.follow import REMARKS
+from fleet.ops.run.follow.follow import REMARKS
+from fleet.ops.run.kept import kinds
 
-FLEET = Path(kinds.__file__).parents[2]
+FLEET = Path(kinds.__file__).parents[3]
 ROOMS = ("ops", "cli", "playbook", "api", "rules", "delivery")
 COMMON = {"event", "time", "host", "message", "level"}
 # calls that emit one, and which of their arguments is its kind

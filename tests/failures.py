@@ -7,10 +7,10 @@ from pathlib import Path
 
 from fleet.errors import ConnectError
 from fleet.model import Host, Inventory, Job, Report
-from fleet.ops.launch.folder import RunFolder
-from fleet.ops.launch.gang import Gang, RankEnd, run_end
-from fleet.ops.launch.plan import plan
-from fleet.ops.launch.summary import summarise
+from fleet.ops.run.end.gang import Gang, RankEnd, run_end
+from fleet.ops.run.end.summary import summarise
+from fleet.ops.run.kept.folder import RunFolder
+from fleet.ops.run.plan.plan import plan
 from fleet.protocol.messages.run import KernelLine
 from fleet.requests.launch import Launch
 

@@ -23,8 +23,8 @@ from hypothesis import HealthCheck, settings
 from hypothesis import strategies as st
 
 from fleet.model import Host
-from fleet.ops.launch.janitor import STOP
-from fleet.ops.launch.start import ASK, START
+from fleet.ops.run.follow.janitor import STOP
+from fleet.ops.run.sessions import ASK, START
 from fleet.protocol.frames import PREAMBLE
 from fleet.transport import program
 from fleet.transport.base import Cancel

@@ -13,12 +13,12 @@ from pathlib import Path
 import click
 
 from fleet import errors
-from fleet.cli.command import COMMON, SETTINGS, Verb
-from fleet.cli.launchers import REFUSED, SAME
+from fleet.cli.line.command import COMMON, SETTINGS, Verb
+from fleet.cli.line.launchers import REFUSED, SAME
+from fleet.cli.line.verbs import VERB_GROUPS
 from fleet.cli.main import cli
-from fleet.cli.verbs import VERB_GROUPS
 from fleet.inventory.fields import FIELDS, OF_ONE_HOST
-from fleet.ops.launch import kinds
+from fleet.ops.run.kept import kinds
 from fleet.protocol import files
 from fleet.rules.judge import RULES
 

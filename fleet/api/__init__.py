@@ -33,7 +33,7 @@ from fleet.model import Inventory
 from fleet.transport import DEFAULT as SSH
 
 if TYPE_CHECKING:
-    from fleet.ops.runs.local import LocalRun
+    from fleet.ops.run.kept.local import LocalRun
 
 
 def open(
@@ -72,7 +72,7 @@ def reopen(
 
     env: values of the inventory's variables that may be secret, which are not kept. UsageError where one is missing."""
     from fleet.inventory.select import select
-    from fleet.ops.runs import again
+    from fleet.ops.run.find import again
 
     recorded = again.recorded(run, Path(runs_dir))
     everyone = recorded.everyone(env or {})
@@ -90,7 +90,7 @@ def runs(
 ) -> list[LocalRun]:
     """The runs that have logs on this machine, newest first. prune: those are taken away, and returned, that are over
     and that `keep` (the newest), `days` (of age) and `max_size` (bytes of all together) let go."""
-    from fleet.ops.runs import local
+    from fleet.ops.run.kept import local
 
     found = local.local_runs(Path(runs_dir))
     if not prune:

@@ -46,8 +46,8 @@ class RunVerbs(ABC, Generic[R, L]):
         return self._launch(request)
 
     def _launch(self, request: Launch) -> L:
-        from fleet.ops.launch.plan import plan_of
-        from fleet.ops.launch.run import run
+        from fleet.ops.run.launch.run import run
+        from fleet.ops.run.plan.plan import plan_of
 
         return self._begin(plan_of(self._fleet.inventory, request, self._fleet.typed), run)
 
@@ -57,7 +57,7 @@ class RunVerbs(ABC, Generic[R, L]):
         of the code's commit and of the nodes' versions are told by warnings.
 
         UsageError, for values of variables that may be secret: these are not kept, and must be given again."""
-        from fleet.ops.runs import again
+        from fleet.ops.run.find import again
 
         recorded = again.recorded(run, Path(runs_dir))
         return self._launch(replace(recorded.request(changed), runs_dir=runs_dir))
@@ -66,25 +66,25 @@ class RunVerbs(ABC, Generic[R, L]):
         """Follow a run that was detached, that lost its head, or that another head started: a Run, as launch gives it.
         run: its id, "latest", its name, or a unique prefix. detach: leave it to itself again, led by a process of this
         machine."""
-        from fleet.ops.runs import attach
+        from fleet.ops.run.find import attach
 
         return self._begin(attach.AttachPlan(self._fleet.inventory, run, Path(runs_dir), detach), attach.run)
 
     def stop(self, run: str, *, grace: float | None = None, runs_dir: str | os.PathLike[str] = "runs") -> R:
         """End a run on all its nodes. grace: seconds between SIGTERM and SIGKILL; None: the run's own."""
-        from fleet.ops.runs import stop
+        from fleet.ops.run.find import stop
 
         return self._do(stop.StopPlan(self._fleet.inventory, run, grace, Path(runs_dir)), stop.run)
 
     def forget(self, run: str, *, runs_dir: str | os.PathLike[str] = "runs") -> R:
         """Give up a run of this machine whose hosts are gone for good: none is asked, and nothing waits for them."""
-        from fleet.ops.runs import forget
+        from fleet.ops.run.find import forget
 
         return self._do(forget.ForgetPlan(self._fleet.inventory, run, Path(runs_dir)), forget.run)
 
     def ps(self, *, all: bool = False) -> R:
         """The runs on the hosts, as data["runs"] of the report, newest first. all: those that have ended, too."""
-        from fleet.ops.runs import ps
+        from fleet.ops.run.find import ps
 
         return self._do(ps.PsPlan(self._fleet.inventory, all), ps.run)
 
@@ -104,21 +104,20 @@ class RunVerbs(ABC, Generic[R, L]):
         """What the ranks of a run wrote, as Output events. follow: until it is over. host: a node set; rank: numbers;
         None: all. err: standard errors alone. tail: lines of each log to begin with. since: only what was written from
         then on, in seconds since the epoch. attempt: of a run that was started again; None: the last."""
-        from fleet.ops.runs import logs
+        from fleet.ops.run.find import logs
+        from fleet.ops.run.kept.reader import LogsPlan
 
         fleet = self._fleet if host is None else self._fleet.select(host, option="--host")
         only = None if fleet.inventory.names == fleet.everyone.names else fleet.inventory.names
         chosen = None if rank is None else frozenset(rank)
-        plan = logs.LogsPlan(
-            self._fleet.inventory, run, Path(runs_dir), follow, only, chosen, err, tail, since, attempt
-        )
+        plan = LogsPlan(self._fleet.inventory, run, Path(runs_dir), follow, only, chosen, err, tail, since, attempt)
         return self._do(plan, logs.run)
 
     def stacks(self, run: str = "latest", *, rank: Collection[int] | None = None, native: bool = True) -> R:
         """Where the ranks of a live run stand: "places" of the report, those that stand in the same one together, most
         of them first. rank: only these. native: frames of C and C++, too, where py-spy is there; each rank is held for
         a moment while it tells them."""
-        from fleet.ops.runs import stacks
+        from fleet.ops.run.find import stacks
 
         chosen = None if rank is None else frozenset(rank)
         return self._do(stacks.StacksPlan(self._fleet.inventory, run, chosen, native), stacks.run)

@@ -17,10 +17,10 @@ from typing import TYPE_CHECKING, Any, TypeVar
 import click
 
 from fleet.api import Fleet, Planned
-from fleet.cli import plans, terminal
 from fleet.cli.leader import handling
-from fleet.cli.options import TYPED, settings_of
-from fleet.cli.output import clean, clean_lines, talk, write_failures, write_json
+from fleet.cli.line.options import TYPED, settings_of
+from fleet.cli.screen import plans, terminal
+from fleet.cli.screen.output import clean, clean_lines, talk, write_failures, write_json
 from fleet.errors import EXIT_INTERRUPTED, EXIT_PIPE, UsageError
 from fleet.events import Emit, Event, silent
 from fleet.model import Host, Inventory, Report
@@ -29,7 +29,7 @@ from fleet.runtime import Runtime
 from fleet.transport.base import Cancel, Transport
 
 if TYPE_CHECKING:
-    from fleet.cli.progress import ProgressLine
+    from fleet.cli.screen.progress import ProgressLine
 
 T = TypeVar("T")
 STUCK_SECONDS = 10.0  # by then what was interrupted has been ended on the hosts
@@ -67,7 +67,7 @@ def detailed(emit: Emit, inventory: Inventory, transport: Transport, say: Callab
     """The Emit, and what -v has to say."""
     if not settings_of().verbose or settings_of().json:
         return emit
-    from fleet.cli.progress import telling
+    from fleet.cli.screen.progress import telling
 
     return telling(emit, inventory, transport, say)
 
@@ -185,7 +185,7 @@ def perform(
 ) -> int:
     """What most verbs do: --dry-run tells their plan, else it is done behind `line` and ends in `finish`. The report is
     that of the command, whatever verb the plan is of."""
-    from fleet.cli.progress import ProgressLine
+    from fleet.cli.screen.progress import ProgressLine
 
     with line or ProgressLine(quiet=settings_of().silent) as emit:
         planned = plan(the_fleet(emit))

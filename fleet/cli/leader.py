@@ -15,8 +15,8 @@ from typing import Any
 
 import click
 
-from fleet.cli import terminal
-from fleet.cli.output import talk
+from fleet.cli.screen import terminal
+from fleet.cli.screen.output import talk
 from fleet.own import private
 
 Handler = Callable[[int, Any], object]

@@ -17,12 +17,12 @@ from typing import Any
 
 import click
 
-from fleet import __version__
-from fleet.cli import hints
-from fleet.cli.command import SETTINGS, VerbGroup
-from fleet.cli.options import BY_ITSELF, NONE_LIVE, TYPED, common_options, settings_of
-from fleet.cli.verbs import VERB_GROUPS, VERBS
+from fleet.cli.line import hints
+from fleet.cli.line.command import SETTINGS, VerbGroup
+from fleet.cli.line.options import BY_ITSELF, NONE_LIVE, TYPED, common_options, settings_of
+from fleet.cli.line.verbs import VERB_GROUPS, VERBS
 from fleet.errors import EXIT_INTERRUPTED, EXIT_OK, EXIT_PIPE, FleetError, InventoryError, UsageError
+from fleet.version import __version__
 
 REMINDING = ("hosts", "check", "exec", "sync", "launch", "ps", "runs")  # verbs that name no run
 PLAIN = "fleet.plain"
@@ -74,7 +74,7 @@ def cli() -> None:
 
 
 def print_error(error: FleetError) -> None:
-    from fleet.cli.output import clean, talk
+    from fleet.cli.screen.output import clean, talk
 
     # of an inventory's error, -w or -x may be the cause
     talk(f"error: {clean(str(error))}", error.hint, selection=not isinstance(error, InventoryError))
@@ -83,7 +83,7 @@ def print_error(error: FleetError) -> None:
 def say(error: FleetError, ctx: click.Context | None, *, as_json: bool = False) -> int:
     """Tell what ended the command, as the contract has it; returns the exit code."""
     if as_json or (ctx is not None and settings_of(ctx).json):
-        from fleet.cli.output import write_json
+        from fleet.cli.screen.output import write_json
         from fleet.model import Report, Result
 
         verb = (ctx and ctx.invoked_subcommand) or "fleet"
@@ -117,8 +117,8 @@ def remind(ctx: click.Context) -> None:
     heard = settings.json or settings.quiet or NONE_LIVE in ctx.meta
     if heard or ctx.invoked_subcommand not in REMINDING or not os.path.isdir("runs"):
         return
-    from fleet.cli.output import clean, talk
-    from fleet.ops.runs.local import headless, lead_again, left_alone
+    from fleet.cli.screen.output import clean, talk
+    from fleet.ops.run.kept.local import headless, lead_again, left_alone
 
     try:
         found = list(headless(Path("runs")))
@@ -151,7 +151,7 @@ def run(argv: Sequence[str], *, typed: bool = False) -> int:
     except click.exceptions.Exit as stop:
         return stop.exit_code
     except click.ClickException as error:
-        from fleet.cli.slips import told
+        from fleet.cli.line.slips import told
 
         # --json may stand behind what was refused, where it was not read any more
         return say(told(error, argv), ctx, as_json="--json" in takewhile(lambda word: word != "--", argv))
@@ -223,7 +223,7 @@ def main() -> None:
     """Entry point of the `fleet` script."""
     open_standard_streams()
     if "_FLEET_COMPLETE" in os.environ:
-        from fleet.cli.complete import complete
+        from fleet.cli.line.complete import complete
 
         code = complete(cli, os.environ["_FLEET_COMPLETE"])
     else:

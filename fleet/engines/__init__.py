@@ -1,28 +1,32 @@
-"""Engines: (Job, Node) -> the process to start on that node. Adding one is a file and a line here; another package adds
-one by an entry point of the group `fleet.engines`."""
+"""Engines: (Job, Node) -> the process to start on that node.
+
+Adding one is a file and a line in names.py; another package adds one by an entry point of the group `fleet.engines`."""
 
 from __future__ import annotations
 
 from fleet.engines.base import Engine
+from fleet.engines.names import DEFAULT as DEFAULT
+from fleet.engines.names import OWN
 from fleet.engines.slips import is_shells
+from fleet.errors import UsageError
+from fleet.model import Job
 from fleet.registry import Registry
 
-DEFAULT = "torchrun"
-ENGINES: Registry[Engine] = Registry(
-    "engine",
-    Engine,
-    {
-        "torchrun": "fleet.engines.torchrun:Torchrun",
-        "deepspeed": "fleet.engines.deepspeed:DeepSpeed",
-        "accelerate": "fleet.engines.accelerate:Accelerate",
-        "colossalai": "fleet.engines.colossalai:ColossalAI",
-        "command": "fleet.engines.command:AnyCommand",
-    },
-    group="fleet.engines",
-)
+ENGINES: Registry[Engine] = Registry("engine", Engine, OWN, group="fleet.engines")
 engine = ENGINES.get
 
 
 def suited(script: str) -> tuple[str, dict[str, str]]:
     """(engine, its options) where none was asked for: a shell script is started once on each node, as by hand."""
     return ("command", {"per": "node"}) if is_shells(script) else (DEFAULT, {})
+
+
+def check(job: Job) -> Engine:
+    """The job's engine. UsageError for options that it does not have, or that do not fit together."""
+    chosen = engine(job.engine)
+    for name in job.engine_options.keys() - {option.name for option in chosen.options}:
+        owners = [own for own in OWN if name in {option.name for option in engine(own).options}]
+        hint = f"it is for --engine {' or '.join(owners)}" if owners else None
+        raise UsageError(f"--{name}: engine {job.engine} has no such option", hint=hint)
+    chosen.check(job)
+    return chosen

@@ -15,7 +15,6 @@ from pathlib import Path
 from typing import Any
 
 from fleet.engines.slips import refuse
-from fleet.errors import UsageError
 from fleet.model import Job, Kind, Node
 
 
@@ -91,7 +90,7 @@ class Start:
     local_rank_at: int | None = None
 
     def command_file(self) -> str:
-        """The text of command.json, read by fleet/node/run/spawn.py."""
+        """The text of command.json, read by fleet/node/run/rank/spawn.py."""
         return json.dumps({"argv": list(self.command), "local_rank_at": self.local_rank_at})
 
 
@@ -127,10 +126,8 @@ class Engine(ABC):
         """Ranks on each node, whatever the inventory says; None: as many as it says."""
         return None
 
-    def check(self, job: Job) -> None:
-        """UsageError for options that this engine does not have, or that do not fit together."""
-        for name in job.engine_options.keys() - {option.name for option in self.options}:
-            raise UsageError(f"--{name}: engine {job.engine} has no such option", hint=_whose(name))
+    def check(self, job: Job) -> None:  # noqa: B027
+        """UsageError for options that do not fit together; it has them all."""
 
     def needs(self, job: Job) -> tuple[str, ...]:
         """What the training interpreter must be able to import for this job."""
@@ -187,11 +184,3 @@ def python_command(job: Job, python: str) -> tuple[str, ...]:
     refuse(job)
     script = f"./{job.script}" if job.script.startswith("-") else job.script  # Python would take it for an option
     return (python, "-u", script, *job.args)
-
-
-def _whose(name: str) -> str | None:
-    """A hint: the engines that have this option."""
-    from fleet.engines import ENGINES
-
-    owners = [own for own in ENGINES.own if name in {option.name for option in ENGINES.get(own).options}]
-    return f"it is for --engine {' or '.join(owners)}" if owners else None

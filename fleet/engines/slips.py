@@ -7,6 +7,7 @@ import shlex
 from collections.abc import Mapping, Sequence
 from pathlib import PurePosixPath
 
+from fleet.engines.names import DEFAULT, OWN
 from fleet.errors import UsageError
 from fleet.model import Job
 
@@ -40,9 +41,7 @@ def refuse(job: Job) -> None:
             )
         raise UsageError(f"SCRIPT is a Python script; {name} is started by fleet", hint=_line(_own(job.args)))
     if name in LAUNCHERS:
-        from fleet.engines import DEFAULT, ENGINES
-
-        engine = name if job.engine == DEFAULT and name in ENGINES.own else job.engine
+        engine = name if job.engine == DEFAULT and name in OWN else job.engine
         options = ["--engine", engine] if engine != DEFAULT else []
         raise UsageError(
             f"SCRIPT is a Python script; fleet does what {name} does, on all hosts",

@@ -39,7 +39,7 @@ class Checked(Report):
 
 @dataclass(frozen=True)
 class CheckPlan:
-    """specs: host name -> what fleet/node/facts/probe.py is fed."""
+    """specs: host name -> what fleet/node/preflight/probe.py is fed."""
 
     hosts: tuple[Host, ...]
     options: CheckOptions

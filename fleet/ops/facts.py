@@ -31,12 +31,12 @@ def training(inventory: Inventory, host: Host) -> Training:
 def ask(
     session: Session, spec: Mapping[str, Any], cancel: Cancel, *, hurry: Cancel | None = None, clock: int = 0
 ) -> Facts:
-    """What fleet/node/facts/probe.py tells, fed `spec`. hurry: ends the host's waiting for others. clock: how often its
+    """What node/preflight/probe.py reports, fed `spec`. hurry: ends the host's waiting for others. clock: how often its
     clock is asked for while its steps run: no round trip of its own."""
     facts: Facts = {}
     best: tuple[float, float] | None = None
     deadline = time.monotonic() + spec["deadline"] + 2 * SILENCE_SECONDS
-    with Program(session, "facts.probe", spec) as program, ExitStack() as at_end:
+    with Program(session, "preflight.probe", spec) as program, ExitStack() as at_end:
         if hurry:
             at_end.callback(hurry.on_set(lambda: program.send({"op": "done"})))
         asked = time.time()  # until python has started there, so the first answer is the least certain one

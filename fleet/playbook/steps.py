@@ -27,7 +27,7 @@ class Param:
 
 
 class Verbs(Protocol):
-    """What a playbook needs to know of the command line; cli/play.py has the real one."""
+    """What a playbook needs to know of the command line; cli/verbs/play.py has the real one."""
 
     def names(self) -> Sequence[str]:
         """The verbs a step may use."""

@@ -9,7 +9,7 @@ from fleet.rules.rule import View, Want
 NOTABLE = ("accelerate", "transformers", "numpy")
 # steps that wait for the activate line: where that hangs, they say nothing of their own
 BEHIND_ACTIVATE = ("python", "compilers", "nccl", "gpus", "gpu processes", "builds")
-SHORTER = {"gpu processes": 3.0}  # seconds that a step has, see node/facts/probe.py
+SHORTER = {"gpu processes": 3.0}  # seconds that a step has, see node/preflight/probe.py
 
 
 def view(facts: View, want: Want = Want()) -> View:

@@ -16,8 +16,7 @@ from pathlib import Path
 from fleet.errors import ConnectError
 from fleet.model import Host
 from fleet.transport.base import Cancel, ConnectOptions, Session
-from fleet.transport.ssh.dial import starting_thread
-from fleet.transport.streams import STDERR_BYTES, Streams
+from fleet.transport.streams import STDERR_BYTES, Streams, starting_thread
 
 READ_BYTES = 1 << 16
 SLICE_SECONDS = 0.2

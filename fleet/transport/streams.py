@@ -2,16 +2,30 @@
 
 from __future__ import annotations
 
+import contextlib
 import threading
 import time
+from collections.abc import Iterator
 
-from fleet.errors import ConnectError
+from fleet.errors import ConnectError, LimitError
 from fleet.model import Host
 
 # while a process there reads nothing: how long that may last, and how much of what it writes meanwhile is kept
 SEND_PATIENCE = 120.0
 EARLY_BYTES = 64 << 20
 STDERR_BYTES = 64 << 10
+
+
+@contextlib.contextmanager
+def starting_thread() -> Iterator[None]:
+    """LimitError where this machine does not allow one more."""
+    try:
+        yield
+    except RuntimeError as error:
+        raise LimitError(
+            "this machine does not allow another thread",
+            hint="lower --fanout, or raise 'ulimit -u' (pids.max of a container)",
+        ) from error
 
 
 class Streams:

@@ -33,8 +33,9 @@ from unittest import mock
 from fleet.model import Host
 from fleet.ops import init
 from fleet.ops.init import ask
-from fleet.ops.launch import course, janitor, loop
-from fleet.ops.launch import follow as following
+from fleet.ops.run.follow import follow as following
+from fleet.ops.run.follow import janitor
+from fleet.ops.run.launch import course, loop
 from fleet.protocol.frames import PREAMBLE
 from fleet.protocol.state import is_run_id
 from fleet.transport import program

@@ -28,8 +28,8 @@ from fleet.ops import broadcast, get, sync
 from fleet.ops.build import _own_folder
 from fleet.ops.cache import fresh, memo, recall, remember, turn
 from fleet.ops.init import InitPlan, try_to_write, write
-from fleet.ops.launch.folder import RunFolder
-from fleet.ops.runs.local import local_runs, prune
+from fleet.ops.run.kept.folder import RunFolder
+from fleet.ops.run.kept.local import local_runs, prune
 from fleet.runtime import Runtime
 from fleet.transport.program import BOOT
 from tests.fuzz import neighbour_hook

@@ -15,8 +15,8 @@ import pytest
 
 from fleet.errors import FleetError
 from fleet.model import Host, Inventory, Job
-from fleet.ops.launch.placement import Known
-from fleet.ops.launch.plan import Plan, plan
+from fleet.ops.run.plan.placement import Known
+from fleet.ops.run.plan.plan import Plan, plan
 from fleet.requests.launch import Launch
 
 CASES = sorted((Path(__file__).parent / "launch").glob("*.json"))

@@ -12,10 +12,10 @@ from typing import Any
 
 import pytest
 
-from fleet.cli.command import one_spelling
-from fleet.cli.launchers import REFUSED, SAME
+from fleet.cli.line.command import one_spelling
+from fleet.cli.line.launchers import REFUSED, SAME
 from fleet.cli.main import run
-from fleet.cli.play import command_of
+from fleet.cli.verbs.play import command_of
 from tests.pages import BLOCKS, PAGES, ROOT
 
 PAGE = ROOT / "docs/launchers.md"

@@ -18,8 +18,8 @@ import yaml
 
 from fleet.model import Host, Inventory, Job
 from fleet.ops.check import CheckOptions, view_of
-from fleet.ops.launch.findings import findings
-from fleet.ops.launch.plan import plan
+from fleet.ops.run.plan.findings import findings
+from fleet.ops.run.plan.plan import plan
 from fleet.requests.launch import Launch
 from fleet.rules.judge import RULES, judge
 from fleet.rules.rule import Finding

@@ -20,20 +20,23 @@ from typing import Any
 import click
 import pytest
 
-from fleet.cli import data, follow, kill_port, setup_ssh, sync, terminal
-from fleet.cli import exec as exec_verb
-from fleet.cli.board import KEYS
 from fleet.cli.context import finish
-from fleet.cli.launch_view import LaunchView
+from fleet.cli.files import data, sync
+from fleet.cli.line.values import Scrolling
 from fleet.cli.main import run
-from fleet.cli.output import write_folded
-from fleet.cli.progress import ProgressLine
-from fleet.cli.values import Scrolling
+from fleet.cli.run import follow
+from fleet.cli.run.launch_view import LaunchView
+from fleet.cli.screen import terminal
+from fleet.cli.screen.board import KEYS
+from fleet.cli.screen.output import write_folded
+from fleet.cli.screen.progress import ProgressLine
+from fleet.cli.verbs import exec as exec_verb
+from fleet.cli.verbs import kill_port, setup_ssh
 from fleet.errors import ConnectError, DeadlineError
 from fleet.events import Finished, Notice, Output, Progress, Round, Started
 from fleet.model import Report, Result
 from fleet.ops.kill_port import FOREIGN, Listener
-from fleet.ops.setup_ssh.enrol import NewKey
+from fleet.ops.setup_ssh.passwords import NewKey
 from tests.failures import FAILURES
 
 FOLDER = Path(__file__).with_name("screens")

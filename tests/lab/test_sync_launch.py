@@ -162,7 +162,7 @@ def test_a_sync_waits_for_a_run_that_begins(ready_lab: VirtualLab, source: Path,
     (source / "job").write_text("#!/bin/sh\ncat part; until [ -e ~/begun ]; do sleep 0.1; done; cat part\n")
     ready_lab.fleet("-i", "lab", "sync", str(source), "--to", "~/begins", check=True)
     # however long it takes until the sync has begun
-    settled = "import fleet.ops.launch.start as it; it.SETTLE_SECONDS = 600.0\nfrom fleet.cli.main import main; main()"
+    settled = "import fleet.ops.run.start.start as s; s.SETTLE_SECONDS = 600.0\nfrom fleet.cli.main import main; main()"
     words = ("-i", "lab", "launch", "--engine", "command", "--workdir", "~/begins", "--name", "early", "./job")
     argv = [sys.executable, "-c", settled, *words]
     run = subprocess.Popen(argv, env=ready_lab.env, cwd=tmp_path, stdout=subprocess.PIPE, stderr=subprocess.PIPE)

@@ -20,7 +20,9 @@ from fleet.transport.program import BOOT, packed
 # the interpreter of the "node": FLEET_TEST_NODE_PYTHON=/path/to/python3.6 runs all of this on an old one
 PYTHON = os.environ.get("FLEET_TEST_NODE_PYTHON") or shutil.which("python3", path="/usr/bin") or "python3"
 LIMIT = 300.0  # seconds that a busy machine may take for anything: what must be ended sleeps longer
-RANK_FILES = {name: (Path(fleet.__file__).parent / "node/run" / name).read_text() for name in ("rank.py", "drain.py")}
+RANK_FILES = {
+    name: (Path(fleet.__file__).parent / "node/run/rank" / name).read_text() for name in ("rank.py", "drain.py")
+}
 
 
 class Running:

@@ -11,7 +11,7 @@ import pytest
 
 from fleet.model import Host, Inventory, Report
 from fleet.ops import sync
-from fleet.ops.launch.folder import RunFolder
+from fleet.ops.run.kept.folder import RunFolder
 from fleet.runtime import Runtime
 from fleet.transport import program
 from fleet.transport.local import LocalTransport

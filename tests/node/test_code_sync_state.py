@@ -14,7 +14,7 @@ import pytest
 
 from fleet.node.delivery.journal import by_column, read_state, unpack
 from fleet.node.delivery.stage import Stage
-from fleet.node.run.engine import Beginning
+from fleet.node.run.start.engine import Beginning
 from tests.node.test_sync_state import NEW, OLD, code, content, fill, mirror, state_of
 
 ENTRY = ["a.py", "f", 0o644, 3, 7, ""]

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-CONSOLE = Path(__file__).parents[2] / "fleet/node/run/console.py"
+CONSOLE = Path(__file__).parents[2] / "fleet/node/run/rank/console.py"
 LAUNCHER = """
 import json, os, queue, sys
 def main():

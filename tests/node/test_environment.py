@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from fleet.node.python.environment import enter
+from fleet.node.facts.environment import enter
 from fleet.protocol.environment import SET, running
 from tests.node.nodes import answer, final, folder_of, supervise_spec
 from tests.node.test_interpreters import conda, environment
@@ -122,7 +122,7 @@ def test_the_probe_looks_where_a_run_would(home: Path) -> None:
     tool(train)
     tool(train, "ninja").write_text("#!/bin/sh\necho 1.11.1\n")
     spec = {"deadline": 20, "python": ".venv/bin/python", "workdir": "~/work", "activate": "PATH=/usr/bin:/bin"}
-    facts = answer("facts.probe", spec, home)["facts"]
+    facts = answer("preflight.probe", spec, home)["facts"]
     assert facts["python"]["path"] == str(train) and facts["torch"]["version"] == "2.5.1"
     assert facts["compilers"]["ninja"] == "1.11.1"
     facts = answer("python.toolchain", spec, home)["facts"]

@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from fleet.cli import output
+from fleet.cli.screen import output
 from fleet.errors import LimitError
 from fleet.model import Host, Inventory, Report, Result, Text
 from fleet.ops import execute

@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from fleet.node.run.extension_builds import stale_locks
+from fleet.node.run.start.extension_builds import stale_locks
 from fleet.rules.hints import hint_for
 from tests.free_port import free_port
 from tests.node.nodes import Running, answer, final, folder_of, read_json, supervise_spec, until

@@ -36,7 +36,7 @@ def conda(root: Path) -> Path:
 
 
 def survey(home: Path, **spec: Any) -> list[dict[str, Any]]:
-    said = answer("facts.probe", {"deadline": 20, "survey": True, **spec}, home, env={"PATH": PATH})
+    said = answer("preflight.probe", {"deadline": 20, "survey": True, **spec}, home, env={"PATH": PATH})
     found: list[dict[str, Any]] = decode(Probed, said)["facts"]["interpreters"]  # type: ignore[assignment]
     return found
 
@@ -66,5 +66,5 @@ def test_those_with_torch_come_first_and_what_hangs_is_left_out(home: Path) -> N
 def test_they_are_told_only_where_torch_is_missing(home: Path) -> None:
     has = environment(home / "has", "2.5.1")
     for python, told in ((str(has), False), ("/nowhere/python", True), (str(environment(home / "lacks")), True)):
-        facts = answer("facts.probe", {"deadline": 20, "python": python}, home)["facts"]
+        facts = answer("preflight.probe", {"deadline": 20, "python": python}, home)["facts"]
         assert ("interpreters" in facts) is told, python

@@ -10,8 +10,8 @@ from pathlib import Path
 
 import pytest
 
-from fleet.node.run import kernel_log
-from fleet.node.run.kernel_log import MAX_LENGTH, MAX_LINES, KernelLog
+from fleet.node.run.start import kernel_log
+from fleet.node.run.start.kernel_log import MAX_LENGTH, MAX_LINES, KernelLog
 from tests.node.nodes import LIMIT
 
 

@@ -13,9 +13,11 @@ from typing import Any
 import pytest
 
 from fleet.model import Host
-from fleet.node.run import engine, list_runs, run_folder
-from fleet.ops.launch.options import new_run_id
-from fleet.ops.runs.find import FoundRun, read
+from fleet.node.base import run_folder
+from fleet.node.run import list_runs
+from fleet.node.run.start import engine
+from fleet.ops.run.find.find import FoundRun, read
+from fleet.ops.run.plan.options import new_run_id
 from fleet.protocol.decode import Misfit, decode
 from fleet.protocol.messages.run import Neighbours, RunsHere
 from tests.node.nodes import Running, answer, final, folder_of, ranks_argv, supervise_spec, until

@@ -201,9 +201,9 @@ def test_launch_speaks_before_it_asks_anybody(piped: bool, tmp_path: Path) -> No
 
 def test_the_first_words_wait_for_no_import() -> None:
     code = (
-        "import sys; from fleet.cli import launch\n"
+        "import sys; from fleet.cli.run import launch\n"
         "def talk(text):\n"
-        "    print(text, 'fleet.ops.launch' in sys.modules, 'paramiko' in sys.modules); sys.exit(0)\n"
+        "    print(text, 'fleet.ops.run' in sys.modules, 'paramiko' in sys.modules); sys.exit(0)\n"
         "launch.talk = talk; from fleet.cli.main import run; run(['-i', 'h', 'launch', 'train.py'])"
     )
     import tempfile

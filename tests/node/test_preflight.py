@@ -38,7 +38,7 @@ def spec(port: int, node_rank: int = 0, peers: int = 0, address: str = "127.0.0.
 
 
 def facts(home: Path, *args: Any, **changes: Any) -> dict[str, Any]:
-    said = answer("facts.probe", spec(*args, **changes), home)
+    said = answer("preflight.probe", spec(*args, **changes), home)
     result: dict[str, Any] = said["facts"]
     return result
 
@@ -48,7 +48,7 @@ def together(home: Path, *specs: dict[str, Any]) -> list[dict[str, Any]]:
     found: dict[int, dict[str, Any]] = {}
 
     def work(at: int) -> None:
-        found[at] = answer("facts.probe", specs[at], home)["facts"]
+        found[at] = answer("preflight.probe", specs[at], home)["facts"]
 
     threads = [threading.Thread(target=work, args=(at,)) for at in range(len(specs))]
     for thread in threads:
@@ -107,7 +107,7 @@ def test_something_else_answers_at_the_masters_port(home: Path) -> None:
 
 def test_strangers_at_the_masters_port_do_not_count(home: Path) -> None:
     port = free_port()
-    with Running("facts.probe", spec(port, peers=1, deadline=8.0), home) as master:
+    with Running("preflight.probe", spec(port, peers=1, deadline=8.0), home) as master:
         give_up = time.monotonic() + 6
         while time.monotonic() < give_up:
             try:
@@ -123,7 +123,7 @@ def test_strangers_at_the_masters_port_do_not_count(home: Path) -> None:
 def test_a_peer_that_was_too_busy_for_its_answer_comes_again(home: Path) -> None:
     """The port stays open for it, until it has said that it has the answer."""
     port = free_port()
-    with Running("facts.probe", spec(port, peers=1, deadline=100.0), home) as master:
+    with Running("preflight.probe", spec(port, peers=1, deadline=100.0), home) as master:
         for has_it in (False, True):
             until(lambda: not refused(port))
             with socket.create_connection(("127.0.0.1", port), timeout=60) as peer:
@@ -143,7 +143,7 @@ def refused(port: int) -> bool:
 
 
 def test_done_ends_the_waiting(home: Path) -> None:
-    with Running("facts.probe", spec(free_port(), peers=5, deadline=300.0), home) as master:
+    with Running("preflight.probe", spec(free_port(), peers=5, deadline=300.0), home) as master:
         master.send({"op": "done"})
         frames = list(master.frames(200))
     assert frames[0].json()["facts"]["port"] == {"ok": True, "error": None, "hint": None, "holder": None, "arrived": []}

@@ -27,7 +27,7 @@ from tests.node.nodes import Running, alive, answer, until
 
 
 def probe(home: Path, **spec: Any) -> dict[str, Any]:
-    facts: dict[str, Any] = answer("facts.probe", {"deadline": 20, **spec}, home)["facts"]
+    facts: dict[str, Any] = answer("preflight.probe", {"deadline": 20, **spec}, home)["facts"]
     return facts
 
 
@@ -62,7 +62,7 @@ def test_interfaces_and_the_one_toward_the_head(home: Path) -> None:
         pytest.fail("this machine has no network interface to test with")
     name, address = sorted(wanted)[0]
     connection = f"192.0.2.77 50000 {address.split('/')[0]} 22"
-    facts = answer("facts.probe", {"deadline": 20}, home, env={"SSH_CONNECTION": connection})["facts"]
+    facts = answer("preflight.probe", {"deadline": 20}, home, env={"SSH_CONNECTION": connection})["facts"]
     found = {(i["name"], a) for i in facts["interfaces"] for a in i["addresses"]}
     assert wanted <= found
     assert facts["head_interface"] == name
@@ -93,7 +93,7 @@ def test_a_folder_called_torch_in_the_home_is_no_torch(home: Path, monkeypatch: 
     monkeypatch.setenv("HOME", str(home))
     session = LocalTransport().connect(Host("n1", "n1"), Cancel())  # starts programs in the home folder, as sshd does
     try:
-        facts = call(session, "facts.probe", {"deadline": 20, "python": "/usr/bin/python3"}, Probed, timeout=60)[
+        facts = call(session, "preflight.probe", {"deadline": 20, "python": "/usr/bin/python3"}, Probed, timeout=60)[
             "facts"
         ]
     finally:
@@ -248,7 +248,7 @@ def test_an_activate_line_that_hangs_takes_only_its_own_down(home: Path) -> None
 def test_it_ends_with_its_children_when_the_head_goes_away(home: Path, tmp_path: Path) -> None:
     script(tmp_path, "nvidia-smi", f"echo $$ > {tmp_path}/pid.$$; exec sleep 1000")
     with Running(
-        "facts.probe", {"deadline": 600, "env": {"PATH": f"{tmp_path}:{os.environ['PATH']}"}}, home
+        "preflight.probe", {"deadline": 600, "env": {"PATH": f"{tmp_path}:{os.environ['PATH']}"}}, home
     ) as running:
         until(lambda: len(list(tmp_path.glob("pid.*"))) == 2)
     pids = [int(path.suffix[1:]) for path in tmp_path.glob("pid.*")]
@@ -257,7 +257,7 @@ def test_it_ends_with_its_children_when_the_head_goes_away(home: Path, tmp_path:
 
 
 def test_the_clock_answers_while_steps_run(home: Path) -> None:
-    with Running("facts.probe", {"deadline": 5.0, "activate": "sleep 1000"}, home) as running:
+    with Running("preflight.probe", {"deadline": 5.0, "activate": "sleep 1000"}, home) as running:
         running.send({"op": "clock"})
         running.raw(b"garbage\n")
         running.send({"op": "nothing we know"})

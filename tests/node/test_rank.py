@@ -17,7 +17,7 @@ import pytest
 import fleet
 from tests.node.nodes import PYTHON, alive, read_json, until, with_variable
 
-RANK = Path(fleet.__file__).parent / "node/run/rank.py"
+RANK = Path(fleet.__file__).parent / "node/run/rank/rank.py"
 
 
 def start(folder: Path, *argv: str, **env: str) -> subprocess.Popen[bytes]:

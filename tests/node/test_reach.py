@@ -12,7 +12,7 @@ from tests.node.nodes import Running
 
 
 def answer(home: Path, **spec: Any) -> dict[str, Any]:
-    with Running("facts.reach", {"port": free_port(), "token": "mine", "seconds": 6.0, **spec}, home) as program:
+    with Running("preflight.reach", {"port": free_port(), "token": "mine", "seconds": 6.0, **spec}, home) as program:
         return next(frame.json() for frame in program.frames() if frame.kind == MESSAGE)
 
 

@@ -13,7 +13,7 @@ from pathlib import Path
 
 from tests.node.nodes import LIMIT, PYTHON
 
-SPAWN = Path(__file__).parents[2] / "fleet/node/run/spawn.py"
+SPAWN = Path(__file__).parents[2] / "fleet/node/run/rank/spawn.py"
 RANK = """
 import os, signal, time
 signal.signal(signal.SIGTERM, signal.SIG_IGN)

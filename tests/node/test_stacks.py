@@ -20,7 +20,7 @@ from tests.node.nodes import PYTHON, RANK_FILES, answer, folder_of, supervise_sp
 
 FILES = {
     **RANK_FILES,
-    "arm/sitecustomize.py": (Path(fleet.__file__).parent / "node/run/arm.py").read_text(),
+    "arm/sitecustomize.py": (Path(fleet.__file__).parent / "node/run/rank/arm.py").read_text(),
 }
 BARE = {"PATH": "/usr/bin:/bin"}  # where no py-spy is
 SCRIPT = """

@@ -15,8 +15,9 @@ from typing import Any
 
 import pytest
 
-from fleet.node.run import remains, run_folder
+from fleet.node.base import run_folder
 from fleet.node.run import stop as stop_program
+from fleet.node.run.look import remains
 from tests.node.hanging import dead_mount
 from tests.node.nodes import (
     LIMIT,
@@ -198,19 +199,19 @@ def test_what_hangs_in_the_kernel_is_told_now_and_before_the_next_run(home: Path
         said = stop(home, run)
         assert (said["left"], said["stuck"]) == ([pid], [f"{pid} (cat) hangs in the kernel, in request_wait_answer"])
         assert final(home, run)["stuck"] == said["stuck"]
-        told = answer("facts.probe", PREFLIGHT, home)["facts"]["remains"]
+        told = answer("preflight.probe", PREFLIGHT, home)["facts"]["remains"]
         assert told == [{"run": run, "ended": False, "left": said["stuck"]}]
     until(lambda: not alive(pid))
-    assert answer("facts.probe", PREFLIGHT, home)["facts"]["remains"] == []
+    assert answer("preflight.probe", PREFLIGHT, home)["facts"]["remains"] == []
 
 
 def test_the_next_run_ends_one_that_nobody_keeps(home: Path, run: str) -> None:
     record = start(home, run, ranks_argv("exec sleep 1000"))
-    assert answer("facts.probe", PREFLIGHT, home)["facts"]["remains"] == []
+    assert answer("preflight.probe", PREFLIGHT, home)["facts"]["remains"] == []
     for pid in (record["guardian"]["pid"], record["pid"]):
         os.kill(pid, signal.SIGKILL)
-    assert answer("facts.probe", {**PREFLIGHT, "master": None}, home)["facts"]["remains"] == [] and marked(run)
-    assert answer("facts.probe", PREFLIGHT, home)["facts"]["remains"] == [{"run": run, "ended": True, "left": []}]
+    assert answer("preflight.probe", {**PREFLIGHT, "master": None}, home)["facts"]["remains"] == [] and marked(run)
+    assert answer("preflight.probe", PREFLIGHT, home)["facts"]["remains"] == [{"run": run, "ended": True, "left": []}]
     assert not marked(run) and final(home, run)["cause"] == "supervisor"
 
 
@@ -220,7 +221,7 @@ def test_what_makes_no_sense_keeps_no_run_from_its_start(home: Path, guardian: A
     folder.mkdir(parents=True)
     (folder / "spec.json").write_text(json.dumps({"run": "odd", "node": run_folder.NODE}))
     (folder / "pid").write_text(json.dumps({"boot": run_folder.boot_id(), "guardian": guardian}))
-    assert answer("facts.probe", PREFLIGHT, home)["facts"]["remains"] == []
+    assert answer("preflight.probe", PREFLIGHT, home)["facts"]["remains"] == []
 
 
 def test_a_copy_of_a_folder_is_no_run(home: Path, run: str) -> None:
@@ -228,7 +229,7 @@ def test_a_copy_of_a_folder_is_no_run(home: Path, run: str) -> None:
     copy = folder_of(home, run).with_name("a-copy")
     shutil.copytree(folder_of(home, run), copy)
     (copy / "pid").write_text(json.dumps({**record, "pid": 0, "guardian": None}))
-    assert answer("facts.probe", PREFLIGHT, home)["facts"]["remains"] == [] and marked(run)
+    assert answer("preflight.probe", PREFLIGHT, home)["facts"]["remains"] == [] and marked(run)
 
 
 def test_an_attempt_that_begins_just_now_is_not_ended(home: Path, run: str, monkeypatch: pytest.MonkeyPatch) -> None:

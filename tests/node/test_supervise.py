@@ -12,9 +12,9 @@ from pathlib import Path
 
 import pytest
 
-from fleet.node.run import run_folder
-from fleet.node.run.prune import prune_runs
-from fleet.ops.launch.start import START
+from fleet.node.base import run_folder
+from fleet.node.run.look.prune import prune_runs
+from fleet.ops.run.sessions import START
 from fleet.protocol import files
 from tests.node.nodes import (
     Running,

@@ -165,7 +165,7 @@ def test_a_sync_under_way_is_waited_for_and_then_named(home: Path, source: Path,
         found = code(home, dest, deadline=15.0)
         assert found and found["busy"] == "elsewhere (pid 7)"
         said = spec(free_port(), workdir=str(dest), deadline=15.0)
-        with Running("facts.probe", said, home) as running:
+        with Running("preflight.probe", said, home) as running:
             frames = running.frames()
             time.sleep(1.0)
             # a process loses its POSIX lock on a file as soon as it closes any descriptor of it

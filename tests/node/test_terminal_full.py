@@ -58,7 +58,8 @@ def test_one_signal_ends_it_and_what_it_started(what: str, signum: int, tmp_path
 
 BUSY = """
 import time
-from fleet.cli import main, terminal
+from fleet.cli import main
+from fleet.cli.screen import terminal
 note = terminal.note
 terminal.note = lambda text: (time.sleep(0.5), note(text))
 main.main()

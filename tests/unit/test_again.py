@@ -17,9 +17,9 @@ from fleet.cli.main import run
 from fleet.errors import UsageError
 from fleet.events import Notice
 from fleet.inventory.secret import kept, masked, masked_words
-from fleet.ops.launch import code
-from fleet.ops.launch.origin import differences
-from fleet.ops.runs.again import Recorded, recorded
+from fleet.ops.run.find.again import Recorded, recorded
+from fleet.ops.run.plan import code
+from fleet.ops.run.plan.origin import differences
 from fleet.requests.launch import Launch
 from tests.events import undocumented
 

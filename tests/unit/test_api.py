@@ -15,8 +15,8 @@ import pytest
 
 import fleet
 from fleet import api
-from fleet.cli.play import command_of
-from fleet.cli.verbs import VERBS
+from fleet.cli.line.verbs import VERBS
+from fleet.cli.verbs.play import command_of
 from fleet.errors import DeadlineError, InventoryError, PreflightError, UsageError
 from fleet.events import Event, Finished, Notice, Output
 from fleet.ops.check import Checked

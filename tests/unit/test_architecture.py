@@ -14,7 +14,7 @@ ARCHITECTURE = PAGES[ROOT / "ARCHITECTURE.md"]
 # what a recipe made was thrown away
 BOTH = re.sub(r"(?m)^.* \| +\d+ \++$", "", ARCHITECTURE + PAGES[ROOT / "CONTRIBUTING.md"])
 PATHS = set(re.findall(r"(?<![\w./~])((?:fleet|tests|tools|examples|\.ci)/[\w./]*\w/?)", BOTH))
-PROGRAMS = set(re.findall(r"(?<![\w/])(node/\w+/\w+)", ARCHITECTURE))
+PROGRAMS = set(re.findall(r"(?<![\w/])(node/\w+(?:/\w+)+)", ARCHITECTURE))
 GLOSSARY = re.findall(
     r"`([^`]+)`", "".join(re.findall(r"(?m)^\|[^|]*\|[^|]*\|([^|]*)\|$", ARCHITECTURE.split("## Glossary")[1]))
 )

@@ -18,20 +18,22 @@ import pytest
 from fleet.errors import ConnectError, FleetError, Interrupted, PreflightError, UsageError
 from fleet.events import Event, Notice
 from fleet.model import Host, Inventory, Job, Report, Result
-from fleet.ops.launch import attempts, keeper, origin, start
-from fleet.ops.launch.attempts import follow_run
-from fleet.ops.launch.code import Code
-from fleet.ops.launch.course import Course
-from fleet.ops.launch.documents import read_object
-from fleet.ops.launch.folder import RunFolder
-from fleet.ops.launch.loop import Run
-from fleet.ops.launch.placement import candidate_ports
-from fleet.ops.launch.plan import Plan
-from fleet.ops.launch.plan import plan as make_plan
-from fleet.ops.launch.spares import with_enough
-from fleet.ops.launch.start import Sessions
-from fleet.ops.runs import attach
-from fleet.ops.runs.local import followed
+from fleet.ops.run.find import attach
+from fleet.ops.run.kept.documents import read_object
+from fleet.ops.run.kept.folder import RunFolder
+from fleet.ops.run.kept.local import followed
+from fleet.ops.run.launch import attempts, hand_over
+from fleet.ops.run.launch.attempts import follow_run
+from fleet.ops.run.launch.course import Course
+from fleet.ops.run.launch.loop import Run
+from fleet.ops.run.plan import origin
+from fleet.ops.run.plan.code import Code
+from fleet.ops.run.plan.placement import candidate_ports
+from fleet.ops.run.plan.plan import Plan
+from fleet.ops.run.plan.plan import plan as make_plan
+from fleet.ops.run.sessions import Sessions
+from fleet.ops.run.start import start
+from fleet.ops.run.start.spares import with_enough
 from fleet.requests.launch import Launch
 from fleet.runtime import Runtime
 from fleet.transport.base import Cancel, Session
@@ -285,7 +287,7 @@ def test_a_keeper_restarts_the_run_while_what_git_says_is_written(
             other.join(0.5)
         return found
 
-    monkeypatch.setattr("fleet.ops.launch.folder.read_object", slowly)
+    monkeypatch.setattr("fleet.ops.run.kept.folder.read_object", slowly)
     head.amend("run.json", code="clean")
     other.join(60)
     assert read(path) == {"code": "clean", "restarts": [1]}
@@ -336,10 +338,10 @@ def test_a_keeper_that_dies_before_it_follows_is_told_of(tmp_path: Path, monkeyp
         process.stdin.close()
         return process
 
-    monkeypatch.setattr(keeper, "begin", begin)
+    monkeypatch.setattr(hand_over, "begin", begin)
     folder, (here, _) = RunFolder.create(tmp_path / "runs", "r"), runtime()
     with pytest.raises(FleetError, match="nothing on this machine follows the run"):
-        keeper.send_keeper(planned().record(0.0), folder, here.transport)
+        hand_over.send_keeper(planned().record(0.0), folder, here.transport)
     assert not folder.held
 
 
@@ -357,7 +359,7 @@ def test_a_run_that_is_left_is_followed_at_every_moment(tmp_path: Path, monkeypa
     watcher = threading.Thread(target=look)
     watcher.start()
     try:
-        pid = keeper.send_keeper(record, folder, LocalTransport())
+        pid = hand_over.send_keeper(record, folder, LocalTransport())
     finally:
         left.set()
         watcher.join()

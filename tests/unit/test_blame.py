@@ -8,10 +8,10 @@ from pathlib import Path
 import click
 import pytest
 
-from fleet.cli.follow import show_summary
-from fleet.cli.launch_view import LaunchView
+from fleet.cli.run.follow import show_summary
+from fleet.cli.run.launch_view import LaunchView
 from fleet.model import Report
-from fleet.ops.launch.failure import raised
+from fleet.ops.run.end.failure import raised
 from tests.command_lines import accept
 from tests.failures import (
     ASKED,

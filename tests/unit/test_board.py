@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from fleet.cli.board import Board, Shown, clock
-from fleet.cli.values import Scrolling
+from fleet.cli.line.values import Scrolling
+from fleet.cli.screen.board import Board, Shown, clock
 from fleet.events import Notice, Output
 
 NAMES = [f"gpu{n:02}" for n in range(1, 65)]

@@ -9,18 +9,18 @@ from typing import Any
 import click
 import pytest
 
-from fleet.cli.check import screen
-from fleet.cli.options import Settings, settings_of
-from fleet.cli.output import write_failures
-from fleet.cli.progress import ProgressLine
-from fleet.cli.setup_ssh import remark, tell
+from fleet.cli.line.options import Settings, settings_of
+from fleet.cli.screen.output import write_failures
+from fleet.cli.screen.progress import ProgressLine
+from fleet.cli.verbs.check import screen
+from fleet.cli.verbs.setup_ssh import remark, tell
 from fleet.each import as_one
 from fleet.errors import ConnectError, FleetError, HostFailed, Interrupted, ProtocolError, Reason
 from fleet.events import Event, Notice
 from fleet.model import Host, Inventory, Job, Report, Result
 from fleet.ops.check import Checked
-from fleet.ops.launch.findings import findings as judge_launch
-from fleet.ops.launch.plan import plan as make_plan
+from fleet.ops.run.plan.findings import findings as judge_launch
+from fleet.ops.run.plan.plan import plan as make_plan
 from fleet.requests.launch import Launch
 from fleet.rules.causes import by_cause
 from fleet.rules.judge import judge, told

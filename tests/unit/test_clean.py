@@ -7,7 +7,7 @@ import os
 
 import pytest
 
-from fleet.cli.output import clean, clean_lines, clean_output, shown, without_colours
+from fleet.cli.screen.output import clean, clean_lines, clean_output, shown, without_colours
 
 
 @pytest.mark.parametrize(

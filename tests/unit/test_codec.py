@@ -10,8 +10,8 @@ import pytest
 from fleet import codec
 from fleet.errors import ConnectError, FleetError, LimitError, PreflightError, ProtocolError
 from fleet.model import Host, Report, Result
-from fleet.ops.launch.course import Course, Ended
-from fleet.ops.launch.plan import Plan
+from fleet.ops.run.launch.course import Course, Ended
+from fleet.ops.run.plan.plan import Plan
 from tests.golden.test_launch_plans import CASES, made
 from tests.unit.test_attempts import planned
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from fleet.cli.data import DataLine
+from fleet.cli.files.data import DataLine
 from fleet.events import Progress
 
 MB = 10**6

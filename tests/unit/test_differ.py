@@ -6,8 +6,8 @@ import random
 
 import pytest
 
-from fleet.cli.differ import WORK, Hunk, compare, lines_of
-from fleet.cli.output import write_folded
+from fleet.cli.screen.differ import WORK, Hunk, compare, lines_of
+from fleet.cli.screen.output import write_folded
 from fleet.model import Result
 
 

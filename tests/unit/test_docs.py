@@ -12,8 +12,8 @@ import pytest
 import yaml
 
 from fleet import errors
-from fleet.cli.play import CliVerbs, command_of
-from fleet.cli.verbs import VERBS
+from fleet.cli.line.verbs import VERBS
+from fleet.cli.verbs.play import CliVerbs, command_of
 from fleet.errors import InventoryError
 from fleet.inventory.find import load as load_inventory
 from fleet.ops.sync import read_section

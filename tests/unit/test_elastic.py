@@ -6,8 +6,8 @@ from dataclasses import replace
 
 import pytest
 
-from fleet.ops.launch.elastic_gang import ElasticGang
-from fleet.ops.launch.gang import RankEnd, run_end, stopped_by
+from fleet.ops.run.end.elastic_gang import ElasticGang
+from fleet.ops.run.end.gang import RankEnd, run_end, stopped_by
 from fleet.protocol.messages.run import RunState
 
 KILLED: RunState = {"state": "lost", "reason": "the supervisor was killed", "cause": "supervisor", "time": 10.0}

@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 
 import fleet
-from fleet.engines import ENGINES, engine, suited
+from fleet.engines import ENGINES, check, engine, suited
 from fleet.engines.base import World, python_command
 from fleet.errors import UsageError
 from fleet.model import Host, Job, Node
@@ -22,7 +22,7 @@ from tests.command_lines import accept
 NODES = (Node(Host("a", "10.0.0.1", slots=2), 0, 2, 0), Node(Host("b", "10.0.0.2", devices=(1, 3, 5)), 1, 3, 2))
 WORLD = World("run-1", NODES, "10.0.0.1", 20000, {"b": "10.0.0.2"})
 ARGS = ("--m", "1", "--l", "--r", "--", "$$", "${local_rank}", "it's", "", "a\nb", "--nnodes=9")
-REMOTE = Path(fleet.__file__).parent / "node/run"
+REMOTE = Path(fleet.__file__).parent / "node/run/rank"
 
 
 def words(name: str, node: Node = NODES[1], **job: object) -> list[str]:
@@ -308,7 +308,7 @@ def test_modules_and_programs(name: str, job: Job, command: tuple[str, ...], at:
 
 def test_an_option_of_another_engine_is_told_whose_it_is() -> None:
     with pytest.raises(UsageError) as caught:
-        engine("torchrun").check(Job("train.py", engine_options={"per": "node"}))
+        check(Job("train.py", engine_options={"per": "node"}))
     assert str(caught.value) == "--per: engine torchrun has no such option"
     assert caught.value.hint == "it is for --engine command"
 

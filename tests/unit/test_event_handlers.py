@@ -16,14 +16,14 @@ import pytest
 
 import fleet.cli
 from fleet import events
-from fleet.cli.board import Shown
-from fleet.cli.build import BuildTalk
 from fleet.cli.context import unread
-from fleet.cli.data import DataLine
-from fleet.cli.exec import PrefixedLines
-from fleet.cli.launch_view import LaunchView
-from fleet.cli.progress import ProgressLine, telling
-from fleet.cli.setup_ssh import tell
+from fleet.cli.files.build import BuildTalk
+from fleet.cli.files.data import DataLine
+from fleet.cli.run.launch_view import LaunchView
+from fleet.cli.screen.board import Shown
+from fleet.cli.screen.progress import ProgressLine, telling
+from fleet.cli.verbs.exec import PrefixedLines
+from fleet.cli.verbs.setup_ssh import tell
 from fleet.events import Emit, Event
 from fleet.model import Host, Inventory, Result
 from fleet.runtime import Runtime
@@ -80,10 +80,11 @@ def found_in(tree: ast.AST, name: str) -> Iterator[str]:
 
 def test_every_handler_is_known_here() -> None:
     folder = Path(fleet.cli.__file__).parent
-    files = sorted(folder.glob("*.py"))
+    files = sorted(folder.rglob("*.py"))
     found = {name for file in files for name in found_in(ast.parse(file.read_text("utf-8")), file.stem)}
     for file in files:  # and what inherits a handler
-        module = importlib.import_module(f"fleet.cli.{file.stem}")
+        dotted = ".".join(file.relative_to(folder).with_suffix("").parts).removesuffix(".__init__")
+        module = importlib.import_module(f"fleet.cli.{dotted}".removesuffix(".__init__"))
         found |= {
             f"{file.stem}.{kind.__name__}"
             for kind in vars(module).values()

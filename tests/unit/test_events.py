@@ -1,11 +1,11 @@
-"""Every event of a run that the code emits is told of in fleet/ops/launch/kinds.py (docs/json.md), and no other."""
+"""Every event of a run that the code emits is told of in fleet/ops/run/kept/kinds.py (docs/json.md), and no other."""
 
 from __future__ import annotations
 
 from tests.events import COMMON, documented, emitted
 
 EMITTED = list(emitted())
-LINE = "add it to fleet/ops/launch/kinds.py, then: python -m tools.reference"
+LINE = "add it to fleet/ops/run/kept/kinds.py, then: python -m tools.reference"
 
 
 def test_every_event_is_documented() -> None:
@@ -25,4 +25,4 @@ def test_every_event_that_is_documented_is_emitted() -> None:
     there = {each.kind for each in EMITTED}
     assert len(there) > 20
     gone = sorted(documented().keys() - there)
-    assert not gone, f"nothing emits {gone} any more: take the lines out of fleet/ops/launch/kinds.py (a new VERSION)"
+    assert not gone, f"nothing emits {gone} any more: take the lines out of fleet/ops/run/kept/kinds.py (a new VERSION)"

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from fleet.cli.examples import FOLDERS, shipped
+from fleet.cli.line.shipped import FOLDERS, shipped
 from fleet.cli.main import run
 
 ROOT = Path(__file__).parents[2]

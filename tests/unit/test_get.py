@@ -15,7 +15,7 @@ from fleet.node.delivery import give
 from fleet.ops import get
 from fleet.ops.get import Asked, GetPlan
 from fleet.ops.get.names import name_of, name_of_run, without_repositories
-from fleet.ops.runs.find import FoundRun
+from fleet.ops.run.find.find import FoundRun
 from fleet.protocol.decode import Misfit, decode
 from fleet.protocol.messages.chain import Entry
 from fleet.runtime import Runtime

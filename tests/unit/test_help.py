@@ -11,10 +11,10 @@ from pathlib import Path
 import click
 import pytest
 
-from fleet.cli.command import SETTINGS, Verb
+from fleet.cli.line.command import SETTINGS, Verb
+from fleet.cli.line.verbs import VERB_GROUPS, VERBS
 from fleet.cli.main import cli, run
-from fleet.cli.play import CliVerbs
-from fleet.cli.verbs import VERB_GROUPS, VERBS
+from fleet.cli.verbs.play import CliVerbs
 from fleet.errors import InventoryError
 from fleet.playbook.read import parse
 from tests.command_lines import accept
@@ -163,7 +163,7 @@ def test_an_unknown_word_is_told_the_nearest(capsys: pytest.CaptureFixture[str])
 def test_help_imports_no_verb() -> None:
     program = (
         "import sys; from fleet.cli.main import run; run([]);"
-        "sys.exit(any(m in sys.modules for m in ('paramiko', 'rich', 'yaml', 'fleet.cli.launch')))"
+        "sys.exit(any(m in sys.modules for m in ('paramiko', 'rich', 'yaml', 'fleet.cli.run.launch')))"
     )
     environ = {**os.environ, "COLUMNS": "80"}
     done = subprocess.run([sys.executable, "-c", program], capture_output=True, timeout=300, env=environ)

@@ -12,11 +12,11 @@ from pathlib import Path
 import click
 import pytest
 
-from fleet.cli.follow import show_summary
-from fleet.cli.hints import as_typed, in_document, of_line, remember
+from fleet.cli.line.hints import as_typed, in_document, of_line, remember
+from fleet.cli.line.options import Settings
+from fleet.cli.line.verbs import VERBS
 from fleet.cli.main import cli, run
-from fleet.cli.options import Settings
-from fleet.cli.verbs import VERBS
+from fleet.cli.run.follow import show_summary
 from fleet.model import Report
 from tests.command_lines import accept
 

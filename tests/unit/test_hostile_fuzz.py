@@ -18,6 +18,7 @@ from hypothesis import strategies as st
 from fleet.delivery.chain import judge
 from fleet.delivery.chain.coordinator import Coordinator
 from fleet.delivery.chain.member import Member
+from fleet.delivery.chain.said import SAID
 from fleet.delivery.manifest import Manifest
 from fleet.errors import FleetError, ProtocolError
 from fleet.model import Host, Inventory
@@ -113,7 +114,9 @@ def test_a_relay_that_says_anything(messages: Messages, first: bool) -> None:
     names = ["e", "a"] if first else ["a", "e"]
     members = {name: Member(Host(name, name), ["/d"], "secret") for name in names}
     manifest = Manifest(((0, "x", "f", 0o644, 4, 0, ""), (0, "y", "f", 0o644, 4, 0, "")))
-    head = Coordinator(list(members.values()), manifest, lambda event: None, files(), lambda member, epoch: None)
+    head = Coordinator(
+        list(members.values()), manifest, lambda event: None, files(), lambda member, epoch: None, handlers=SAID
+    )
     boxes = {name: Outbox() for name in names}
     for name in names:
         head.opened(members[name], boxes[name])  # type: ignore[arg-type]

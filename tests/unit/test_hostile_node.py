@@ -19,12 +19,12 @@ from fleet.ops import broadcast, check, kill_port, sync
 from fleet.ops.check import CheckOptions
 from fleet.ops.init import ask
 from fleet.ops.init.choose import Address
-from fleet.ops.launch import follow as following
-from fleet.ops.launch import logs
-from fleet.ops.launch.follow import Follower, Heard
-from fleet.ops.launch.logs import NodeLogs
-from fleet.ops.launch.record import host_as_json
-from fleet.ops.runs.find import chosen, find
+from fleet.ops.run.find.find import chosen, find
+from fleet.ops.run.follow import follow as following
+from fleet.ops.run.follow.follow import Follower, Heard
+from fleet.ops.run.kept import logs
+from fleet.ops.run.kept.logs import NodeLogs
+from fleet.ops.run.kept.record import host_as_json
 from fleet.ops.setup_ssh import node
 from fleet.protocol.decode import Misfit, decode
 from fleet.protocol.frames import PREAMBLE
@@ -136,7 +136,7 @@ def said(*messages: Any) -> Node:
 )
 def test_frames_that_no_program_sends(data: bytes) -> None:
     with pytest.raises(ProtocolError) as caught:
-        call(Node(PREAMBLE + data), "facts.probe", {}, dict[str, Any])
+        call(Node(PREAMBLE + data), "preflight.probe", {}, dict[str, Any])
     assert caught.value.kind == "protocol" and caught.value.hint
 
 
@@ -149,7 +149,7 @@ from tests.unit.test_hostile_node import Node, frame
 for item in (b"[],", b"{},", b"0,", b'"",', b"[", b'{"a":', b"1.5,", b"x"):
     data = b'{"a":[' + item * ((LIMITS[b"J"] - 20) // len(item))
     with contextlib.suppress(FleetError):
-        call(Node(PREAMBLE, *[frame(b"J", data + b"0]}")] * 2), "facts.probe", {}, dict[str, object])
+        call(Node(PREAMBLE, *[frame(b"J", data + b"0]}")] * 2), "preflight.probe", {}, dict[str, object])
 """
 
 
@@ -434,7 +434,10 @@ def test_setup_ssh_misses_a_file() -> None:
 
 
 def test_programs_end_with_their_host_in_the_error() -> None:
-    with pytest.raises(FleetError) as caught, Program(Node(PREAMBLE + frame(b"?", b"")), "facts.probe", {}) as program:
+    with (
+        pytest.raises(FleetError) as caught,
+        Program(Node(PREAMBLE + frame(b"?", b"")), "preflight.probe", {}) as program,
+    ):
         list(program.frames())
     assert caught.value.host == "gpu1"
 
@@ -553,7 +556,7 @@ def test_a_node_that_reads_nothing_is_told_nothing_more() -> None:
             raise ConnectError("the process there reads nothing for 120 s", kind="lost")
 
     deaf = Deaf()
-    with Program(deaf, "facts.probe", {}) as program:
+    with Program(deaf, "preflight.probe", {}) as program:
         program.send({"op": "ping"})
         program.send_bytes(b"x")
     assert deaf.tries == 1

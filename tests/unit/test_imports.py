@@ -18,8 +18,8 @@ SOURCES = sorted(path for path in PACKAGE.rglob("*.py") if not path.is_relative_
 
 # what -> the only files that may import it (globs below fleet/)
 DOORS = {
-    "click": ["cli/*.py"],
-    "rich": ["cli/*.py"],
+    "click": ["cli/*.py", "cli/*/*.py"],
+    "rich": ["cli/*.py", "cli/*/*.py"],
     "fabric": ["tasks/*.py"],
     "paramiko": ["transport/ssh/*.py"],
     "invoke": ["tasks/*.py"],

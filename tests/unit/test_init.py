@@ -362,7 +362,7 @@ def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("HOME", str(tmp_path))
     monkeypatch.delenv("FLEET_INVENTORY", raising=False)
-    monkeypatch.setattr("fleet.cli.setup_ssh._terminal", lambda: False)
+    monkeypatch.setattr("fleet.cli.verbs.setup_ssh._terminal", lambda: False)
     return tmp_path
 
 

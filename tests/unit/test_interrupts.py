@@ -8,9 +8,9 @@ import click
 import pytest
 
 from fleet.cli import context
-from fleet.cli.follow import _signals
-from fleet.cli.launch_view import LaunchView
 from fleet.cli.main import cli
+from fleet.cli.run.follow import _signals
+from fleet.cli.run.launch_view import LaunchView
 from fleet.events import Notice
 from fleet.runtime import Runtime
 from fleet.transport.base import Cancel

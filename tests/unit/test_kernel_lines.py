@@ -6,9 +6,9 @@ import re
 
 import pytest
 
-from fleet.node.run.kernel_log import MAX_LENGTH, WORTH, pid_in
-from fleet.ops.launch.failure import evidence
-from fleet.ops.launch.gang import Failure, Gang
+from fleet.node.run.start.kernel_log import MAX_LENGTH, WORTH, pid_in
+from fleet.ops.run.end.failure import evidence
+from fleet.ops.run.end.gang import Failure, Gang
 from fleet.protocol.messages.run import KernelLine
 from fleet.rules.kernel import KERNEL, rule_of
 

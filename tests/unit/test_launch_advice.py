@@ -9,7 +9,7 @@ import pytest
 import fleet
 from fleet.events import Notice
 from fleet.model import Host, Inventory
-from fleet.ops.launch import stalls
+from fleet.ops.run.follow import stalls
 
 JOB = """#!/bin/sh
 [ "$RANK" = 0 ] && exit

@@ -9,11 +9,11 @@ import pytest
 
 from fleet.model import Host, Inventory, Job
 from fleet.ops.check import CheckOptions, view_of
-from fleet.ops.launch.findings import findings as judge
-from fleet.ops.launch.findings import late_findings, unsent
-from fleet.ops.launch.plan import Plan
-from fleet.ops.launch.plan import plan as make_plan
-from fleet.ops.launch.preflight import known_of
+from fleet.ops.run.plan.findings import findings as judge
+from fleet.ops.run.plan.findings import late_findings, unsent
+from fleet.ops.run.plan.plan import Plan
+from fleet.ops.run.plan.plan import plan as make_plan
+from fleet.ops.run.start.preflight import known_of
 from fleet.requests.launch import Launch
 from fleet.rules.judge import judge as judge_check
 

@@ -11,12 +11,12 @@ from hypothesis import strategies as st
 
 from fleet.errors import ConnectError
 from fleet.model import Host, Inventory, Job
-from fleet.ops.launch.failure import own_link
-from fleet.ops.launch.folder import RunFolder
-from fleet.ops.launch.follow import Heard
-from fleet.ops.launch.gang import Clock, Gang, RankEnd, run_end
-from fleet.ops.launch.loop import Run
-from fleet.ops.launch.plan import plan
+from fleet.ops.run.end.failure import own_link
+from fleet.ops.run.end.gang import Clock, Gang, RankEnd, run_end
+from fleet.ops.run.follow.follow import Heard
+from fleet.ops.run.kept.folder import RunFolder
+from fleet.ops.run.launch.loop import Run
+from fleet.ops.run.plan.plan import plan
 from fleet.protocol.messages.run import EndedBy, RunEnd, RunState
 from fleet.requests.launch import Launch
 from fleet.runtime import Runtime

@@ -12,10 +12,10 @@ from typing import Any
 import pytest
 
 from fleet.errors import ConnectError, UsageError
-from fleet.ops.launch import folder as launch_folder
-from fleet.ops.launch.folder import RunFolder
-from fleet.ops.launch.logs import NodeLogs, stream_of
-from fleet.ops.runs.local import followed
+from fleet.ops.run.kept import folder as launch_folder
+from fleet.ops.run.kept.folder import RunFolder
+from fleet.ops.run.kept.local import followed
+from fleet.ops.run.kept.logs import NodeLogs, stream_of
 from fleet.protocol.decode import Misfit, decode
 from fleet.protocol.messages.run import Stream
 

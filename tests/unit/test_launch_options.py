@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from fleet.errors import UsageError
-from fleet.ops.launch.options import new_run_id, read_env, read_env_file
+from fleet.ops.run.plan.options import new_run_id, read_env, read_env_file
 from fleet.requests.launch import Launch
 
 ODD = ["it's", '72" tall', "$(id)", "a\nb", "*", "%n", "", "a=b", " lead", "é", "\udcff"]

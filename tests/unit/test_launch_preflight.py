@@ -13,11 +13,11 @@ from fleet.engines.command import AnyCommand
 from fleet.errors import ConnectError, FleetError, PreflightError, UsageError
 from fleet.events import Notice, silent
 from fleet.model import Host, Inventory, Job, Node
-from fleet.ops.launch import preflight
-from fleet.ops.launch.findings import refuse
-from fleet.ops.launch.placement import candidate_ports
-from fleet.ops.launch.plan import plan as make_plan
-from fleet.ops.launch.preflight import meeting_address
+from fleet.ops.run.plan.findings import refuse
+from fleet.ops.run.plan.placement import candidate_ports
+from fleet.ops.run.plan.plan import plan as make_plan
+from fleet.ops.run.start import preflight
+from fleet.ops.run.start.preflight import meeting_address
 from fleet.requests.launch import Launch
 from fleet.rules.rule import Finding
 from fleet.transport.local import LocalTransport

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from fleet.ops.launch.follow import pause_after
-from fleet.ops.launch.stopping import Silence
+from fleet.ops.run.follow.follow import pause_after
+from fleet.ops.run.follow.stopping import Silence
 
 
 def seen(silence: Silence, *steps: tuple[float, dict[str, float | None]], wait: bool = True) -> list[dict[str, float]]:

@@ -11,8 +11,8 @@ import pytest
 from fleet.errors import FleetError, HostFailed
 from fleet.events import Event, Notice
 from fleet.model import Host, Inventory, Job
-from fleet.ops.launch import start
-from fleet.ops.launch.plan import plan
+from fleet.ops.run.plan.plan import plan
+from fleet.ops.run.start import start
 from fleet.requests.launch import Launch
 from fleet.runtime import Runtime
 from fleet.transport.base import Session

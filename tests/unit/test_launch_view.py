@@ -10,10 +10,10 @@ import time
 
 import pytest
 
-from fleet.cli import launch_view
-from fleet.cli import lines as of_ranks
-from fleet.cli.launch_view import LaunchView, folded
-from fleet.cli.lines import Lines, last_state
+from fleet.cli.run import launch_view
+from fleet.cli.run.launch_view import LaunchView, folded
+from fleet.cli.screen import lines as of_ranks
+from fleet.cli.screen.lines import Lines, last_state
 from fleet.errors import Reason
 from fleet.events import Notice, Output
 

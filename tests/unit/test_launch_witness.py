@@ -12,11 +12,11 @@ import pytest
 
 from fleet.errors import ConnectError
 from fleet.model import Host, Inventory, Job
-from fleet.ops.launch import stopping as module
-from fleet.ops.launch.failure import own_link
-from fleet.ops.launch.gang import Gang
-from fleet.ops.launch.plan import plan
-from fleet.ops.launch.stopping import Stopping, Witness
+from fleet.ops.run.end.failure import own_link
+from fleet.ops.run.end.gang import Gang
+from fleet.ops.run.follow import stopping as module
+from fleet.ops.run.follow.stopping import Stopping, Witness
+from fleet.ops.run.plan.plan import plan
 from fleet.requests.launch import Launch
 from fleet.runtime import Runtime
 from fleet.transport.base import Cancel, Session

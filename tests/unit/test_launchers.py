@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from fleet.cli.launchers import REFUSED, SAME
+from fleet.cli.line.launchers import REFUSED, SAME
 from fleet.cli.main import run
 from tests.unit.test_slips import here as here  # two hosts of two slots
 

@@ -20,8 +20,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from fleet.model import Host
-from fleet.ops.launch import course, follow, janitor, loop
-from fleet.ops.launch.folder import RunFolder
+from fleet.ops.run.follow import follow, janitor
+from fleet.ops.run.kept.folder import RunFolder
+from fleet.ops.run.launch import course, loop
 from fleet.transport import command, program
 from tests.in_process import Hasty, Outcome, command_line, snapshot
 from tests.liar import HONEST_COMMAND, SECONDS, Liar, Part, Recorder, Said, lies, lies_of_a_command, plainly, steady

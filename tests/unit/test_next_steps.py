@@ -8,8 +8,8 @@ from typing import Any
 import pytest
 
 from fleet.model import Host, Inventory, Job
-from fleet.ops.launch.next_steps import next_steps, typed_here
-from fleet.ops.launch.plan import plan
+from fleet.ops.run.end.next_steps import next_steps, typed_here
+from fleet.ops.run.plan.plan import plan
 from fleet.requests.launch import Launch
 from tests.command_lines import accept
 

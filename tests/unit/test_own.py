@@ -19,8 +19,8 @@ from fleet.node.base import beneath
 from fleet.node.base.errors import Refused
 from fleet.node.base.state_folder import own_home
 from fleet.ops.build import _own_folder
-from fleet.ops.launch.folder import RunFolder
-from fleet.ops.runs.local import headless, local_runs, names, passed_over, prune
+from fleet.ops.run.kept.folder import RunFolder
+from fleet.ops.run.kept.local import headless, local_runs, names, passed_over, prune
 from fleet.ops.setup_ssh.record import Record
 from fleet.ops.sync import remember
 from fleet.own import own_folder

@@ -17,10 +17,10 @@ from fleet.model import Host, Inventory, Job, Result
 from fleet.ops import kill_port
 from fleet.ops.build import judge as toolchain
 from fleet.ops.check import CheckOptions, view_of
-from fleet.ops.launch import gang
-from fleet.ops.launch.findings import findings
-from fleet.ops.launch.plan import plan as make_plan
-from fleet.ops.launch.preflight import known_of, port_is_taken
+from fleet.ops.run.end import gang
+from fleet.ops.run.plan.findings import findings
+from fleet.ops.run.plan.plan import plan as make_plan
+from fleet.ops.run.start.preflight import known_of, port_is_taken
 from fleet.ops.wheels import node, tags
 from fleet.protocol.decode import Misfit, decode
 from fleet.protocol.messages import build, chain, code, facts, ports, run, wheels

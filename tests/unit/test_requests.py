@@ -12,8 +12,8 @@ from typing import Any
 import pytest
 
 import fleet
-from fleet.cli.launch import launch as command
 from fleet.cli.main import run
+from fleet.cli.run.launch import launch as command
 from fleet.errors import UsageError
 from fleet.requests.launch import Launch
 

@@ -15,7 +15,7 @@ from typing import Any
 import click
 import pytest
 
-from fleet.cli.check import screen
+from fleet.cli.verbs.check import screen
 from fleet.errors import ConnectError
 from fleet.inventory.nodeset import expand
 from fleet.model import Host, Result

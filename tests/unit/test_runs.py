@@ -21,25 +21,26 @@ import pytest
 
 import fleet
 from fleet.cli.main import run
-from fleet.cli.runs import show_runs
+from fleet.cli.run.runs import show_runs
 from fleet.errors import ConnectError, UsageError
 from fleet.model import Host, Inventory, Job, Report, Result
-from fleet.ops.launch import janitor
-from fleet.ops.launch import run as launching
-from fleet.ops.launch.folder import LOCK, RunFolder
-from fleet.ops.launch.follow import Heard
-from fleet.ops.launch.gang import run_end, stopped_by
-from fleet.ops.launch.plan import plan as make_plan
-from fleet.ops.launch.start import Sessions
-from fleet.ops.runs import attach, local, stop
-from fleet.ops.runs import bring as bringing
-from fleet.ops.runs.attach import report_of, watch
-from fleet.ops.runs.find import FoundRun, chosen
-from fleet.ops.runs.local import headless, left_alone, local_runs, names, prunable, prune
-from fleet.ops.runs.logs import LogsPlan, is_whole
-from fleet.ops.runs.reader import Reader, tail_offset
-from fleet.ops.runs.stop import note
-from fleet.ops.runs.word import choose, is_part_of_name
+from fleet.ops.run.end.gang import run_end, stopped_by
+from fleet.ops.run.find import attach, stop
+from fleet.ops.run.find import bring as bringing
+from fleet.ops.run.find.attach import report_of, watch
+from fleet.ops.run.find.find import FoundRun, chosen
+from fleet.ops.run.find.logs import is_whole
+from fleet.ops.run.find.stop import note
+from fleet.ops.run.follow import janitor
+from fleet.ops.run.follow.follow import Heard
+from fleet.ops.run.kept import local
+from fleet.ops.run.kept.folder import LOCK, RunFolder
+from fleet.ops.run.kept.local import headless, left_alone, local_runs, names, prunable, prune
+from fleet.ops.run.kept.reader import LogsPlan, Reader, tail_offset
+from fleet.ops.run.kept.word import choose, is_part_of_name
+from fleet.ops.run.launch import run as launching
+from fleet.ops.run.plan.plan import plan as make_plan
+from fleet.ops.run.sessions import Sessions
 from fleet.requests.launch import Launch
 from fleet.rules.units import bytes_of
 from fleet.runtime import Runtime
@@ -164,7 +165,7 @@ def test_the_last_lines_of_a_log(tmp_path: Path, text: str, lines: int) -> None:
 HOLD = """
 import sys
 from pathlib import Path
-from fleet.ops.launch.folder import RunFolder
+from fleet.ops.run.kept.folder import RunFolder
 folder = RunFolder(Path(sys.argv[1]))
 print(folder.hold(helper=True), flush=True)
 sys.stdin.read()

@@ -9,11 +9,11 @@ from typing import Any
 import pytest
 
 from fleet.model import Host, Node
-from fleet.ops.launch.folder import RunFolder
-from fleet.ops.launch.gang import Gang, RankEnd
-from fleet.ops.launch.record import RunRecord
-from fleet.ops.launch.stacks import STACKS_SECONDS
-from fleet.ops.launch.stalls import EARLY_SECONDS, MUTE_SECONDS, QUIET_SECONDS, TAKE_SECONDS, Stalls, Taking, Watch
+from fleet.ops.run.end.gang import Gang, RankEnd
+from fleet.ops.run.follow.stacks import STACKS_SECONDS
+from fleet.ops.run.follow.stalls import EARLY_SECONDS, MUTE_SECONDS, QUIET_SECONDS, TAKE_SECONDS, Stalls, Taking, Watch
+from fleet.ops.run.kept.folder import RunFolder
+from fleet.ops.run.kept.record import RunRecord
 from fleet.protocol.messages.stacks import RankStack
 from fleet.rules.stacks import Place
 from fleet.transport.base import ConnectOptions

@@ -11,10 +11,10 @@ from pathlib import Path
 import pytest
 
 import fleet.cli
-from fleet.cli import terminal
-from fleet.cli.exec import PrefixedLines
-from fleet.cli.layout import table, wrap
-from fleet.cli.output import echo, talk
+from fleet.cli.screen import terminal
+from fleet.cli.screen.layout import table, wrap
+from fleet.cli.screen.output import echo, talk
+from fleet.cli.verbs.exec import PrefixedLines
 
 
 class Tty(io.StringIO):

@@ -7,15 +7,15 @@ from pathlib import Path
 import click
 import pytest
 
-from fleet.cli.follow import show_summary
-from fleet.cli.launch_view import LaunchView
-from fleet.cli.lines import HOLD_SECONDS, Stream, Tracebacks
+from fleet.cli.run.follow import show_summary
+from fleet.cli.run.launch_view import LaunchView
+from fleet.cli.screen.lines import HOLD_SECONDS, Stream, Tracebacks
 from fleet.events import Notice, Output
 from fleet.model import Host, Inventory, Job, Report
-from fleet.ops.launch.folder import RunFolder
-from fleet.ops.launch.gang import Gang, RankEnd, run_end
-from fleet.ops.launch.plan import plan as make_plan
-from fleet.ops.launch.summary import summarise
+from fleet.ops.run.end.gang import Gang, RankEnd, run_end
+from fleet.ops.run.end.summary import summarise
+from fleet.ops.run.kept.folder import RunFolder
+from fleet.ops.run.plan.plan import plan as make_plan
 from fleet.requests.launch import Launch
 from fleet.rules.tracebacks import cause_in, exception_of, identity, last_of, split
 

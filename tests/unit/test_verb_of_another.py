@@ -11,12 +11,12 @@ from typing import Any
 import click
 import pytest
 
-from fleet.cli import verbs
-from fleet.cli.command import Verb
 from fleet.cli.context import perform
+from fleet.cli.line import verbs
+from fleet.cli.line.command import Verb
+from fleet.cli.line.options import common_options
 from fleet.cli.main import run
-from fleet.cli.options import common_options
-from fleet.cli.output import echo, fold, write_grouped
+from fleet.cli.screen.output import echo, fold, write_grouped
 from fleet.each import on_each
 from fleet.model import Host, Report, Result, exit_code_of
 from fleet.ops.plans import Line, OnHosts

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from fleet.cli.main import run
-from fleet.cli.progress import telling
+from fleet.cli.screen.progress import telling
 from fleet.each import failed
 from fleet.events import Event, Finished, Started
 from fleet.model import Host, Inventory, Result

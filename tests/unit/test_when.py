@@ -6,7 +6,7 @@ from datetime import datetime
 
 import pytest
 
-from fleet.cli.values import read_time
+from fleet.cli.line.values import read_time
 
 NOW = datetime(2026, 11, 22, 6, 30, 15).timestamp()
 

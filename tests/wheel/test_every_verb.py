@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from fleet.cli.verbs import VERBS
+from fleet.cli.line.verbs import VERBS
 from tests.lab.virtual_lab import VirtualLab
 from tests.wheelmaker import make_wheel
 

@@ -12,7 +12,6 @@ from typing import Any
 from fleet.delivery import own_files
 from fleet.delivery.chain.member import Member, Outbox
 from fleet.delivery.chain.order import HERE, SOURCE
-from fleet.delivery.chain.said import SAID
 from fleet.delivery.chain.source import Source
 from fleet.delivery.chain.steering import Serve, Steering
 from fleet.delivery.manifest import Manifest
@@ -30,8 +29,9 @@ CHANGED = "changed in the source while it was read"
 
 class Coordinator:
     """members: every host, in inventory order. star: brings a member its files without a chain, in its own thread.
-    serve, every, limit, named: see steering.Steering. locked: told of each host that holds its lock, or has none
-    to take. force, keep, hint: of what is the nodes' own; see transfer.Broadcast.
+    handlers: what each message of a member does, see said.py. serve, every, limit, named: see steering.Steering.
+    locked: told of each host that holds its lock, or has none to take. force, keep, hint: of what is the nodes' own;
+    see transfer.Broadcast.
 
     All methods may be called from any thread.
     """
@@ -44,6 +44,7 @@ class Coordinator:
         source: Source,
         serve: Serve,
         *,
+        handlers: Mapping[str, Callable[[Coordinator, Member, Any], None]],
         star: Callable[[Member], None] | None = None,
         every: float = 0.2,
         limit: int | None = None,
@@ -59,6 +60,7 @@ class Coordinator:
         self.source = source
         for member in members:
             member.work = manifest.size
+        self._handlers = handlers
         self._view, self._serve, self.star, self.locked = emit, serve, star, locked
         self._pace = every, limit, named
         self._consent, self._hint = (force, keep), hint
@@ -113,7 +115,7 @@ class Coordinator:
         """What a member said; ProtocolError for what none of them says."""
         with self._lock:
             told = decoded(MemberMessage, message, name)
-            SAID[told["event"]](self, self.members[name], told)
+            self._handlers[told["event"]](self, self.members[name], told)
 
     # -- what the source says ------------------------------------------------------------------------------
     def _news(self, digests: dict[int, str], changed: set[int]) -> None:

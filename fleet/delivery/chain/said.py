@@ -3,15 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
+from fleet.delivery.chain.coordinator import Coordinator
 from fleet.delivery.chain.member import Member
 from fleet.errors import HostFailed, ProtocolError, Reason
 from fleet.events import Progress
 from fleet.protocol.messages import chain
-
-if TYPE_CHECKING:
-    from fleet.delivery.chain.coordinator import Coordinator
 
 
 def hello(head: Coordinator, member: Member, message: chain.Hello) -> None:

@@ -22,10 +22,10 @@ from fleet.node.base.beneath import made_in
 from fleet.node.base.errors import Refused, failed
 from fleet.node.base.files import filesystem, lstat, open_regular, version_of
 from fleet.node.base.processes import read_file
+from fleet.node.base.run_folder import run_folder
 from fleet.node.base.types import Any, Callable, chain, give
 from fleet.node.base.wire import control_lines, decode, encode, frame, moved, send_exit, send_json, start
 from fleet.node.delivery.tree import Walk, tell
-from fleet.node.run.run_folder import run_folder
 from fleet.protocol.frames import OUTPUT
 from fleet.protocol.state import ATTEMPT, SPEC
 

@@ -11,8 +11,8 @@ import threading
 from fleet.node.base.errors import Refused
 from fleet.node.base.types import Any, values
 from fleet.node.facts.ask import FIND_MODULE, ask_interpreter, last_line, run
+from fleet.node.facts.environment import enter, job_env
 from fleet.node.facts.system import find, text
-from fleet.node.python.environment import enter, job_env
 from fleet.protocol.environment import activating
 
 # how they are asked for their version: gcc before 7 knows only -dumpversion, later ones say no more than "12" to it

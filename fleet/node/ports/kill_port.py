@@ -17,6 +17,7 @@ import os
 import pwd
 
 from fleet.node.base.processes import end_all, read_file, start_time
+from fleet.node.base.run_folder import owners, run_folder
 from fleet.node.base.types import Any
 from fleet.node.base.wire import send_exit, send_json, start
 from fleet.node.ports.listeners import (
@@ -28,7 +29,6 @@ from fleet.node.ports.listeners import (
     parse_listeners,
     status_number,
 )
-from fleet.node.run.run_folder import owners, run_folder
 
 
 def user_name(uid: int) -> str:

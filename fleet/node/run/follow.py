@@ -28,9 +28,7 @@ import time
 from _signal import SIGCHLD, SIGKILL
 from _thread import start_new_thread
 
-from fleet.node.base.types import Any, Callable, run
-from fleet.node.base.wire import control_lines, frame, send_exit, send_json, start, start_heartbeat
-from fleet.node.run.run_folder import (
+from fleet.node.base.run_folder import (
     attempt_folder,
     detach_run,
     disk_is_full,
@@ -44,7 +42,9 @@ from fleet.node.run.run_folder import (
     run_folder,
     write_json,
 )
-from fleet.node.run.trim import is_log, trim, trimmed
+from fleet.node.base.types import Any, Callable, run
+from fleet.node.base.wire import control_lines, frame, send_exit, send_json, start, start_heartbeat
+from fleet.node.run.look.trim import is_log, trim, trimmed
 from fleet.protocol.frames import HEARTBEAT_SECONDS, OUTPUT
 from fleet.protocol.state import FINAL, LEASE, OVER, SPEC, STATUS
 
@@ -176,7 +176,7 @@ class Follower:
         self.owners_checked = now
         if owners(self.folder) or read_status(self.folder).get("state") in FINAL:
             return
-        from fleet.node.run.ending import LEFTOVER_GRACE, bury  # rarely needed, and long
+        from fleet.node.run.start.ending import LEFTOVER_GRACE, bury  # rarely needed, and long
 
         cause, reason = fate(self.folder)
         self.status = bury(self.run, self.folder, LEFTOVER_GRACE, reason, cause=cause)
@@ -231,7 +231,7 @@ def listen(run: str, folder: str, passive: bool = False, term: int = 0) -> None:
                 reason = str(message.get("reason") or "stopped")
                 request_stop(folder, float(message["grace"]), reason, message.get("end"))
             elif op == "renew-ranks":
-                from fleet.node.run.trainers import trainers
+                from fleet.node.run.look.trainers import trainers
 
                 for pid in trainers(run).values():
                     os.kill(pid, SIGKILL)

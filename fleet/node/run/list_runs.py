@@ -8,8 +8,7 @@ import os
 import time
 
 from fleet.node.base.errors import answer
-from fleet.node.base.types import Any, run
-from fleet.node.run.run_folder import (
+from fleet.node.base.run_folder import (
     NODE,
     awaited,
     fate,
@@ -20,6 +19,7 @@ from fleet.node.run.run_folder import (
     runs_root,
     standing,
 )
+from fleet.node.base.types import Any, run
 from fleet.protocol.state import FINAL, LEASE, SPEC, is_run_id
 
 LAST_BYTES, LAST_CHARACTERS = 4096, 200

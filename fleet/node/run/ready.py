@@ -11,11 +11,7 @@ import os
 import time
 
 from fleet.node.base.errors import Refused
-from fleet.node.base.state_folder import own_home
-from fleet.node.base.types import Callable, run
-from fleet.node.base.wire import listen, send_exit, send_json, start
-from fleet.node.run.rendezvous import listen_everywhere
-from fleet.node.run.run_folder import (
+from fleet.node.base.run_folder import (
     NODE,
     boot_id,
     final_status,
@@ -25,6 +21,10 @@ from fleet.node.run.run_folder import (
     run_names,
     write_json,
 )
+from fleet.node.base.state_folder import own_home
+from fleet.node.base.types import Callable, run
+from fleet.node.base.wire import listen, send_exit, send_json, start
+from fleet.node.run.look.rendezvous import listen_everywhere
 from fleet.node.run.stop import stop
 from fleet.protocol.state import NEXT, RESTARTING, RUNS, SPEC, STARTING, STATUS
 

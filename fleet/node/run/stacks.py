@@ -17,11 +17,11 @@ import time
 
 from fleet.node.base.errors import Refused, answer
 from fleet.node.base.processes import environment, read_file, state_of
+from fleet.node.base.run_folder import run_folder
 from fleet.node.base.types import TYPE_CHECKING, Any, stacks
 from fleet.node.base.wire import start_thread
-from fleet.node.run.rank import STACK_SIGNAL, stack_file
-from fleet.node.run.run_folder import run_folder
-from fleet.node.run.trainers import is_ours, trainers
+from fleet.node.run.look.trainers import is_ours, trainers
+from fleet.node.run.rank.rank import STACK_SIGNAL, stack_file
 
 if TYPE_CHECKING:
     Threads = list[stacks.Thread]

@@ -14,10 +14,7 @@ from contextlib import suppress
 
 from fleet.node.base.errors import answer
 from fleet.node.base.processes import send_signal
-from fleet.node.base.state_folder import own_home
-from fleet.node.base.types import run
-from fleet.node.run.ending import Ending, bury, descendants
-from fleet.node.run.run_folder import (
+from fleet.node.base.run_folder import (
     NODE,
     TOLD,
     attempt_of,
@@ -33,6 +30,9 @@ from fleet.node.run.run_folder import (
     tombstone,
     write_final,
 )
+from fleet.node.base.state_folder import own_home
+from fleet.node.base.types import run
+from fleet.node.run.start.ending import Ending, bury, descendants
 from fleet.protocol.state import FINAL, RUNS, SPEC
 
 MARGIN, ENDING_MARGIN = 5.0, 13.0  # beyond the grace: for a supervisor to hear of it, and for one that ends the run

@@ -20,23 +20,7 @@ from fleet.node.base import json
 from fleet.node.base.errors import Refused, failed
 from fleet.node.base.files import remove_tree
 from fleet.node.base.processes import send_signal, start_time
-from fleet.node.base.types import run
-from fleet.node.base.wire import frame, send_exit, send_json, start, start_heartbeat
-from fleet.node.run.ending import bury
-from fleet.node.run.engine import (
-    PR_SET_CHILD_SUBREAPER,
-    PR_SET_NAME,
-    Beginning,
-    Forbidden,
-    fill_folder,
-    prctl,
-    publish_folder,
-    start_engine,
-    temporary_folder,
-)
-from fleet.node.run.kernel_log import KernelLog
-from fleet.node.run.neighbours import Occupied, be_alone
-from fleet.node.run.run_folder import (
+from fleet.node.base.run_folder import (
     boot_id,
     final_status,
     identity,
@@ -47,7 +31,23 @@ from fleet.node.run.run_folder import (
     write_final,
     write_json,
 )
-from fleet.node.run.supervisor import Signals, Supervisor
+from fleet.node.base.types import run
+from fleet.node.base.wire import frame, send_exit, send_json, start, start_heartbeat
+from fleet.node.run.neighbours import Occupied, be_alone
+from fleet.node.run.start.ending import bury
+from fleet.node.run.start.engine import (
+    PR_SET_CHILD_SUBREAPER,
+    PR_SET_NAME,
+    Beginning,
+    Forbidden,
+    fill_folder,
+    prctl,
+    publish_folder,
+    start_engine,
+    temporary_folder,
+)
+from fleet.node.run.start.kernel_log import KernelLog
+from fleet.node.run.start.supervisor import Signals, Supervisor
 from fleet.protocol.frames import MESSAGE
 from fleet.protocol.state import FINAL, NODE_LOG, PID
 
@@ -132,7 +132,7 @@ def guard(spec: "run.Starting", temporary: str, writer: int) -> None:
     if ours and folder and read_status(folder).get("state") not in FINAL:
         how = "by signal %d" % os.WTERMSIG(status) if os.WIFSIGNALED(status) else "by a fault of its own"
         bury(spec["run"], folder, spec["grace"], "the supervisor was ended " + how, [os.getpid()], kernel=kernel)
-    from fleet.node.run.prune import KEPT_RUNS, prune_runs  # not before a run is over
+    from fleet.node.run.look.prune import KEPT_RUNS, prune_runs  # not before a run is over
 
     try:
         prune_runs(KEPT_RUNS - 1)  # beside this one

@@ -12,8 +12,8 @@ import time
 from fleet.node.base import json
 from fleet.node.base.errors import Refused, answer
 from fleet.node.base.processes import read_file
+from fleet.node.base.run_folder import run_folder
 from fleet.node.base.types import TYPE_CHECKING, run
-from fleet.node.run.run_folder import run_folder
 from fleet.protocol.state import LOG_NAME, TIMES
 
 if TYPE_CHECKING:

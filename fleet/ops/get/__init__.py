@@ -24,10 +24,10 @@ from fleet.ops.get.listed import listing
 from fleet.ops.get.names import is_repository, name_of, name_of_run
 from fleet.ops.get.place import Ground, Place, in_words
 from fleet.ops.get.receive import Received
-from fleet.ops.launch.folder import LATEST
 from fleet.ops.plans import Line, OnHosts
-from fleet.ops.runs.find import find, meant_first, missing
-from fleet.ops.runs.word import choose, is_part_of_name
+from fleet.ops.run.find.find import find, meant_first, missing
+from fleet.ops.run.kept.folder import LATEST
+from fleet.ops.run.kept.word import choose, is_part_of_name
 from fleet.protocol.messages.give import GiveSpec
 from fleet.rules.units import counted, few, size_text
 from fleet.runtime import Runtime

@@ -9,8 +9,8 @@ from posixpath import join
 
 from fleet.delivery.ignore import above
 from fleet.errors import UsageError
-from fleet.ops.launch.documents import read_object
-from fleet.ops.launch.origin import RUN
+from fleet.ops.run.kept.documents import read_object
+from fleet.ops.run.plan.origin import RUN
 from fleet.protocol.messages.chain import Entry
 from fleet.protocol.state import GET_STAGE, run_name
 

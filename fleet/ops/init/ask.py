@@ -82,7 +82,7 @@ def reach(hosts: Sequence[Host], candidates: Mapping[str, Sequence[Address]], ru
 
         def task(session: Session, host: Host, specs: Mapping[str, Any] = specs) -> Result:
             limit = SECONDS + MARGIN_SECONDS
-            said = call(session, "facts.reach", specs[host.name], Reached, timeout=limit, cancel=runtime.cancel)
+            said = call(session, "preflight.reach", specs[host.name], Reached, timeout=limit, cancel=runtime.cancel)
             return Result(host.name, ok=True, data=said)
 
         results = on_each(hosts, together, task, what="finding each other")

@@ -1,1 +1,1 @@
-"""A run: planned, checked, started, followed to its end, and started again."""
+"""What heads of fleet up to November 2026 start by these names, see fleet/ops/background.py."""

@@ -4,30 +4,19 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import Sequence
-from dataclasses import dataclass
 from typing import NamedTuple
 
 from fleet.each import failed, over
 from fleet.errors import ConnectError, Reason
 from fleet.events import Started
 from fleet.model import Host, Result
-from fleet.ops.setup_ssh.passwords import SetupRuntime
+from fleet.ops.setup_ssh.passwords import NewKey, SetupRuntime
 from fleet.ops.setup_ssh.planning import HostPlan, SetupOptions
 from fleet.runtime import Runtime
 from fleet.transport.ssh.hostkeys import HostKey
 from fleet.transport.ssh.transport import SshTransport
 
 READING = "reading host keys"
-
-
-@dataclass(frozen=True)
-class NewKey:
-    """A host key nobody vouches for yet. old: fingerprints on file that it would replace."""
-
-    host: str
-    target: str
-    key: HostKey
-    old: tuple[str, ...] = ()
 
 
 class Settled(NamedTuple):

@@ -11,17 +11,14 @@ import threading
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 from fleet.errors import UsageError
 from fleet.inventory.nodeset import expand
 from fleet.model import Host
 from fleet.runtime import Runtime
 from fleet.transport.base import Transport
+from fleet.transport.ssh.hostkeys import HostKey
 from fleet.transport.ssh.transport import SshTransport
-
-if TYPE_CHECKING:
-    from fleet.ops.setup_ssh.enrol import NewKey
 
 FORMAT_HINT = "one line: the password for all hosts; or lines 'HOST PASSWORD', HOST a host, a node set or *"
 
@@ -134,8 +131,20 @@ def ask_once(passwords: Passwords, hosts: Sequence[str], ask: Callable[[Sequence
 
 
 Connect = Callable[[Callable[[Host], str | None] | None], Transport]
+
+
 # is shown host keys, or names of hosts, and returns what the user says; None when there is nobody to ask
-Confirm = Callable[[Sequence["NewKey"]], bool | None]
+@dataclass(frozen=True)
+class NewKey:
+    """A host key nobody vouches for yet. old: fingerprints on file that it would replace."""
+
+    host: str
+    target: str
+    key: HostKey
+    old: tuple[str, ...] = ()
+
+
+Confirm = Callable[[Sequence[NewKey]], bool | None]
 AskPassword = Callable[[Sequence[str]], str | None]
 
 

@@ -143,5 +143,5 @@ Facts = TypedDict(
 )
 # a node's answer to {"op": "clock"}, at any time, and its facts in the end
 Probed = TypedDict("Probed", {"clock": float, "facts": Facts}, total=False)
-# of node/facts/reach.py: visits that arrived, by their id
+# of node/preflight/reach.py: visits that arrived, by their id
 Reached = TypedDict("Reached", {"reached": dict[str, bool], "error": Text})

@@ -10,12 +10,13 @@ import select
 import socket
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
 from fleet.errors import ConnectError, FleetError, Interrupted, LimitError, Reason
 from fleet.transport.base import Cancel
+from fleet.transport.streams import starting_thread
 
 SLICE_SECONDS = 0.2
 STALLED_SECONDS = 30
@@ -174,18 +175,6 @@ def reached(sock: Any) -> str | None:
         return None if ipaddress.ip_address(address).is_loopback else str(address)
     except (OSError, ValueError, IndexError):
         return None
-
-
-@contextlib.contextmanager
-def starting_thread() -> Iterator[None]:
-    """LimitError where this machine does not allow one more."""
-    try:
-        yield
-    except RuntimeError as error:
-        raise LimitError(
-            "this machine does not allow another thread",
-            hint="lower --fanout, or raise 'ulimit -u' (pids.max of a container)",
-        ) from error
 
 
 def start_thread(target: Callable[[], object], name: str) -> None:

@@ -14,11 +14,12 @@ from typing import Any
 
 from fleet.errors import ConnectError, FleetError, Interrupted, Reason
 from fleet.transport.ssh.adapter import Connection
-from fleet.transport.ssh.dial import Deadline, os_error, reached, start_thread, starting_thread
+from fleet.transport.ssh.dial import Deadline, os_error, reached, start_thread
 from fleet.transport.ssh.gates import ended_during, no_banner
 from fleet.transport.ssh.hostkeys import ALGORITHMS, HostKey, HostKeyCheck
 from fleet.transport.ssh.library import Message, paramiko
 from fleet.transport.ssh.node_channel import NodeChannel
+from fleet.transport.streams import starting_thread
 
 
 class Link(Connection):

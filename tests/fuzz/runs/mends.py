@@ -3,10 +3,10 @@ below fleet/, text of the mend, what stands there without it[, (file, text, what
 
 from __future__ import annotations
 
-GANG, LOOP, STOPPING = "ops/launch/gang.py", "ops/launch/loop.py", "ops/launch/stopping.py"
-FIND, ATTACH, STOP = "ops/runs/find.py", "ops/runs/attach.py", "ops/runs/stop.py"
-ATTEMPTS = "ops/launch/attempts.py"
-SUMMARY, HERE = "ops/launch/summary.py", "ops/runs/here.py"
+GANG, LOOP, STOPPING = "ops/run/end/gang.py", "ops/run/launch/loop.py", "ops/run/follow/stopping.py"
+FIND, ATTACH, STOP = "ops/run/find/find.py", "ops/run/find/attach.py", "ops/run/find/stop.py"
+ATTEMPTS = "ops/run/launch/attempts.py"
+SUMMARY, HERE = "ops/run/end/summary.py", "ops/run/find/here.py"
 Mend = tuple[str, str, str, str, str] | tuple[str, str, str, str, str, tuple[str, str, str]]
 MENDS: list[Mend] = [
     (
@@ -76,7 +76,7 @@ MENDS: list[Mend] = [
     (
         "a reboot is told by its boot id",
         "3",
-        "node/run/run_folder.py",
+        "node/base/run_folder.py",
         'if since_boot(folder) else ("reboot", "the node was restarted")',
         "",
     ),
@@ -104,21 +104,21 @@ MENDS: list[Mend] = [
     (
         "a duration follows no clock that is set",
         "6",
-        "ops/launch/origin.py",
+        "ops/run/plan/origin.py",
         "if isinstance(kept, list) and kept[:1] == [boot]",
         "if False and kept and boot",
     ),
     (
         "an engine that a signal ended has failed",
         "6",
-        "ops/runs/find.py",
+        "ops/run/find/find.py",
         '            or part["status"].get("signal")\n',
         "",
     ),
     (
         "a stop has room on a full disk",
         "6",
-        "node/run/run_folder.py",
+        "node/base/run_folder.py",
         'STOP), asked, (".tmp", ".new"))',
         'STOP), asked, (".tmp",))',
     ),

@@ -7,7 +7,7 @@ import gc
 from fleet.transport import TRANSPORTS
 from fleet.transport.program import read_all, shipped
 
-PROGRAMS = ["facts.probe", "run.supervise run.follow", "run.list_runs run.follow", "run.list_runs", "run.follow"]
+PROGRAMS = ["preflight.probe", "run.supervise run.follow", "run.list_runs run.follow", "run.list_runs", "run.follow"]
 PROGRAMS += ["run.stop", "run.stop run.follow", "run.ready"]
 
 assert "fuzz" in TRANSPORTS.names

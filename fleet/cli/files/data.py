@@ -1,0 +1,169 @@
+"""What `fleet sync` shows of data and of wheels; and `fleet get`, which brings data back."""
+
+from __future__ import annotations
+
+import sys
+from collections import deque
+from collections.abc import Mapping
+from pathlib import Path
+
+import click
+
+from fleet.cli.context import perform
+from fleet.cli.line.command import Verb, completed
+from fleet.cli.line.options import common_options, runs_dir_option, settings_of
+from fleet.cli.screen import terminal
+from fleet.cli.screen.output import clean, fold, talk, warn_of_own, warn_of_source, write_grouped
+from fleet.cli.screen.progress import ProgressLine
+from fleet.model import Report, Result, grouped
+from fleet.rules.units import counted, size_text
+
+FEW = 6
+RATE_SECONDS = 5.0
+# state -> how the table says it of a host that is not done
+WORDS = {"there": "has", "other": "has another", "absent": "lacks", "broken": "has a part of", "unknown": "not known:"}
+
+
+class DataLine(ProgressLine):
+    """How far the nodes are: percent of all bytes, a node's rate lately, the time it will take, and each node's state:
+    its percentage, or what else is to be said of it; of many nodes, how many are in which state."""
+
+    info = "note: "
+
+    def __init__(self, what: str, *, quiet: bool = False) -> None:
+        super().__init__(what, quiet=quiet)
+        self._seen: deque[tuple[float, float]] = deque()
+
+    def words(self, seconds: float) -> list[str]:
+        receiving = {name: event.total for name, event in self._last.items() if event.total}
+        if not receiving:
+            return []
+        shares = {name: min(1.0, self._last[name].done / total) for name, total in receiving.items()}
+        share = sum(shares.values()) / len(shares)
+        parts = [f"{100 * share:.0f}% of {size_text(max(receiving.values()))} each"]
+        rate = self._rate(seconds, sum(self._last[name].done for name in receiving) / len(receiving))
+        if rate:
+            parts.append(f"{size_text(rate)}/s")
+            left = max(
+                (total - self._last[name].done for name, total in receiving.items() if self._last[name].what != "away"),
+                default=0.0,
+            )
+            parts += [f"{left / rate:.0f} s left"] if left else []
+        each = self._each(shares) if len(shares) <= FEW else []
+        room = (terminal.width(sys.stderr) or 1000) - len("6 of 6 hosts") - 1
+        fits = each and sum(2 + terminal.cells(part) for part in parts + each) <= room
+        return parts + (each if fits else self._states(shares))
+
+    def _rate(self, seconds: float, done: float) -> float:
+        """Bytes a second over the last few seconds."""
+        if self._seen and seconds < self._seen[-1][0]:  # another round
+            self._seen.clear()
+        self._seen.append((seconds, done))
+        while len(self._seen) > 2 and seconds - self._seen[0][0] > RATE_SECONDS:
+            self._seen.popleft()
+        (t0, d0), (t1, d1) = self._seen[0], self._seen[-1]
+        return (d1 - d0) / (t1 - t0) if t1 > t0 else 0.0
+
+    def _each(self, shares: Mapping[str, float]) -> list[str]:
+        return [
+            f"{clean(name)} "
+            + (f"{100 * share:.0f}%" if self._last[name].what == "receiving" else self._last[name].what)
+            for name, share in sorted(shares.items())
+        ]
+
+    def _states(self, shares: Mapping[str, float]) -> list[str]:
+        parts = [
+            f"{len(names)} {state}" + (f" ({fold(names)})" if state == "away" else "")
+            for state, names in grouped((self._last[name].what, name) for name in shares).items()
+        ]
+        last = min(shares, key=lambda name: shares[name])
+        if shares[last] < sum(shares.values()) / len(shares) - 0.05:
+            parts.append(f"behind: {clean(last)} {100 * shares[last]:.0f}%")
+        return parts
+
+
+def _line(result: Result) -> str:
+    data = result.data
+    where = ", ".join(data["to"])
+    if "shared_with" in data:
+        return f"the same folder as on {data['shared_with']}: written once"
+    if not data["files"]:
+        return f"nothing to send, in {where}"
+    return f"{counted(data['files'], 'file')} received ({size_text(data['bytes'])}), verified, in {where}"
+
+
+def show_data(report: Report) -> None:
+    """One line per group of hosts to which the same happened, then who cost time."""
+    write_grouped([r for r in report.results if r.ok], _line)
+    warn_of_own(r for r in report.results if r.ok)
+    warn_of_source(report)
+    for cut in report.data["cuts"]:
+        talk(f"host {cut['behind']} lost {cut['lost_seconds']:g} s when host {cut['host']} went out")
+
+
+def show_wheels(report: Report) -> None:
+    """Who has what: one line per group of hosts that have the same now."""
+    versions = {w["name"]: w["version"] for w in report.data["wheels"]}
+
+    def line(result: Result) -> str:
+        states = result.data["wheels"]
+        named = {state: [f"{n} {versions[n]}" for n, s in states.items() if s == state] for state in states.values()}
+        if not result.ok:
+            return ", ".join(f"{WORDS[state]} {_short(named[state])}" for state in WORDS if state in named)
+        new, old = named.get("installed", []), len(named.get("there", []))
+        parts = [f"installed {_short(new)}"] if new else []
+        there = "it is there" if old == 1 else f"all {old} are there"
+        parts += [f"{old} already there" if new else f"nothing to do, {there}"] if old else []
+        return f"{', '.join(parts)}, in {result.data.get('python')}"
+
+    write_grouped([r for r in report.results if r.data.get("wheels")], line)
+
+
+def _short(names: list[str]) -> str:
+    return ", ".join(names) if len(names) <= 6 else f"{', '.join(names[:5])} and {len(names) - 5} more"
+
+
+# -- and back again
+@click.command("get", cls=Verb, examples=("fleet get checkpoints/last.pt", "fleet get latest --to results"))
+@click.argument("what", metavar="RUN|PATH")
+@click.option(
+    "--from", "sources", metavar="NODESET", shell_complete=completed("nodeset"), help="From these hosts only."
+)
+@click.option(
+    "--to", type=click.Path(path_type=Path, file_okay=False), default=Path("."), metavar="DIR", help="Where to [here]."
+)
+@click.option("--force", is_flag=True, help="Replace what is here, too, and no get put there as it is, without asking.")
+@click.option("--all", is_flag=True, help="Bring repositories (.git, .hg) in it, too.")
+@runs_dir_option("Where logs are, on this machine: they tell of a RUN's folder.")
+@common_options
+def get(what: str, sources: str | None, to: Path, runs_dir: Path, **given: bool) -> int:
+    """Bring files of the hosts here: a PATH, relative to the host's workdir, or what a RUN wrote in its folder since it
+    began. A word without a '/' is a run if there is one.
+
+    It gets the name that was asked for. Where all hosts answered and one has it, it comes as it is; else each host has
+    a folder of its own. What an earlier get put here is replaced, anything else only with your consent, or --force.
+
+    All is verified by digest, and each file comes as it was at one moment: one that is written to all the time is an
+    error, and what is here of it stays; a log that grows comes as far as it was. An interrupted get goes on where it
+    ended. A host that gets nowhere for 2 minutes is given up.
+    """
+    line = DataLine("receiving", quiet=settings_of().silent)
+    return perform(
+        lambda fleet: (fleet.select(sources, option="--from") if sources else fleet).plan.get(
+            what, to=to, runs_dir=runs_dir, **given
+        ),
+        show_got,
+        line=line,
+    )
+
+
+def show_got(report: Report) -> None:
+    def told(result: Result) -> str:
+        if not result.data["to"]:
+            return "has none of it"
+        files, size, same = (result.data[name] for name in ("files", "bytes", "same"))
+        here = f"{counted(same, 'file')} already here" if same else ""
+        came = f"{counted(files, 'file')}, {size_text(size)}" if files or not same else ""
+        return f"{', '.join(filter(None, [came, here]))}, in {clean(result.data['to'])}"
+
+    write_grouped((result for result in report.results if result.ok), told)

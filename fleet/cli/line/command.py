@@ -1,0 +1,125 @@
+"""What the click commands of all verbs have in common: help in groups with examples, at 80 columns, and one spelling of
+dashes and underscores."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, TypeVar
+
+import click
+
+F = TypeVar("F", bound=Callable[..., Any])  # what a decorator is given
+COMMON = "Common options"
+ONLY_LOOKS = "no run is stopped"  # what an interrupt does to a verb that shows runs
+# what a number may be; who leaves it is told
+_RANGE = re.compile(r"; [\d.<=>x]*x[\d.<=>]+(?=\])|  \[[\d.<=>x]*x[\d.<=>]+\]")
+_DEFAULT = re.compile(r"\.  \[default: ([^\]]+?)(?:\.0)?\]$")
+
+
+def one_spelling(token: str) -> str:
+    """--nproc_per_node and --nproc-per-node, setup_ssh and setup-ssh are the same word."""
+    return token.replace("_", "-")
+
+
+def spelled(word: str) -> str:
+    """A word with the name of a long option in the one spelling; its value, and all else, as they are."""
+    name, equals, value = word.partition("=")
+    return f"{one_spelling(name)}{equals}{value}" if word.startswith("--") else word
+
+
+Completion = Callable[[click.Context, click.Parameter, str], list[Any]]
+COMPLETIONS: dict[str, Completion] = {}  # complete.py adds its own, when a shell asks: all else stays fast
+SETTINGS: dict[str, Any] = {"help_option_names": ["-h", "--help"], "token_normalize_func": one_spelling}
+
+
+def completed(what: str) -> Completion:
+    """A function of complete.py, for `shell_complete=`."""
+    return lambda ctx, param, incomplete: COMPLETIONS[what](ctx, param, incomplete)
+
+
+def rest_of(ctx: click.Context) -> list[str]:
+    """What a group's context left to its verb."""
+    return [*ctx._protected_args, *ctx.args]
+
+
+class CommonOption(click.Option):
+    """An option that stands before or behind every verb; hidden where it says nothing to that verb."""
+
+
+class Verb(click.Command):
+    """sections: heading -> names of the parameters below it; others of the verb's own stand under "Options".
+    interrupted: what Ctrl-C does to it, in words; None: it is stopped, in an orderly way."""
+
+    def __init__(
+        self,
+        *args: Any,
+        examples: Sequence[str] = (),
+        sections: Mapping[str, Sequence[str]] | None = None,
+        interrupted: str | None = None,
+        **attrs: Any,
+    ) -> None:
+        super().__init__(*args, **attrs)
+        self.examples = tuple(examples)
+        self.sections = dict(sections or {})
+        self.interrupted = interrupted
+
+    def format_help_text(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
+        super().format_help_text(ctx, formatter)
+        if self.examples:
+            with formatter.section("Examples"):
+                for example in self.examples:
+                    formatter.write(f"  $ {example}\n")
+
+    def option_rows(self, ctx: click.Context) -> dict[str, list[tuple[str, str]]]:
+        """Heading -> (option, help) rows, of the options that this command offers."""
+        of = {name: heading for heading, names in self.sections.items() for name in names}
+        rows: dict[str, list[tuple[str, str]]] = {heading: [] for heading in (*self.sections, "Options", COMMON)}
+        for param in self.get_params(ctx):
+            record = param.get_help_record(ctx) if isinstance(param, click.Option) else None
+            if record is not None:
+                common = isinstance(param, CommonOption) or "--help" in param.opts
+                heading = COMMON if common else of.get(str(param.name), "Options")
+                rows[heading].append((record[0], _DEFAULT.sub(r" [\1].", _RANGE.sub("", record[1]))))
+        return rows
+
+    def format_options(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
+        for heading, records in self.option_rows(ctx).items():
+            if records:
+                with formatter.section(heading):
+                    formatter.write_dl(records)
+
+
+class NoSuchVerb(click.UsageError):
+    """words: what was taken for a verb, and all behind it."""
+
+    def __init__(self, words: Sequence[str], ctx: click.Context) -> None:
+        super().__init__(f"No such verb '{words[0]}'", ctx)
+        self.words, self.group = tuple(words), ctx
+
+
+class VerbGroup(Verb, click.Group):
+    """A command of several; bare, it prints its help."""
+
+    command_class = Verb
+
+    def list_commands(self, ctx: click.Context) -> list[str]:
+        return list(self.commands)
+
+    def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
+        if not args and not ctx.resilient_parsing:
+            click.echo(ctx.get_help())
+            ctx.exit()
+        return super().parse_args(ctx, args)
+
+    def resolve_command(
+        self, ctx: click.Context, args: list[str]
+    ) -> tuple[str | None, click.Command | None, list[str]]:
+        word = args[0]
+        if one_spelling(word) not in self.list_commands(ctx) and word[:1] != "-" and not ctx.resilient_parsing:
+            raise NoSuchVerb(args, ctx)
+        return super().resolve_command(ctx, args)
+
+    def format_options(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
+        self.format_commands(ctx, formatter)
+        super().format_options(ctx, formatter)

@@ -1,0 +1,239 @@
+"""What a shell completes: verbs, options and values as click knows them, and the hosts and groups of the inventory.
+
+Run by the shell at each Tab: it reads the inventory's file and names of files, asks no host, and says nothing when it
+cannot.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+from collections.abc import Callable, Iterable
+from contextlib import suppress
+from pathlib import Path
+
+import click
+from click.core import ParameterSource
+from click.shell_completion import (
+    BashComplete,
+    CompletionItem,
+    FishComplete,
+    ShellComplete,
+    ZshComplete,
+    add_completion_class,
+    shell_complete,
+)
+
+from fleet.cli.line.command import COMPLETIONS, rest_of, spelled
+from fleet.cli.line.options import settings_of
+from fleet.cli.line.shipped import shipped
+from fleet.inventory.find import LAB, find_inventory, load
+from fleet.model import Inventory
+from fleet.protocol.state import is_run_id
+
+VARIABLE = "_FLEET_COMPLETE"
+MAX_BYTES = 2 << 20  # a larger inventory would take longer to read than one waits for a Tab
+
+# As click's own, but read line by line (its for loop is globbed), and with what `complete` needs to know of the word.
+_BASH = """\
+%(complete_func)s() {
+    local completion
+    COMPREPLY=()
+    while IFS= read -r completion; do
+        case $completion in
+            dir,*) compopt -o dirnames ;;
+            file,*) compopt -o default ;;
+            plain,*) COMPREPLY+=("${completion#*,}") ;;
+        esac
+    done < <(COMP_LINE=$COMP_LINE COMP_HEAD=${COMP_LINE:0:COMP_POINT} COMP_WORD=${COMP_WORDS[COMP_CWORD]} \
+COMP_BREAKS=$COMP_WORDBREAKS %(complete_var)s=bash_complete "$1" 2>/dev/null)
+}
+complete -o nosort -F %(complete_func)s %(prog_name)s
+"""
+
+# click's splits a value at its commas
+_FISH = """\
+function %(complete_func)s
+    for completion in (env %(complete_var)s=fish_complete COMP_WORDS=(commandline -cp | string collect) \
+COMP_CWORD=(commandline -t | string collect) COMP_LINE=(commandline -p | string collect) %(prog_name)s 2>/dev/null)
+        set -l parts (string split -m 1 "," -- $completion)
+        switch $parts[1]
+            case dir
+                __fish_complete_directories $parts[2]
+            case file
+                __fish_complete_path $parts[2]
+            case plain
+                echo $parts[2]
+        end
+    end
+end
+complete --no-files --command %(prog_name)s --arguments "(%(complete_func)s)"
+"""
+
+
+class _Line(ShellComplete):
+    """What stands behind launch's SCRIPT or exec's command belongs to them: files, no options of fleet."""
+
+    def get_completions(self, args: list[str], incomplete: str) -> list[CompletionItem]:
+        if _is_of_the_command(self.cli, args):
+            return [CompletionItem(incomplete, type="file")]
+        found = super().get_completions([spelled(word) for word in args], spelled(incomplete))
+        option, equals, _ = incomplete.partition("=")
+        if incomplete.startswith("--") and "_" in option and not equals:  # as it was begun
+            found = [CompletionItem(f"--{item.value[2:].replace('-', '_')}", item.type, item.help) for item in found]
+        if equals and option.startswith("-"):  # click takes it away, the shell wants the whole word
+            found = [CompletionItem(f"{option}={item.value}", item.type, item.help) for item in found]
+        return found
+
+
+def _is_of_the_command(cli: click.Command, args: list[str]) -> bool:
+    with cli.make_context("fleet", list(args), resilient_parsing=True) as ctx:
+        rest = rest_of(ctx)
+        assert isinstance(ctx.command, click.Group)
+        name, command, rest = ctx.command.resolve_command(ctx, rest) if rest else (None, None, [])
+        if command is None:
+            return False
+        with command.make_context(name, rest, parent=ctx, resilient_parsing=True) as sub:
+            if sub.allow_interspersed_args:
+                return False
+            first = next(str(param.name) for param in command.params if isinstance(param, click.Argument))
+            return sub.get_parameter_source(first) is ParameterSource.COMMANDLINE and bool(sub.params[first])
+
+
+class Bash(_Line, BashComplete):
+    """bash breaks words at characters of its own, ':' and '=' among them, and wants what stands behind the last."""
+
+    source_template = _BASH
+
+    def get_completion_args(self) -> tuple[list[str], str]:
+        words = _split(os.environ["COMP_HEAD"])
+        return words[1:-1], words[-1]
+
+    def format_completion(self, item: CompletionItem) -> str:
+        value, typed = str(item.value), os.environ["COMP_WORD"]
+        if item.type == "plain" and not typed.startswith(("'", '"')):
+            before = _split(os.environ["COMP_HEAD"])[-1]
+            last = max(before.rfind(char) for char in os.environ["COMP_BREAKS"] or "\n")
+            value = value[last + (before[last : last + 1] != "@") :]  # an '@' is broken at, and begins the word
+        return f"{item.type},{value}"
+
+
+def _split(line: str) -> list[str]:
+    """A line that may end in the middle of a quoted word; what is being typed is the last item, "" behind a blank."""
+    import shlex
+
+    lexer = shlex.shlex(line, posix=True)
+    lexer.whitespace_split, lexer.commenters = True, ""
+    words: list[str] = []
+    try:
+        words.extend(lexer)
+    except ValueError:
+        return [*words, lexer.token]
+    return [*words, ""] if line[-1:].isspace() and not line.endswith("\\ ") else words
+
+
+def complete(cli: click.Command, instruction: str) -> int:
+    """`_FLEET_COMPLETE=bash_source fleet` prints the shell's function, which then asks with `bash_complete`."""
+    add_completion_class(Bash)
+    add_completion_class(type("Zsh", (_Line, ZshComplete), {}))
+    add_completion_class(type("Fish", (_Line, FishComplete), {"source_template": _FISH}))
+    if instruction.endswith("_source"):
+        if shell_complete(cli, {}, "fleet", VARIABLE, instruction) == 0:
+            return 0
+        click.echo("error: fleet completes for bash, zsh and fish\n  hint: fleet help completion", err=True)
+        return 2
+    os.dup2(os.open(os.devnull, os.O_WRONLY), 2)
+    with suppress(Exception):
+        shell_complete(cli, {}, "fleet", VARIABLE, instruction)
+    return 0
+
+
+# -- values ------------------------------------------------------------------------------------------------------
+def _inventory(ctx: click.Context, explicit: str | None = None) -> Inventory | None:
+    """That of -i, wherever it stands on the line, else the one fleet would find; None where none can be read."""
+    with suppress(Exception):
+        options = os.environ.get("COMP_LINE", "").partition(" -- ")[0]
+        line = re.search(r"\s(?:-i\s*|--inventory[=\s]\s*)([^\s'\"]+)", options)
+        explicit = explicit or settings_of(ctx).inventory or (line[1] if line else None)
+        path = find_inventory(explicit, Path.cwd(), os.environ)
+        if path.is_file() and path.stat().st_size <= MAX_BYTES:
+            return load(path)
+    return None
+
+
+def nodeset(ctx: click.Context, param: click.Parameter, incomplete: str) -> list[CompletionItem]:
+    """The host or @group that a node set ends in; what stands before its last operator stays."""
+    inventory, start, depth = _inventory(ctx), 0, 0
+    for at, char in enumerate(incomplete):
+        depth += (char == "[") - (char == "]")
+        # an '@' at the beginning of an operand names a group, behind one it joins
+        if not depth and (char in ",!&^" or (char == "@" and at > start)):
+            start = at + 1
+    if depth or inventory is None:
+        return []
+    head, last = incomplete[:start], incomplete[start:]
+    there = set(re.split("[,!&^@]", head))
+    known = [*inventory.names, *(f"@{group}" for group in inventory.groups)]
+    return [CompletionItem(head + name) for name in known if name.startswith(last) and name not in there]
+
+
+def file(ctx: click.Context, param: click.Parameter, incomplete: str) -> list[CompletionItem]:
+    """A file of this machine."""
+    return [CompletionItem(incomplete, type="file")]
+
+
+def inventory_file(ctx: click.Context, param: click.Parameter, incomplete: str) -> list[CompletionItem]:
+    """A file, or the lab's inventory."""
+    return (incomplete and _starting([LAB], incomplete)) or file(ctx, param, incomplete)
+
+
+def buildable(ctx: click.Context, param: click.Parameter, incomplete: str) -> list[CompletionItem]:
+    """deepspeed, or a folder."""
+    return _starting(["deepspeed"], incomplete) or file(ctx, param, incomplete)
+
+
+def topic(ctx: click.Context, param: click.Parameter, incomplete: str) -> list[CompletionItem]:
+    """What `fleet help` can be asked for, behind the words that stand there."""
+    command: click.Command | None = ctx.find_root().command
+    words = ctx.params.get(str(param.name)) or ()
+    for word in words:
+        command = command.get_command(ctx, word) if isinstance(command, click.Group) else None
+    known = command.list_commands(ctx) if isinstance(command, click.Group) else []
+    return _starting([*known, *([] if words else ["completion"])], incomplete)
+
+
+def _starting(known: Iterable[str], incomplete: str) -> list[CompletionItem]:
+    return [CompletionItem(word) for word in known if word.startswith(incomplete)]
+
+
+def _hosts(ctx: click.Context, explicit: str | None = None) -> Iterable[str]:
+    inventory = _inventory(ctx, explicit)
+    return inventory.names if inventory else ()
+
+
+def _runs(ctx: click.Context) -> Iterable[str]:
+    """Those that have a folder on this machine."""
+    folder = Path(ctx.params.get("runs_dir") or "runs")
+    return sorted(name for path in folder.glob("*/events.jsonl") if is_run_id(name := path.parent.name))
+
+
+def _of(known: Callable[[click.Context], Iterable[str]]) -> Callable[..., list[CompletionItem]]:
+    """Completes a word of those that are known."""
+    return lambda ctx, param, incomplete: _starting(known(ctx), incomplete)
+
+
+host = _of(_hosts)
+lab_host = _of(lambda ctx: _hosts(ctx, LAB))
+run_here = _of(_runs)
+example = _of(lambda ctx: shipped())
+COMPLETIONS.update(
+    nodeset=nodeset,
+    file=file,
+    inventory_file=inventory_file,
+    buildable=buildable,
+    topic=topic,
+    host=host,
+    lab_host=lab_host,
+    run_here=run_here,
+    example=example,
+)

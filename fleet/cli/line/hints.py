@@ -1,0 +1,81 @@
+"""Hints as they are printed: a fleet command in one stands there with the options that the user's own line had, so that
+it can be copied as it is. Every hint goes through here, whatever prints it, in whatever thread."""
+
+from __future__ import annotations
+
+import re
+import shlex
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from typing import Any
+
+from fleet.cli.line.options import Settings
+from fleet.cli.line.verbs import VERBS
+from fleet.errors import InventoryError
+
+_VERBS = "|".join(name for name, verb in VERBS.items() if verb.hosts)
+_FLEET = r"(?<![\w./-])fleet "
+_COMMAND = re.compile(rf"{_FLEET}(?P<rest>(?:{_VERBS})(?![\w-])(?! --help)[^;`\n]*?)(?={_FLEET}|[;`\n]|\Z)")
+
+_line = Settings()
+
+
+@contextmanager
+def of_line() -> Iterator[None]:
+    """While one command line runs; a playbook's steps are lines of their own."""
+    global _line
+    before = _line
+    try:
+        yield
+    finally:
+        _line = before
+
+
+def remember(settings: Settings) -> None:
+    """What the line that runs said."""
+    global _line
+    _line = settings
+
+
+def quote(word: str) -> str:
+    """A word as a shell reads it back; with double quotes where they do, as a hint has commands in single ones."""
+    if shlex.quote(word) == word or re.search(r"[\"$`\\!']", word):
+        return shlex.quote(word)
+    return f'"{word}"'
+
+
+def as_typed(hint: str, *, selection: bool = True) -> str:
+    """The hint, in front of the verb of its commands the -i, -w, -x and --transport of the user's line. selection: not
+    -w and -x where it may be they that are wrong."""
+    said = {
+        "-i": _line.inventory,
+        "-w": _line.hosts if selection else None,
+        "-x": _line.exclude if selection else None,
+        "--transport": _line.transport if _line.transport != Settings.transport else None,
+    }
+
+    def repeat(match: re.Match[str]) -> str:
+        own = match["rest"].partition(" -- ")[0]
+        given = [
+            f"{flag} {quote(value)} "
+            for flag, value in said.items()
+            if value is not None
+            and not re.search(rf" {flag}\b", own)
+            and not (flag == "--transport" and own.startswith("setup-ssh"))  # which has its own
+        ]
+        return f"fleet {''.join(given)}{match['rest']}"
+
+    return _COMMAND.sub(repeat, hint)
+
+
+def in_document(value: Any, key: str = "", *, selection: bool = True) -> Any:
+    """What goes out as JSON, with its hints and next commands as they are printed."""
+    if isinstance(value, Mapping):
+        # of an inventory's error, -w or -x may be the cause
+        own = value.get("kind") != InventoryError.kind
+        return {name: in_document(each, name, selection=own) for name, each in value.items()}
+    if isinstance(value, list | tuple):
+        return [in_document(each, key, selection=selection) for each in value]
+    return (
+        as_typed(value, selection=selection) if key in ("hint", "remedy", "next") and isinstance(value, str) else value
+    )

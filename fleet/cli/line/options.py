@@ -1,0 +1,206 @@
+"""The common options: the same before and behind the verb, the one behind it wins."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import click
+from click.core import ParameterSource
+
+from fleet.cli.line.command import CommonOption, F, completed
+from fleet.errors import UsageError
+from fleet.registry import Registry
+from fleet.requests.request import OptionError, Request
+from fleet.transport import DEFAULT, TRANSPORTS
+
+
+@dataclass
+class Settings:
+    """What the common options said. Lives in the root context's `meta`, one a command line."""
+
+    inventory: str | None = None
+    hosts: str | None = None
+    exclude: str | None = None
+    transport: str = DEFAULT
+    fanout: int = 64
+    connect_timeout: float = 10.0
+    dry_run: bool = False
+    json: bool = False
+    verbose: int = 0
+    quiet: bool = False
+
+    @property
+    def silent(self) -> bool:
+        """Nothing is said besides what was asked for."""
+        return self.quiet or self.json
+
+
+class Seconds(click.FloatRange):
+    """A finite number of seconds: nan and inf are numbers to Python, and wait for ever or not at all."""
+
+    name = "seconds"
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
+        seconds = super().convert(value, param, ctx)
+        if not math.isfinite(seconds):
+            self.fail(f"{value!r} is not a number of seconds.", param, ctx)
+        return seconds
+
+
+class of(click.ParamType):  # type: ignore[type-arg]  # noqa: N801, it reads as a function
+    """A number that a request takes: the request knows its limits."""
+
+    def __init__(self, request: type[Request], field: str, kind: type[int] | type[float] = float) -> None:
+        self.request, self.field, self.kind = request, field, kind
+        self.name = "number"
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
+        try:
+            number = self.kind(value)
+        except ValueError:
+            number = value
+        try:
+            return self.request.fitted(self.field, number)
+        except OptionError as error:
+            raise spelled_out(error) from None
+
+
+def spelled_out(error: OptionError, hint: str | None = None) -> UsageError:
+    """The same, of the option as it is written on a command line."""
+    return UsageError(f"--{error.option.replace('_', '-')} {error.problem}", hint=hint or error.hint)
+
+
+class Named(click.Choice[str]):
+    """A name of a registry; other packages' are looked up for one that is not fleet's own, for help and completion."""
+
+    def __init__(self, registry: Registry[Any]) -> None:
+        self.registry, self.case_sensitive = registry, True
+
+    @property
+    def choices(self) -> tuple[str, ...]:  # type: ignore[override]
+        return self.registry.names
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> str:
+        return str(value) if value in self.registry.own else super().convert(value, param, ctx)
+
+
+def runs_dir_option(said: str) -> Callable[[F], F]:
+    """Decorator: the folder of runs on this machine."""
+    kind = click.Path(path_type=Path, file_okay=False)
+    return click.option("--runs-dir", type=kind, default=Path("runs"), metavar="DIR", show_default=True, help=said)
+
+
+def pairs(option: str, words: Iterable[str]) -> dict[str, str]:
+    """NAME=VALUE words; UsageError for anything else."""
+    found = dict[str, str]()
+    for word in words:
+        name, equals, found[name] = word.partition("=")
+        if not (name.isidentifier() and equals):
+            raise UsageError(f"{option} {word}: must be NAME=VALUE")
+    return found
+
+
+# in the root context's `meta`. TYPED: the words of the command line. BY_ITSELF: it is no step of a playbook. NONE_LIVE:
+# all hosts were asked, and said so
+_KEY, TYPED, BY_ITSELF, NONE_LIVE = "fleet.settings", "fleet.typed", "fleet.by-itself", "fleet.none-live"
+
+
+def settings_of(ctx: click.Context | None = None) -> Settings:
+    """The settings of the command line being run."""
+    ctx = ctx or click.get_current_context()
+    settings = ctx.find_root().meta.setdefault(_KEY, Settings())
+    assert isinstance(settings, Settings)
+    return settings
+
+
+def _store(ctx: click.Context, param: click.Parameter, value: Any) -> None:
+    assert param.name
+    if ctx.get_parameter_source(param.name) not in (ParameterSource.DEFAULT, None):
+        # given twice, as to pdsh and clush: the hosts of both
+        setattr(settings_of(ctx), param.name, ",".join(value) if param.multiple else value)
+
+
+_OPTIONS: dict[str, tuple[tuple[str, ...], dict[str, Any]]] = {
+    "inventory": (
+        ("-i", "--inventory"),
+        {
+            "metavar": "FILE",
+            "help": "Inventory file, or 'lab' for the lab's.",
+            "shell_complete": completed("inventory_file"),
+        },
+    ),
+    "hosts": (
+        ("-w", "--hosts"),
+        {
+            "metavar": "NODESET",
+            "help": "Only these hosts: gpu[01-04], 10.0.0.1, @group, gpu1:0,2.",
+            "multiple": True,
+            "shell_complete": completed("nodeset"),
+        },
+    ),
+    "exclude": (
+        ("-x", "--exclude"),
+        {"metavar": "NODESET", "help": "Not these hosts.", "multiple": True, "shell_complete": completed("nodeset")},
+    ),
+    "transport": (
+        ("--transport",),
+        {
+            "type": Named(TRANSPORTS),
+            "metavar": f"[{'|'.join(TRANSPORTS.own)}]",  # those of other packages take long to look up
+            "default": DEFAULT,
+            "show_default": True,
+            "help": "How hosts are reached: 'openssh', 'pdsh': by this machine's own; 'local' runs everything here.",
+        },
+    ),
+    "fanout": (
+        ("--fanout",),
+        {"type": click.IntRange(1, 4096), "default": 64, "metavar": "N", "help": "Hosts worked on at once [64]."},
+    ),
+    "connect_timeout": (
+        ("--connect-timeout",),
+        {
+            "type": Seconds(0.1, 3600),
+            "default": 10.0,
+            "metavar": "S",
+            "help": "Seconds to reach and authenticate a host [10].",
+        },
+    ),
+    "dry_run": (("--dry-run",), {"is_flag": True, "help": "Show the plan, do nothing."}),
+    "json": (("--json",), {"is_flag": True, "help": "JSON on stdout: one document; of a run, a line an event."}),
+    "verbose": (("-v", "--verbose"), {"count": True, "help": "Say more."}),
+    "quiet": (("-q", "--quiet"), {"is_flag": True, "help": "Say only what went wrong."}),
+}
+
+
+def common_options(command: F) -> F:
+    """Decorator: adds the common options to a click command. Read them with settings_of()."""
+    return without()(command)
+
+
+def without(*hidden: str, refused: Mapping[str, str] | None = None) -> Callable[[F], F]:
+    """common_options, of which `hidden` mean nothing to this verb: accepted, so that an alias or a playbook may give
+    them to every verb, and not offered. refused: those that somebody would mean something by, with what to write."""
+    refused = refused or {}
+
+    def refuse(ctx: click.Context, param: click.Parameter, value: Any) -> None:
+        if ctx.get_parameter_source(str(param.name)) not in (ParameterSource.DEFAULT, None):
+            raise UsageError(f"{ctx.command_path} takes no {'/'.join(param.opts)}", hint=refused[str(param.name)])
+
+    def add(command: F) -> F:
+        for name, (flags, attrs) in reversed(_OPTIONS.items()):
+            command = click.option(
+                *flags,
+                name,
+                cls=CommonOption,
+                expose_value=False,
+                callback=refuse if name in refused else _store,
+                hidden=name in hidden or name in refused,
+                **attrs,
+            )(command)
+        return command
+
+    return add

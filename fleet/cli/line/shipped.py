@@ -1,0 +1,26 @@
+"""The files that come with fleet: inventories, playbooks, scripts."""
+
+from __future__ import annotations
+
+from importlib.resources import files
+from pathlib import Path
+
+# In a clone these are links to the folders beside fleet/, in an installed fleet the folders themselves.
+FOLDERS = ("hostfiles", "playbooks", "examples")
+
+
+def shipped() -> dict[str, Path]:
+    """Every file that comes with fleet by its name, "playbooks/demo.yaml"."""
+    root = Path(str(files("fleet") / "shipped"))
+    return {
+        f"{folder}/{path.name}": path
+        for folder in FOLDERS
+        for path in sorted((root / folder).iterdir())
+        if path.is_file()
+    }
+
+
+def find(name: str, *folders: str) -> str | None:
+    """The full name of the shipped file that is meant by it or by its last part, if there is one in `folders`."""
+    known = [known for known in shipped() if known.partition("/")[0] in (folders or FOLDERS)]
+    return next((full for full in known if name in (full, full.partition("/")[2])), None)

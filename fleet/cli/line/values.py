@@ -1,0 +1,102 @@
+"""Values of options as people write them: ranks, ports, sizes, times."""
+
+from __future__ import annotations
+
+import re
+import time
+from dataclasses import dataclass
+from datetime import datetime, timedelta
+
+import click
+
+from fleet.cli.line.command import F
+from fleet.errors import InventoryError
+from fleet.rules.units import bytes_of
+
+_AGO = re.compile(r"(?:(\d+(?:\.\d+)?)d)?(?:(\d+(?:\.\d+)?)h)?(?:(\d+(?:\.\d+)?)m)?(?:(\d+(?:\.\d+)?)s?)?", re.ASCII)
+_CLOCK = re.compile(r"\d{1,2}:\d\d(:\d\d)?", re.ASCII)
+
+
+def ranks(value: str) -> frozenset[int]:
+    """Type of an option."""
+    if not re.fullmatch(r"\d{1,6}(-\d{1,6})?(,\d{1,6}(-\d{1,6})?)*", value, re.ASCII):
+        raise click.BadParameter(f"{value!r}: ranks are numbers and ranges, 0,8-15")
+    from fleet.inventory.nodeset import expand
+
+    try:
+        return frozenset(int(name[1:]) for name in expand(f"r[{value}]"))
+    except InventoryError as error:
+        raise click.BadParameter(error.message) from None
+
+
+@dataclass(frozen=True)
+class Scrolling:
+    """Whose lines scroll: `only` these ranks', None for all; first: each node's first."""
+
+    only: frozenset[int] | None = None
+    first: bool = False
+
+    def __call__(self, rank: int, first: int | None) -> bool:
+        """first: that rank's node's."""
+        return rank == first if self.first else self.only is None or rank in self.only
+
+
+def _scrolling(ctx: click.Context, param: click.Parameter, value: str | None) -> Scrolling:
+    try:
+        return Scrolling(first=True) if value == "first" else Scrolling(None if value is None else ranks(value))
+    except click.BadParameter as error:
+        raise click.BadParameter(f"{error.message}; or 'first', each node's") from None
+
+
+def ranks_option(command: F) -> F:
+    """Decorator: what scrolls."""
+    said = "Show only these ranks' lines; first: each node's first. The logs have all."
+    return click.option("--ranks", callback=_scrolling, metavar="LIST|first", help=said)(command)
+
+
+def parse_ports(ctx: click.Context, param: click.Parameter, values: tuple[str, ...]) -> list[int]:
+    """Ports and ranges of them, "29500", "29500-29510", as a sorted list."""
+    from fleet.inventory.fields import port
+
+    found: set[int] = set()
+    for value in values:
+        first, dash, last = value.partition("-")
+        try:
+            ports = range(port(first), port(last if dash else first) + 1)
+        except InventoryError:
+            raise click.BadParameter(f"{value!r}: a port is 1 to 65535, a range 29500-29510") from None
+        if not ports:
+            raise click.BadParameter(f"{value!r} is an empty range")
+        found.update(ports)
+    return sorted(found)
+
+
+def size(value: str) -> float:
+    """Type of an option: bytes."""
+    if (found := bytes_of(value)) is None:
+        raise click.BadParameter(f"{value!r} is no size: 50GB, 1.5TiB")
+    return found
+
+
+def when(value: str) -> float:
+    """Type of an option: seconds since the epoch."""
+    if (found := read_time(value.strip(), time.time())) is None:
+        raise click.BadParameter(f"{value!r} is no time: 90s, 5m, 1h30m ago; 22:46; '2026-11-21 22:46'")
+    return found
+
+
+def read_time(text: str, now: float) -> float | None:
+    """ "90", "90s", "5m", "1h30m", "2d" ago; "22:46", "22:46:10", the last time that it was; "2026-11-21",
+    "2026-11-21 22:46". Seconds since the epoch; None for what is no time."""
+    if text and (found := _AGO.fullmatch(text)):
+        return now - sum(
+            float(n) * unit for n, unit in zip(found.groups(default="0"), (86400, 3600, 60, 1), strict=True)
+        )
+    try:
+        if _CLOCK.fullmatch(text):
+            today = datetime.fromtimestamp(now)
+            at = datetime.combine(today, datetime.strptime(text, "%H:%M:%S" if text.count(":") > 1 else "%H:%M").time())
+            return (at if at <= today else at - timedelta(days=1)).timestamp()
+        return datetime.fromisoformat(text).timestamp()
+    except (ValueError, OverflowError):
+        return None

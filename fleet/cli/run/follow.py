@@ -1,0 +1,187 @@
+"""A run followed on a terminal, and how it ended, as people are told."""
+
+from __future__ import annotations
+
+import os
+import signal
+import time
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from fleet.api import Fleet, Planned
+from fleet.cli import leader
+from fleet.cli.context import detailed
+from fleet.cli.line.hints import as_typed
+from fleet.cli.line.options import BY_ITSELF, settings_of
+from fleet.cli.line.values import Scrolling
+from fleet.cli.run.launch_view import LaunchView
+from fleet.cli.screen import terminal
+from fleet.cli.screen.lines import who
+from fleet.cli.screen.output import clean, fold, hint_line, talk, write_failures, write_json
+from fleet.errors import EXIT_INTERRUPTED
+from fleet.events import Notice
+from fleet.model import Report
+from fleet.rules.launch import UNDYING
+from fleet.rules.stacks import ranks_text
+from fleet.rules.units import counted
+
+if TYPE_CHECKING:
+    from fleet.runtime import Runtime
+
+
+TERM_SECONDS = 25.0  # Slurm and Kubernetes kill 30 s after their SIGTERM
+
+
+def nearby(path: str) -> str:
+    """As it is typed from here."""
+    return path.removeprefix(f"{Path.cwd()}/")
+
+
+def show_summary(report: Report, view: LaunchView) -> None:
+    """How it ended, on stderr: the first failure first, then what other ranks died of, and where the logs are."""
+    if report.data.get("detached"):
+        run = report.data["run"]
+        if not report.data.get("led", True):
+            talk(f"run {run} goes on as before", f"fleet attach {run} looks on again")
+            return
+        talk(f"run {run} goes on by itself; its logs come to {report.data['logs']}", f"fleet attach {run}")
+        talk("  " + as_typed(f"'fleet ps' shows it, 'fleet logs -f' its output, 'fleet stop {run}' ends it"))
+        return
+    if error := report.data.get("error"):
+        talk(clean(f"error: {error['message']}"), error["hint"])
+    failure = report.data["first_failure"]
+    mine: list[int] = []
+    if failure:
+        talk(click.style("failed: ", fg="red", bold=True) + clean(failure["message"]))
+        if failure["why"]:
+            talk(clean(f"  why: {failure['why']}"))
+        if failure["kernel"]:
+            talk(clean(f"  kernel of {failure['kernel']['host']}: {failure['kernel']['line']}"))
+        trace = failure["traceback"]
+        if view.tracebacks.was_shown(trace):
+            trace = "(its traceback stands above)"
+        for line in (trace or failure["tail"] or "").splitlines():
+            if line != failure["why"]:  # it is said once
+                talk(f"    {clean(line)}")
+        for group in report.data["tracebacks"] if trace else ():
+            if failure["rank"] in group["ranks"]:
+                mine = group["ranks"]
+                if len(mine) > 1:
+                    talk(f"  {who(mine, group['hosts'])} have the same traceback")
+        if failure["hint"]:
+            talk(hint_line(failure["hint"]))
+        talk(clean(f"  log: {nearby(failure['log'])}"))
+    others = [group for group in report.data["tracebacks"] if group["ranks"] != mine]
+    after = [group for group in others if group["follows"]]
+    for group in others:
+        first = group["exception"].partition("\n")[0]
+        if not group["follows"]:
+            talk(clean(f"{who(group['ranks'], group['hosts'])}: {first}; log: {nearby(group['log'])}"))
+    if after:
+        ranks = sorted(rank for group in after for rank in group["ranks"])
+        hosts = dict.fromkeys(host for group in after for host in group["hosts"])
+        talk(clean(f"{who(ranks, hosts)}: what followed from it: {after[0]['exception'].partition(chr(10))[0]}"))
+    lost = [r for r in report.results if r.error is not None]
+    if lost and not (failure and len(lost) == 1 and failure["host"] == lost[0].host):
+        write_failures(Report("launch", tuple(lost), report.exit_code))
+    for result in report.results:
+        if "undying" in result.data:
+            talk(clean(f"error: host {result.host}: {result.data['undying']}"), UNDYING)
+    if report.data["incomplete_logs"]:
+        talk(f"error: logs are not complete here from: {fold(report.data['incomplete_logs'])}")
+    if report.ok and settings_of().quiet:
+        return
+    if restarts := report.data.get("restarts"):
+        earlier = f"logs of what came before: {report.data['logs']}/attempt*/"
+        talk(f"{counted(len(restarts), 'restart')}, attempt {report.data['attempt']} was the last; {earlier}")
+    interrupted = report.exit_code == EXIT_INTERRUPTED and not failure  # a rank may exit with that, too
+    end = report.data.get("end")
+    by_whom = end["message"] if end and end["by"] == "stop" else "interrupted"
+    state = "done" if report.ok else clean(by_whom) if interrupted else "failed"
+    if (unknown := report.data.get("unknown")) and not failure:
+        state = f"{state if interrupted else 'over where that is known'} ({fold(unknown)} unknown)"
+    talk(
+        f"run {report.data['run']} {state} after {report.data['seconds']:.1f} s, exit code {report.exit_code}; "
+        f"logs of every rank: {report.data['logs']}/HOST/rank*.out|.err"
+    )
+    if killed := report.data.get("killed"):
+        talk(f"killed, since they had not ended in time: {ranks_text(killed)}")
+    if report.data["next"]:
+        talk("next:")
+    for step in report.data["next"]:  # whole lines, to be copied
+        talk(f"  {clean(as_typed(step))}", wrap=False)
+
+
+def follow(plan: Planned, scrolls: Scrolling, *, leave: bool = False) -> int:
+    """Do it, and show it; the key d lets it go on by itself. scrolls: whose lines do. leave: so does Ctrl-C."""
+    from fleet.ops.run.plan.origin import first_event
+
+    if click.get_current_context().find_root().meta.get(BY_ITSELF):
+        leader.begin()
+    settings = settings_of()
+    level = -1 if settings.quiet else settings.verbose
+    view = LaunchView([host.name for host in plan.hosts], json=settings.json, level=level, scrolls=scrolls)
+
+    if settings.json:
+        write_json({"event": "version", "time": round(time.time(), 3), **first_event()})
+
+    def say(text: str) -> None:  # by the view's own thread: a stopped terminal holds up no other
+        view(Notice("info", text))
+
+    with Fleet.runtime(plan.fleet, view) as runtime, ExitStack() as screen:
+        runtime.emit = detailed(view, plan.fleet.inventory, runtime.transport, say)
+
+        def end(report: Report) -> None:
+            """Of what is shown."""
+            screen.close()
+            if settings.json:
+                write_json({"event": "summary", **report.as_json()})
+            else:
+                show_summary(report, view)
+
+        def stay(report: Report) -> None:
+            end(report)
+            leader.stay(report.exit_code, f"{report.data['logs']}/keeper.log")
+
+        runtime.stay = stay if leader.leads() else None
+        screen.enter_context(_signals(runtime, leave, view))
+        screen.enter_context(terminal.pressed({b"d": runtime.detach.set}))
+        screen.enter_context(view)
+        report = plan.work(runtime)
+        stayed = runtime.stay is not None and not leader.leads()
+        if not stayed:
+            end(report)
+    if stayed:  # nobody reads what else a command does at its end
+        raise click.exceptions.Exit(report.exit_code)
+    return report.exit_code
+
+
+@contextmanager
+def _signals(runtime: Runtime, leave: bool, view: LaunchView) -> Iterator[None]:
+    """Ctrl-C and SIGTERM stop the run: gently, at the second one at once. A closed terminal leaves it to the lease, or,
+    where it has none, to the leader. leave: Ctrl-C lets the run go on. view: knows whether there is one yet."""
+    latch = runtime.detach if leave else runtime.cancel
+
+    def stop(signum: int, frame: Any) -> None:
+        latch.within = TERM_SECONDS if signum == signal.SIGTERM else latch.within
+        latch.set()
+        says = {1: "stopping all ranks; once more kills them", 2: "killing all ranks; once more leaves them alone"}
+        what = says.get(latch.count, "leaving") if view.begun else "no rank runs yet, and none is started"
+        terminal.note("leaving the run to itself; 'fleet stop' ends it" if leave else f"interrupted: {what}")
+
+    def hang_up(signum: int, frame: Any) -> None:
+        # nobody is left to read; the nodes go on for --lease seconds, in which somebody may take over
+        if runtime.stay is None or view.leased:
+            os._exit(128 + signum)
+        leader.leave_terminal()
+        runtime.detach.set()
+
+    handlers = dict.fromkeys((signal.SIGINT, signal.SIGTERM), stop)
+    if leader.leads() or signal.getsignal(signal.SIGHUP) is not signal.SIG_IGN:  # nohup fleet launch ... stays
+        handlers[signal.SIGHUP] = hang_up
+    with leader.handling(handlers):
+        yield

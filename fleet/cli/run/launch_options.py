@@ -1,0 +1,142 @@
+"""Options of `fleet launch` that come from elsewhere: those of engines (`Engine.options`), and what --from and --again
+take from an earlier run."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterable, Mapping
+from typing import TYPE_CHECKING, Any
+
+import click
+from click.core import ParameterSource
+
+from fleet.cli.context import use_inventory
+from fleet.cli.line.command import F, Verb, completed
+from fleet.cli.line.options import Settings, settings_of
+from fleet.engines import ENGINES
+from fleet.engines.base import Option
+from fleet.errors import InventoryError, UsageError
+from fleet.model import grouped
+from fleet.requests.launch import Launch
+
+if TYPE_CHECKING:
+    from fleet.ops.run.find.again import Recorded
+
+# options of the command line that are called otherwise in fleet.api
+ELSEWHERE = {"no_preflight": "preflight", "env_file": "env"}
+
+
+class EngineOption(click.Option):
+    """An option that means something to one engine, or a few."""
+
+    def __init__(self, option: Option) -> None:
+        kind: dict[str, Any] = {"is_flag": option.metavar is None and not option.choices, "multiple": option.many}
+        if option.choices:
+            kind["type"] = click.Choice(option.choices)
+        super().__init__([f"--{option.name}"], help=option.help, metavar=option.metavar, **kind)
+
+
+def declared(engines: Iterable[str]) -> dict[str, tuple[EngineOption, list[str]]]:
+    """Parameter -> (the option as the first engine declares it, all engines that have it)."""
+    found: dict[str, tuple[EngineOption, list[str]]] = {}
+    for engine in engines:
+        for option in map(EngineOption, ENGINES.get(engine).options):
+            found.setdefault(str(option.name), (option, []))[1].append(engine)
+    return found
+
+
+def sections(options: dict[str, tuple[EngineOption, list[str]]]) -> dict[str, list[str]]:
+    """Heading -> parameters, for Verb."""
+    return grouped((f"For --engine {' or '.join(engines)}", name) for name, (_, engines) in options.items())
+
+
+OWN = declared(ENGINES.own)
+
+
+def engine_options(command: F) -> F:
+    """Decorator: adds those of fleet's own engines."""
+    for option, _ in reversed(OWN.values()):
+        command.__dict__.setdefault("__click_params__", []).append(option)
+    return command
+
+
+class LaunchCommand(Verb):
+    """The verb's command: where another package's engine is named, it has that one's options, too."""
+
+    def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
+        for word, behind in zip(args, [*args[1:], ""], strict=False):
+            engine = behind if word == "--engine" else word.removeprefix("--engine=")
+            if engine != word and engine not in ENGINES.own and engine in ENGINES.names:
+                known = {param.name for param in self.params}
+                new = {name: found for name, found in declared([engine]).items() if name not in known}
+                self.params += [option for option, _ in new.values()]
+                self.sections.update(sections(new))
+        return super().parse_args(ctx, args)
+
+
+def take(given: dict[str, Any]) -> dict[str, Any]:
+    """Takes out of a command's parameters those of an engine: parameter -> value, of those that were given."""
+    options = [param for param in click.get_current_context().command.params if isinstance(param, EngineOption)]
+    values = {str(option.name): given.pop(str(option.name)) for option in options}
+    return {name: value for name, value in values.items() if value not in (None, False, ())}
+
+
+# -- an earlier run's command once more
+def again_options(command: F) -> F:
+    """Decorator: adds both."""
+    for option, name, said in (
+        ("--again", "again", "Launch what RUN was once more, on what the inventory says now."),
+        ("--from", "from_", "Launch what RUN was once more, on the hosts as they were described then."),
+    ):
+        command = click.option(option, name, metavar="RUN", shell_complete=completed("run_here"), help=said)(command)
+    return command
+
+
+def script_or_run(ctx: click.Context, param: click.Parameter, value: str | None) -> str | None:
+    """The callback of SCRIPT, which an earlier run may tell."""
+    runs = (ctx.params.get("again"), ctx.params.get("from_"))
+    if value is None and runs == (None, None) and not ctx.resilient_parsing:
+        raise click.MissingParameter(ctx=ctx, param=param)
+    return value
+
+
+def earlier(again: str | None, from_: str | None, given: Mapping[str, Any]) -> Recorded | None:
+    """The run that is to be repeated, if there is one; from here on its hosts are those of this command line, unless -i
+    or -w says otherwise. UsageError."""
+    word = from_ if again is None else again
+    if word is None:
+        return None
+    if None not in (again, from_):
+        raise UsageError("--again and --from exclude each other", hint="--from takes the hosts as they were described")
+    from fleet.ops.run.find.again import recorded
+
+    run, settings = recorded(word, given["runs_dir"]), settings_of()
+    if settings.transport == Settings.transport:
+        settings.transport = run.transport
+    if settings.inventory is None and from_:
+        from fleet.ops.run.plan.options import read_env
+
+        use_inventory(run.everyone(read_env(given["env_file"], given["env"], (), os.environ)[0]))
+        settings.hosts = settings.hosts or run.selected
+    elif settings.inventory is None and run.source and "FLEET_INVENTORY" not in os.environ:
+        if not os.path.exists(run.source):
+            raise InventoryError(
+                f"run {run.run}: the inventory that it was started with, {run.source}, is not there any more",
+                hint=f"fleet launch --from {run.run} takes the hosts as they were then; or name a file with -i",
+            )
+        settings.inventory = run.source
+    settings.hosts = settings.hosts or run.narrowed
+    return run
+
+
+def changed(told: Mapping[str, Any]) -> dict[str, Any]:
+    """Of the options as fleet.api's launch() takes them those that were given on this command line."""
+    ctx = click.get_current_context()
+    typed = {name for name in ctx.params if ctx.get_parameter_source(name) is not ParameterSource.DEFAULT}
+    typed |= {ELSEWHERE[name] for name in typed & ELSEWHERE.keys()}
+    known = Launch.__dataclass_fields__
+    return {
+        name: value
+        for name, value in told.items()
+        if name in typed or name not in known or value not in (None, known[name].default, {})
+    }

@@ -1,0 +1,254 @@
+"""`fleet ps`, `fleet logs`, `fleet attach`, `fleet stop`: runs that are, were, or outlived their head."""
+
+from __future__ import annotations
+
+import shlex
+import time
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from fleet.cli.context import ask, finish, load_everyone, perform, the_fleet, use_inventory
+from fleet.cli.line.command import ONLY_LOOKS, Verb, completed
+from fleet.cli.line.options import NONE_LIVE, Seconds, common_options, runs_dir_option, settings_of, without
+from fleet.cli.line.values import Scrolling, ranks, ranks_option, size, when
+from fleet.cli.run.follow import follow as follow_run
+from fleet.cli.screen import plans
+from fleet.cli.screen.board import Shown
+from fleet.cli.screen.output import clean, echo, fold, talk, write_json, write_table
+from fleet.errors import InventoryError, UsageError
+from fleet.model import Report
+from fleet.rules.units import counted, seconds, size_text
+
+if TYPE_CHECKING:
+    from fleet.ops.run.kept.local import LocalRun
+
+RUNS_DIR = runs_dir_option("Where logs are, on this machine.")
+
+
+@click.command("ps", cls=Verb, interrupted=ONLY_LOOKS, examples=("fleet ps", "fleet ps --all"))
+@click.option("-a", "--all", is_flag=True, help="Those that have ended, too, as long as their nodes keep them.")
+@common_options
+def ps(**given: bool) -> int:
+    """Show the runs on the hosts: who started them, how they stand, and the last line that a rank wrote.
+
+    The hosts are asked, so that runs of other heads are there, too.
+    """
+    return perform(lambda fleet: fleet.plan.ps(**given), lambda it: show_runs(it, given["all"]), asked_for=True)
+
+
+def show_runs(report: Report, every: bool) -> None:
+    rows = []
+    everywhere = report.ok and settings_of().hosts is None and settings_of().exclude is None
+    if everywhere and all(run["state"] in ("done", "failed", "stopped", "unknown") for run in report.data["runs"]):
+        click.get_current_context().meta[NONE_LIVE] = True
+    for run in report.data["runs"]:
+        nodes = run["nodes"].values()
+        total = run.get("world_size") or sum(len(node["ranks"]) for node in nodes)
+        rows.append(
+            (
+                run["run"],
+                run["state"] + _left(run),
+                "?" if run["age"] is None else seconds(run["age"]),
+                clean(run.get("owner") or "?"),
+                fold(run["nodes"]),
+                f"{run['ranks_up']}/{total}",
+                clean((run.get("master") or "?").rpartition(":")[2]),
+                "-" if run["silent"] is None else seconds(run["silent"]),
+                clean(run["last"]),
+            )
+        )
+    if not rows:
+        echo("no run" if every else "no live run; --all shows those that have ended")
+        return
+    titles = ("RUN", "STATE", "AGE", "OWNER", "HOSTS", "RANKS UP", "PORT", "SILENT FOR", "LAST LINE")
+    write_table(titles, rows, shorten=not settings_of().verbose)
+
+
+def _left(run: dict[str, Any]) -> str:
+    if run["unattended"] is not None:
+        return f", unattended for {seconds(run['unattended'])}"
+    return ", detached" if run["lease"] is None and run["state"] == "running" else ""
+
+
+@click.command("stop", cls=Verb, examples=("fleet stop latest", "fleet stop train-20261121-101500-ab12"))
+@click.argument("run", shell_complete=completed("run_here"))
+@click.option("--grace", type=Seconds(min=0), metavar="S", help="Seconds between SIGTERM and SIGKILL [the run's own].")
+@RUNS_DIR
+@common_options
+def stop(run: str, grace: float | None, runs_dir: Path) -> int:
+    """End a run on all its nodes, also one that others started. RUN is an id, a unique prefix, a name, or 'latest' of
+    this folder's runs; of others a whole id.
+
+    Hosts that do not answer now are tried again in the background; no node need know of it.
+    """
+    return perform(lambda fleet: fleet.plan.stop(run, grace=grace, runs_dir=runs_dir), show_stopped)
+
+
+def show_stopped(report: Report) -> None:
+    over = "had ended, and is not started again" if report.data.get("restartable") else "had ended"
+    says = {"running": "stopped", "gone": over, "unknown": "had not begun"}
+    for was, what in says.items():
+        hosts = [result.host for result in report.results if result.ok and result.data.get("was") == was]
+        if hosts:
+            echo(f"run {report.data['run']}: {fold(hosts)}: {what}")
+
+
+@click.command("forget", cls=Verb, examples=("fleet forget latest", "fleet forget train-20261121-101500-ab12"))
+@click.argument("run", shell_complete=completed("run_here"))
+@RUNS_DIR
+@common_options
+def forget(run: str, runs_dir: Path) -> int:
+    """Give up a run whose hosts are gone for good. None is asked (what still runs there goes on), no process of this
+    machine waits for one any more, and what is here of its logs stays, until 'fleet runs --prune'.
+    """
+    return perform(lambda fleet: fleet.plan.forget(run, runs_dir=runs_dir), show_forgotten)
+
+
+def show_forgotten(report: Report) -> None:
+    hosts = [result.host for result in report.results if result.data["given_up"]]
+    echo(f"run {report.data['run']}: {fold(hosts)} given up; its logs so far: {report.data['logs']}")
+
+
+@click.command("attach", cls=Verb, examples=("fleet attach", "fleet attach train-20261121"))
+@click.argument("run", default="latest", shell_complete=completed("run_here"))
+@click.option("--detach", is_flag=True, help="Lead it, and fetch its logs, in the background.")
+@ranks_option
+@RUNS_DIR
+@common_options
+def attach(run: str, ranks: Scrolling, **given: Any) -> int:
+    """Follow a run that was detached, that lost its head, or that another head started. Its logs are fetched from where
+    they end here; Ctrl-C leaves it to itself again. RUN is an id, a unique prefix, a name, or 'latest' of this
+    folder's runs; of others a whole id.
+
+    Exit: as launch.
+    """
+    planned = the_fleet().plan.attach(run, **given)
+    return plans.tell(planned) if settings_of().dry_run else follow_run(planned, ranks, leave=True)
+
+
+@click.command(
+    "logs",
+    cls=Verb,
+    interrupted=ONLY_LOOKS,
+    examples=("fleet logs latest", "fleet logs -f latest --rank 0", "fleet logs latest --err"),
+)
+@click.argument("run", default="latest", shell_complete=completed("run_here"))
+@click.option("-f", "--follow", is_flag=True, help="Go on until the run is over.")
+@click.option("--host", metavar="NODESET", help="Of these hosts' ranks only.")
+@click.option("--rank", type=ranks, metavar="LIST", help="Of these ranks only: 0,8-15.")
+@click.option("--err", is_flag=True, help="Standard errors alone.")
+@click.option("--since", type=when, metavar="TIME", help="What was written since: 90s, 5m, 1h ago; 22:46.")
+@click.option("--attempt", type=click.IntRange(min=0), metavar="K", help="Of a run that was started again [the last].")
+@click.option("--tail", type=click.IntRange(min=0), metavar="N", help="Begin with the last N lines of each log.")
+@RUNS_DIR
+@common_options
+def logs(run: str, rank: frozenset[int] | None, **given: Any) -> int:
+    """Show what a run's ranks wrote, or go on showing what they write. RUN is an id, a unique prefix, a name, or
+    'latest'. The run's own end is not changed by it.
+    """
+    settings = settings_of()
+    if settings.json:
+        raise UsageError("logs takes no --json", hint="the files are as the ranks wrote them: runs/RUN/HOST/rank*.out")
+    if given["attempt"] is not None and (given["follow"] or given["since"] is not None):
+        raise UsageError("--attempt goes with neither --follow nor --since", hint=f"fleet logs {run} --attempt 0")
+    _or_here(run, given["runs_dir"], follow=given["follow"], since=given["since"])
+    planned = the_fleet().plan.logs(run, rank=rank, **given)
+    if settings.dry_run:
+        return plans.tell(planned)
+    hosts = [host.name for host in planned.hosts]
+    with Shown(hosts, bare=rank is not None and len(rank) == 1, live=given["follow"], quiet=settings.quiet) as shown:
+        report = planned.run(shown)
+    return finish(report)
+
+
+def _or_here(run: str, runs_dir: Path, *, follow: bool, since: float | None) -> None:
+    """Where there is no inventory, and none is needed: the hosts that a run has logs of here."""
+    try:
+        load_everyone()
+    except InventoryError:
+        from fleet.ops.run.find.logs import hosts_here, local
+
+        run_id, here = local(run, runs_dir, follow=follow, since=since)
+        if not here or settings_of().inventory is not None:
+            raise
+        use_inventory(hosts_here(runs_dir / run_id))
+
+
+@click.command(
+    "runs",
+    cls=Verb,
+    examples=("fleet runs", "fleet runs --prune --keep 20", "fleet runs --prune --days 30 --max-size 50GB"),
+)
+@click.option("--prune", is_flag=True, help="Take away the logs of old runs that are over.")
+@click.option(
+    "--keep", type=click.IntRange(min=0), default=10, show_default=True, metavar="N", help="Not the newest N."
+)
+@click.option("--days", type=click.FloatRange(min=0), default=0.0, metavar="D", help="Only those older than D days.")
+@click.option("--max-size", type=size, metavar="SIZE", help="Only the oldest, until the rest takes 50GB or so.")
+@click.option("-y", "--yes", is_flag=True, help="Do not ask.")
+@RUNS_DIR
+@without("inventory", "hosts", "exclude", "transport", "fanout", "connect_timeout")
+def runs(prune: bool, keep: int, days: float, max_size: float | None, yes: bool, runs_dir: Path) -> int:
+    """Show the runs that have logs on this machine: how each ended, when it began, and what its logs take.
+
+    --prune takes those away that --keep, --days and --max-size all let go, never one that is not over. What the nodes
+    keep of a run it does not touch; they prune by themselves.
+    """
+    from fleet.ops.run.kept import local
+
+    settings, found = settings_of(), local.local_runs(runs_dir)
+    old = local.prunable(found, keep, days, max_size) if prune else []
+    if not settings.json:
+        show_local(old if prune else found, runs_dir, old=prune)
+        for run in found:
+            if run.broken:
+                talk(clean(f"warning: run {run.run}: {run.broken}"))
+        for passed in local.passed_over(runs_dir):
+            talk(clean(f"warning: {passed}"))
+        if prune and (open_ := [run.run for run in found if run.state == "open"]):
+            talk(f"{counted(len(open_), 'run')} without an end on record stay: 'fleet attach {open_[-1]}' brings it")
+    told = f"{counted(len(old), 'run')}, {size_text(sum(run.size for run in old))}"
+    if old and not settings.dry_run:
+        if not yes and not (agreed := ask(f"Remove the logs of {told}?")):
+            hint = f"fleet runs --prune -y {_letting_go(keep, days, max_size, runs_dir)}; --dry-run only looks"
+            raise UsageError(
+                "nothing is removed" + " unasked, and nobody can be asked here" * (agreed is None), hint=hint
+            )
+        for run in old:
+            if left := local.prune(run):
+                talk(clean(f"{run.logs} stays, for what fleet did not write there: {', '.join(left)}"))
+        if not settings.silent:
+            talk(f"removed: the logs of {told}")
+    if settings.json:
+        document = Report("runs", (), 0, {"runs": [run.as_json() for run in found], "pruned": [run.run for run in old]})
+        write_json(document.as_json())
+    return 0
+
+
+def _letting_go(keep: int, days: float, max_size: float | None, runs_dir: Path) -> str:
+    """The options that chose what is old, to be typed once more."""
+    words = ["--keep", str(keep)]
+    words += ["--days", f"{days:g}"] if days else []
+    words += ["--max-size", f"{max_size:.0f}"] if max_size is not None else []
+    words += ["--runs-dir", str(runs_dir)] if runs_dir != Path("runs") else []
+    return shlex.join(words)
+
+
+def show_local(found: list[LocalRun], runs_dir: Path, *, old: bool) -> None:
+    if not found:
+        echo(f"no {'old ' * old}run in {clean(str(runs_dir))}")
+        return
+    rows = [
+        (
+            run.run,
+            run.state,
+            "" if run.exit_code is None else str(run.exit_code),
+            seconds(max(0.0, time.time() - run.started)),
+            clean(run.engine or ""),
+            size_text(run.size),
+        )
+        for run in found
+    ]
+    write_table(("RUN", "STATE", "EXIT", "AGO", "ENGINE", "LOGS"), rows)

@@ -1,0 +1,55 @@
+"""`fleet stacks RUN`: where a run's ranks stand."""
+
+from __future__ import annotations
+
+import click
+
+from fleet.cli.context import perform
+from fleet.cli.line.command import ONLY_LOOKS, Verb, completed
+from fleet.cli.line.options import common_options
+from fleet.cli.line.values import ranks
+from fleet.cli.screen.output import clean, echo, talk
+from fleet.model import Report
+from fleet.ops.run.follow.stacks import told
+from fleet.rules.stacks import BRING_PY_SPY, NO_PY_SPY, lines, places, ranks_text, remarks
+
+
+@click.command(
+    "stacks",
+    cls=Verb,
+    interrupted=ONLY_LOOKS,
+    examples=("fleet stacks latest", "fleet stacks latest --rank 0,8 --all-threads"),
+)
+@click.argument("run", default="latest", shell_complete=completed("run_here"))
+@click.option("--rank", type=ranks, metavar="LIST", help="Of these ranks only: 0,8-15.")
+@click.option("--all-threads", is_flag=True, help="Of every thread, where py-spy is there [main thread].")
+@click.option(
+    "--native/--no-native", default=True, show_default=True, help="Frames of C and C++, where py-spy is there."
+)
+@common_options
+def stacks(run: str, rank: frozenset[int] | None, all_threads: bool, native: bool) -> int:
+    """Show where the ranks of a live run stand: the stack of each, those in the same place together, most of them
+    first. RUN is an id, a unique prefix, a name, or 'latest'.
+
+    Asked are py-spy, where the training interpreter's environment has it, else python's faulthandler, else the kernel.
+    The run goes on as it would have. --native holds a rank for some tenths of a second.
+    """
+    return perform(
+        lambda fleet: fleet.plan.stacks(run, rank=rank, native=native),
+        lambda report: show(report, all_threads),
+        asked_for=True,
+    )
+
+
+def show(report: Report, all_threads: bool) -> None:
+    if report.data["summary"]:
+        echo(clean(f"run {report.data['run']}: {report.data['summary']}"))
+    found = told(report.results)
+    for line in lines(places(found), threads=all_threads):
+        if not line.startswith(" "):
+            echo("")
+        echo(clean(line), wrap=False)
+    for remark in remarks(found):
+        talk(clean(remark), BRING_PY_SPY if NO_PY_SPY in remark else None)
+    if report.data["absent"]:
+        echo(f"{ranks_text(report.data['absent'])}: no process: not begun yet, or over")

@@ -1,0 +1,106 @@
+"""Text laid out for a width in cells: lines broken between words only, tables that say once what repeats. Pure."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Collection, Sequence
+from itertools import zip_longest
+
+import click
+
+from fleet.cli.screen.terminal import cells, cut, pad
+
+# 'fleet exec -- true' is one word: a line to copy stays one line
+_WORD = re.compile(r"[(\[]?'[^']*'(?=[\s.,;:)\]]|$)\S*|\S+")
+_LABEL = re.compile(r"\s*([a-z]+: +)?")
+_COMMAND = re.compile(r"\s*(hint: |\$ )?([A-Z_]+=\S+ )*(fleet|ssh|ssh-\w+|pip|apt|sudo) ")
+GAP = "  "
+LEAST = 16  # less of a text says nothing
+_GLUE = "\ue000"  # a blank inside an item
+
+
+def wrap(line: str, width: int | None, indent: int | None = None) -> list[str]:
+    """The line in pieces of at most `width` cells, broken between words; what has no blank in it stays whole. A command
+    can be copied as it then stands. indent: of the pieces behind the first; None: what suits "error: ..." and
+    "  hint: ..."."""
+    plain = click.unstyle(line)
+    if width is None or cells(plain) <= width:
+        return [line]
+    tail = " \\" if _COMMAND.match(plain) else ""
+    width -= len(tail)
+    if indent is None:
+        label = _LABEL.match(plain)
+        assert label is not None
+        indent = label.end() if label.group(1) else label.end() + 2
+    lead = line[: len(line) - len(line.lstrip(" "))]
+    pieces, now, at = [], lead, len(lead)
+    for word in _WORD.finditer(line, at):
+        blanks = line[at : word.start()]
+        if now.strip() and cells(now + blanks + word.group()) > width:
+            pieces.append(now + tail)
+            now, blanks = " " * indent, ""
+        now += blanks + word.group()
+        at = word.end()
+    return [*pieces, now]
+
+
+def items(lead: str, pairs: Sequence[tuple[str, str]], width: int | None) -> list[str]:
+    """ "all hosts: user root, port 22", broken between the items as far as that will do."""
+    said = [f"{name} {value}" for name, value in pairs]
+    glued = [text.replace(" ", _GLUE) if width is None or cells(text) + 5 <= width else text for text in said]
+    return [line.replace(_GLUE, " ") for line in wrap(lead + ", ".join(glued), width, 4)]
+
+
+def table(
+    titles: Sequence[str],
+    rows: Sequence[Sequence[str]],
+    width: int | None = None,
+    *,
+    keys: int = 1,
+    right: Collection[str] = (),
+    once: str = "",
+    shorten: bool = False,
+) -> list[str]:
+    """Rows in aligned columns; a column that says nothing in any row is left out. Cells may hold several lines.
+
+    once: where there is more than one row, columns behind the first `keys` that say the same in all of them leave the
+    table for a line below it that begins with this. shorten: of the last column the beginning will do. What does not
+    fit `width` then becomes a paragraph a row, broken between words."""
+    all_of_them = [(title, [row[i] for row in rows]) for i, title in enumerate(titles)]
+    columns = [c for i, c in enumerate(all_of_them) if i < keys or any(c[1])]
+    same: list[tuple[str, str]] = []
+    if once and len(rows) > 1:
+        same = [(title.lower(), said[0]) for title, said in columns[keys:] if len(set(said)) == 1]
+        columns = [c for i, c in enumerate(columns) if i < keys or len(set(c[1])) > 1]
+    below = items(f"{once}: ", same, width) if same else []
+    sizes = [max(cells(line) for cell in (title, *said) for line in cell.split("\n")) for title, said in columns]
+    over = 0 if width is None else sum(sizes) + len(GAP) * (len(sizes) - 1) - width
+    if shorten and over > 0 and sizes[-1] - over >= LEAST and len(columns) > keys:
+        sizes[-1] -= over
+        columns[-1] = columns[-1][0], [cut(cell, sizes[-1], "...") for cell in columns[-1][1]]
+    elif width is not None and over > 0:
+        return [
+            line
+            for row in zip(*(said for _, said in columns), strict=True)
+            for line in _paragraph([title for title, _ in columns], row, keys, width)
+        ] + below
+    ends = [title in right for title, _ in columns]
+    rows_of_cells = zip(*([title, *said] for title, said in columns), strict=True)
+    return [line for row in rows_of_cells for line in beside([c.split("\n") for c in row], sizes, ends)] + below
+
+
+def beside(row: Sequence[Sequence[str]], sizes: Sequence[int], ends: Sequence[bool] | None = None) -> list[str]:
+    """A row of cells, each of several lines, in columns of these sizes. ends: those that are flush right."""
+    ends = ends or [False] * len(sizes)
+    return [
+        GAP.join(pad(cell, size, right=end) for cell, size, end in zip(line, sizes, ends, strict=True)).rstrip()
+        for line in zip_longest(*row, fillvalue="")
+    ]
+
+
+def _paragraph(titles: Sequence[str], row: Sequence[str], keys: int, width: int) -> list[str]:
+    """ "0  gpu01" and below it, indented, "address 203.0.113.10, user root, ..."."""
+    head = GAP.join(cell for cell in row[:keys] if cell)
+    rest = [(title.lower(), " ".join(cell.split())) for title, cell in zip(titles, row, strict=True)]
+    said = [(title, cell) for title, cell in rest[keys:] if cell]
+    return [*wrap(head, width, 4), *(items("    ", said, width) if said else [])]

@@ -1,0 +1,1 @@
+"""Verbs of hosts: a click command a file."""

@@ -1,0 +1,174 @@
+"""`fleet check`"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
+
+import click
+
+from fleet.cli.context import perform
+from fleet.cli.line.command import Verb
+from fleet.cli.line.hints import as_typed
+from fleet.cli.line.options import Named, Seconds, common_options, settings_of
+from fleet.cli.screen import terminal
+from fleet.cli.screen.layout import GAP, beside, wrap
+from fleet.cli.screen.output import clean, clean_lines, echo, fold
+from fleet.cli.screen.terminal import cells
+from fleet.engines import DEFAULT, ENGINES
+from fleet.model import Report
+from fleet.rules.matrix import Cell, Matrix, matrix
+from fleet.rules.units import counted
+
+if TYPE_CHECKING:
+    from fleet.ops.check import Checked
+    from fleet.rules.causes import Cause
+    from fleet.rules.rule import Finding
+
+COLORS = {"error": "red", "warning": "yellow", "info": "cyan"}
+COLUMN_WIDTH = 26
+FACT = "fact"
+PIPE_WIDTH = 160  # how many columns stand side by side where no terminal limits them
+
+
+@click.command("check", cls=Verb, examples=("fleet check", "fleet check -w @a100 -v"))
+@click.option(
+    "--timeout",
+    type=Seconds(0.1, 600),
+    default=20.0,
+    metavar="S",
+    help="Seconds until a step on a node counts as hanging [20].",
+)
+@click.option(
+    "--engine",
+    type=Named(ENGINES),
+    default=DEFAULT,
+    show_default=True,
+    help="The engine to check for: what it needs must be there.",
+)
+@common_options
+def check(timeout: float, engine: str) -> int:
+    """Compare the hosts' environments; each finding with its remedy. What is an error here, 'fleet launch' refuses.
+
+    Exit: 123 when something would keep a run from starting or spoil it, 122 when a host cannot be reached.
+    """
+    from fleet.ops.check import Checked
+
+    settings = settings_of()
+
+    def show(checked: Report) -> None:
+        assert isinstance(checked, Checked)
+        shown = screen(checked, width=terminal.width(sys.stdout), quiet=settings.quiet, verbose=settings.verbose > 0)
+        if shown:
+            echo(shown.removesuffix("\n"), wrap=False)
+
+    return perform(lambda fleet: fleet.plan.check(timeout=timeout, engine=engine), show, asked_for=True)
+
+
+def screen(checked: Checked, *, width: int | None = None, quiet: bool = False, verbose: bool = False) -> str:
+    """What `fleet check` prints: the matrix, hosts that could not be asked, the findings, a last line that sums up.
+
+    width: of the terminal; None where a line may be as long as it is."""
+    from fleet.rules.judge import told
+
+    lines: list[str] = []
+    if checked.views and not quiet:
+        most = max(2, ((width or PIPE_WIDTH) - 20) // COLUMN_WIDTH)
+        lines += [*draw(matrix(checked.views, most), width), ""]
+    silent = [result.host for result in checked.results if not result.ok]
+    if silent:
+        text = click.style(f"not compared: {clean(fold(silent))}", fg="red") + " (no facts: see below)"
+        lines += wrap(text, width)
+    found = told(checked.findings)
+    asked_for = ("error",) if quiet else COLORS if verbose else ("error", "warning")
+    shown = [cause for severity, cause in found if severity in asked_for]
+    lines += [line for cause in shown for line in describe(cause, width)]
+    if not quiet:
+        lines.append(summary(checked, [severity for severity, _ in found], len(found) - len(shown)))
+    return "".join(f"{line}\n" for line in lines)
+
+
+def describe(cause: Cause[Finding], width: int | None) -> list[str]:
+    """What one rule found, and the remedy below it."""
+    finding = cause.whose[0]
+    severity = click.style(f"{finding.severity:7}", fg=COLORS[finding.severity], bold=True)
+    message = clean(" ".join(cause.message.split()))
+    lead = " " * 8
+    return [
+        *wrap(f"{severity} {message}  [{finding.id}]", width, len(lead)),
+        *wrap(lead + clean(as_typed(cause.hint or "")), width, len(lead)),
+    ]
+
+
+def summary(checked: Checked, severities: Sequence[str], hidden: int) -> str:
+    """ "4 hosts compared: 1 error, 2 warnings"."""
+    if not checked.views:
+        return "no host told its facts: nothing was compared"
+    counts = [(s, severities.count(s)) for s in COLORS]
+    said = ", ".join(f"{n} {s}{'s' if n != 1 and s != 'info' else ''}" for s, n in counts if n) or "nothing to report"
+    more = "; -v shows all" if hidden else ""
+    return f"{counted(len(checked.views), 'host')} compared: {said}{more}"
+
+
+# -- the matrix, for a width ----------------------------------------------------------------------------------------
+def draw(table: Matrix, width: int | None) -> list[str]:
+    """What is the same for all hosts stands there once; deviating cells have an asterisk and a colour. Where columns
+    do not fit side by side, the facts that differ have a line for each of them."""
+    label_size = max(map(cells, (FACT, *(label for label, _ in table.rows))))
+    room = None if width is None else width - label_size - len(GAP)
+    titles = [clean(title) for title in table.titles]
+    differing = [[_text(cell) for cell in row] for _, row in table.rows if not _alike(row)]
+    sizes = _sizes([titles, *differing], room)
+    lines = []
+    if sizes:
+        bold = [
+            [click.style(part, bold=True) for part in wrap(title, size, 0)]
+            for title, size in zip([FACT, *titles], [label_size, *sizes], strict=True)
+        ]
+        used = label_size + sum(len(GAP) + size for size in sizes)
+        lines = [*beside(bold, [label_size, *sizes]), "\u2500" * used]
+    for label, row in table.rows:
+        fact = [click.style(label, bold=True)]
+        if _alike(row):
+            lines += beside([fact, wrap(clean_lines(row[0].text), room, 0)], [label_size, 0])
+        elif sizes:
+            shown = [_shown(cell, size) for cell, size in zip(row, sizes, strict=True)]
+            lines += beside([fact, *shown], [label_size, *sizes])
+        else:
+            parts = [
+                line
+                for title, cell in zip(titles, row, strict=True)
+                if cell.text
+                for line in _shown(Cell(f"{title}: {cell.text}", cell.deviates), room)
+            ]
+            lines += beside([fact, parts], [label_size, 0])
+    return lines
+
+
+def _alike(row: Sequence[Cell]) -> bool:
+    """Whether it is said once: all say the same, or nothing but the first says anything."""
+    return not any(cell.deviates for cell in row) and all(cell.text in ("", row[0].text) for cell in row)
+
+
+def _text(cell: Cell) -> str:
+    return ("* " if cell.deviates else "") + clean_lines(cell.text)
+
+
+def _shown(cell: Cell, size: int | None) -> list[str]:
+    """A cell's lines, broken between words."""
+    lines = [part for line in _text(cell).split("\n") for part in wrap(line, size, 2)]
+    return [click.style(line, fg="yellow", bold=True) for line in lines] if cell.deviates else lines
+
+
+def _sizes(rows: Sequence[Sequence[str]], room: int | None) -> list[int] | None:
+    """Each column's cells: what it needs, or less where it can break between words; None where that does not do."""
+    columns = [[line for cell in column for line in cell.split("\n")] for column in zip(*rows, strict=True)]
+    sizes = [max(map(cells, column)) for column in columns]
+    least = [2 + max((cells(word) for line in column for word in line.split()), default=0) for column in columns]
+    while room is not None and sum(sizes) + len(GAP) * (len(sizes) - 1) > room:
+        wide = [i for i, size in enumerate(sizes) if size > least[i]]
+        if not wide:
+            return None
+        sizes[max(wide, key=lambda i: sizes[i])] -= 1
+    return sizes

@@ -1,0 +1,71 @@
+"""`fleet examples [NAME...] [--to DIR]`: what comes with fleet to start from."""
+
+from __future__ import annotations
+
+import re
+import shutil
+import sys
+from pathlib import Path
+
+import click
+
+from fleet.cli.line.command import Verb, completed
+from fleet.cli.line.options import settings_of, without
+from fleet.cli.line.shipped import find, shipped
+from fleet.cli.screen.output import talk, write_json
+from fleet.errors import EXIT_OK, UsageError
+
+
+def about(path: Path) -> str:
+    """What its first line says, or the one behind what starts it."""
+    first, *others = path.read_text("utf-8").split("\n")
+    line = (others[0] if first.startswith("#!") else first).strip('#"{ ').removeprefix("TEMPLATE. ")
+    return re.split(r"[.;:,]( |$)", line)[0]
+
+
+def copy(names: list[str], to: Path) -> None:
+    """Below `to` under their full names. UsageError, and nothing is copied, where other files of theirs are there."""
+    files = shipped()
+    for name in names:
+        if (to / name).exists() and (to / name).read_bytes() != files[name].read_bytes():
+            raise UsageError(
+                f"{to / name} is there already, and is another one",
+                hint=f"fleet examples {name} shows fleet's own; --to ANOTHER copies it elsewhere",
+            )
+    for name in names:
+        (to / name).parent.mkdir(parents=True, exist_ok=True)
+        shutil.copyfile(files[name], to / name)
+
+
+@click.command("examples", cls=Verb, examples=("fleet examples --to rehearsal", "fleet examples two-nodes.yaml"))
+@click.option("--to", type=click.Path(file_okay=False, path_type=Path), metavar="DIR", help="Copy them below DIR.")
+@click.argument("names", metavar="[NAME]...", nargs=-1, shell_complete=completed("example"))
+@without("inventory", "hosts", "exclude", "transport", "fanout", "connect_timeout", "verbose")
+def examples(names: tuple[str, ...], to: Path | None) -> int:
+    """List what comes with fleet: inventories, playbooks, training scripts. With NAME: print that file.
+
+    What is copied keeps its folder, and no other file of yours is written over.
+    """
+    settings, every = settings_of(), shipped()
+    full = [(name, find(name)) for name in names]
+    if unknown := next((name for name, found in full if found is None), None):
+        raise UsageError(f"no '{unknown}' comes with fleet", hint="fleet examples lists what does")
+    chosen = list(dict.fromkeys(found for _, found in full if found)) or list(every)
+    if to is not None and not settings.dry_run:
+        copy(chosen, to)
+    if settings.json:
+        about_files = {
+            name: {"about": about(every[name]), "path": str(to / name if to else every[name])} for name in chosen
+        }
+        write_json({"verb": "examples", "ok": True, "exit_code": EXIT_OK, "hosts": {}, "files": about_files})
+    elif to is not None:
+        if not settings.quiet:
+            talk(f"{'would copy' if settings.dry_run else 'copied'} to {to}: {', '.join(chosen)}")
+    elif names:
+        for name in chosen:
+            sys.stdout.write(every[name].read_text("utf-8"))
+    else:
+        width = max(map(len, chosen))
+        for name in chosen:
+            click.echo(f"{name:{width}}  {about(every[name])}".rstrip())
+    return EXIT_OK

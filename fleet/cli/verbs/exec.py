@@ -1,0 +1,199 @@
+"""`fleet exec -- ARGV...`"""
+
+from __future__ import annotations
+
+import fcntl
+import os
+import re
+import shlex
+import stat
+import sys
+import termios
+from collections.abc import Sequence
+from typing import BinaryIO, Literal
+
+import click
+
+from fleet.api import refuse_command
+from fleet.cli.context import finish, the_fleet
+from fleet.cli.line.command import Verb, completed
+from fleet.cli.line.options import BY_ITSELF, Seconds, common_options, settings_of
+from fleet.cli.line.slips import fleets_own, with_options
+from fleet.cli.screen import plans, terminal
+from fleet.cli.screen.lines import on
+from fleet.cli.screen.output import hint_line, talk, write_folded
+from fleet.cli.screen.progress import ProgressLine
+from fleet.errors import UsageError
+from fleet.events import Event, Output
+from fleet.model import Result
+
+LINE_BYTES = 1 << 20  # what has no newline by then gets one
+
+
+class PrefixedLines(ProgressLine):
+    """Prints whole lines as they come, each behind its host's name."""
+
+    def __init__(self, *, quiet: bool = False) -> None:
+        super().__init__(quiet=quiet)
+        self._rest: dict[tuple[str, str], bytes] = {}
+
+    def __call__(self, event: Event) -> None:
+        super().__call__(event)
+        if isinstance(event, Output):
+            key = (event.host, event.stream)
+            *lines, rest = (self._rest.pop(key, b"") + event.data).split(b"\n")
+            if len(rest) > LINE_BYTES:
+                lines, rest = [*lines, rest], b""
+            self._rest[key] = rest
+            for line in lines:
+                self._write(key, line)
+
+    def flush(self) -> None:
+        """Print what ended without a newline."""
+        for key, rest in self._rest.items():
+            if rest:
+                self._write(key, rest)
+
+    @staticmethod
+    def _write(key: tuple[str, str], line: bytes) -> None:
+        out = sys.stdout if key[1] == "stdout" else sys.stderr
+        with terminal.aside():
+            out.buffer.write(f"{key[0]}: ".encode() + on(out, line) + b"\n")
+            out.buffer.flush()
+
+
+def line_for(no_fold: bool) -> ProgressLine:
+    """What shows a command under way, and what it prints: as it comes where it is not to be folded."""
+    quiet = settings_of().silent
+    return PrefixedLines(quiet=quiet) if no_fold and not settings_of().json else ProgressLine(quiet=quiet)
+
+
+def show_outputs(results: Sequence[Result], line: ProgressLine) -> None:
+    """What the hosts printed, as far as the line has not shown it."""
+    if isinstance(line, PrefixedLines):
+        line.flush()
+    else:
+        write_folded(results, "stdout")
+        write_folded(results, "stderr")
+
+
+class Exec(Verb):
+    """From the first word of the command on all belongs to it. Without a "--" an option there could be meant for fleet,
+    and what was meant is not guessed."""
+
+    def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
+        given = list(args)
+        rest = super().parse_args(ctx, args)
+        argv: tuple[str, ...] = ctx.params["argv"] or ()
+        own = given[: len(given) - len(argv)]
+        option = next((word for word in argv[1:] if word.startswith("-") and word != "-"), None)
+        if option and own[-1:] != ["--"] and not ctx.resilient_parsing:
+            fleets, others = fleets_own(self, [word for word in argv[1:] if word != "--"])
+            hint = shlex.join(["fleet", "exec", *own, "--", *(word for word in argv if word != "--")])
+            if fleets and not any(word.startswith("-") for word in others):
+                hint = f"{shlex.join(['fleet', 'exec', *own, *fleets, '--', argv[0], *others])}; or {hint}"
+            raise UsageError(f"{option} behind {argv[0]}: without '--' it could be fleet's or the command's", hint=hint)
+        return rest
+
+
+@click.command(
+    "exec",
+    cls=Exec,
+    context_settings={"allow_interspersed_args": False},
+    examples=(
+        "fleet exec -- nvidia-smi -L",
+        "fleet exec --shell 'df -h ~ | tail -1'",
+        "fleet exec -- bash < setup.sh",
+    ),
+)
+@click.option("--shell", "line", metavar="LINE", help="A line for the node's shell, instead of an argv.")
+@click.option(
+    "--timeout", type=Seconds(min=0, min_open=True), metavar="S", help="End the command on a host after S seconds."
+)
+@click.option(
+    "--env-of",
+    type=click.Choice(["python"]),
+    help="Run it in the environment of the host's training interpreter: `python` of the inventory.",
+)
+@click.option("--no-fold", is_flag=True, help="Print lines as they come, each behind its host's name.")
+@click.option(
+    "--stdin/--no-stdin",
+    " /-n",
+    default=None,
+    help="Send standard input to the command on every host, or leave it alone.",
+)
+@click.argument("argv", nargs=-1, metavar="[-- ARGV...]", type=click.UNPROCESSED, shell_complete=completed("file"))
+@common_options
+def exec_(
+    line: str | None,
+    timeout: float | None,
+    env_of: Literal["python"] | None,
+    no_fold: bool,
+    stdin: bool | None,
+    argv: tuple[str, ...],
+) -> int:
+    """Run exactly ARGV on every host, no shell in between; or a line in the node's shell.
+
+    Identical outputs are shown once, under the node set they came from; differing ones show the difference, also
+    with -q. Exit: the largest remote status.
+
+    A pipe or a file that is fleet's standard input, and not its caller's too, is sent to the command on every host,
+    no faster than the slowest of them reads; all hosts are then worked on at once. Another one, as in a loop over a
+    file of hosts, is sent with --stdin only, and a terminal never.
+    """
+    if line is not None and argv:
+        whole = f"fleet exec --shell {shlex.quote(' '.join([line, *argv]))}"
+        raise UsageError("--shell takes a line as one word", hint=with_options(whole, click.get_current_context()))
+    refuse_command(argv, line)
+    settings = settings_of()
+    keep = settings.json or not no_fold
+    given = None if settings.dry_run else own_input(stdin)
+    plan = the_fleet().plan.exec(argv, shell=line, timeout=timeout, keep=keep, env_of=env_of, stdin=given)
+    if settings.dry_run:
+        return plans.tell(plan)
+    with line_for(no_fold) as progress:
+        report = plan.run(progress)
+    code = finish(report, lambda it: show_outputs(it.results, progress), asked_for=True)
+    if (
+        len(argv) == 1
+        and len(argv[0].split()) > 1
+        and not settings.json
+        and any(result.exit_status == 127 for result in report.results)
+    ):
+        talk(hint_line(whole_line(argv[0], env_of)))
+    return code
+
+
+def own_input(asked: bool | None) -> BinaryIO | None:
+    """Standard input, where it is to be sent: unasked one that was given to fleet alone. What it shares with its caller
+    (a script, a loop over a file of hosts) is the caller's to read."""
+    if asked and terminal.interactive(sys.stdin):
+        raise UsageError("--stdin: standard input is a terminal, which is not read", hint="give it a file: < FILE")
+    ours = os.fstat(0)
+    if asked is None and not stat.S_ISCHR(ours.st_mode) and click.get_current_context().find_root().meta.get(BY_ITSELF):
+        shared = (
+            (parent := os.getppid()) == 1
+            and os.getsid(0) != os.getsid(1)
+            or _is(ours, f"/proc/{parent}/fd/0", otherwise=True)
+        )
+        asked = not (shared or _is(ours, settings_of().inventory or "", otherwise=False))  # -i /dev/stdin
+        if shared and not settings_of().silent and any(fcntl.ioctl(0, termios.FIONREAD, bytes(4))):
+            talk(hint_line("what waits on standard input is not sent, as fleet's caller has it, too: --stdin, or -n"))
+    if asked:
+        os.set_blocking(0, True)
+    return open(0, "rb", 0, closefd=False) if asked else None
+
+
+def _is(ours: os.stat_result, path: str, *, otherwise: bool) -> bool:
+    """Whether it is that file; `otherwise` where that cannot be known."""
+    try:
+        return os.path.samestat(ours, os.stat(path))
+    except OSError:
+        return otherwise
+
+
+def whole_line(word: str, env_of: str | None) -> str:
+    """A line that was given as one word is a program's name."""
+    fleet = f"fleet exec --env-of {env_of}" if env_of else "fleet exec"
+    shell = f"{fleet} --shell {shlex.quote(word)}"
+    return f"{shell} takes a line" if re.search(r"[|&;<>$`*?~(]", word) else f"{fleet} -- {word}; or {shell}"

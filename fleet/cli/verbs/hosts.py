@@ -1,0 +1,86 @@
+"""`fleet hosts`: the inventory as fleet understands it, or as another tool reads it. Needs no network."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable
+
+import click
+
+from fleet.cli.context import load_inventory
+from fleet.cli.line.command import Verb
+from fleet.cli.line.options import settings_of, without
+from fleet.cli.screen import terminal
+from fleet.cli.screen.output import clean, echo, write_json, write_table
+from fleet.inventory.convert import FORMATS, convert, report
+from fleet.model import Host, Inventory
+
+# column -> what a host shows in it; a column that says nothing for any host is left out
+COLUMNS: dict[str, Callable[[Host], object]] = {
+    "address": lambda h: h.address if h.address != h.name else "",
+    "data address": lambda h: h.data_address,
+    "user": lambda h: h.user,
+    "port": lambda h: h.port,
+    "via": lambda h: h.proxy_jump,
+    "slots": lambda h: h.slots,
+    "devices": lambda h: ",".join(map(str, h.devices)) if h.devices is not None else None,
+    "python": lambda h: h.python,
+    "workdir": lambda h: h.workdir,
+}
+
+
+# with -v
+MORE: dict[str, Callable[[Host], object]] = {
+    "identity file": lambda h: h.identity_file,
+    "host key": lambda h: h.host_key,
+    "activate": lambda h: h.activate,
+    "env": lambda h: ", ".join(h.env),
+}
+
+
+@click.command(
+    "hosts", cls=Verb, examples=("fleet hosts", "fleet hosts -w @a100 -x gpu02 --format deepspeed > hostfile")
+)
+@click.option(
+    "--format",
+    "form",
+    type=click.Choice(["table", *FORMATS]),
+    default="table",
+    show_default=True,
+    help="The form to print the hosts in.",
+)
+@without("transport", "fanout", "connect_timeout", "dry_run")
+def hosts(form: str) -> int:
+    """Show the hosts in node-rank order, or write them as another tool reads them.
+
+    Needs no network. -w and -x choose, as everywhere.
+    """
+    settings = settings_of()
+    settings.json = settings.json or form == "json"  # so that an error is JSON too
+    inventory = load_inventory()
+    if settings.json:
+        write_json(report(inventory).as_json())
+    elif form == "table":
+        show(inventory)
+    else:
+        echo(convert(inventory, form).removesuffix("\n"), wrap=False)
+    return 0
+
+
+def show(inventory: Inventory) -> None:
+    """The table; on a terminal, what is the same for all hosts stands below it, and in a pipe one line is one host."""
+    groups: dict[str, str] = {}
+    for group, members in inventory.groups.items():
+        groups.update({name: f"{groups.get(name, '')} {group}".strip() for name in members})
+    columns = {**COLUMNS, **MORE} if settings_of().verbose else COLUMNS
+    rows = [
+        [str(node_rank), host.name, *(_text(cell(host)) for cell in columns.values()), groups.get(host.name, "")]
+        for node_rank, host in enumerate(inventory.hosts)
+    ]
+    once = "all hosts" if terminal.interactive(sys.stdout) else ""
+    titles = ("node rank", "host", *columns, "groups")
+    write_table(titles, rows, keys=2, right=("node rank", "port", "slots"), once=once)
+
+
+def _text(value: object) -> str:
+    return "" if value is None else clean(str(value))

@@ -1,0 +1,162 @@
+"""`fleet init [FILE]`"""
+
+from __future__ import annotations
+
+import os
+import sys
+from pathlib import Path
+
+import click
+
+from fleet.cli.context import CliFleet
+from fleet.cli.line.command import Verb, completed
+from fleet.cli.line.hints import as_typed
+from fleet.cli.line.options import settings_of, without
+from fleet.cli.screen import plans, terminal
+from fleet.cli.screen.output import clean, echo, talk, write_failures, write_json, write_table
+from fleet.cli.screen.progress import ProgressLine
+from fleet.cli.verbs.setup_ssh import answer, confirm, remark, tell
+from fleet.errors import UsageError
+from fleet.events import Notice
+from fleet.inventory.find import DEFAULT_FILES, LAB, VARIABLE, decode, is_yaml, read
+from fleet.inventory.yaml_file import parse_yaml
+from fleet.ops import init as op
+from fleet.ops.init.sources import Given, of_ssh_config
+from fleet.ops.init.sources import read as read_source
+from fleet.ops.setup_ssh import SetupRuntime
+from fleet.rules.units import counted
+
+PASTE = "paste the lines, then Ctrl-D: ssh root@203.0.113.10 -p 33021"
+
+
+@click.command("init", cls=Verb, examples=("fleet init", "fleet init hostfile", "fleet init -"))
+@click.option("--tofu", is_flag=True, help="Trust unknown host keys on first use, without asking.")
+@click.option("-y", "--yes", is_flag=True, help="Write it without asking.")
+@click.argument("source", metavar="[FILE]", required=False, shell_complete=completed("file"))
+@without(refused={"transport": "it speaks SSH itself, as setup-ssh does; what it writes serves every transport"})
+def init(source: str | None, tofu: bool, yes: bool) -> int:
+    """Write ./fleet.yaml, or the -i FILE: hosts with the interpreter that has torch, GPUs, and the addresses at which
+    they reach each other.
+
+    FILE: a hostfile, an ssh config, an inventory, or lines 'ssh root@IP -p PORT'; '-': stdin. Without it: the
+    inventory that is there, ./hostfile, or the hosts of ~/.ssh/config. What stands in an inventory stays, comments
+    too; what is missing is shown, and written when you agree.
+    """
+    settings = settings_of()
+    path, old = target(settings.inventory)
+    plan = op.plan(
+        path,
+        old,
+        given(source, path, old, settings.hosts is not None or yes or settings.dry_run),
+        hosts=settings.hosts,
+        exclude=settings.exclude,
+        folder=str(Path.cwd()),
+        python=f"{os.environ.get('VIRTUAL_ENV') or os.environ.get('CONDA_PREFIX') or sys.prefix}/bin/python",
+        connect_timeout=settings.connect_timeout,
+        tofu=tofu,
+    )
+    if settings.dry_run:
+        return plans.tell(plan)
+    op.try_to_write(plan)
+    quiet = settings.silent
+    for note in plan.notes if not quiet else ():
+        talk(clean(note))
+    later = list[Notice]()
+    fleet = CliFleet(plan.inventory, plan.inventory, fanout=settings.fanout, connect_timeout=settings.connect_timeout)
+    with ProgressLine(quiet=quiet) as line:
+        emit = tell(line, quiet=quiet, later=later)
+        found = fleet.run(
+            lambda r: op.run(plan, SetupRuntime(r.transport, r.fanout, r.emit, r.cancel, confirm=confirm)), emit
+        )
+    if not quiet:
+        show(found)
+    if not settings.json:
+        remark(later)
+    written = agree(plan, found, yes)
+    if written:
+        assert found.text is not None
+        op.write(plan, found.text)
+    return finish(plan, found, written)
+
+
+def target(inventory: str | None) -> tuple[Path, str | None]:
+    """The inventory to write, and what it holds."""
+    named = inventory or os.environ.get(VARIABLE) or DEFAULT_FILES[0]
+    if named == LAB:
+        raise UsageError("the lab writes its own inventory", hint="fleet init -i fleet.yaml writes one of yours")
+    path = Path(named).expanduser()
+    if not path.exists():
+        return path, None
+    text = decode(read(path, named), named)
+    if not is_yaml(text, named):
+        raise UsageError(f"{named} is a hostfile, fleet init writes YAML", hint=f"fleet -i fleet.yaml init {named}")
+    return path, text
+
+
+def given(source: str | None, path: Path, old: str | None, chosen: bool) -> Given:
+    """The hosts that are meant. chosen: nobody has to be asked which of ~/.ssh/config."""
+    there = parse_yaml(old, str(path)) if old else None
+    if source == "-":
+        if terminal.interactive(sys.stdin):
+            talk(PASTE)
+        return read_source(sys.stdin.buffer.read(), "<stdin>", there, Path.home())
+    hostfile = DEFAULT_FILES[1]
+    if source is None and there is None and Path(hostfile).exists():  # it would be read as an inventory, too
+        talk(f"the hosts of ./{hostfile}")
+        source = hostfile
+    if source is not None:
+        return read_source(read(Path(source).expanduser(), source), source, there, Path.home())
+    if there is not None:
+        return Given(there)
+    found = of_ssh_config(Path.home())
+    names = found.inventory.names
+    if not chosen:
+        talk(f"{found.inventory.source} names {counted(len(names), 'host')}: {clean(', '.join(names))}")
+        said = answer(lambda width: [f"All of them, for {path}? [y/N] "])
+        if said not in ("y", "yes"):
+            raise UsageError(
+                "which hosts are meant?" if said is None else "nothing was written",
+                hint=f"fleet init -w {names[0]} takes some, fleet init -y all; 'fleet init -' takes pasted ssh lines",
+            )
+    return found
+
+
+def show(found: op.Proposal) -> None:
+    """What was found, a line a host."""
+    titles = list(next(iter(found.rows.values())))
+    rows = [[clean(row[title]) for title in titles] for row in found.rows.values()]
+    write_table(titles, rows, keys=2, right=("slots",), once="all hosts")
+
+
+def agree(plan: op.InitPlan, found: op.Proposal, yes: bool) -> bool:
+    """Whether it is to be written; a file that is there is not changed unseen."""
+    if found.text is None or found.text == plan.old:
+        return False
+    if plan.old is None or yes:
+        return True
+    changes = [clean(line) for line in op.diff(plan, found.text)]
+    if not settings_of().json:
+        for line in changes:
+            echo(line, wrap=False)
+    said = None if settings_of().json else answer(lambda width: [f"Change {plan.path}? [y/N] "])
+    if said is None:
+        raise UsageError(f"{plan.path} is there already, and nobody can be asked", hint="--yes changes it")
+    return said in ("y", "yes")
+
+
+def finish(plan: op.InitPlan, found: op.Proposal, written: bool) -> int:
+    """The report, and what to do next."""
+    settings = settings_of()
+    if settings.json:
+        write_json({**found.as_json(), "written": written})
+        return found.exit_code
+    write_failures(found)
+    if found.text is None:
+        talk(f"{plan.path} was not written: no host could be asked")
+    elif not settings.quiet:
+        what = "written" if written else "has all of it" if found.text == plan.old else "left as it is"
+        talk(clean(f"{plan.path}: {what}"))
+        echo("next:")
+        for command in found.data["next"]:
+            echo(f"  {as_typed(command, selection=False)}")
+    return found.exit_code

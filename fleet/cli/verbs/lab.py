@@ -1,0 +1,172 @@
+"""`fleet lab up [N] | down | status | cut | heal | freeze | kill | link`"""
+
+from __future__ import annotations
+
+import shlex
+import signal
+from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from fleet.cli.line.command import VerbGroup, completed
+from fleet.cli.line.options import settings_of, without
+from fleet.cli.screen import plans
+from fleet.cli.screen.output import clean, echo, fold, talk, write_json, write_table
+from fleet.errors import EXIT_OK
+from fleet.model import Report, Result
+
+if TYPE_CHECKING:
+    from fleet.lab.lab import Lab
+    from fleet.lab.state import State
+
+
+# what follows from an inventory means nothing here; the lab's hosts are arguments
+_NAMED = dict.fromkeys(("hosts", "exclude"), "hosts of the lab are named behind the word: fleet lab kill lab02")
+lab_options = without("inventory", "transport", "fanout", "connect_timeout", refused=_NAMED)
+
+
+def the_lab() -> Lab:
+    from fleet.lab.lab import Lab
+
+    lab = Lab()
+    if settings_of().verbose and not settings_of().json:
+        talk(clean(f"lab {lab.folder.instance}, in {lab.folder.path}"))
+    return lab
+
+
+def document(lab: Lab, state: State) -> dict[str, Any]:
+    """What `up --json` and `status --json` print. pid: the host's first process; None when it is off."""
+    hosts = {
+        name: {
+            "address": machine.address,
+            "pid": machine.pid if state.up and machine.up else None,
+            "up": state.up and machine.up,
+        }
+        for name, machine in state.hosts.items()
+    }
+    return {
+        "state_dir": str(lab.folder.path),
+        "inventory": str(lab.folder.inventory),
+        "password_file": str(lab.folder.password_file),
+        "hosts": hosts,
+    }
+
+
+@click.group("lab", cls=VerbGroup, examples=("fleet lab up 4", "fleet lab cut lab02", "fleet lab down"))
+@lab_options
+def lab() -> None:
+    """Virtual hosts on this machine, each with a real sshd, to rehearse on. Needs Linux and root.
+
+    $FLEET_LAB names the lab ("lab"); several may be up at once.
+    """
+
+
+def ended(hosts: Sequence[str], text: str) -> int:
+    """The end of what was done to the lab: with --json its document, else what is said of it."""
+    if settings_of().json:
+        write_json(Report("lab", tuple(Result(name, ok=True) for name in hosts), EXIT_OK).as_json())
+    elif not settings_of().quiet:
+        talk(text)
+    return EXIT_OK
+
+
+@lab.command(examples=("fleet lab up 4", "fleet lab up 8 --link 200mbit"))
+@click.argument("count", metavar="[N]", type=int, required=False)
+@click.option("--link", metavar="RATE", help="Limit every link, both ways: 200mbit; none.")
+@click.option("--disk", metavar="SIZE", help="What a host may write, in memory: 512m [half of memory].")
+@lab_options
+def up(count: int | None, link: str | None, disk: str | None) -> int:
+    """Bring up N hosts [4].
+
+    Starts those that are off; with a larger N than before, adds hosts.
+    """
+    signal.signal(signal.SIGTERM, signal.default_int_handler)  # ended politely, it clears up as on Ctrl-C
+    the = the_lab()
+    folder = the.folder
+    if settings_of().dry_run:
+        number = count or len(the.status().hosts) or 4
+        lines = [f"would bring up {number} hosts, under {folder.path}"]
+        return plans.write("lab", (), {"up": number, "state_dir": str(folder.path)}, lambda: lines)
+    state = the.up(count, link, disk)
+    if settings_of().json:
+        write_json(document(the, state))
+    elif not settings_of().quiet:
+        again = "" if folder.instance == "lab" else f"FLEET_LAB={folder.instance} "
+        echo(f"{len(state.hosts)} hosts are up: {fold(state.hosts)}, root's password in {folder.password_file}")
+        echo(f"inventory: {folder.inventory}")
+        echo("next:")
+        echo(f"  {again}fleet -i lab setup-ssh --tofu --password-file {shlex.quote(str(folder.password_file))}")
+        echo(f"  {again}fleet -i lab exec -- hostname")
+        echo(f"  {again}fleet lab down")
+    return EXIT_OK
+
+
+@lab.command(examples=("fleet lab down", "fleet lab down --dry-run"))
+@lab_options
+def down() -> int:
+    """End the lab and everything in it."""
+    the = the_lab()
+    path = str(the.folder.path)
+    if settings_of().dry_run:
+        return plans.write("lab", the.status().hosts, {"down": path}, lambda: [f"would end the lab under {path}"])
+    the.down()
+    return ended((), f"lab {the.folder.instance} is down")
+
+
+@lab.command(examples=("fleet lab status", "fleet lab status --json"))
+@lab_options
+def status() -> int:
+    """Show the hosts: address, first process, up, cut, frozen or off."""
+    the = the_lab()
+    state = the.status()
+    if settings_of().json:
+        write_json(document(the, state))
+    elif not state.hosts:
+        echo(f"lab {the.folder.instance} is not up")
+    else:
+        rows = []
+        for name, how in the.conditions(state).items():
+            machine = state.hosts[name]
+            pid = "-" if how == "off" else str(machine.pid)
+            link = machine.link or state.link or "none"
+            rows.append((name, machine.address, pid, "" if link == "none" else link, how))
+        write_table(("host", "address", "pid", "link", "state"), rows, right=("pid",))
+    return EXIT_OK
+
+
+def on_hosts(nodes: Sequence[str], done: str, act: Callable[[Lab], Sequence[str]]) -> int:
+    """Do something to the hosts of a node set, and say so: "lab01: cut off"."""
+    from fleet.lab.state import select
+
+    the = the_lab()
+    if settings_of().dry_run:
+        meant = select(the.status(), nodes)
+        return plans.write("lab", meant, done, lambda: [f"{fold(meant)}: would be {done}"])
+    chosen = act(the)
+    return ended(chosen, f"{fold(chosen)}: {done}")
+
+
+def _state(word: str, done: str, text: str) -> None:
+    """A command that puts hosts into a state. done: what is said of them then."""
+
+    @lab.command(word, help=text, examples=(f"fleet lab {word} lab02", f"fleet lab {word} 'lab[02-03]'"))
+    @click.argument("nodes", metavar="HOST...", nargs=-1, required=True, shell_complete=completed("lab_host"))
+    @lab_options
+    def command(nodes: tuple[str, ...]) -> int:
+        return on_hosts(nodes, done, lambda the: getattr(the, word)(nodes))
+
+
+_state("cut", "cut off", "Pull the network cable of hosts (a node set).")
+_state("heal", "healed", "Undo cut and freeze.")
+_state("freeze", "frozen", "Stop every process of hosts; they still accept connections.")
+_state("kill", "off", "Power hosts off. `fleet lab up` starts them again, as new, with their old host keys.")
+
+
+@lab.command(examples=("fleet lab link lab02 20mbit", "fleet lab link lab02 none"))
+@click.argument("nodes", metavar="HOST...", nargs=-1, required=True, shell_complete=completed("lab_host"))
+@click.argument("rate", metavar="RATE")
+@lab_options
+def link(nodes: tuple[str, ...], rate: str) -> int:
+    """Limit the links of hosts, both ways: 20mbit; 'none' lifts it."""
+    return on_hosts(nodes, "unlimited" if rate == "none" else f"limited to {rate}", lambda the: the.link(nodes, rate))

@@ -1,0 +1,249 @@
+"""`fleet play FILE`: a playbook's steps, each run as the command line it stands for."""
+
+from __future__ import annotations
+
+import io
+import json
+import shlex
+from collections.abc import Mapping, Sequence
+from contextlib import redirect_stdout
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import click
+
+from fleet.cli.context import load_inventory
+from fleet.cli.line.command import SETTINGS, Verb
+from fleet.cli.line.options import Settings, common_options, pairs, settings_of
+from fleet.cli.line.shipped import find, shipped
+from fleet.cli.line.verbs import VERBS
+from fleet.cli.main import cli, run
+from fleet.cli.screen.output import clean, hint_line, talk, write_json
+from fleet.errors import EXIT_INTERRUPTED, EXIT_OK, FleetError, UsageError
+from fleet.inventory import secret as secrets
+from fleet.inventory.select import select
+from fleet.model import Inventory
+from fleet.playbook.read import load
+from fleet.playbook.steps import Param, Step, starting_at
+from fleet.playbook.steps import play as run_steps
+from fleet.tasks.named import NamedTasks
+
+# told once for the whole playbook, or per step by its own key ("on")
+_OF_YAML = ("var", "from")
+_NOT_IN_STEPS = ("inventory", "hosts", "exclude", "dry-run", "json", "quiet", "verbose")
+ENV_OPTIONS = ("--env", "--env-expand")
+
+
+def command_of(verb: str) -> click.Command:
+    command = cli.get_command(click.Context(cli), verb)
+    assert command is not None
+    return command
+
+
+def param_of(param: click.Parameter) -> tuple[str, Param]:
+    """(the name a playbook uses, what it takes)."""
+    many = param.multiple or param.nargs != 1
+    if not isinstance(param, click.Option):
+        return str(param.name), Param("argument", multiple=many, required=param.required)
+    on = next((o for o in param.opts if o.startswith("--")), param.opts[0])
+    off = next((o for o in param.secondary_opts if o.startswith("--")), None)
+    return on.lstrip("-"), Param("flag" if param.is_flag or param.count else "value", on, off, many)
+
+
+@dataclass
+class CliVerbs:
+    """The verbs of this command line, for a playbook. shared: options every step gets, before its verb.
+
+    inventory: what steps choose their hosts from; None when there is none yet (a step may bring the lab up).
+    """
+
+    shared: Sequence[str] = ()
+    dry_run: bool = False
+    inventory: Inventory | None = None
+
+    def names(self) -> list[str]:
+        return [*(name for name, verb in VERBS.items() if verb.step), "task"]
+
+    def params(self, verb: str) -> Mapping[str, Param]:
+        leave = (*_NOT_IN_STEPS, *(_OF_YAML if verb == "task" else ()))
+        params = dict(map(param_of, command_of("play" if verb == "task" else verb).params))
+        return {name: param for name, param in params.items() if name not in leave}
+
+    def validate(self, argv: Sequence[str]) -> None:
+        verb, *rest = argv
+        try:
+            parent = click.Context(cli, info_name="fleet", **SETTINGS)
+            with redirect_stdout(io.StringIO()):  # a step may ask for help
+                ctx = command_of(verb).make_context(verb, rest, parent=parent)
+        except click.exceptions.Exit:
+            raise UsageError("asks for help, it runs nothing") from None
+        except click.ClickException as error:
+            raise UsageError(" ".join(error.format_message().split())) from error
+        hosts = self.inventory
+        if (on := settings_of(ctx).hosts) is not None and hosts:
+            hosts = select(hosts, on, None, "on:")
+        if verb == "play":
+            from fleet.cli.verbs.tasks import checked
+
+            checked(ctx.params["file"], ctx.params["args"], hosts, "--json" in self.shared)
+
+    def run(self, argv: Sequence[str]) -> int:
+        if self.dry_run and not any("--dry-run" in p.opts for p in command_of(argv[0]).params):
+            return EXIT_OK  # it has no plan to show; play echoed the command itself
+        return run([*self.shared, *argv])
+
+
+@dataclass
+class JsonVerbs(CliVerbs):
+    """Collects what each step wrote on stdout as `documents`."""
+
+    steps: list[dict[str, Any]] = field(default_factory=list)
+
+    def run(self, argv: Sequence[str]) -> int:
+        caught = io.TextIOWrapper(io.BytesIO(), encoding="utf-8", write_through=True)
+        with redirect_stdout(caught):
+            code = super().run(argv)
+        caught.seek(0)
+        documents = [json.loads(line) for line in caught if line.strip()]
+        self.steps.append({"argv": masked(argv), "exit_code": code, "documents": documents})
+        return code
+
+
+def shared_options(settings: Settings) -> list[str]:
+    """The common options of `fleet play`, as every step gets them."""
+    default = Settings()
+    words = ["-i", settings.inventory] if settings.inventory else []
+    for name in ("hosts", "exclude", "transport", "fanout", "connect_timeout"):
+        value = getattr(settings, name)
+        if value != getattr(default, name):
+            words.append(f"--{name.replace('_', '-')}={value}")
+    words += [f"--{name.replace('_', '-')}" for name in ("dry_run", "json", "quiet") if getattr(settings, name)]
+    return words + ["-v"] * settings.verbose
+
+
+class Play(Verb):
+    """Behind a task file all words are the tasks' own."""
+
+    def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
+        parser = self.make_parser(ctx)
+        parser.allow_interspersed_args = False
+        try:
+            first = parser.parse_args(list(args))[0].get("file")
+        except click.ClickException:  # told below
+            first = None
+        ctx.allow_interspersed_args = not (isinstance(first, str) and NamedTasks.of(first))
+        return super().parse_args(ctx, args)
+
+
+@click.command(
+    "play",
+    cls=Play,
+    examples=(
+        "fleet play playbooks/demo.yaml --var node=gpu02",
+        "fleet --dry-run play playbooks/demo.yaml",
+        "fleet play tasks.py:deploy --branch main",
+    ),
+    sections={"A YAML playbook": ["vars_", "from_"], "Python tasks": ["no_fold", "ask_sudo"]},
+)
+@click.option("--var", "vars_", multiple=True, metavar="NAME=VALUE", help="A value for a variable of the playbook.")
+@click.option("--from", "from_", metavar="STEP", help="Begin with this step: its number, or its name.")
+@click.option("--no-fold", is_flag=True, help="Print lines as they come, each behind its host's name.")
+@click.option("--prompt-for-sudo-password", "ask_sudo", is_flag=True, help="Ask for the password of c.sudo.")
+@click.argument("file", metavar="PLAYBOOK|TASKS.py[:NAME]", type=click.Path())
+@click.argument("args", nargs=-1, type=click.UNPROCESSED)
+@common_options
+def play(
+    vars_: tuple[str, ...], from_: str | None, no_fold: bool, ask_sudo: bool, file: str, args: tuple[str, ...]
+) -> int:
+    """Run the steps of PLAYBOOK in order, up to the first that fails; its exit code is play's.
+
+    PLAYBOOK is a file, or the name of one that comes with fleet ('fleet examples' lists them). It is checked as a
+    whole before anything runs (121). The common options given here hold for every step.
+
+    TASKS.py: its fabric tasks (@task) on all hosts at once, each with its own connection; ARGS are their options,
+    and further tasks. --list behind it shows them.
+    """
+    if named := NamedTasks.of(file):
+        if vars_ or from_:
+            option = "--var" if vars_ else "--from"
+            raise UsageError(f"{option} is for YAML playbooks", hint="a task's own options stand behind its name")
+        from fleet.cli.verbs.tasks import play_tasks
+
+        return play_tasks(named, args, no_fold=no_fold, ask_sudo=ask_sudo)
+    if args:
+        raise UsageError(f"{args[0]}: a YAML playbook takes no arguments", hint="a variable: --var NAME=VALUE")
+    return play_steps(vars_, from_, file)
+
+
+def play_steps(vars_: tuple[str, ...], from_: str | None, file: str) -> int:
+    """The steps of a YAML playbook."""
+    playbook = Path(file)
+    settings = settings_of()
+    if not playbook.exists() and (known := find(str(playbook), "playbooks")):
+        playbook = shipped()[known]
+        talk(f"playing fleet's own {known}")
+    kind = JsonVerbs if settings.json else CliVerbs
+    try:
+        inventory = load_inventory()
+    except FleetError:
+        inventory = None
+    verbs = kind(shared_options(settings), settings.dry_run, inventory)
+    every = load(playbook, verbs, pairs("--var", vars_))
+    steps = every if from_ is None else starting_at(every, from_)
+    narrowed = next((s for s in steps if settings.hosts and s.on), None)
+    if narrowed:
+        raise UsageError(
+            "this step names its own hosts ('on'), so -w for the whole playbook is not possible",
+            where=narrowed.where,
+            hint="leave hosts out with -x, or drop -w",
+        )
+
+    def before(step: Step) -> None:
+        if not settings.quiet:
+            title = f"# {clean(step.name)}\n" if step.name else ""
+            command = "$ fleet " + clean(shlex.join([*shown, *masked(step.argv)]))
+            talk(f"\n{title}{click.style(command, bold=True)}")
+
+    def failed(step: Step, code: int) -> None:
+        left = len(steps) - steps.index(step) - 1
+        rest = (
+            "; ignored, as the playbook says"
+            if step.ignore_errors and code != EXIT_INTERRUPTED
+            else f"; {left} behind it {'was' if left == 1 else 'were'} not run"
+            if left
+            else ""
+        )
+        talk(f"{step.where}: this step ended in {code}{rest}")
+        if not settings.dry_run and (not step.ignore_errors or code == EXIT_INTERRUPTED):
+            given = [word for name in hidden(vars_, every) for word in ("--var", name)]
+            line = ["fleet", *shown, "play", file, *given, "--from", str(step.number)]
+            talk(hint_line(f"when it is mended, from here on: {shlex.join(line)}"))
+
+    shown = [word for word in verbs.shared if word not in ("--json", "--quiet")]
+    code = run_steps(steps, verbs, before, failed)
+    if isinstance(verbs, JsonVerbs):
+        write_json({"verb": "play", "ok": code == EXIT_OK, "exit_code": code, "hosts": {}, "steps": verbs.steps})
+    return code
+
+
+def masked(argv: Sequence[str]) -> list[str]:
+    """A step's argv as it may be shown: values of variables are often secrets, and so are a script's arguments."""
+    shown = secrets.masked(argv, ENV_OPTIONS, lambda name, value: None)
+    end = shown.index("--") if "--" in shown else len(shown)
+    ours = (secrets.masked_words([word])[0] if word[:1] != "-" else word for word in shown[:end])
+    return [*ours, *secrets.masked_words(shown[end:])]
+
+
+def hidden(vars_: Sequence[str], steps: Sequence[Step]) -> list[str]:
+    """--var words as they may be shown, to be copied: without values that a step hides and that seem secret."""
+    masks = [pair for step in steps for pair in zip(step.argv, masked(step.argv), strict=True) if pair[0] != pair[1]]
+    out = []
+    for word in vars_:
+        name, _, value = word.partition("=")
+        filled = [(each, seen) for each, seen in masks if value and value in each]
+        secret = any(
+            seen == "***" or secrets.SECRET.search(f"{name}={each.replace(value, '')}") for each, seen in filled
+        )
+        out.append(f"{name}=***" if secret else word)
+    return out

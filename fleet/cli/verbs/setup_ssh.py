@@ -1,0 +1,186 @@
+"""`fleet setup-ssh`"""
+
+from __future__ import annotations
+
+import getpass
+import os
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Literal
+
+import click
+
+from fleet.cli.context import finish, interruptible, the_fleet
+from fleet.cli.line.command import Verb, completed
+from fleet.cli.line.options import settings_of, without
+from fleet.cli.screen import layout, plans, terminal
+from fleet.cli.screen.output import clean, echo, fold, groups_by, talk
+from fleet.cli.screen.progress import ProgressLine
+from fleet.errors import UsageError
+from fleet.events import Event, Notice
+from fleet.model import Report
+from fleet.rules.units import counted
+
+if TYPE_CHECKING:
+    from fleet.ops.setup_ssh.passwords import NewKey
+
+
+def _terminal() -> bool:
+    """Whether somebody can be asked: stdin may be a pipe, the terminal is still there."""
+    try:
+        os.close(os.open("/dev/tty", os.O_RDWR | os.O_NOCTTY))
+    except OSError:
+        return False
+    return True
+
+
+def ask_password(hosts: Sequence[str]) -> str | None:
+    """Ask on the terminal, hidden; None when there is none, or it says nothing."""
+    if not _terminal():
+        return None
+    try:
+        with interruptible(), terminal.prompt():
+            return getpass.getpass(f"password for {clean(fold(hosts))}, asked once: ") or None
+    except EOFError:
+        return None
+
+
+def answer(lines: Callable[[int | None], Sequence[str]]) -> str | None:
+    """What is typed behind these lines, made for a width, on the terminal; None when there is none."""
+    if not _terminal():
+        return None
+    with interruptible(), terminal.prompt(), Path("/dev/tty").open("r+b", buffering=0) as tty:
+        tty.write("\n".join(lines(terminal.width(tty))).encode())
+        return tty.readline().decode("utf-8", "replace").strip().lower()
+
+
+def confirm(keys: Sequence[NewKey]) -> bool | None:
+    """Show the host keys nobody vouches for and let the user answer once for all of them."""
+    said = answer(lambda width: [*table(keys, width), "Accept them? Type 'yes' if they are right: "])
+    return None if said is None else said == "yes"
+
+
+def table(keys: Sequence[NewKey], width: int | None = None) -> list[str]:
+    """Lines: host, where it is, key type, fingerprint, and the fingerprints that it would replace."""
+    rows = [[clean(cell) for cell in (k.host, k.target, k.key.type, k.key.fingerprint, ", ".join(k.old))] for k in keys]
+    return [
+        f"{counted(len(rows), 'host key')} not known yet:",
+        *layout.table(
+            ("host", "address", "type", "fingerprint", "instead of"), rows, width, keys=2, once="all of them"
+        ),
+    ]
+
+
+def tell(line: ProgressLine, *, quiet: bool, later: list[Notice] | None = None) -> Callable[[Event], None]:
+    """An Emit: notices with their hints, warnings in spite of --quiet; the rest to the progress line. later: takes
+    those about a host, so that many hosts of one cause are told of together."""
+
+    def emit(event: Event) -> None:
+        if isinstance(event, Notice):
+            if quiet and event.level == "info":
+                return
+            if event.host and later is not None:
+                later.append(event)
+            else:
+                remark([event])
+        else:
+            line(event)
+
+    return emit
+
+
+def remark(notices: Sequence[Notice]) -> None:
+    """Notices with their hints, one a cause."""
+    from fleet.rules.causes import by_cause
+
+    for level in ("error", "warning", "info"):
+        for cause in by_cause([(n.host, n.message, n.hint) for n in notices if n.level == level]):
+            hosts = [host for host in cause.whose if host]
+            talk(clean(f"{level}: {f'host {fold(hosts)}: ' if hosts else ''}{cause.message}"), cause.hint)
+
+
+def show(report: Report) -> None:
+    """What was done, in a few lines."""
+    pairs = report.data.get("pairs")
+    for result in report.results:
+        key = result.data.get("host_key")
+        if key and key["how"] in ("trusted on first use", "replaced"):
+            echo(clean(f"{result.host}: host key {key['how']}: {key['type']} {key['fingerprint']}"))
+    if report.data["head"]["changed"]:
+        echo(clean(f"this machine: {', '.join(report.data['head']['changed'])}"))
+    changed = [result for result in report.results if result.data.get("changed")]
+    for what, names in groups_by(changed, lambda result: ", ".join(result.data["changed"])).items():
+        echo(clean(f"{fold(names)}: {what}"))
+    if not report.data["changed"] and report.ok:
+        echo("nothing to change")
+    if pairs is None or not any(r.ok for r in report.results):
+        return
+    echo(
+        f"checked: this machine reaches {counted(pairs['from_head'], 'host')}"
+        + (f", and they reach each other in {counted(pairs['verified'], 'way')}" if pairs["verified"] else "")
+    )
+
+
+@click.command("setup-ssh", cls=Verb, examples=("fleet setup-ssh", "fleet setup-ssh --tofu --password-file pw"))
+@click.option(
+    "--password-file",
+    metavar="F",
+    shell_complete=completed("file"),
+    help="The password on one line, or lines 'HOST PASSWORD' (HOST may be a node set "
+    "or *); nobody else may be able to read it. '-' is stdin.",
+)
+@click.option("--mesh/--no-mesh", default=True, help="Also every host to every host [yes].")
+@click.option("--tofu", is_flag=True, help="Trust unknown host keys on first use, without asking.")
+@click.option(
+    "--replace-key",
+    "replace_key",
+    multiple=True,
+    metavar="HOST",
+    shell_complete=completed("nodeset"),
+    help="Let this host (or node set) have a new host key; shown and confirmed like an unknown one.",
+)
+@click.option("--key-type", type=click.Choice(["ed25519", "rsa"]), help="Type of the keys that are made [ed25519].")
+@click.option("--undo", is_flag=True, help="Remove what setup-ssh added, on the hosts and here.")
+@without("transport")
+def setup_ssh(
+    password_file: str | None,
+    mesh: bool,
+    tofu: bool,
+    replace_key: tuple[str, ...],
+    key_type: Literal["ed25519", "rsa"] | None,
+    undo: bool,
+) -> int:
+    """Passwordless SSH from here to every host and between all of them, every pair verified.
+
+    The password is asked for once, used only where the key is not accepted yet, and kept nowhere. Host keys are
+    checked against the inventory's host_key, or shown and confirmed. Run twice, the second run changes nothing.
+    """
+    from fleet.inventory.select import select
+
+    settings = settings_of()
+    if undo and (tofu or replace_key or key_type or not mesh):
+        said = "--undo takes away what was added: it goes with neither --tofu, --replace-key, --key-type nor --no-mesh"
+        raise UsageError(said, hint="fleet setup-ssh --undo")
+    hosts = the_fleet()
+    plan = hosts.plan.setup_ssh(
+        password_file=password_file,
+        mesh=mesh,
+        tofu=tofu,
+        replace_key=[
+            name for nodeset in replace_key for name in select(hosts.inventory, nodeset, None, "--replace-key").names
+        ],
+        key_type=key_type,
+        undo=undo,
+        limit=settings.connect_timeout,
+        confirm=confirm,
+        ask_password=ask_password,
+    )
+    if settings.dry_run:
+        return plans.tell(plan, **({"undo": True} if undo else {}))
+    later = list[Notice]()  # what is about single hosts is told at the end, however that comes
+    try:
+        with ProgressLine(quiet=settings.silent) as line:
+            report = plan.run(tell(line, quiet=settings.quiet, later=later))
+    finally:
+        remark(later)
+    return finish(report, show)

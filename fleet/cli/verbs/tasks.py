@@ -1,0 +1,148 @@
+"""`fleet play tasks.py[:NAME] [ARGS]`: fabric's tasks. Imported when a task file is played, and fabric with it."""
+
+from __future__ import annotations
+
+import os
+import sys
+import traceback
+from collections.abc import Iterator, Sequence
+from contextlib import ExitStack, contextmanager, redirect_stdout
+
+import click
+
+from fleet.cli.context import CliFleet, ask, finish, interruptible, load_everyone, load_inventory
+from fleet.cli.line.options import settings_of
+from fleet.cli.screen import plans, terminal
+from fleet.cli.screen.output import clean, echo, talk, write_json
+from fleet.cli.screen.progress import ProgressLine
+from fleet.cli.verbs.exec import line_for, show_outputs
+from fleet.errors import EXIT_OK, FleetError, UsageError
+from fleet.model import Inventory, Report
+from fleet.tasks.connection import Connection as Connection
+from fleet.tasks.files import Step, TaskFile
+from fleet.tasks.ground import Ground, standing_on
+from fleet.tasks.named import NamedTasks
+from fleet.tasks.run import TasksPlan, run
+from fleet.transport import DEFAULT
+
+HELP = ("-h", "--help")
+LIST = ("-l", "--list", *HELP)
+
+
+def the_hosts() -> tuple[Inventory | None, Inventory]:
+    """Those selected, None where there is no inventory: tasks may name their hosts themselves; and all there are."""
+    settings = settings_of()
+    try:
+        return load_inventory(), load_everyone()
+    except FleetError:
+        if settings.inventory or settings.hosts:
+            raise
+        return None, Inventory(())
+
+
+@contextmanager
+def aside(json: bool) -> Iterator[None]:
+    """With --json stdout is the document's: what a task file prints of its own, or starts here, goes to stderr."""
+    if not json:
+        yield
+        return
+    stdout = os.dup(1)
+    os.dup2(2, 1)
+    try:
+        with redirect_stdout(sys.stderr):
+            yield
+    finally:
+        os.dup2(stdout, 1)
+        os.close(stdout)
+
+
+def sudo_password() -> str:
+    if not (terminal.interactive(sys.stdin) and terminal.interactive(sys.stderr)):
+        raise UsageError(
+            "--prompt-for-sudo-password: nobody to ask here",
+            hint="$FABRIC_SUDO_PASSWORD, or sudo.password in fabric.yaml",
+        )
+    with interruptible(), terminal.prompt():
+        return str(click.prompt("sudo's password on the hosts", hide_input=True, err=True))
+
+
+def checked(word: str, words: Sequence[str], inventory: Inventory | None, json: bool) -> None:
+    """UsageError or InventoryError when a playbook's step `task` cannot be what it says."""
+    named = existing(NamedTasks.of(word))
+    with standing_on(Ground(inventory or Inventory(()))), aside(json):
+        TaskFile(named.path).steps(
+            [named.task, *words] if named.task else words, inventory or Inventory(()), chosen=False
+        )
+
+
+def existing(named: NamedTasks | None) -> NamedTasks:
+    if named is None:
+        raise UsageError("a task is in a Python file", hint="tasks.py:NAME")
+    if not named.path.exists():
+        raise UsageError(f"there is no {named.path}", hint="tasks.py:NAME is a file and a task of it")
+    return named
+
+
+def play_tasks(named: NamedTasks, words: Sequence[str], *, no_fold: bool = False, ask_sudo: bool = False) -> int:
+    """Run what the words call; the exit code."""
+    settings = settings_of()
+    existing(named)
+    selected, everyone = the_hosts()
+    fleet = CliFleet(
+        selected or everyone, everyone, settings.transport, settings.fanout, settings.connect_timeout, ask=ask
+    )
+    with standing_on(Ground(everyone)) as ground:
+        password = sudo_password() if ask_sudo and not settings.dry_run else None
+        with aside(settings.json):
+            file = TaskFile(named.path, password)
+        if named.task is None and words and words[0] in LIST:
+            return show_tasks(file)
+        meant = [named.task, *words] if named.task else [*words]
+        if meant and meant[-1] in HELP:
+            return show_task(file, meant[-2])
+        plan = TasksPlan(file, tuple(file.steps(meant, selected, chosen=settings.hosts is not None)))
+        if settings.dry_run:
+            return plans.tell(plan)
+        with ExitStack() as stack:
+            progress = stack.enter_context(line_for(no_fold))
+            stack.enter_context(aside(settings.json))
+            passwords = ground.password_for if settings.transport == DEFAULT else None
+            ground.runtime = stack.enter_context(fleet.runtime(progress, passwords))
+            report = run(plan, ground.runtime, lambda step, part: show(step, part, progress, len(plan.steps)))
+        code = finish(report)
+        if settings.verbose and not settings.json:
+            for result in report.results:
+                if result.error is not None and result.error.__cause__ is not None:
+                    traceback.print_exception(result.error.__cause__)
+        return code
+
+
+def show(step: Step, report: Report, progress: ProgressLine, count: int) -> None:
+    """What a step's hosts printed."""
+    settings = settings_of()
+    if settings.json:
+        return
+    if count > 1 and not settings.quiet:
+        talk(click.style(f"# {clean(step.words)}", bold=True))
+    show_outputs(report.results, progress)
+
+
+def show_task(file: TaskFile, name: str) -> int:
+    """Its docstring and its options."""
+    about, options = file.help(name)
+    for line in [*about, *([""] if about and options else [])]:
+        echo(clean(line))
+    width = max((len(flags) for flags, _ in options), default=0)
+    for flags, text in options:
+        echo(f"  {flags:{width}}  {clean(text)}".rstrip())
+    return EXIT_OK
+
+
+def show_tasks(file: TaskFile) -> int:
+    if settings_of().json:
+        write_json({"verb": "play", "ok": True, "exit_code": EXIT_OK, "hosts": {}, "tasks": file.about})
+    else:
+        width = max(map(len, file.about), default=0)
+        for name, about in file.about.items():
+            echo(f"{name:{width}}  {clean(about)}".rstrip())
+    return EXIT_OK

@@ -1,0 +1,1 @@
+"""What a host is asked before a run, and by `fleet check`."""

@@ -1,0 +1,127 @@
+"""Brings the facts of one node, for `check` and for a launch's preflight: all that fleet/rules looks at.
+
+spec: {"python": str|null, "activate": str|null, "env": {}, "workdir": str|null, "deadline": seconds}; "survey": true
+has it tell of all "interpreters" there, as it does anyway where the one that trains, or its torch, is missing; for a
+launch also {"env_expand": {}, "run": str, "script": str, "program": bool, "module": bool, "modules": [names],
+"unread": [paths], "node_rank", "peer_addresses": [str], "master": {"address", "port", "token": hex, "is_me": bool,
+"peers": n}}.
+Control lines: {"op": "clock"} is answered with J {"clock": its time}, {"op": "done"} ends the waiting for the other
+nodes. The last J frame is {"facts": {...}}; see protocol/messages/facts.py and, for code, data, builds, network, port
+and runs, sync_state.py, extension_builds.py, rendezvous.py and list_runs.py. packages: of `modules` only, where they
+are named.
+
+Every step is a daemon thread: what does not answer by the deadline (a wedged NFS mount, nvidia-smi, df) is named
+in facts["timed_out"] and left behind. At the end the process group is killed, so no child outlives the probe.
+A fact that could not be had is null; a fact whose step timed out or failed is missing. Sizes are bytes,
+limits numbers or "unlimited", link speeds Mbit/s.
+"""
+
+import os
+import threading
+import time
+
+from fleet.node.base.gather import begin, finish, gather
+from fleet.node.base.types import Any, Step
+from fleet.node.base.wire import send_json
+from fleet.node.facts.network import infiniband, interfaces
+from fleet.node.facts.system import disk, hardware, limits, system
+from fleet.node.facts.tools import Tools, driver
+from fleet.node.ports.listeners import describe
+from fleet.node.preflight.workdir import Workdir
+from fleet.node.python.interpreters import interpreters
+from fleet.node.run.look.remains import remains
+from fleet.node.run.look.rendezvous import meet, network
+from fleet.node.run.neighbours import others
+from fleet.node.run.start.extension_builds import build_root, stale_locks
+
+MARGIN = 0.3
+SECOND_QUERY_SECONDS = 3.0  # of nvidia-smi, once it has answered the first
+
+
+def steps(spec: "dict[str, Any]", tools: Tools, done: threading.Event) -> "list[Step]":
+    """[(name, function)]; the functions return {fact: value}, dictionaries of the same fact are merged."""
+    until = time.monotonic() + spec["deadline"] - MARGIN
+    workdir = Workdir(spec, tools)
+    found: list[Step] = [
+        ("activate", tools.activate),
+        ("system", system),
+        ("hardware", hardware),
+        ("python", lambda: python(tools, spec.get("modules"))),
+        ("driver", driver),
+        ("gpus", tools.gpus),
+        ("gpu processes", lambda: gpu_processes(tools)),
+        ("builds", lambda: builds(tools)),
+        ("environment", lambda: {"environment": tools.digests()}),
+    ]
+    folders = [("home", "~"), ("shm", "/dev/shm")]
+    if spec.get("workdir"):
+        folders.insert(0, ("workdir", spec["workdir"]))
+        found.append(("code", workdir.code))
+    else:
+        workdir.settled.set()
+    if spec.get("unread"):
+        found.append(("unread", lambda: {"unread": tools.first_file(spec["unread"])}))
+    if spec.get("master"):
+        found += [
+            ("files", workdir.files),
+            ("network", lambda: network(spec)),
+            ("port", lambda: meet(spec, until, done)),
+            ("runs", lambda: {"runs": others(spec.get("run"))}),
+        ]
+    else:
+        folders += [("tmp", "/tmp")]
+        found += [
+            ("limits", limits),
+            ("interfaces", interfaces),
+            ("infiniband", infiniband),
+            ("compilers", tools.compilers),
+            ("nccl", tools.nccl),
+        ]
+    return found + [("disk " + name, lambda name=name, path=path: disk(name, path)) for name, path in folders]
+
+
+def python(tools: Tools, modules: "list[str] | None") -> "dict[str, Any]":
+    facts = tools.python()
+    if modules is not None:
+        facts["packages"] = {name: facts["packages"][name] for name in modules if name in facts["packages"]}
+    return facts
+
+
+def lacks(facts: "dict[str, Any]", modules: "list[str]") -> bool:
+    """Whether the interpreter that trains does not work, or has no torch where that is needed."""
+    return "python" in facts and not (facts["python"]["version"] and (facts["torch"] or "torch" not in modules))
+
+
+def gpu_processes(tools: Tools) -> "dict[str, Any]":
+    facts = tools.gpu_processes()
+    for process in facts["gpu_processes"]:
+        known = describe(process["pid"])
+        process.update({key: known.get(key) for key in ("command", "run_id")})
+    return facts
+
+
+def builds(tools: Tools) -> "dict[str, Any]":
+    tools.activated.wait()
+    stale = stale_locks(build_root({os.fsencode(name): os.fsencode(value) for name, value in tools.env.items()}))
+    return {"builds": [{"path": path, "sure": sure} for path, (_, sure) in sorted(stale.items())][:20]}
+
+
+def main() -> None:
+    done = threading.Event()
+
+    def heed(message: "dict[str, Any]") -> None:
+        if message.get("op") == "clock":
+            send_json({"clock": time.time()})
+        elif message.get("op") == "done":
+            done.set()
+
+    spec = begin(heed)
+    began = time.monotonic()
+    left = remains() if spec.get("master") else []  # before anybody looks who has the ports and the GPUs
+    tools = Tools(spec)
+    facts = gather(steps(spec, tools, done), spec["deadline"], {"gpu processes": SECOND_QUERY_SECONDS})
+    if spec.get("survey") or lacks(facts, spec.get("modules", ["torch"])):
+        facts["interpreters"] = interpreters(tools.env, spec.get("workdir"))
+    facts["remains"] = left
+    facts["seconds"] = round(time.monotonic() - began, 3)
+    finish({"facts": facts})

@@ -1,0 +1,1 @@
+"""What is asked of runs on a node."""

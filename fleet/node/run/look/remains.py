@@ -1,0 +1,44 @@
+"""What is left of runs on this node that nobody there keeps any more: ended here, before another run begins."""
+
+import os
+
+from fleet.node.base.run_folder import NODE, TOLD, read_json, runs_root, since_boot, standing, stuck
+from fleet.node.base.types import facts
+from fleet.node.run.marks import marked
+from fleet.protocol.state import FINAL, SPEC
+
+
+def remains() -> "list[facts.Remains]":
+    """Ends runs whose supervisor and guardian were both killed; tells of them, and of processes that would not die."""
+    try:
+        names = sorted(os.listdir(runs_root()))
+    except OSError:
+        return []
+    found: list[facts.Remains] = []
+    for name in names:
+        try:
+            if name[0] != ".":
+                found += remains_of(os.path.join(runs_root(), name))
+        except Exception:
+            pass  # what holds something else than it should keeps no run from its start
+    return found
+
+
+def remains_of(folder: str) -> "list[facts.Remains]":
+    """One, or none."""
+    spec = read_json(os.path.join(folder, SPEC))
+    run = spec.get("run")
+    if not isinstance(run, str) or run != os.path.basename(folder).partition("@")[0]:
+        return []  # somebody's copy of one
+    if spec.get("node") != NODE or not since_boot(folder):
+        return []
+    status, kept = standing(folder)
+    if kept:
+        return []
+    over = status.get("state") in FINAL
+    if not over:
+        from fleet.node.run.start.ending import LEFTOVER_GRACE, bury  # rarely needed, and long
+
+        status = bury(run, folder, LEFTOVER_GRACE, "its supervisor and guardian were killed")
+    left = sorted(marked(run)) if status.get("left") else []
+    return [{"run": run, "ended": not over, "left": list(map(stuck, left[:TOLD]))}] if left or not over else []

@@ -1,0 +1,66 @@
+"""The processes that train: of each rank that runs on this node, the one whose stack tells where it stands."""
+
+import os
+import re
+
+from fleet.node.base.processes import below, environment, read_file
+from fleet.node.base.run_folder import RANK_WRAPPER
+from fleet.node.run.marks import marked
+
+# what an engine that a rank's own shell script starts sets anew for each process that it starts
+PLACE = (b"RANK", b"LOCAL_RANK", b"LOCAL_WORLD_SIZE", b"MASTER_PORT", b"TORCHELASTIC_RUN_ID")
+
+
+def is_ours(pid: int) -> bool:
+    """Whether it runs as this program does: what another user's process says is not to be acted upon."""
+    found = re.search(rb"^Uid:\s*(\d+)\s+(\d+)", read_file("/proc/%d/status" % pid), re.M)
+    return found is not None and {int(uid) for uid in found.groups()} == {os.geteuid()}
+
+
+def is_python(pid: int) -> bool:
+    try:
+        return os.path.basename(os.readlink("/proc/%d/exe" % pid)).startswith("python")
+    except OSError:
+        return False
+
+
+def rank_of(env: "dict[bytes, bytes]") -> "int | None":
+    """As rank.py numbers it."""
+    try:
+        return int(
+            env[b"RANK"] if b"RANK" in env else int(env.get(b"FLEET_FIRST_RANK", b"0")) + int(env[b"LOCAL_RANK"])
+        )
+    except (KeyError, ValueError):
+        return None
+
+
+def trainers(run: str) -> "dict[int, int]":
+    """{rank: pid}. Of a rank that is a script of some shell: the ranks that an engine started below it, else the first
+    python."""
+    found: dict[int, int] = {}
+    for wrapper in marked(run):
+        if read_file("/proc/%d/comm" % wrapper) != RANK_WRAPPER or not is_ours(wrapper):
+            continue
+        for pid in (pid for pid, stat in below([wrapper]).items() if int(stat[1]) == wrapper):
+            env = environment(pid)
+            rank = rank_of(env)
+            if rank is None:  # it has written its title over its environment
+                rank = rank_of(environment(wrapper))
+            found.update(_inner(pid, env) or {rank: pid} if rank is not None else {})
+    return found
+
+
+def _inner(pid: int, env: "dict[bytes, bytes]") -> "dict[int, int]":
+    if is_python(pid):
+        return {}
+    found: dict[int, int] = {}
+    first = None
+    for inner in below([pid]):
+        if is_python(inner):
+            own = environment(inner)
+            rank = rank_of(own)
+            first = inner if first is None else first
+            if rank is not None and any(own.get(name) != env.get(name) for name in PLACE):
+                found.setdefault(rank, inner)
+    rank = rank_of(env)
+    return found or ({rank: first} if first is not None and rank is not None else {})

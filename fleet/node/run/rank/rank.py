@@ -1,0 +1,294 @@
+"""Runs one rank: its output to files of its own, its true end on record. rank.py ARGV...
+
+The engine starts it once a rank. It appends the rank's stdout and stderr, which are pipes as under ssh, to rank<R>.out
+and .err in $FLEET_RUN_DIR (drain.py, which stands beside it), passes signals on, writes rank<R>.json {"rank",
+"local_rank", "pid", "status": 0..255|null, "signal": n|null, "time", "started", "attempt", "begins": [bytes of .out, of
+.err that earlier attempts wrote], "signalled": whether the engine had it end, "until": bytes of .err that were written
+when SIGTERM came, where it did, "lost": [bytes of .out, of .err that the disk did not take], where there are any} and
+then ends the same way, so that the engine sees the truth. What cannot be started ends with 126 or 127 and a line in
+.err, as in a shell. A python is armed to tell where it stands, see arm.py. Python 3.6 syntax.
+"""
+
+import ctypes
+import errno
+import json
+import os
+import re
+import select
+import signal
+import struct
+import sys
+import time
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from typing import Any
+
+try:
+    from fleet.node.run.rank.drain import PIPE, Logs
+except ImportError:  # in the run's folder it stands beside this file
+    with open(os.path.join(os.path.dirname(os.path.abspath(__file__)), "drain.py"), encoding="utf-8") as f:
+        exec(compile(f.read(), f.name, "exec"))
+
+PR_SET_PDEATHSIG, PR_SET_DUMPABLE, PR_SET_NAME = 1, 4, 15
+PASSED_ON = {signal.SIGTERM, signal.SIGINT, signal.SIGHUP, signal.SIGQUIT, signal.SIGUSR1, signal.SIGUSR2}
+RESERVED = 512
+STACK_SIGNAL = 55  # a real-time one, which no library is known to use
+ARM = "arm"  # the folder of arm.py
+SFD_CLOEXEC = os.O_CLOEXEC
+LONGEST_PAUSE = 8  # ms in which short lines gather in the pipe, and what waits gets onto the disk
+
+
+def prctl(option: int, argument: "bytes | int") -> None:
+    """Best effort: without it a safety net is missing, not the run."""
+    try:
+        ctypes.CDLL(None).prctl(option, argument, 0, 0, 0)
+    except (OSError, AttributeError):
+        pass
+
+
+def whole(name: str, default: int) -> int:
+    try:
+        return int(os.environ[name])
+    except (KeyError, ValueError):
+        return default
+
+
+def count_attempts() -> int:
+    """How many starts of this rank came before, by fleet and by an elastic engine; scripts that ask in the engine's
+    words are told so, too."""
+    count = whole("TORCHELASTIC_RESTART_COUNT", 0) + whole("FLEET_ATTEMPT", 0)
+    if "TORCHELASTIC_RESTART_COUNT" in os.environ:
+        most = max(whole("TORCHELASTIC_MAX_RESTARTS", 0), whole("FLEET_MAX_RESTARTS", 0))
+        os.environ.update(TORCHELASTIC_RESTART_COUNT=str(count), TORCHELASTIC_MAX_RESTARTS=str(most))
+    return count
+
+
+def supervisors(folder: str) -> "set[int]":
+    """The pids of the run's supervisor and guardian: what they signal, they signal to the rank as well."""
+    try:
+        with open(os.path.join(folder, "pid"), "rb") as f:
+            record = json.loads(f.read().decode())
+        return {record["pid"], record["guardian"]["pid"]}
+    except (OSError, ValueError, KeyError, TypeError):
+        return set()
+
+
+def write_record(path: str, record: "dict[str, Any]") -> None:
+    """Replace `path` in one step, in space claimed at the start: a full disk does not hide how a rank ended."""
+    fd = os.open(path + ".new", os.O_WRONLY | os.O_CREAT, 0o600)
+    os.write(fd, (json.dumps(record) + "\n").encode().ljust(RESERVED))
+    os.close(fd)
+    os.rename(path + ".new", path)
+
+
+def reserve(path: str) -> None:
+    try:
+        fd = os.open(path + ".new", os.O_WRONLY | os.O_CREAT, 0o600)
+        os.write(fd, b" " * RESERVED)
+        os.close(fd)
+    except OSError:
+        pass
+
+
+def start_rank(argv: "list[str]", base: str, logs: Logs) -> int:
+    """Fork and exec; returns the pid. The child has a process group of its own, so that a signal to the
+    engine's group reaches it once, through us."""
+    parent = os.getpid()
+    pid = os.fork()
+    if pid != 0:
+        return pid
+    status = 127
+    try:
+        os.setpgid(0, 0)
+        prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
+        if os.getppid() != parent:
+            os._exit(status)
+        for target, log in enumerate(logs.all, 1):
+            os.dup2(log.writer, target)
+        for signum in (signal.SIGPIPE, signal.SIGXFSZ, signal.SIGINT):
+            signal.signal(signum, signal.SIG_DFL)
+        signal.pthread_sigmask(signal.SIG_SETMASK, [])
+        arm(argv, base)
+        execute(argv)
+    except OSError as error:
+        status = 126 if isinstance(error, PermissionError) else 127
+        os.write(2, ("fleet: cannot start %s: %s\n" % (argv[0], error.strerror)).encode("utf-8", "surrogateescape"))
+    finally:
+        os._exit(status)
+
+
+def stack_file(folder: str, rank: int) -> str:
+    return os.path.join(folder, "rank%d.stack" % rank)
+
+
+def arm(argv: "list[str]", base: str) -> None:
+    """Have a python import arm.py as it starts, see there; the environment of other programs stays as it is."""
+    folder = os.path.join(os.path.dirname(base), ARM)
+    try:
+        words = (interpreter_of(argv[0]) or []) + argv
+    except OSError:
+        return  # what may be executed need not be readable
+    named = [re.match(r"python[0-9.]*$", os.path.basename(word)) is not None for word in words]
+    # it, or what the first line of a script names, maybe behind /usr/bin/env
+    if not any(named[: len(words) - len(argv) + 1]) or not os.path.isdir(folder):
+        return
+    options = iter(words[named.index(True) + 1 :])
+    for word in options:
+        if not word.startswith("-"):
+            break
+        if word in ("-W", "-X", "--check-hash-based-pycs"):
+            next(options, None)
+        elif not word.startswith("--") and set(word) & set("IES"):
+            return  # it would not look at PYTHONPATH
+    was = os.environ.get("PYTHONPATH")
+    told = "%d:%d:%s.stack" % (os.getpid(), STACK_SIGNAL, base)
+    os.environ["FLEET_ARM"] = told if was is None else told + "\n" + was
+    os.environ["PYTHONPATH"] = folder if not was else folder + os.pathsep + was
+
+
+def execute(argv: "list[str]") -> None:
+    """Become that program, which is looked for on the PATH, then here. A script that may not be executed, or names no
+    interpreter, is started by the one of its first line, else by a shell."""
+    try:
+        os.execvp(argv[0], argv)
+    except OSError as error:
+        failed = error
+    if "/" not in argv[0] and os.path.isfile(argv[0]):
+        execute(["./" + argv[0]] + argv[1:])
+    interpreter = interpreter_of(argv[0])
+    if interpreter and failed.errno == errno.ENOENT:
+        raise FileNotFoundError(errno.ENOENT, "its first line names no program: %r" % interpreter[0])
+    if interpreter is None or failed.errno not in (errno.EACCES, errno.ENOEXEC):
+        raise failed
+    os.execvp(interpreter[0], interpreter + argv)
+
+
+def interpreter_of(path: str) -> "list[str] | None":
+    """What a script names behind "#!", else a shell for what is one's; None for what is no script."""
+    if not os.path.isfile(path):
+        return None
+    with open(path, "rb") as f:
+        line = f.readline(4096)
+    if line.startswith(b"#!"):
+        return os.fsdecode(line[2:].strip()).split(None, 1) or None
+    if b"\0" in line or not (path.endswith(".sh") or os.access(path, os.X_OK)):
+        return None
+    return ["/bin/bash" if os.path.exists("/bin/bash") else "sh"]
+
+
+def signal_file() -> int:
+    """A descriptor to read the blocked signals from."""
+    bits = sum(1 << (signum - 1) for signum in PASSED_ON | {signal.SIGCHLD})
+    return int(ctypes.CDLL(None).signalfd(-1, (ctypes.c_ulong * 16)(bits), SFD_CLOEXEC))
+
+
+def wait(pid: int, bosses: "set[int]", logs: Logs) -> "tuple[int, bool, int | None]":
+    """Pass signals and output on until the rank has ended, and the files have what it wrote, as far as the disk takes
+    it; (its wait status, whether SIGTERM was passed on, bytes of .err when the first SIGTERM came). pid 0: of those
+    that it left, until nobody holds the pipes."""
+    told, status, signalled, pause, signals = set(), None, False, 0, signal_file()
+    until = None
+    only_signals = select.poll()
+    only_signals.register(signals, select.POLLIN)
+    while status is None and (pid or not all(log.over for log in logs.all)):
+        poll = select.poll()
+        due = [log.reader for log in logs.all if log.is_due()]
+        for fd in [signals] + due:
+            poll.register(fd, select.POLLIN)
+        full = len(due) < sum(not log.over for log in logs.all)
+        ready = dict(poll.poll(LONGEST_PAUSE if full else None))
+        if signals in ready:
+            signum, _, _, sender = struct.unpack_from("IiiI", os.read(signals, 128))
+            if signum == signal.SIGTERM and until is None:
+                until = logs.all[1].begins + logs.all[1].taken
+            if signum == signal.SIGCHLD and pid:
+                ended, told_status = os.waitpid(pid, os.WNOHANG)
+                status = told_status if ended else None
+            elif sender in bosses:
+                told.add(signum)
+            elif signum not in told and pid:
+                # the engine repeats what the supervisor has told everyone: once is enough
+                os.kill(pid, signum)
+                signalled = signalled or signum == signal.SIGTERM
+        taken = logs.read(ready)
+        if taken and status is None:
+            # lines are read many at once, and a flood before the pipe is full of it
+            pause = 0 if taken >= PIPE // 4 else min(pause + 1, LONGEST_PAUSE)
+            only_signals.poll(pause)
+    for _ in range(2):  # what stands in the pipes now, and whether that was the end
+        logs.read([log.reader for log in logs.all if not log.over])
+    logs.settle()
+    return status or 0, signalled, until
+
+
+def drain(logs: Logs) -> None:
+    """Those that the rank has left, and the pipes with them, are read by a process of its own, for as long as they
+    live, which is no longer than the run: the engine hears of the rank's end at once."""
+    try:
+        child = all(log.over for log in logs.all) or os.fork()
+    except OSError:
+        return  # no process to be had: they write to nobody, as behind an ssh that has ended
+    if not child:
+        try:
+            prctl(PR_SET_NAME, b"fleet-drain")  # the rank has ended
+            null = os.open(os.devnull, os.O_RDWR)
+            for fd in (0, 1, 2):
+                os.dup2(null, fd)
+            logs.begin()
+            wait(0, set(), logs)
+        finally:
+            os._exit(0)
+
+
+def main() -> None:
+    argv = sys.argv[1:]
+    local_rank = whole("LOCAL_RANK", 0)
+    rank = whole("RANK", whole("FLEET_FIRST_RANK", 0) + local_rank)
+    folder = os.environ["FLEET_RUN_DIR"]
+    base = os.path.join(folder, "rank%d" % rank)
+    started = time.time()
+    prctl(PR_SET_NAME, b"fleet-rank")
+    reserve(base + ".json")
+    signal.signal(signal.SIGCHLD, signal.SIG_DFL)
+    signal.pthread_sigmask(signal.SIG_BLOCK, PASSED_ON | {signal.SIGCHLD})
+    attempt, logs = count_attempts(), Logs(base)
+    pid = start_rank(argv, base, logs)
+    logs.begin()
+    status, signalled, until = wait(pid, supervisors(folder), logs)
+    killed = os.WIFSIGNALED(status)
+    record = {
+        "rank": rank,
+        "local_rank": local_rank,
+        "pid": pid,
+        "started": started,
+        "time": time.time(),
+        "status": None if killed else os.WEXITSTATUS(status),
+        "signal": os.WTERMSIG(status) if killed else None,
+        "attempt": attempt,
+        "begins": [log.begins for log in logs.all],
+        "signalled": signalled,
+    }
+    lost = [log.lost + log.gap + log.taken - log.written for log in logs.all]
+    if any(lost):
+        record["lost"] = lost
+    if until is not None:
+        record["until"] = until
+    try:
+        write_record(base + ".json", record)
+    except OSError as error:
+        os.write(2, ("fleet: rank %d: %s\n" % (rank, error)).encode())
+    drain(logs)
+    if not killed:
+        os._exit(os.WEXITSTATUS(status))
+    signum = os.WTERMSIG(status)
+    prctl(PR_SET_DUMPABLE, 0)
+    if signum not in (signal.SIGKILL, signal.SIGSTOP):
+        signal.signal(signum, signal.SIG_DFL)
+    os.kill(os.getpid(), signum)
+    signal.pthread_sigmask(signal.SIG_UNBLOCK, {signum})
+    os._exit(128 + signum)
+
+
+if __name__ == "__main__":
+    main()

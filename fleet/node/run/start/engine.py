@@ -1,0 +1,242 @@
+"""The start of a run on its node: its folder, and the engine as a child process."""
+
+import ctypes
+import os
+import select
+import signal
+import sys
+import time
+
+from fleet.node.base import json
+from fleet.node.base.errors import Refused
+from fleet.node.base.run_folder import (
+    NODE,
+    attempt_of,
+    final_status,
+    is_forbidden,
+    read_json,
+    read_status,
+    reserve,
+    run_folder,
+    run_names,
+    runs_root,
+    write_final,
+    write_json,
+)
+from fleet.node.base.state_folder import own_home
+from fleet.node.base.types import run
+from fleet.node.base.wire import encode
+from fleet.node.facts.environment import enter, job_env, working_folder
+from fleet.node.run.marks import RUN_MARK, put_limit
+from fleet.protocol.environment import running
+from fleet.protocol.state import ATTEMPT, FINAL, LEASE, NODE_LOG, RUNS, SPEC, STATUS, STOP
+
+START_DEADLINE = 10.0
+SYNC_WAIT = 5.0
+AT_FDCWD, RENAME_EXCHANGE = -100, 2
+PR_SET_PDEATHSIG, PR_SET_NAME, PR_SET_CHILD_SUBREAPER = 1, 15, 36
+
+
+def prctl(option: int, argument: "bytes | int") -> None:
+    """Best effort: a kernel or a python without it costs a safety net, not the run."""
+    try:
+        ctypes.CDLL(None).prctl(option, argument, 0, 0, 0)
+    except (OSError, AttributeError):
+        pass
+
+
+# -- the run's folder -------------------------------------------------------------------------------------
+def temporary_folder(spec: "run.Starting") -> str:
+    return os.path.join(runs_root(), ".%s.%s.%d" % (spec["run"].replace("/", "_"), NODE, os.getpid()))
+
+
+def fill_folder(folder: str, spec: "run.Starting") -> None:
+    """Make it, with everything in it but the pid file."""
+    run_names(spec["run"])
+    own_home(RUNS)
+    os.mkdir(folder, 0o700)
+    kept = {name: value for name, value in spec.items() if name not in ("files", "umask")}
+    kept.update(node=NODE, env=sorted(spec.get("env") or {}), env_expand=sorted(spec.get("env_expand") or {}))
+    for name, text in (spec.get("files") or {}).items():
+        path = os.path.join(folder, name)
+        os.makedirs(os.path.dirname(path), exist_ok=True)
+        with open(path, "w", encoding="utf-8") as f:
+            f.write(text)
+    write_json(os.path.join(folder, SPEC), kept)
+    write_json(os.path.join(folder, STATUS), {"state": "running", "time": time.time()})
+    for name in (STATUS, STOP):
+        reserve(os.path.join(folder, name))
+    for name in (LEASE, NODE_LOG):
+        open(os.path.join(folder, name), "wb").close()
+
+
+def exchange(one: str, other: str) -> bool:
+    """Each gets the other's name, in one step; False where a libc or a file system knows of no such thing."""
+    try:
+        return not ctypes.CDLL(None).renameat2(AT_FDCWD, encode(one), AT_FDCWD, encode(other), RENAME_EXCHANGE)
+    except (OSError, AttributeError):
+        return False
+
+
+def take_place(temporary: str, folder: str, attempt: int) -> bool:
+    """What an earlier attempt left goes into the folder of the one that follows; folders, those of still earlier ones
+    and what ranks put there to go on from, keep their place. True where this took its name, too, in one step: nobody
+    looks for the run amid it, and finds none. False: the name is free, or of an attempt that is none of these."""
+    before = attempt_of(read_json(os.path.join(folder, SPEC)))
+    if before >= attempt or read_status(folder).get("state") not in FINAL:
+        return False
+    aside = "%s%d" % (ATTEMPT, before)
+    os.mkdir(os.path.join(temporary, aside))  # first, on a disk that may be full
+    for name in os.listdir(folder):
+        if os.path.isdir(os.path.join(folder, name)) and not os.path.exists(os.path.join(temporary, name)):
+            os.rename(os.path.join(folder, name), os.path.join(temporary, name))
+    # RUN@NODE is a spare's, which gets the plain name where it may, or in a home folder of several machines, and the
+    # file systems of those know of no exchange
+    if "@" not in os.path.basename(folder) and exchange(temporary, folder):
+        os.rename(temporary, os.path.join(folder, aside))
+        return True
+    os.rename(folder, os.path.join(temporary, aside))
+    return False
+
+
+def take_name(temporary: str, run: str) -> str:
+    """Give the folder a name of the run in one step, so that nobody ever sees half of one; returns the new path."""
+    for name in run_names(run):
+        folder = os.path.join(runs_root(), name)
+        try:
+            os.rename(temporary, folder)
+        except OSError:
+            if read_json(os.path.join(folder, SPEC)).get("node") == NODE:
+                break
+            continue
+        return folder
+    raise Refused("run %s exists already on this node" % run, "every launch needs a run id of its own")
+
+
+def publish_folder(temporary: str, run: str) -> str:
+    """Make the run known here; returns its folder's new path."""
+    attempt, folder = attempt_of(read_json(os.path.join(temporary, SPEC))), run_folder(run)
+    if folder is None or not take_place(temporary, folder, attempt):
+        folder = take_name(temporary, run)
+    if is_forbidden(run, attempt):
+        write_final(folder, final_status("stopped", "stopped before it began", [], "asked"))
+        raise Forbidden("run %s was stopped before it began" % run)
+    return folder
+
+
+class Forbidden(Refused):
+    """It was stopped for good."""
+
+
+class Beginning:
+    """Holds the code that a sync delivered until all ranks have run for spec["code"]["settle"] s: time to import it."""
+
+    def __init__(self, spec: "run.Starting", folder: str) -> None:
+        self.spec, self.folder, self.lock = spec, folder, None
+        self.latest = time.monotonic()
+        self.until: float | None = None
+        code = spec.get("code")
+        if code:
+            from fleet.node.delivery.sync_state import BEGIN_SECONDS, begin_from
+
+            self.latest += BEGIN_SECONDS
+            self.settle = code["settle"]
+            self.lock = begin_from(code, spec["run"], SYNC_WAIT)
+
+    def over(self, now: float) -> bool:
+        if self.lock is not None and self.until is None:
+            try:
+                names = os.listdir(self.folder)
+            except OSError:
+                names = []  # somebody removed it: the run is none the worse for that
+            if sum(name.startswith("rank") and name.endswith(".out") for name in names) >= len(self.spec["ranks"]):
+                self.until = now + self.settle
+        return now >= (self.latest if self.until is None else self.until)
+
+    def release(self) -> None:
+        if self.lock is not None:
+            os.close(self.lock)
+            self.lock = None
+
+
+# -- the engine -------------------------------------------------------------------------------------------
+def engine_argv(spec: "run.Starting", folder: str) -> "list[bytes]":
+    argv = []
+    for item in spec["argv"]:
+        if isinstance(item, dict):
+            argv += [sys.executable, "-I", "-S"] if "python" in item else [os.path.join(folder, item["run_dir"])]
+        else:
+            argv.append(item)
+    activate = spec.get("activate")
+    if activate:
+        # the line is the user's own shell code; argv goes behind it untouched, as positional parameters
+        argv = running(activate) + [spec.get("python") or "", spec["cwd"] or "~"] + argv
+    return [encode(item) for item in argv]
+
+
+def engine_env(spec: "run.Starting", folder: str) -> "dict[bytes, bytes]":
+    env = job_env(spec["cwd"], spec)
+    env[RUN_MARK.encode()] = encode(spec["run"])
+    env[b"FLEET_RUN_DIR"] = encode(folder)
+    about: run.About | dict[str, int] = spec.get("about") or {}
+    env[b"FLEET_ATTEMPT"] = b"%d" % (about.get("attempt") or 0)
+    env[b"FLEET_MAX_RESTARTS"] = b"%d" % (about.get("max_restarts") or 0)
+    return env
+
+
+def start_engine(spec: "run.Starting", folder: str) -> int:
+    """Fork and exec it; returns its pid. Raises Refused with the reason, also when the working folder hangs."""
+    argv, env = engine_argv(spec, folder), engine_env(spec, folder)
+    cwd = working_folder(spec["cwd"])
+    log = os.open(os.path.join(folder, NODE_LOG), os.O_WRONLY | os.O_APPEND | os.O_CLOEXEC)
+    parent = os.getpid()
+    reader, writer = os.pipe()
+    pid = os.fork()
+    if pid == 0:
+        stage = "cwd"
+        try:
+            os.setsid()
+            for signum in (
+                signal.SIGTERM,
+                signal.SIGINT,
+                signal.SIGHUP,
+                signal.SIGCHLD,
+                signal.SIGPIPE,
+                signal.SIGXFSZ,
+            ):
+                signal.signal(signum, signal.SIG_DFL)
+            prctl(PR_SET_PDEATHSIG, signal.SIGTERM)
+            if os.getppid() != parent:
+                os._exit(1)
+            os.dup2(log, 1)
+            os.dup2(log, 2)
+            signal.pthread_sigmask(signal.SIG_SETMASK, [])
+            os.umask(spec["umask"])
+            os.chdir(cwd)
+            stage = "exec"
+            put_limit(spec["run"])
+            if not spec.get("activate"):
+                enter(env, spec.get("python"), cwd)
+            os.execvpe(argv[0], argv, env)
+        except BaseException as error:
+            reason = getattr(error, "strerror", None) or str(error)
+            os.write(writer, json.dumps([stage, reason]).encode())
+        finally:
+            os._exit(127)
+    os.close(writer)
+    os.close(log)
+    said = os.read(reader, 4096) if select.select([reader], [], [], START_DEADLINE)[0] else b'["cwd", "no answer"]'
+    os.close(reader)
+    if not said:
+        return pid
+    os.kill(pid, signal.SIGKILL)
+    stage, reason = json.loads(said.decode())
+    if stage == "cwd":
+        raise Refused(
+            "cannot enter the folder %s: %s" % (cwd, reason),
+            "create it there, sync the code first (--sync), or set --workdir",
+        )
+    raise Refused(
+        "cannot start %s: %s" % (argv[0].decode("utf-8", "replace"), reason),
+        "install it there, or set 'python' or 'activate' for this host",
+    )

@@ -1,0 +1,127 @@
+"""What the kernel has said since a run began: which process it killed for want of memory, which GPU is lost."""
+
+import os
+import re
+import time
+
+from fleet.node.base.processes import read_file
+from fleet.node.base.run_folder import read_json
+from fleet.node.base.types import Any, Iterator, run
+
+KMSG = "/dev/kmsg"
+# where that cannot be opened: a container's, or one that only some group may ask for
+READERS = (["dmesg"], ["journalctl", "-k", "-b", "-q", "-n", "5000", "--no-pager", "-o", "short-monotonic"])
+READER_SECONDS = 2.0
+MOST_RECORDS = 1 << 16  # more than the kernel keeps: who reads slowly, on a node without memory, reads all of them
+MAX_LINES, MAX_LENGTH = 5, 300
+DRIFT = 1e-4  # of the kernel's clock against that of programs, since boot
+# compiled when they are needed: a run that ends well pays for none
+WORTH = (
+    r"Killed process \d|NVRM: |SXid|amdgpu .*(?:reset|timeout|uncorrect)|[Hh]ardware [Ee]rror|Uncorrect|"
+    r"segfault at|general protection|traps: |I/O error|(?:EXT4-fs|BTRFS).*error|XFS .*(?:[Cc]orrupt|[Ss]hut)|"
+    r"[Rr]emounting filesystem read-only|nfs: server .* not responding"
+)
+_PID = r"Killed process (\d+)|\[(\d+)\]: segfault|\bpid=(\d+)"
+_RECORD = r"\d+,\d+,(\d+),[^;]*;(.*)"
+_LINE = r"\[ *(\d+\.\d+)\] ?(.*)"
+
+
+class KernelLog:
+    """since: seconds of the monotonic clock; what was said before is of no interest. None: now, kept exactly."""
+
+    def __init__(self, since: "float | None" = None) -> None:
+        self.since = time.monotonic() if since is None else since
+        self.kills = oom_kills()
+        self.fd: int | None = None
+        try:
+            self.fd = os.open(KMSG, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
+            if since is None:
+                os.lseek(self.fd, 0, os.SEEK_END)
+        except OSError:
+            pass
+
+    def told(self, folder: str, began: "float | None") -> "list[run.KernelLine] | None":
+        """The last lines that may say why ranks of this node ended; None where they were not to be had. began: when
+        all were told to end by the head, None: they were not."""
+        records = rank_records(folder)
+        own = began is None or any(failed(record) and record.get("time", began) < began for record in records)
+        lines = self._records() if self.fd is not None else self._asked() if own else None
+        found = [
+            (stamp, text[:MAX_LENGTH])
+            for stamp, text in lines or ()
+            if re.search(WORTH, text) and stamp >= self.since * (1 - DRIFT) - 1
+        ]
+        now = time.time() - time.monotonic()
+        ranks = {record["pid"]: record.get("rank") for record in records if record.get("pid")}
+        told: list[run.KernelLine] = [
+            {"text": text, "time": now + stamp, "rank": ranks.get(pid_in(text))} for stamp, text in found[-MAX_LINES:]
+        ]
+        more = oom_kills() - self.kills
+        if more > 0 and not any("Killed process" in line["text"] for line in told):
+            text = "oom_kill %d in memory.events of the cgroup" % more  # all that a container is told
+            told.append({"text": text, "time": time.time(), "rank": None})
+        return None if lines is None and not told else told
+
+    def _records(self) -> "Iterator[tuple[float, str]]":
+        assert self.fd is not None
+        for _ in range(MOST_RECORDS):
+            try:
+                record = os.read(self.fd, 8192).decode("utf-8", "replace")
+            except BrokenPipeError:  # the oldest are gone: on with what is there
+                continue
+            except OSError:
+                return
+            found = re.match(_RECORD, record)
+            if found is None:
+                return  # a container may be given anything by that name, /dev/null or a file
+            yield int(found.group(1)) / 1e6, found.group(2)
+
+    def _asked(self) -> "list[tuple[float, str]] | None":
+        import subprocess  # a run that ends well never pays for it
+
+        for argv in READERS:
+            try:
+                said = subprocess.run(
+                    argv,
+                    stdout=subprocess.PIPE,
+                    stderr=subprocess.DEVNULL,
+                    timeout=READER_SECONDS,
+                    env=dict(os.environ, LC_ALL="C"),
+                )
+            except (OSError, subprocess.SubprocessError):
+                continue
+            if said.returncode == 0:
+                lines = [re.match(_LINE, line) for line in said.stdout.decode("utf-8", "replace").splitlines()]
+                return [(float(line.group(1)), line.group(2)) for line in lines if line]
+        return None
+
+
+def pid_in(text: str) -> int:
+    found = re.search(_PID, text)
+    return int(next(filter(None, found.groups()))) if found else 0
+
+
+def rank_records(folder: str) -> "list[dict[str, Any]]":
+    """rank<R>.json of all ranks that have ended."""
+    names = [name for name in os.listdir(folder) if name.startswith("rank") and name.endswith(".json")]
+    return [read_json(os.path.join(folder, name)) for name in names]
+
+
+def failed(record: "dict[str, Any]") -> bool:
+    return bool(record.get("status")) or record.get("signal") is not None
+
+
+def oom_kills() -> int:
+    """How many processes of this one's cgroup, and of those below it, were killed for want of memory so far."""
+    for line in read_file("/proc/self/cgroup").decode("utf-8", "replace").splitlines():
+        _, controllers, path = line.split(":", 2)
+        name = {"": "memory.events", "memory": "memory/memory.oom_control"}.get(controllers)
+        if name is None:
+            continue
+        controller, _, file = name.rpartition("/")
+        for inside in (path, ""):  # a container may be shown the path as the host has it
+            said = read_file(os.path.join("/sys/fs/cgroup", controller) + inside + "/" + file)
+            found = re.search(rb"^oom_kill (\d+)", said, re.M)
+            if found:
+                return int(found.group(1))
+    return 0

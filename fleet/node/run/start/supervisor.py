@@ -1,0 +1,196 @@
+"""What keeps a run on its node: reaps, watches lease and stop requests, ends it whole, says how it ended."""
+
+import os
+import select
+import signal
+import time
+
+from fleet.node.base.run_folder import (
+    disk_is_full,
+    final_status,
+    lease_of,
+    ranks_up,
+    read_json,
+    write_final,
+    write_json,
+)
+from fleet.node.base.types import Any, run
+from fleet.node.run.start.ending import LEFTOVER_GRACE, Ending
+from fleet.node.run.start.engine import Beginning, engine_env
+from fleet.node.run.start.extension_builds import Builds, build_root
+from fleet.node.run.start.kernel_log import KernelLog
+from fleet.node.run.times import Times
+from fleet.protocol.state import LEASE, OVER, STATUS, STOP
+
+TICK, ENDING_TICK = 0.05, 0.02
+
+
+class Signals:
+    """SIGCHLD, SIGTERM and SIGINT as a list to read. (CPython's sigtimedwait returns garbage after SIGCONT.)"""
+
+    def __init__(self) -> None:
+        self.caught: list[int] = []
+        self.reader, writer = os.pipe()
+        for fd in (self.reader, writer):
+            os.set_blocking(fd, False)
+        signal.set_wakeup_fd(writer)
+        for signum in (signal.SIGCHLD, signal.SIGTERM, signal.SIGINT):
+            signal.signal(signum, lambda got, _frame: self.caught.append(got))
+
+    def wait(self, seconds: float) -> "list[int]":
+        """Those caught since the last call; waits up to `seconds` for the first."""
+        if select.select([self.reader], [], [], seconds)[0]:
+            os.read(self.reader, 4096)
+        caught, self.caught = self.caught, []
+        return caught
+
+
+class Supervisor:
+    """One tick every 50 ms, or as soon as a child ends: reap, look for reasons to stop, move on with stopping."""
+
+    def __init__(
+        self,
+        spec: "run.Starting",
+        folder: str,
+        engine: int,
+        signals: "Signals",
+        beginning: "Beginning",
+        kernel: "KernelLog",
+    ) -> None:
+        self.spec, self.folder, self.engine, self.signals = spec, folder, engine, signals
+        self.beginning, self.kernel = beginning, kernel
+        self.ended: int | None = None
+        self.ending: Ending | None = None
+        self.began: float | None = None
+        self.reason: str | None = None
+        self.cause = "engine"
+        self.end: Any = None
+        self.stop_seen: tuple[int, int] | None = None
+        self.lease: float | None = spec.get("lease")
+        self.lease_seen: tuple[int, int] | None = None
+        self.over = False
+        self.builds, self.times = Builds(folder), Times(folder)
+        self.builds.add(build_root(engine_env(spec, folder)))  # what it sets itself shows once it runs
+        self.renewed = self.ticked = time.monotonic()
+
+    def run(self) -> None:
+        while True:
+            caught = self.signals.wait(TICK if self.ending is None else ENDING_TICK)
+            self.reap()
+            for signum in caught:
+                if signum != signal.SIGCHLD:
+                    grace = self.spec["grace"] if signum == signal.SIGTERM else 0
+                    self.stop("the supervisor got signal %d" % signum, grace, "signal")
+            self.look()
+            if self.ended is not None and self.ending is None:
+                self.began = time.time()
+                self.ending = Ending(self.spec["run"], min(self.spec["grace"], LEFTOVER_GRACE), [os.getpid()])
+            if self.ending is not None and self.ending.step():
+                self.reap()
+                return self.finish(self.ending.left)
+
+    def reap(self) -> None:
+        while True:
+            try:
+                pid, status = os.waitpid(-1, os.WNOHANG)
+            except ChildProcessError:
+                return
+            if pid == 0:
+                return
+            if pid == self.engine:
+                self.ended = status
+
+    def look(self) -> None:
+        """Stop requests, the lease, and time that this node did not see."""
+        now = time.monotonic()
+        request = stamp(os.path.join(self.folder, STOP))
+        if request != self.stop_seen:
+            self.stop_seen = request
+            asked = read_json(os.path.join(self.folder, STOP))
+            self.stop(
+                asked.get("reason") or "stopped", asked.get("grace", self.spec["grace"]), "asked", asked.get("end")
+            )
+        if self.spec.get("lease") is not None:
+            renewal = stamp(os.path.join(self.folder, LEASE))
+            if renewal != self.lease_seen:
+                self.lease_seen, self.renewed = renewal, now
+                self.lease = lease_of(self.folder, dict(self.spec))
+        lease = self.lease
+        if lease is not None:
+            # frozen for so long, this node was given up: renewals that waited in a socket prove nothing
+            if now - self.ticked > (self.spec.get("node_timeout") or lease):
+                self.stop("the node was frozen for %.0f s" % (now - self.ticked), self.spec["grace"], "frozen")
+            elif now - self.renewed > lease:
+                self.stop("nothing was heard of the head for %g s" % lease, self.spec["grace"], "lease")
+        self.ticked = now
+        self.times.look(now)
+        if self.ending is None and self.ended is None:
+            self.look_at_builds(now)
+            self.look_whether_over()
+        if self.ending or self.beginning.over(now):
+            self.beginning.release()
+
+    def look_whether_over(self) -> None:
+        """End an engine that has no rank left on any node: torchrun takes 1 s to say what their records have said."""
+        if not self.over and stamp(os.path.join(self.folder, OVER)):
+            self.over = not ranks_up(self.folder)
+            if self.over:
+                os.kill(self.engine, signal.SIGKILL)  # of anything less it makes a traceback
+
+    def look_at_builds(self, now: float) -> None:
+        """Say which builds a rank may be waiting for in vain."""
+        if self.builds.look(now, self.engine):
+            try:
+                write_json(
+                    os.path.join(self.folder, STATUS),
+                    {"state": "running", "time": time.time(), "builds": sorted(self.builds.told)[:20]},
+                )
+            except OSError:
+                pass
+
+    def stop(self, reason: str, grace: float, cause: str, end: Any = None) -> None:
+        if self.ending is not None:
+            self.ending.hurry(grace)
+            return
+        self.reason, self.cause, self.began, self.end = reason, cause, time.time(), end
+        self.ending = Ending(self.spec["run"], grace, [os.getpid()])
+        try:
+            write_json(
+                os.path.join(self.folder, STATUS),
+                {
+                    "state": "stopping",
+                    "reason": reason,
+                    "time": time.time(),
+                    "cause": cause,
+                    "began": self.began,
+                    "end": end,
+                },
+            )
+        except OSError:
+            pass
+
+    def finish(self, left: "list[int]") -> None:
+        self.builds.finish()
+        self.times.mark()
+        state = "exited" if self.reason is None else "stopped"
+        status = final_status(state, self.reason, left, self.cause, self.began, self.end)
+        if self.ended is not None and os.WIFEXITED(self.ended):
+            status["engine_status"] = os.WEXITSTATUS(self.ended)
+        elif self.over:
+            status["engine_status"] = 0  # as its ranks ended
+        elif self.ended is not None:
+            status["signal"] = os.WTERMSIG(self.ended)
+        if status["engine_status"] != 0 or self.reason is not None:
+            status["kernel"] = self.kernel.told(self.folder, self.began if self.cause == "asked" else None)
+        if disk_is_full(self.folder):
+            status["disk_full"] = True
+        write_final(self.folder, status)
+
+
+def stamp(path: str) -> "tuple[int, int] | None":
+    """Changes whenever the file is renewed or replaced; None while there is none."""
+    try:
+        found = os.stat(path)
+    except OSError:
+        return None
+    return found.st_mtime_ns, found.st_ino

@@ -1,0 +1,1 @@
+"""How a run ended: the first failure, its cause, the summary."""

@@ -1,0 +1,339 @@
+"""The gang rule, pure: what was heard from the nodes -> whether all must stop, and which failure came first.
+
+Times of nodes are put on the head's clock by `Clock`, so that "first" means the same on all of them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass, field
+from math import inf
+
+from fleet.errors import (
+    EXIT_CONNECT,
+    EXIT_HOST_FAILED,
+    EXIT_INTERRUPTED,
+    EXIT_TIMEOUT,
+    ConnectError,
+    DeadlineError,
+    FleetError,
+    HostFailed,
+    Reason,
+)
+from fleet.protocol.messages.run import EndedBy, RankEnded, RunEnd, RunState
+
+CLOCK_SECONDS = 600.0  # for which a message tells how a node's clock stands
+TIE_SECONDS = 0.1  # what clocks corrected over one connection cannot tell apart
+LATE_SECONDS = 0.5  # by which a node's clock may seem late to who looks at a run that is over
+SIGTERM = 15
+INTERRUPTED = "interrupted"
+BY_HAND = ("interrupt", "stop")  # the ends that a user wants
+# why a node ended its part by itself -> the exit code; see node/base/run_folder.py
+OWN_CAUSES = {
+    "lease": EXIT_TIMEOUT,
+    "frozen": EXIT_CONNECT,
+    "signal": EXIT_HOST_FAILED,
+    "supervisor": EXIT_HOST_FAILED,
+    "removed": EXIT_HOST_FAILED,
+    "reboot": EXIT_CONNECT,
+}
+
+
+@dataclass
+class Clock:
+    """A node's clock against the head's: the smallest (received - sent) of the messages of late, latency included. In
+    the days of a run two clocks drift apart by seconds.
+
+    fastest: (received, received - sent) of those that no later one was faster than.
+    """
+
+    fastest: list[tuple[float, float]] = field(default_factory=list)
+
+    def heard(self, node_time: float, head_time: float) -> None:
+        delay = head_time - node_time
+        kept = [it for it in self.fastest if it[0] > head_time - CLOCK_SECONDS and it[1] < delay]
+        self.fastest = [*kept, (head_time, delay)]
+
+    def on_head(self, node_time: float) -> float:
+        return node_time + (self.fastest[0][1] if self.fastest else 0.0)
+
+
+@dataclass(frozen=True)
+class RankEnd:
+    """How a rank ended. status: exit code or None; signal: its number or None; time: on the node's clock. begins:
+    bytes in its stdout's and stderr's logs that earlier attempts wrote. asked: it ended after a head, this one or
+    another, had the run stopped; signalled: after its engine had it end. until: bytes in its stderr's log when SIGTERM
+    came; None: it did not. What it wrote later is an answer, and no cause."""
+
+    host: str
+    node_rank: int
+    rank: int
+    local_rank: int | None
+    status: int | None
+    signal: int | None
+    time: float
+    attempt: int = 0
+    begins: tuple[int, int] = (0, 0)
+    asked: bool = False
+    signalled: bool = False
+    until: int | None = None
+
+    @classmethod
+    def of(cls, host: str, node_rank: int, message: RankEnded) -> RankEnd:
+        """As a node tells it."""
+        how = (message.get("local_rank"), message.get("status"), message.get("signal"), message.get("time", 0.0))
+        begins, causes = message.get("begins") or (0, 0), (message.get("asked", False), message.get("signalled", False))
+        rank, attempt, until = message["rank"], message.get("attempt", 0), message.get("until")
+        return cls(host, node_rank, rank, *how, attempt, begins, *causes, until)
+
+    @property
+    def failed(self) -> bool:
+        return bool(self.status) or self.signal is not None
+
+    @property
+    def exit_code(self) -> int:
+        return 128 + self.signal if self.signal is not None else (self.status or 0)
+
+
+def run_end(by: EndedBy, message: str, code: int, host: str | None = None, who: str = "") -> RunEnd:
+    return {"by": by, "host": host, "code": code, "who": who, "message": message}
+
+
+def stopped_by(who: str) -> RunEnd:
+    """By 'fleet stop'. who: USER@HEAD."""
+    return run_end("stop", f"stopped by {who}", EXIT_INTERRUPTED, who=who)
+
+
+def end_of(status: RunState) -> RunEnd | None:
+    """Who had the run stopped on a node, None: no head. An older version's node has but a sentence."""
+    if "end" in status:
+        return status["end"]
+    said = status.get("stopped") or status.get("reason") or ""
+    by_hand = said.startswith((INTERRUPTED, "stopped by ")) or not said and status.get("cause") == "asked"
+    return run_end("stop", said or "stopped", EXIT_INTERRUPTED) if by_hand else None
+
+
+@dataclass(frozen=True)
+class Failure:
+    """The first thing that went wrong. rank None: the engine itself, or the node. what: "rank", "vanished", "engine",
+    "node", "link" (all nodes at once), "stalled" (no rank writes any more), or one of OWN_CAUSES."""
+
+    host: str
+    node_rank: int
+    exit_code: int
+    time: float
+    rank: int | None = None
+    local_rank: int | None = None
+    signal: int | None = None
+    what: str = "rank"
+    why: FleetError | None = None
+
+
+@dataclass
+class NodeState:
+    """What is known of one node. status: its supervisor's last word. lost: when it was last heard of
+    (head's clock), once it was given up, and `why`. ended: all of its output is here, or never will be. Of an
+    elastic run, up: how many ranks lived there, and when, on its clock; done: local ranks of which the last that
+    ended did so with 0, by itself."""
+
+    host: str
+    node_rank: int
+    clock: Clock = field(default_factory=Clock)
+    ranks: dict[tuple[int, int], RankEnd] = field(default_factory=dict)
+    status: RunState = field(default_factory=RunState)
+    lost: float | None = None
+    why: FleetError | None = None
+    ended: bool = False
+    up: tuple[int | None, float] = (None, 0.0)
+    done: frozenset[int | None] = frozenset()
+
+    @property
+    def state(self) -> str:
+        return self.status.get("state", "starting")
+
+    @property
+    def cause(self) -> str | None:
+        """Why this node ended its part, where it did so by itself."""
+        cause = self.status.get("cause")
+        return cause if cause in OWN_CAUSES else None
+
+    @property
+    def began(self) -> float:
+        """When this node began to end its part, on the head's clock; 0 where it has not said so."""
+        return self.clock.on_head(self.status.get("began") or self.status.get("time", 0.0))
+
+    @property
+    def engine_code(self) -> int:
+        """What the engine's process came to: 128+n for a signal; 0 also while unknown."""
+        signal = self.status.get("signal")
+        return 128 + signal if signal else self.status.get("engine_status") or 0
+
+
+class Gang:
+    """Collects, and answers two questions: must everyone stop now (`reason`), and what failed first (`first`)."""
+
+    def __init__(self, nodes: Mapping[str, int], restarts: bool = False) -> None:
+        self.nodes = {host: NodeState(host, node_rank) for host, node_rank in nodes.items()}
+        self.restarts = restarts
+        self.away: set[str] = set()  # nodes that the run goes on without
+        self.absent: set[str] = set()  # of those, who has not been there yet
+        self.unknown: set[str] = set()  # nodes that have not answered, which is no reason to end anything
+        self.link_is_whole = False  # this machine's own, though all nodes be lost: other hosts answer
+        self.needed = ""  # why it does not go on without one
+        self.stopped_at: float | None = None
+        self.end: RunEnd | None = None  # who had all stopped
+        self.stall: Failure | None = None
+        self._stop_began = inf  # as first() finds it
+
+    @property
+    def reason(self) -> str | None:
+        return self.end["message"] if self.end is not None else None
+
+    @property
+    def by_hand(self) -> bool:
+        return self.end is not None and self.end["by"] in BY_HAND
+
+    def stop(self, end: RunEnd, now: float) -> bool:
+        """Note that everyone is told to stop; False when they were already."""
+        if self.stopped_at is not None:
+            return False
+        self.stopped_at, self.end = now, end
+        return True
+
+    def rank_ended(self, end: RankEnd) -> RunEnd | None:
+        """A reason to stop everyone, or None. An engine that restarts ranks decides for itself."""
+        self.nodes[end.host].ranks[(end.rank, end.attempt)] = end
+        if end.failed and not end.asked and not self.restarts and self.stopped_at is None:
+            return run_end("failure", f"rank {end.rank} on {end.host} failed", end.exit_code, end.host)
+        return None
+
+    def node_status(self, host: str, status: RunState) -> RunEnd | None:
+        node = self.nodes[host]
+        node.status = status
+        end = end_of(status)
+        if end is not None and (self.end is None or not self.by_hand and end["by"] in BY_HAND):
+            self.end = end  # a rank's end may have been heard before, it is the answer
+            return end
+        if self.stopped_at is not None:
+            return None
+        if node.state == "exited" and node.engine_code:
+            return run_end("failure", f"the engine on {host} failed", node.engine_code, host)
+        if node.state in ("stopped", "lost") or node.cause is not None:
+            code = OWN_CAUSES.get(node.cause or "", EXIT_HOST_FAILED)
+            return run_end("failure", f"{host}: {status.get('reason') or node.state}", code, host)
+        return None
+
+    def node_lost(self, host: str, heard: float, why: FleetError | None = None) -> RunEnd | None:
+        self.nodes[host].lost, self.nodes[host].why = heard, why
+        return run_end("lost", f"{host} was lost" + (f": {why.message}" if why else ""), EXIT_CONNECT, host)
+
+    def first(self, collateral: Callable[[RankEnd], bool] = lambda end: False) -> Failure | None:
+        """The earliest failure over all nodes that was not the answer to a stop; None when all went well.
+
+        collateral: says of a failed rank whether its output only laments another one's death.
+        """
+        if self.stall is not None:
+            return self.stall
+        others = [node.began for node in self.nodes.values() if end_of(node.status)]  # where another head stopped it
+        self._stop_began = min([*others, *([self.stopped_at] if self.stopped_at is not None else [])], default=inf)
+        found = [*self._rank_failures(collateral), *self._node_failures(), *self._others()]
+        first = min(found, key=lambda f: f.time, default=self._named())
+        # of nodes that ended their parts by themselves at about the same time every head is to name the same one
+        alike = [
+            f for f in found if first and f.what == first.what in OWN_CAUSES and f.time <= first.time + LATE_SECONDS
+        ]
+        return min(alike, key=lambda f: f.node_rank, default=first)
+
+    def _named(self) -> Failure | None:
+        """What it was stopped for, by name: who comes later reads all clocks late, and some so late that this seems to
+        lie behind the stop."""
+        end = self.end
+        if end is None or end["by"] != "failure" or end["host"] not in self.nodes:
+            return None
+        node, code = self.nodes[end["host"]], end["code"]
+        ends = [e for e in node.ranks.values() if e.failed and e.exit_code == code and not e.asked]
+        if rank := min(ends, key=lambda e: e.time, default=None):
+            return Failure(node.host, node.node_rank, code, node.began, rank.rank, rank.local_rank, rank.signal)
+        what = "engine" if node.state == "exited" and node.engine_code == code else node.cause or "node"
+        why = HostFailed(Reason.of_node(end["message"]), kind="ended") if what == "node" else None
+        return Failure(node.host, node.node_rank, code, node.began, what=what, why=why)
+
+    def _others(self) -> list[Failure]:
+        """What another head had the run stopped for, and only that one saw."""
+        end, began = self.end, [node.began for node in self.nodes.values() if end_of(node.status)]
+        if end is None or not began or end["by"] not in ("stall", "lost"):
+            return []
+        host = end["host"] if end["host"] in self.nodes else next(iter(self.nodes))
+        if self.nodes[host].lost is not None:
+            return []
+        error = DeadlineError if end["by"] == "stall" else ConnectError
+        why = error(Reason.of_node(end["message"]), kind="stalled" if end["by"] == "stall" else "lost")
+        what = "stalled" if end["by"] == "stall" else "node"
+        return [Failure(host, self.nodes[host].node_rank, end["code"], min(began), what=what, why=why)]
+
+    def all_well(self, ranks: Mapping[str, Iterable[int]]) -> bool:
+        """Whether every rank of every node has ended, with 0, and none is ever started again. ranks: by host."""
+        ends = (end for node in self.nodes.values() for end in node.ranks.values())
+        return (
+            not self.restarts
+            and self.stopped_at is None
+            and not any(self.unaccounted(host, known) for host, known in ranks.items())
+            and not any(end.failed for end in ends)
+        )
+
+    def unaccounted(self, host: str, ranks: Iterable[int]) -> list[int]:
+        """Ranks of a node that were to run and of which no end is known."""
+        known = {rank for rank, _ in self.nodes[host].ranks}
+        return [rank for rank in ranks if rank not in known]
+
+    def _own_cause(self, node: NodeState) -> str | None:
+        """The node's own, unless it is an answer to the head: on a full disk a stop comes as a signal, too."""
+        slack = 0.0 if node.status.get("disk_full") else LATE_SECONDS
+        answers = node.cause != "supervisor" and not self._before_stop(node.began - slack)
+        return None if answers else node.cause
+
+    def _explained(self, end: RankEnd, when: float) -> bool:
+        """Whether a rank's end is the answer to that of its node or engine, and not its cause."""
+        node = self.nodes[end.host]
+        cause = self._own_cause(node)
+        if cause is not None:  # what a supervisor's death does to its engine may come before it is noticed
+            return when >= node.began - TIE_SECONDS or cause == "supervisor" and end.signal == SIGTERM
+        return node.state == "exited" and end.signal is not None and when > node.began
+
+    def _before_stop(self, when: float) -> bool:
+        # Corrected times are never early (Clock), and never later than the message that brought them: what
+        # caused the stop lies before it, what the stop caused lies behind it.
+        return when <= self._stop_began
+
+    def _rank_failures(self, collateral: Callable[[RankEnd], bool]) -> list[Failure]:
+        ends = [(self.nodes[e.host].clock.on_head(e.time), e) for e in self.last_attempts() if e.failed]
+        ends = [(when, end) for when, end in ends if self._before_stop(when) and not self._explained(end, when)]
+        if not ends:
+            return []
+        earliest = min(when for when, _ in ends)
+        # an engine passes a failure on to the rank's neighbours as SIGTERM: never the cause within a tie
+        tied = [(when, end) for when, end in ends if when <= earliest + TIE_SECONDS]
+        _, end = min(tied, key=lambda it: (it[1].signal == SIGTERM, collateral(it[1]), it[0], it[1].rank))
+        return [Failure(end.host, end.node_rank, end.exit_code, earliest, end.rank, end.local_rank, end.signal)]
+
+    def last_attempts(self) -> list[RankEnd]:
+        ends = [e for node in self.nodes.values() for e in node.ranks.values()]
+        last = max((e.attempt for e in ends), default=0)
+        return [e for e in ends if not self.restarts or e.attempt == last]
+
+    def _node_failures(self) -> list[Failure]:
+        found = []
+        for node in self.nodes.values():
+            when = node.began
+            if node.lost is not None:
+                found.append(Failure(node.host, node.node_rank, EXIT_CONNECT, node.lost, what="node", why=node.why))
+            elif node.state == "exited" and node.engine_code and self._before_stop(when):
+                by = node.status.get("signal")
+                found.append(Failure(node.host, node.node_rank, node.engine_code, when, what="engine", signal=by))
+            elif (cause := self._own_cause(node)) is not None:
+                found.append(Failure(node.host, node.node_rank, OWN_CAUSES[cause], when, what=cause))
+            elif node.state in ("stopped", "lost") and end_of(node.status) is None and self._before_stop(when):
+                reason = node.status.get("reason")
+                why = HostFailed(Reason.of_node(reason), kind="ended") if reason else None
+                found.append(Failure(node.host, node.node_rank, EXIT_HOST_FAILED, when, what="node", why=why))
+        return found

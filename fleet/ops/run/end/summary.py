@@ -1,0 +1,260 @@
+"""The end of a run as one Report: exit code, what failed first and why, and where the logs are."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping
+from functools import cache
+from itertools import chain
+from typing import Any
+
+from fleet.errors import EXIT_CONNECT, EXIT_HOST_FAILED, EXIT_INTERRUPTED, EXIT_OK, ConnectError, FleetError
+from fleet.inventory.nodeset import fold
+from fleet.model import Node, Report, Result
+from fleet.ops.run.end.failure import (
+    Evidence,
+    answers,
+    blamed,
+    evidence,
+    laments,
+    left_early,
+    message,
+    own_link,
+    raised,
+)
+from fleet.ops.run.end.failure import hint as plain_hint
+from fleet.ops.run.end.gang import Failure, Gang
+from fleet.ops.run.end.next_steps import next_steps
+from fleet.ops.run.kept.logs import NodeLogs
+from fleet.ops.run.kept.record import RunRecord
+from fleet.protocol.state import FINAL
+from fleet.rules.advice import UNEVEN
+from fleet.rules.hints import TAIL_BYTES, hint_for
+from fleet.rules.kernel import SIGKILL
+from fleet.rules.launch import undying
+from fleet.rules.stacks import odd_one_out
+from fleet.rules.tracebacks import cause_in, exception_of, identity, last_of
+from fleet.rules.worked_out import disagreed
+
+Tail = Callable[..., str]
+TAIL_LINES = 12
+
+
+def summarise(
+    run: RunRecord, gang: Gang, logs: Mapping[str, NodeLogs], incomplete: list[str], seconds: float
+) -> Report:
+    """Pure but for reading the logs' tails. `incomplete`: hosts of which log bytes are missing on the head."""
+    tail = tails(gang, logs)
+
+    interrupted = gang.by_hand
+    failure = None if interrupted else own_link(gang) or gang.first(lambda end: answers(end, tail))
+    known = [node for node in run.nodes if node.host.name not in gang.unknown]
+    missing = {n.host.name: ranks for n in known if (ranks := gang.unaccounted(n.host.name, n.ranks))}
+    if failure is None and not interrupted and missing and not run.restarts:
+        host = next(iter(missing))
+        failure = Failure(host, gang.nodes[host].node_rank, EXIT_HOST_FAILED, 0.0, missing[host][0], what="vanished")
+    failure = failure and blamed(failure, gang, tail)
+    code = EXIT_OK
+    if interrupted:
+        code = EXIT_INTERRUPTED
+    elif failure is not None:
+        code = failure.exit_code or EXIT_HOST_FAILED
+    elif gang.unknown:
+        code = EXIT_CONNECT
+    elif set(incomplete) - gang.away or any(node.status.get("left") for node in gang.nodes.values()):
+        code = EXIT_HOST_FAILED
+    results = tuple(_result(gang, host.name, run) for host in run.hosts)
+    first = describe(failure, run, logs, gang, tail) if failure else None
+    if code == EXIT_OK and not all(result.ok for result in results if result.host not in gang.away):
+        code = EXIT_HOST_FAILED
+    return Report(
+        "launch",
+        results,
+        code,
+        {
+            "run": run.run_id,
+            "world_size": run.world_size,
+            "seconds": round(seconds, 3),
+            "logs": str(run.logs),
+            "stopped": gang.reason,
+            "end": gang.end,
+            "first_failure": first,
+            "next": next_steps(first, run, chain(*(_words(node, tail) for node in run.nodes))) if first else [],
+            "tracebacks": _tracebacks(run, logs, tail) if code != EXIT_OK else [],
+            "incomplete_logs": incomplete,
+            "unknown": sorted(gang.unknown),
+            "killed": sorted(
+                {e.rank for node in gang.nodes.values() for e in node.ranks.values() if e.asked and e.signal == SIGKILL}
+            ),
+        },
+    )
+
+
+def _unfit(failure: Failure, gang: Gang, kernel: Evidence | None) -> str | None:
+    """The hosts that a next run should do without, as they are: lost, with failed hardware or a full disk."""
+    if kernel is not None and kernel.rule.broken:
+        return kernel.host
+    if failure.what in ("node", "frozen"):
+        return fold({failure.host, *(node.host for node in gang.nodes.values() if node.lost is not None)})
+    return failure.host if gang.nodes[failure.host].status.get("disk_full") else None
+
+
+def not_started(error: FleetError, run: RunRecord) -> Report:
+    """Of a run that was stopped again before all of its nodes had started."""
+    results = [Result(host.name, False, error=error.hosts.get(host.name)) for host in run.hosts]
+    data = {
+        "run": run.run_id,
+        "world_size": run.world_size,
+        "seconds": 0.0,
+        "logs": str(run.logs),
+        "stopped": error.message,
+        "first_failure": None,
+        "next": [],
+        "tracebacks": [],
+        "incomplete_logs": [],
+        "error": {**error.as_json(), "message": str(error)},
+    }
+    return Report("launch", tuple(results), error.exit_code, data)
+
+
+def left_alone(run: RunRecord, led: bool = True) -> Report:
+    """Of a run that goes on without this process: nothing has failed yet. led: by this one, until now."""
+    data = {"run": run.run_id, "world_size": run.world_size, "logs": str(run.logs), "detached": True, "led": led}
+    return Report("launch", tuple(Result(host.name, True) for host in run.hosts), EXIT_OK, data)
+
+
+def tails(gang: Gang, logs: Mapping[str, NodeLogs]) -> Tail:
+    """The end of what a rank's last attempt wrote, by host, rank and stream; a log is read once. before: of its stderr,
+    what was there when SIGTERM came."""
+
+    @cache
+    def tail(host: str, rank: int, stream: str = "err", before: bool = False) -> str:
+        ends = [end for end in gang.nodes[host].ranks.values() if end.rank == rank]
+        last = max(ends, key=lambda end: end.attempt, default=None)
+        begins = last.begins if last else (0, 0)
+        until = last.until if last and before else None
+        return logs[host].tail(f"rank{rank}.{stream}", TAIL_BYTES, begins[stream == "err"], until)
+
+    return tail
+
+
+def _words(node: Node, tail: Tail) -> Iterator[str]:
+    """What the first rank of a node wrote last: where scripts tell of their checkpoints."""
+    return (tail(node.host.name, node.ranks[0], stream) for stream in ("out", "err"))
+
+
+def _own(host: str, rank: int, tail: Tail) -> str:
+    """The end of a rank's stderr; where it had raised an error of its own before it was told to end, until then."""
+    before = tail(host, rank, before=True)
+    return before if raised(before) else tail(host, rank)
+
+
+def _tracebacks(run: RunRecord, logs: Mapping[str, NodeLogs], tail: Tail) -> list[dict[str, Any]]:
+    """The last traceback of every rank, equal ones once: whose it is, the exception, the first one's log."""
+    groups: dict[str, dict[str, Any]] = {}
+    for node in run.nodes:
+        host = node.host.name
+        for rank in node.ranks:
+            name = f"rank{rank}.err"
+            trace = last_of(_own(host, rank, tail))
+            if trace is not None and exception_of(trace):  # a rank that was ended while it wrote it is a victim
+                group = groups.setdefault(
+                    identity(trace),
+                    {
+                        "ranks": [],
+                        "hosts": [],
+                        "exception": exception_of(trace),
+                        "follows": laments(trace) or trace != last_of(tail(host, rank, before=True)),
+                        "log": str(logs[host].folder / name),
+                    },
+                )
+                group["ranks"].append(rank)
+                group["hosts"] += [host] * (host not in group["hosts"])
+    return list(groups.values())
+
+
+def _result(gang: Gang, host: str, run: RunRecord) -> Result:
+    node = gang.nodes[host]
+    ends = sorted(node.ranks.values(), key=lambda e: (e.rank, e.attempt))
+    ranks = {e.rank: {"status": e.status, "signal": e.signal, "attempt": e.attempt} for e in ends}
+    failed = [e.exit_code for e in sorted(ends, key=lambda e: e.time) if e.failed and not run.restarts]
+    known = node.state in FINAL
+    status = (failed or [node.engine_code])[0] if known else None
+    error = node.why
+    if host in gang.unknown:
+        hint = f"when it answers: fleet attach {run.run_id}"
+        error = ConnectError("how the run ended there is not known: no answer", host=host, kind="unknown", hint=hint)
+    elif error is None and node.lost is not None:
+        error = ConnectError("the host was lost", host=node.host, kind="lost")
+    ok = error is None and node.state == "exited" and not status and not node.status.get("left")
+    return Result(
+        node.host,
+        ok,
+        status,
+        error=error,
+        data={
+            "node_rank": node.node_rank,
+            "state": "lost" if node.lost is not None else "unknown" if host in gang.unknown else node.state,
+            "ranks": ranks,
+            "reason": node.status.get("reason"),
+            "left": node.status.get("left") or [],
+            **({"undying": left} if (left := undying(node.status)) else {}),
+        },
+    )
+
+
+def describe(failure: Failure, run: RunRecord, logs: Mapping[str, NodeLogs], gang: Gang, tail: Tail) -> dict[str, Any]:
+    """The first failure as JSON: who, how, its traceback or last lines, a hint, and the log that tells more."""
+    if failure.rank is None:
+        name = "node.log"
+        text = logs[failure.host].tail(name, TAIL_BYTES)
+    else:
+        name = f"rank{failure.rank}.err"
+        text = _own(failure.host, failure.rank, tail)
+        if not text.strip() and (text := tail(failure.host, failure.rank, "out")):
+            name = f"rank{failure.rank}.out"
+    # of a line that a progress bar rewrote, its last state
+    lines = [line.rstrip("\r").rpartition("\r")[2] for line in text.rstrip().split("\n")]
+    text = "\n".join(lines)
+    ran = failure.what in ("rank", "engine", "vanished")  # else its log tells only what its node did to it
+    rule = hint_for(text, failure.exit_code) if ran else None
+    trace = last_of(text) if ran else None
+    said, hint = message(failure, run), rule.remedy if rule else plain_hint(failure, run)
+    why = cause_in(trace or "\n".join(lines[-TAIL_LINES:])) if ran else None
+    victim = rule is not None and rule.collateral
+    if victim:
+        why = odd_one_out({rank: tail(node.host.name, rank) for node in run.nodes for rank in node.ranks}) or why
+    said += gang.needed if gang.end is not None and gang.end["host"] == failure.host else ""
+    early = left_early(failure, gang) if victim else None
+    if early is not None:
+        end, seconds = early
+        why = f"rank {end.rank} on {end.host} had ended with exit code 0, {seconds:.1f} s before"
+        words = {node.host.name: "".join(_words(node, tail)) for node in run.nodes}
+        hint = f"{why}: did the others still need it? {disagreed(words) or f'Then {UNEVEN}'}"
+    elif ran and gang.nodes[failure.host].status.get("disk_full"):
+        said += "; the disk of ~/.fleet/runs is full there, so its log may lack the reason"
+        hint = f"make room there: 'fleet exec -w {failure.host} -- df -h' shows where"
+    kernel = evidence(failure, gang, text if ran else "", victim)
+    if kernel is not None:
+        on = f"on {kernel.host}: " if kernel.host != failure.host else ""
+        why, hint = on + kernel.rule.meaning, kernel.remedy
+    elif failure.signal == SIGKILL and gang.nodes[failure.host].status.get("kernel") is not None:
+        why = "killed by SIGKILL, and not by the kernel for want of memory"
+        hint = f"a 'kill -9' or 'pkill' there? 'fleet exec -w {failure.host} -- last -x' may say who was on it"
+    return {
+        "host": failure.host,
+        "node_rank": failure.node_rank,
+        "rank": failure.rank,
+        "local_rank": failure.local_rank,
+        "exit_code": failure.exit_code,
+        "signal": failure.signal,
+        "what": failure.what,
+        "message": said,
+        "why": why,
+        "left_early": early and {"rank": early[0].rank, "host": early[0].host, "seconds": round(early[1], 3)},
+        "kernel": kernel and {"host": kernel.host, "line": kernel.line},
+        "traceback": trace,
+        "tail": None if trace or not ran else "\n".join(lines[-TAIL_LINES:]) or None,
+        "hint": hint,
+        "unfit": _unfit(failure, gang, kernel) or (failure.host if rule is not None and rule.unfit else None),
+        "log": str(logs[failure.host].folder / name),
+    }

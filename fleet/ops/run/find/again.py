@@ -1,0 +1,226 @@
+"""What this machine knows of how a run was started (its run.json), for starting it once more. What that must hold to be
+believed: it may be anybody's, and have been changed by hand."""
+
+from __future__ import annotations
+
+import dataclasses
+import os
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Annotated, Any, TypedDict
+
+from fleet import own
+from fleet.errors import Ambiguous, UsageError
+from fleet.inventory.fields import FIELDS, FieldError, env_item, host_name, parse_field
+from fleet.model import Host, Inventory
+from fleet.ops.run.kept.documents import MISSING, read_told
+from fleet.ops.run.kept.local import names
+from fleet.ops.run.kept.word import choose
+from fleet.ops.run.plan.origin import RUN, VARIABLES
+from fleet.protocol.decode import Misfit, decode
+from fleet.protocol.messages.values import Matching
+from fleet.protocol.state import is_run_id
+from fleet.requests.launch import Launch
+from fleet.requests.request import OptionError
+
+AGAIN = "give the script and its options once more"
+Text = Annotated[Any, lambda value: type(value) is str]  # of any length
+Kept = dict[str, Annotated[Any, lambda value: value is None or type(value) is str]]
+Table = dict[str, Any] | None
+Own = str | float | bool | None
+
+
+class Stored(TypedDict):
+    name: str
+    address: str
+    env: Kept
+
+
+class Hosts(TypedDict):
+    source: str | None
+    whole: bool
+    selected: Text
+    env: Kept
+    hosts: list[Stored]
+
+
+class By(TypedDict):
+    transport: str
+
+
+Code = TypedDict(
+    "Code",
+    {
+        "commit": Annotated[str, Matching("[0-9a-f]{4,64}")] | None,
+        "dirty": bool | None,
+        "sha256": str | None,
+        "why": Text | None,
+        "diff": str | None,
+    },
+    total=False,
+)
+Script = TypedDict("Script", {"sha256": str | None}, total=False)
+Facts = TypedDict(
+    "Facts",
+    {"python": Table, "packages": Table, "torch": Table, "deepspeed": Table, "script": Script | None},
+    total=False,
+)
+Optional = TypedDict("Optional", {"code": Code | None, "facts": dict[str, Facts] | None, "logs": Text}, total=False)
+
+
+class Document(Optional):
+    launch: dict[str, Any]
+    inventory: Hosts
+    fleet: By
+
+
+def misfit(document: Mapping[str, Any]) -> str | None:
+    """What there makes no sense, in words."""
+    try:
+        decode(Document, document)
+        asked, stored = document["launch"], document["inventory"]
+        for value in request_of(asked).options.values():  # an engine's own
+            decode(Own, value)
+        for host in stored["hosts"]:
+            _check(host)
+        for env in (stored["env"], *(host["env"] for host in stored["hosts"])):
+            for name, value in env.items():
+                env_item(name, value or "")
+    except Misfit as error:
+        return str(error)
+    except TypeError:
+        return "launch.script is missing"
+    except OptionError as error:
+        return f"launch.{error}"
+    except UsageError as error:
+        return f"launch: {error}"
+    except FieldError as error:
+        return f"inventory: {error.message}"
+    return None
+
+
+def request_of(asked: Mapping[str, Any]) -> Launch:
+    """Of a document's "launch". Values of variables that are not kept are empty. UsageError."""
+    kept = {name: values for name in VARIABLES if isinstance(values := asked.get(name), dict)}
+    filled = {name: {key: "" if value is None else value for key, value in kept[name].items()} for name in kept}
+    return Launch.of({**asked, **filled})
+
+
+def _check(host: Mapping[str, Any]) -> None:
+    host_name(host["name"])
+    known = {field.name for field in dataclasses.fields(Host)}
+    for key, value in host.items():
+        if key not in known:
+            raise Misfit(key, ".inventory.hosts[]")
+        if key in FIELDS and value is not None:
+            if type(value) not in (str, int):
+                raise Misfit(value, f".inventory.hosts[].{key}")
+            if type(value) is not type(parse_field(key, str(value))):
+                raise Misfit(value, f".inventory.hosts[].{key}")
+
+
+@dataclass(frozen=True)
+class Recorded:
+    """run: its id. document: its run.json."""
+
+    run: str
+    document: Mapping[str, Any]
+
+    @property
+    def transport(self) -> str:
+        return str(self.document["fleet"]["transport"])
+
+    @property
+    def source(self) -> str | None:
+        """The inventory's file."""
+        found: str | None = self.document["inventory"]["source"]
+        return found
+
+    @property
+    def selected(self) -> str:
+        """The hosts that were to choose from, as -w has it."""
+        return str(self.document["inventory"]["selected"])
+
+    @property
+    def narrowed(self) -> str | None:
+        """The same, None where it was the whole inventory."""
+        return None if self.document["inventory"]["whole"] else self.selected
+
+    @property
+    def command(self) -> tuple[str, tuple[str, ...]]:
+        """(script, its arguments)."""
+        asked = self.document["launch"]
+        return str(asked["script"]), tuple(asked.get("args", ()))
+
+    def fitted(self, inventory: Inventory) -> dict[str, Any]:
+        """Its nnodes and spares, no more than there are hosts now: those that are gone were left out on purpose."""
+        asked, hosts = self.document["launch"], len(inventory.hosts)
+        nnodes = str(asked.get("nnodes") or "")
+        if not nnodes.isdecimal():
+            return {}
+        kept = min(int(nnodes), hosts)
+        return {"nnodes": str(kept), "spares": min(asked.get("spares", 0), hosts - kept)}
+
+    def everyone(self, env: Mapping[str, str]) -> Inventory:
+        """The inventory as it was. env: values of its variables that were not kept. UsageError where one is missing."""
+        stored = self.document["inventory"]
+        chosen = {word.partition(":")[0] for word in self.selected.split(",")}
+        needed = [stored["env"], *(host["env"] for host in stored["hosts"] if host["name"] in chosen)]
+        self._refuse({name for each in needed for name, value in each.items() if value is None} - env.keys())
+
+        def filled(kept: Mapping[str, str | None]) -> dict[str, str]:
+            values = {name: env.get(name) if value is None else value for name, value in kept.items()}
+            return {name: value for name, value in values.items() if value is not None}
+
+        hosts = tuple(Host(**{**host, "env": filled(host["env"])}) for host in stored["hosts"])
+        return Inventory(hosts, env=filled(stored["env"]), source=stored["source"] or self.run)
+
+    def request(self, changed: Mapping[str, Any]) -> Launch:
+        """What it was asked for, and what is others now. UsageError."""
+        then = self.document["launch"]
+        variables = {name: {**(then.get(name) or {}), **(changed.get(name) or {})} for name in VARIABLES}
+        for name, other in (VARIABLES, VARIABLES[::-1]):
+            for given in changed.get(name) or {}:  # a variable is either literal or expanded
+                variables[other].pop(given, None)
+        self._refuse({name for each in variables.values() for name, value in each.items() if value is None})
+        return replace(Launch.of({**then, **changed, **variables}), repeats=self.run)
+
+    def _refuse(self, withheld: set[str]) -> None:
+        if withheld:
+            given = " ".join(f"--env {name}" for name in sorted(withheld))
+            raise UsageError(
+                f"run {self.run}: what may be secret is not kept, so give it again: {', '.join(sorted(withheld))}",
+                hint=f"add {given}, which takes the value from your environment, or NAME=VALUE",
+            )
+
+
+def recorded(word: str, runs_dir: Path) -> Recorded:
+    """Of a run that has a folder here; UsageError where nothing tells how it was started."""
+    if is_run_id(word) and os.path.lexists(runs_dir / word) and (why := own.foreign(runs_dir / word)) is not None:
+        raise UsageError(f"{runs_dir / word} {why}, and is not read", hint=AGAIN)
+    here = names(runs_dir)
+    try:
+        run = choose(word, here)
+    except UsageError as error:
+        hint = (
+            error.hint
+            if isinstance(error, Ambiguous)
+            else "'fleet runs' lists what was started here; one of another machine is repeated there"
+        )
+        raise UsageError(f"{runs_dir}: {error.message}", hint=hint) from None
+    path = runs_dir / run / RUN
+    document, wrong = read_told(path)
+    hint = "'fleet ps --all' shows who started it, on which machine"
+    if wrong == MISSING:
+        wrong += ": it was not started from here"
+    elif wrong:
+        hint = AGAIN
+    elif not all(isinstance(document.get(part), dict) for part in ("launch", "inventory", "fleet")):
+        wrong = "was written by an older fleet"
+    if wrong:
+        raise UsageError(f"run {run}: nothing here tells how it was started: {path} {wrong}", hint=hint)
+    odd = misfit(document)
+    if odd:
+        raise UsageError(f"run {run}: {path} is not as fleet wrote it: {odd}", hint=AGAIN)
+    return Recorded(run, document)

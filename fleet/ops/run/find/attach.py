@@ -1,0 +1,253 @@
+"""`fleet attach RUN`: follows a run that was detached, that lost its head, or that another head started."""
+
+from __future__ import annotations
+
+import os
+import signal
+import time
+from collections.abc import Iterator
+from contextlib import closing, suppress
+from dataclasses import dataclass, replace
+from pathlib import Path
+from socket import gethostname
+from typing import Any
+
+from fleet.errors import ConnectError, FleetError, Interrupted, UsageError
+from fleet.events import Event, Notice
+from fleet.inventory.nodeset import fold
+from fleet.model import Report, Result
+from fleet.ops.plans import Line, OnHosts
+from fleet.ops.run.end.next_steps import typed_here
+from fleet.ops.run.end.summary import left_alone
+from fleet.ops.run.find.bring import POLL_SECONDS
+from fleet.ops.run.find.find import FoundRun, find, missing
+from fleet.ops.run.find.here import chosen_here
+from fleet.ops.run.kept.documents import read_object
+from fleet.ops.run.kept.folder import HANDOVER_SECONDS, RunFolder
+from fleet.ops.run.kept.kinds import VERSION
+from fleet.ops.run.kept.reader import LogsPlan, NewEvents, Reader
+from fleet.ops.run.kept.record import RunRecord
+from fleet.ops.run.launch.attempts import follow_run
+from fleet.ops.run.launch.course import pause_before
+from fleet.ops.run.sessions import START_SECONDS, Sessions
+from fleet.protocol.state import RESTARTING, STARTING
+from fleet.rules.units import counted
+from fleet.runtime import Runtime
+
+MARGIN_SECONDS = 30.0  # in which another head starts a run again, once it has waited
+ASK_AGAIN_SECONDS = 1.0
+MOMENT_SECONDS = 1.0  # for which a folder may be held by who only looks, or is at its end
+
+
+@dataclass(frozen=True)
+class AttachPlan(OnHosts):
+    """word: what names the run. detach: lead it without a terminal."""
+
+    word: str
+    runs_dir: Path
+    detach: bool = False
+
+    def describe(self) -> dict[str, Any]:
+        return {"run": self.word, "logs": str(self.runs_dir)}
+
+    def lines(self) -> Iterator[Line]:
+        yield f"follows run {self.word} to its end"
+
+
+def run(plan: AttachPlan, runtime: Runtime) -> Report:
+    """The run's own end, as launch reports it. With runtime.detach set it goes on without this process."""
+    with closing(Sessions(runtime)) as sessions:
+        return _follow(plan, runtime, sessions)
+
+
+def _follow(plan: AttachPlan, runtime: Runtime, sessions: Sessions) -> Report:
+    found, asked = _known(plan, runtime, sessions)
+    if not found.parts:
+        silent = [result for result in asked if result.error is not None]
+        hint = f"fleet stop {found.run_id}, where its hosts are gone for good"
+        where = f": no answer from {fold(result.host for result in silent)}" if silent else ""
+        raise ConnectError(f"no host knows of run {found.run_id}{where}", hint=hint, kind="unknown")
+    folder = RunFolder.open(plan.runs_dir, found.run_id)
+    # how it ended, as who followed it saw: its nodes may know less, and not that it was interrupted between attempts
+    known = None if found.live else report_of(folder)
+    if known is not None and not _provisional(known) & set(found.hosts):
+        folder.release()
+        runtime.emit(_attached(found, found.record(plan.runs_dir), {}))
+        return replace(known, data={**known.data, "logs": str(plan.runs_dir / found.run_id)})
+    if (lacks := missing(found, asked)) is not None:
+        runtime.emit(Notice("warning", lacks))
+    if plan.detach:
+        runtime.detach.set()
+    if not folder.held:
+        folder.ask_for()
+    if not folder.held and not folder.hold(MOMENT_SECONDS):  # it is led already
+        if (machine := _machine(folder)) != gethostname():
+            raise _elsewhere(found, folder, machine)
+        record = found.record(plan.runs_dir)
+        runtime.emit(_attached(found, record, {}))
+        report = watch(LogsPlan(plan.inventory, found.run_id, plan.runs_dir, tail=0), folder, runtime)
+        if report is not None or not folder.held:
+            folder.release()
+            return report or left_alone(record, led=False)
+    try:
+        while True:
+            record = found.record(plan.runs_dir)
+            folder.begin(record.attempt)
+            runtime.emit(_attached(found, record, folder.event("attached", **_told(found, record))))
+            report = follow_run(record, folder, sessions.take_all(found.hosts), runtime)
+            if known is not None and known.data.get("first_failure") and found.unknown:
+                report = replace(known, data={**known.data, "incomplete_logs": report.data["incomplete_logs"]})
+                folder.write_json("summary.json", report.as_json())
+                return report
+            later = None if report.data.get("detached") else _another(report, record, plan, runtime)
+            if later is None:
+                return report
+            found = later
+    finally:
+        folder.release()
+
+
+def _known(plan: AttachPlan, runtime: Runtime, sessions: Sessions) -> tuple[FoundRun, tuple[Result, ...]]:
+    """The run, and how asking each host went. Where it has only just begun, nodes that do not know of it yet are asked
+    again: who followed the others alone would take their end for the run's."""
+    until = time.monotonic() + START_SECONDS
+    while True:
+        runs, asked = find(plan.inventory, runtime, live=False, sessions=sessions)
+        found = chosen_here(plan.word, runs, asked, plan.runs_dir, plan.inventory)
+        begins = found.live and time.time() - found.started < START_SECONDS and time.monotonic() < until
+        elastic = found.about is not None and found.about.get("least", 0) > 0  # its nodes may come much later
+        if len(found.parts) >= found.nnodes or not begins or elastic or not all(result.ok for result in asked):
+            return found, asked
+        if runtime.cancel.wait(ASK_AGAIN_SECONDS):
+            raise Interrupted("interrupted")
+
+
+def _provisional(report: Report) -> set[str]:
+    """The hosts of which it was not known how the run ended there, or all that they wrote: their answer may mend it."""
+    lost = (result.host for result in report.results if result.data.get("state") == "lost")
+    return {*report.data.get("incomplete_logs", ()), *report.data.get("unknown", ()), *lost}
+
+
+def _told(found: FoundRun, record: RunRecord) -> dict[str, Any]:
+    return {
+        "version": VERSION,
+        **({"engine": found.about["engine"]} if found.about else {}),
+        "world_size": record.world_size,
+        "first_ranks": record.first_ranks,
+        "logs": str(record.logs),
+        "state": found.state,
+        "started": record.started,
+        "lease": record.lease,
+    }
+
+
+def _attached(found: FoundRun, record: RunRecord, event: dict[str, Any]) -> Notice:
+    size = f"{counted(record.world_size, 'rank')} on {counted(len(record.nodes), 'node')}"
+    which = f", attempt {record.attempt}" * (record.attempt > 0)
+    unknown = f" ({fold(record.unknown)} unknown from here)" * bool(record.unknown)
+    text = f"run {record.run_id}: {found.state}{which}, {size}{unknown}, logs in {record.logs}"
+    return Notice("info", text, data=event or {"event": "attached", "time": time.time(), **_told(found, record)})
+
+
+def _another(report: Report, record: RunRecord, plan: AttachPlan, runtime: Runtime) -> FoundRun | None:
+    """The attempt that another process begins after one that failed, or this one, where the run was stopped before
+    that; None where none begins."""
+    if not record.restartable or report.data["first_failure"] is None:
+        return None
+    seconds = pause_before(record.attempt + 1) + MARGIN_SECONDS
+    runtime.emit(Notice("warning", f"it may be started again by {record.owner}: that is waited for {seconds:g} s"))
+    until, begun = time.monotonic() + seconds, None
+    while time.monotonic() < until and not runtime.cancel.is_set() and not runtime.detach.wait(ASK_AGAIN_SECONDS):
+        runs, _ = find(plan.inventory, runtime, live=False)
+        for run in runs:
+            if run.run_id == record.run_id:
+                begun = run if run.record(plan.runs_dir).attempt > record.attempt else None
+                if run.withdrawn or begun and len(run.parts) >= run.nnodes:  # its first node begins first
+                    return run
+                if run.state in (RESTARTING, STARTING):
+                    until = max(until, time.monotonic() + MARGIN_SECONDS)
+    if begun is None:
+        runtime.emit(Notice("warning", "nothing starts it again: what launched it does not follow it any more"))
+    return None if runtime.cancel.is_set() else begun
+
+
+def take(found: FoundRun, runs_dir: Path) -> RunFolder:
+    """The folder of a run that no node knows, for us to write to: a leader without a terminal makes room. UsageError
+    where another fleet command follows it."""
+    folder = RunFolder.open(runs_dir, found.run_id)
+    if folder.held:
+        return folder
+    who = folder.holder()
+    machine = _machine(folder)
+    helper = who.get("helper") and machine == gethostname()
+    if helper:
+        with suppress(ProcessLookupError):  # the run is over, and so it is just now
+            os.kill(int(who["pid"]), signal.SIGTERM)
+    if folder.hold(HANDOVER_SECONDS if helper else MOMENT_SECONDS):
+        return folder
+    raise _elsewhere(found, folder, machine)
+
+
+def _elsewhere(found: FoundRun, folder: RunFolder, machine: str) -> UsageError:
+    text = f"process {folder.holder().get('pid', '?')} of {_shown(machine)} follows {found.run_id} already"
+    return UsageError(text, hint=f"fleet logs -f {found.run_id}")
+
+
+def _machine(folder: RunFolder) -> str:
+    """Whose process holds it: a home folder may be several machines'."""
+    return str(folder.holder().get("machine", gethostname()))
+
+
+def _shown(machine: str) -> str:
+    return "this machine" if machine == gethostname() else machine
+
+
+# -- looking on while a process of this machine follows it: its events and logs from its folder, its report
+def watch(plan: LogsPlan, folder: RunFolder, runtime: Runtime) -> Report | None:
+    """Until the run is over: its report. None: it is left, or nobody follows it any more; then the folder is ours.
+    plan: its tail is 0."""
+    looking = False
+
+    def show(event: Event) -> None:
+        if looking:
+            runtime.emit(event)
+
+    reader, events = Reader(folder.path, plan, show), NewEvents(folder.path / "events.jsonl")
+    reader.poll()
+    list(events.read())
+    looking, reader.plan = True, replace(plan, tail=None)  # of files that come from here on all is new
+    while not runtime.detach.is_set() and not runtime.cancel.is_set():
+        free = folder.hold()
+        for record in _news(events):
+            level = record.get("level", "info")  # an older fleet's have none
+            show(Notice(level, str(record.get("message", "")), record.get("host"), None, record))
+        reader.poll()
+        if free:
+            return report_of(folder)
+        runtime.detach.wait(POLL_SECONDS)
+    return None
+
+
+def _news(events: NewEvents) -> Iterator[dict[str, Any]]:
+    return (record for record in events.read() if record["event"] not in ("summary", "started", "kept", "cleaned"))
+
+
+def report_of(folder: RunFolder) -> Report | None:
+    """As its summary.json tells; None while there is none."""
+    summary = read_object(folder.path / "summary.json")
+    if "exit_code" not in summary:
+        return None
+    results = tuple(_result(name, host) for name, host in summary["hosts"].items())
+    data = {name: value for name, value in summary.items() if name not in ("verb", "ok", "exit_code", "hosts")}
+    if "next" in data:
+        data["next"] = [typed_here(step, folder.path.parent) for step in data["next"]]
+    return Report("launch", results, summary["exit_code"], data)
+
+
+def _result(name: str, host: dict[str, Any]) -> Result:
+    told = host.pop("error")
+    error: FleetError | None = None
+    if told is not None:
+        error = ConnectError(told["message"], hint=told["hint"], kind=told["kind"], host=name)
+    own = {key: value for key, value in host.items() if key not in ("ok", "exit_status", "stdout", "stderr")}
+    return Result(name, host["ok"], host["exit_status"], error=error, data=own)

@@ -1,0 +1,112 @@
+"""The logs of a run come to its folder on this machine: from its nodes, or by another process of this machine. Where in
+them begins what was written since some time is known to the nodes, which have marked how they grew."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Mapping
+
+from fleet.errors import FleetError, HostFailed
+from fleet.events import silent
+from fleet.model import Host
+from fleet.ops.run.find.find import FoundRun, attempt_of
+from fleet.ops.run.follow.follow import Follower, Heard
+from fleet.ops.run.kept.folder import RunFolder
+from fleet.ops.run.kept.local import followed
+from fleet.ops.run.sessions import Sessions
+from fleet.protocol.messages.run import Since
+from fleet.protocol.messages.values import Failed
+from fleet.runtime import Runtime
+from fleet.transport.program import call
+
+POLL_SECONDS = 0.1
+SILENCE_SECONDS = 45.0
+ASK_SECONDS = 30.0
+LEFT_SECONDS = 5.0
+
+
+def bring(
+    found: FoundRun,
+    folder: RunFolder,
+    runtime: Runtime,
+    sessions: Sessions,
+    *,
+    once: bool,
+) -> dict[str, FleetError]:
+    """What is not here yet, from all nodes at once; once: what there is now. Hosts that it did not come from; none
+    where another process asks for the folder, to lead the run."""
+    heard: list[Heard] = []
+    attempt = max(map(attempt_of, found.parts.values()), default=0)
+    folder.begin(attempt)
+    elastic = found.about is not None and bool(found.about.get("least"))  # each node counts its own
+    waiting = sessions.take_all(found.hosts)
+    followers = [
+        Follower(
+            found.run_id,
+            host,
+            waiting.get(name),
+            runtime.transport,
+            folder.node(name),
+            heard.append,
+            silent,
+            SILENCE_SECONDS,
+            attempt=None if elastic else attempt,
+            once=once,
+            passive=True,
+        )
+        for name, host in found.hosts.items()
+    ]
+    for follower in followers:
+        follower.start()
+    given_up = False
+    while (alive := [each for each in followers if each.is_alive()]) and not given_up:
+        for follower in followers if once else ():
+            if follower.silent_since is not None:
+                follower.give_up()  # what it has will be there next time
+        alive[0].join(POLL_SECONDS)
+        given_up = runtime.cancel.is_set() or folder.asked_for()
+    for follower in followers:
+        follower.give_up()
+        follower.join()
+    whole = {word.host for word in heard if word.what == "over" and word.data["complete"]}
+    said = {word.host: word.data["reason"] for word in heard if word.what == "dropped"}
+    full = {word.host: word.data["reason"] for word in heard if word.what == "blocked"}
+
+    def lacks(name: str) -> FleetError:
+        why, hint = said.get(name), None
+        if name in full:
+            why, hint = f"{folder.path}: {full[name]}", f"when there is room: fleet logs {found.run_id}"
+        elif why is None:
+            why = f"{folder.path / name} holds more than the node does"
+            hint = f"move it away; 'fleet logs {found.run_id}' brings them anew"
+        return HostFailed(f"its logs are not complete here: {why}", host=name, kind="incomplete", hint=hint)
+
+    return {name: lacks(name) for name in found.hosts if name not in whole and not given_up}
+
+
+def wait_for(folder: RunFolder, runtime: Runtime, poll: Callable[[], object]) -> None:
+    """Somebody else on this machine brings the logs, until the run is over, or nobody does: another may take over."""
+    seen = time.monotonic()
+    while not runtime.cancel.is_set():
+        poll()
+        if followed(folder.path):
+            seen = time.monotonic()
+        elif (folder.path / "summary.json").exists() or time.monotonic() - seen > LEFT_SECONDS:
+            return
+        time.sleep(POLL_SECONDS)
+
+
+def offsets_since(
+    when: float, found: FoundRun, sessions: Sessions
+) -> tuple[Mapping[str, Mapping[str, int]], Mapping[str, FleetError]]:
+    """({host: {log: where it begins}}, errors by host). when: seconds since the epoch, by this machine's clock."""
+    ago = time.time() - when  # so that the clocks need not agree
+
+    def ask(host: Host) -> Mapping[str, int]:
+        spec = {"run": found.run_id, "ago": ago}
+        answer = call(sessions.get(host), "run.times", spec, Since | Failed, timeout=ASK_SECONDS)
+        if answer["event"] == "failed":
+            raise HostFailed(answer["message"], host=host.name, hint=answer["hint"])
+        return answer["offsets"]
+
+    return sessions.each(tuple(found.hosts.values()), ask, "since")

@@ -1,0 +1,306 @@
+"""What the nodes know of runs. They are asked: another head may have started a run, this one may have forgotten it."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from fleet import fanout
+from fleet.each import on_each
+from fleet.each import over as over_all
+from fleet.errors import ConnectError, UsageError
+from fleet.events import Notice
+from fleet.inventory.fields import NAME
+from fleet.inventory.nodeset import fold
+from fleet.model import Host, Inventory, Node, Result
+from fleet.ops.run.end.gang import BY_HAND, end_of
+from fleet.ops.run.follow.follow import PING_MOST
+from fleet.ops.run.kept.local import last_begun
+from fleet.ops.run.kept.record import RunRecord
+from fleet.ops.run.kept.word import choose
+from fleet.ops.run.sessions import ASK, Sessions
+from fleet.protocol.decode import Misfit, decode
+from fleet.protocol.messages.run import About, RunEnd, RunHere, RunsHere, SomeRun
+from fleet.protocol.state import FINAL, RESTARTING, STARTING
+from fleet.runtime import Runtime
+from fleet.transport.base import Session
+from fleet.transport.program import Program, last_word
+
+ASK_SECONDS = 30.0
+UNATTENDED_SECONDS = 3 * PING_MOST
+
+
+@dataclass(frozen=True)
+class FoundRun:
+    """A run as its nodes tell of it. parts: by this inventory's names, in node-rank order. replaced: hosts on which an
+    earlier attempt is still live. inventory: all hosts that were asked, by name."""
+
+    run_id: str
+    hosts: Mapping[str, Host]
+    parts: Mapping[str, RunHere]
+    replaced: tuple[Host, ...] = ()
+    inventory: Mapping[str, Host] = field(default_factory=dict)
+    kept: About | None = None  # here
+
+    @property
+    def about(self) -> About | None:
+        return next((part["about"] for part in self.parts.values() if part["about"]), self.kept)
+
+    @property
+    def nnodes(self) -> int:
+        """How many nodes it was started on; they need not all have answered."""
+        return self.about["nnodes"] if self.about else len(self.parts)
+
+    @property
+    def unknown(self) -> tuple[Node, ...]:
+        """The nodes that it was started on and of which nothing is known here; of an elastic run none must be there."""
+        known = {part["node_rank"] for part in self.parts.values()}
+        about = self.about
+        rest = enumerate(about.get("hosts", {}).items() if about and not about.get("least") else ())
+        return tuple(
+            Node(self._host(name, node_rank), node_rank, ranks, first)
+            for node_rank, (name, (first, ranks)) in rest
+            if node_rank not in known
+        )
+
+    def _host(self, name: str, node_rank: int) -> Host:
+        """By the name that the head has for it which started the run."""
+        if name in self.parts or not NAME.fullmatch(name):
+            return Host(f"node{node_rank}", "")
+        return self.inventory.get(name) or Host(name, name)
+
+    @property
+    def started(self) -> float:
+        return self.about["started"] if self.about else 0.0
+
+    @property
+    def live(self) -> bool:
+        return any(not over(part) for part in self.parts.values())
+
+    @property
+    def lease(self) -> float | None:
+        return next((part["lease"] for part in self.parts.values() if not over(part)), None)
+
+    @property
+    def stop_grace(self) -> float:
+        """Seconds between SIGTERM and SIGKILL where a user has it stopped."""
+        return self.about.get("stop_grace", RunRecord.stop_grace) if self.about else RunRecord.stop_grace
+
+    @property
+    def unattended(self) -> float | None:
+        """Seconds for which it has gone on without any head; None: it has one, or ends where it has none."""
+        unheard = [part["unheard"] for part in self.parts.values() if part["unheard"] is not None]
+        alone = min(unheard, default=0.0)
+        return alone if self.lease is None and self.live and alone > UNATTENDED_SECONDS else None
+
+    @property
+    def state(self) -> str:
+        """ "running", "stopping", "restarting" (its head waits with the next attempt), "starting" (that begins, nowhere
+        yet), "lost" (nobody on a node cares for it any more), "done", "stopped", "failed", or "unknown" (it ended well
+        where that is known)."""
+        states = [part["status"].get("state") for part in self.parts.values()]
+        if self.live:
+            forgotten = any(not over(part) and not part["alive"] for part in self.parts.values())
+            known = ("stopping", RESTARTING, "running", STARTING)
+            return "lost" if forgotten else next((it for it in known if it in states), "running")
+        if self.withdrawn or self.end is not None and self.end["by"] in BY_HAND:
+            return "stopped"
+        failed = any(
+            part["status"].get("state") != "exited"
+            or part["status"].get("engine_status")
+            or part["status"].get("signal")
+            for part in self.parts.values()
+        )
+        return "failed" if failed else "unknown" if self.unknown else "done"
+
+    @property
+    def end(self) -> RunEnd | None:
+        """What a head had it stopped for, of a run that is over."""
+        ends = [end for part in self.parts.values() if (end := end_of(part["status"])) is not None]
+        return min(ends, key=lambda end: end["by"] not in BY_HAND, default=None) if not self.live else None
+
+    @property
+    def withdrawn(self) -> bool:
+        """Whether it was stopped in the pause after this attempt."""
+        return any(part["status"].get("stopped") for part in self.parts.values())
+
+    def record(self, runs_dir: Path) -> RunRecord:
+        """To follow it from this machine."""
+        about, part = self.about, next(iter(self.parts.values()), None)
+        nodes = [
+            Node(self.hosts[name], each["node_rank"], len(each["ranks"]), min(each["ranks"], default=0))
+            for name, each in self.parts.items()
+        ]
+        unknown = self.unknown
+        return RunRecord(
+            self.run_id,
+            tuple(sorted([*nodes, *unknown], key=lambda node: node.node_rank)),
+            about["engine"] if about else "engine",
+            about["script"] if about else "",
+            about["master"] if about else "",
+            runs_dir / self.run_id,
+            self.lease,
+            part["grace"] if part else RunRecord.grace,
+            max(1.0, part["node_timeout"] if part else RunRecord.node_timeout),
+            bool(about and about["restarts"]),
+            about["owner"] if about else "",
+            self.started,
+            attempt_of(part) if part else 0,
+            about.get("max_restarts", 0) if about else 0,
+            about.get("stall_timeout") if about else None,
+            about.get("least", 0) if about else 0,
+            about.get("spares", 0) if about else 0,
+            frozenset(node.host.name for node in unknown),
+            self.end,
+            1 + max((part["term"] for part in self.parts.values()), default=0),
+            self.stop_grace,
+            about.get("max_log", 0) if about else 0,
+        )
+
+    def as_json(self) -> dict[str, Any]:
+        up = {name: min(part["up"], len(part["ranks"])) for name, part in self.parts.items()}
+        ended = {
+            name: min(len({end["rank"] for end in part["ended"]}), len(part["ranks"]) - up[name])
+            for name, part in self.parts.items()
+        }
+        spoke = [(part["silent"], part["last"]) for part in self.parts.values() if part["silent"] is not None]
+        silent, last = min(spoke, key=lambda it: it[0] or 0.0, default=(None, ""))
+        return {
+            "run": self.run_id,
+            "state": self.state,
+            **(self.about or {}),
+            "age": round(time.time() - self.started, 1) if self.started else None,
+            "lease": self.lease,
+            "unattended": self.unattended,
+            "ranks_up": sum(up.values()),
+            "ranks_ended": sum(ended.values()),
+            "silent": silent,
+            "last": last,
+            "nodes": {
+                name: {
+                    "node_rank": part["node_rank"],
+                    "ranks": part["ranks"],
+                    "ranks_up": up[name],
+                    "ranks_ended": ended[name],
+                    "state": part["status"].get("state"),
+                    "reason": part["status"].get("reason"),
+                    "alive": part["alive"],
+                    "silent": part["silent"],
+                    "last": part["last"],
+                }
+                for name, part in self.parts.items()
+            },
+        }
+
+
+def attempt_of(part: RunHere) -> int:
+    """Of the whole run: in an elastic one each node counts its own starts."""
+    about = part["about"]
+    return about.get("attempt", 0) if about and not about.get("least") else 0
+
+
+def over(part: RunHere) -> bool:
+    """Whether it has ended on that node."""
+    return part["status"].get("state") in FINAL
+
+
+def find(
+    inventory: Inventory, runtime: Runtime, *, live: bool, sessions: Sessions | None = None
+) -> tuple[list[FoundRun], tuple[Result, ...]]:
+    """(the runs on these hosts, newest first, how asking each host went). live: only those that have not ended.
+    sessions: gets the connections to hosts that know of any, and a program on each that waits for what is to be
+    followed."""
+
+    odd: dict[str, list[str]] = {}
+
+    def ask(session: Session, host: Host) -> Result:
+        spec = {"prefix": "", "live": live}
+        program = Program(session, "run.list_runs" if sessions is None else ASK, spec)
+        answer = last_word(program, RunsHere, timeout=ASK_SECONDS, cancel=runtime.cancel)
+        known, unread = read(answer["runs"])
+        for name in unread:
+            odd.setdefault(name, []).append(host.name)
+        if sessions is not None and known:
+            sessions.keep(program)
+        elif sessions is not None:
+            sessions.drop(host)
+        return Result(host.name, True, 0, data={"runs": known})
+
+    what = "asking for runs"
+    if sessions is None:
+        results = on_each(inventory.hosts, runtime, ask, what=what)
+    else:
+        fanout.check_limits(len(inventory.hosts), len(inventory.hosts))
+        results = over_all(inventory.hosts, runtime, lambda host: ask(sessions.get(host), host), what)
+    for name, where in odd.items():
+        text = f"{fold(where)}: ~/.fleet/runs/{name} makes no sense there, so it is passed over"
+        runtime.emit(Notice("warning", text, hint=f"where nothing of it runs, take it away: ~/.fleet/runs/{name}"))
+    parts: dict[str, dict[str, RunHere]] = {}
+    for result in results:
+        for part in result.data.get("runs", ()):
+            parts.setdefault(part["run"], {})[result.host] = part
+    hosts = {host.name: host for host in inventory.hosts}
+    runs = []
+    for run_id, of in parts.items():
+        last = max(map(attempt_of, of.values()))
+        # a node that another has replaced knows of an earlier attempt only
+        current = [(name, part) for name, part in of.items() if attempt_of(part) == last]
+        ordered = dict(sorted(current, key=lambda item: item[1]["node_rank"]))
+        replaced = tuple(hosts[name] for name, part in of.items() if name not in ordered and not over(part))
+        runs.append(FoundRun(run_id, {name: hosts[name] for name in ordered}, ordered, replaced, hosts))
+    return sorted(runs, key=lambda run: (run.started, run.run_id), reverse=True), results
+
+
+def read(told: Iterable[SomeRun]) -> tuple[list[RunHere], list[str]]:
+    """(what a node tells of its runs, the ids of those that it tells nonsense of)."""
+    known: list[RunHere] = []
+    odd: list[str] = []
+    for run in told:
+        try:
+            known.append(decode(RunHere, run))
+        except Misfit:
+            odd.append(run["run"])
+    return known, odd
+
+
+def meant_first(runs: Iterable[FoundRun], runs_dir: Path | None = None) -> list[FoundRun]:
+    """In the order in which "latest" and a name choose: live ones before those that have ended, those that were
+    launched here (and have their logs in runs_dir) before what nodes tell of others, newest first."""
+    last = last_begun(runs_dir) if runs_dir else None
+
+    def order(run: FoundRun) -> tuple[bool, bool, bool, float]:
+        here = runs_dir is not None and (runs_dir / run.run_id / "run.json").exists()
+        return not run.live, not here, run.run_id != last, -run.started
+
+    return sorted(runs, key=order)
+
+
+def chosen(word: str, runs: Sequence[FoundRun], asked: Iterable[Result], runs_dir: Path | None = None) -> FoundRun:
+    """The run that a word means, of what find() told; UsageError, or ConnectError where hosts that may know it did not
+    answer."""
+    known = {each.run_id: each for each in meant_first(runs, runs_dir)}
+    try:
+        return known[choose(word, list(known))]
+    except UsageError as error:
+        silent = [result for result in asked if result.error is not None]
+        if not silent or any(run_id.startswith(word) for run_id in known):
+            raise
+        raise unanswered(error.message, silent) from None
+
+
+def unanswered(what: str, silent: Sequence[Result]) -> ConnectError:
+    """What cannot be said as long as these hosts are silent."""
+    text = f"{what}; no answer from {fold([result.host for result in silent])}"
+    return ConnectError(text, hint=silent[0].error.hint if silent[0].error else None, kind="unreachable")
+
+
+def missing(run: FoundRun, results: Iterable[Result]) -> str | None:
+    """What to say when nodes of a run did not answer."""
+    if len(run.parts) >= run.nnodes:
+        return None
+    silent = [result.host for result in results if not result.ok]
+    where = f"; no answer from {fold(silent)}" if silent else "; is the inventory the one that it was started with?"
+    return f"run {run.run_id}: {len(run.parts)} of its {run.nnodes} nodes are known here{where}"

@@ -1,0 +1,51 @@
+"""`fleet forget RUN`: gives up a run whose hosts are gone for good. No host is asked."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from fleet.errors import EXIT_OK, UsageError
+from fleet.model import Report, Result
+from fleet.ops.plans import Line, OnHosts
+from fleet.ops.run.end.gang import stopped_by
+from fleet.ops.run.find.here import from_folder
+from fleet.ops.run.find.stop import end_here
+from fleet.ops.run.kept.documents import read_object
+from fleet.ops.run.kept.folder import RunFolder
+from fleet.ops.run.kept.local import names
+from fleet.ops.run.kept.record import whoami
+from fleet.ops.run.kept.word import choose
+from fleet.runtime import Runtime
+
+
+@dataclass(frozen=True)
+class ForgetPlan(OnHosts):
+    """word: what names the run, of those that have a folder in runs_dir."""
+
+    word: str
+    runs_dir: Path
+
+    def describe(self) -> dict[str, Any]:
+        return {"run": self.word, "logs": str(self.runs_dir)}
+
+    def lines(self) -> Iterator[Line]:
+        yield f"gives up run {self.word}, and asks no host"
+
+
+def run(plan: ForgetPlan, runtime: Runtime) -> Report:
+    """Each of its hosts, an error where it is not known how the run ended there, or all that its ranks wrote: it never
+    will be. UsageError for a run that is over everywhere."""
+    run_id = choose(plan.word, names(plan.runs_dir))
+    path = plan.runs_dir / run_id
+    if not (path / "summary.json").exists() and (found := from_folder(path, plan.inventory)) is not None:
+        end_here(found, plan.runs_dir, runtime, stopped_by(whoami()))
+    summary = read_object(path / "summary.json")
+    given_up = {*summary.get("unknown", ()), *summary.get("incomplete_logs", ())}
+    if not given_up:
+        raise UsageError(f"run {run_id} needs none of its hosts any more", hint="'fleet runs --prune' takes it away")
+    RunFolder(path).amend("summary.json", forgotten=True)
+    results = tuple(Result(name, True, data={"given_up": name in given_up}) for name in summary["hosts"])
+    return Report("forget", results, EXIT_OK, {"run": run_id, "logs": str(path)})

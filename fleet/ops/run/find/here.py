@@ -1,0 +1,84 @@
+"""Which run is meant by a verb that ends or follows one: of those that have a folder here, though no node may know of
+it any more. Another one is named by its whole id."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import TypedDict
+
+from fleet.errors import FleetError, UsageError
+from fleet.model import Inventory, Result
+from fleet.ops.run.find.find import FoundRun, chosen
+from fleet.ops.run.kept.documents import read_object
+from fleet.ops.run.kept.local import names
+from fleet.ops.run.kept.word import choose
+from fleet.ops.run.plan.origin import RUN
+from fleet.protocol.decode import Misfit, decode
+from fleet.protocol.messages.run import About
+
+KeptHost = TypedDict("KeptHost", {"node_rank": int, "ranks": list[int]})
+# of run.json
+Kept = TypedDict(
+    "Kept",
+    {
+        "engine": str,
+        "owner": str,
+        "started": float,
+        "world_size": int,
+        "master": str,
+        "hosts": dict[str, KeptHost],
+    },
+)
+
+
+def chosen_here(
+    word: str, runs: Sequence[FoundRun], asked: Sequence[Result], runs_dir: Path, inventory: Inventory
+) -> FoundRun:
+    """The run that a word means, of what find() found, or of what this machine knows; errors as chosen()."""
+    here = names(runs_dir)
+    known = {run.run_id: run for run in runs}
+    try:
+        return chosen(word, [run for run in runs if run.run_id in here or run.run_id == word], asked, runs_dir)
+    except FleetError as error:
+        why = error
+    run_id = _meant(word, [name for name in here if name not in known])
+    if run_id and (found := from_folder(runs_dir / run_id, inventory)) is not None:
+        return found
+    if other := _meant(word, list(known)):
+        about = known[other].about
+        whose = f", started by {about['owner']}," if about else ""
+        text = f"{word}: no run that has a folder in {runs_dir}; {other}{whose} has none there"
+        raise UsageError(text, hint=f"name it by its whole id: {other}")
+    raise why
+
+
+def _meant(word: str, run_ids: list[str]) -> str | None:
+    try:
+        return choose(word, run_ids)
+    except UsageError:
+        return None
+
+
+def from_folder(path: Path, inventory: Inventory) -> FoundRun | None:
+    """A run whose end is not known here, and that no node reports; None where its folder does not say on which it was
+    started."""
+    if not read_object(path / "summary.json").get("unknown", True):
+        return None
+    try:
+        kept = decode(Kept, read_object(path / RUN))
+    except Misfit:
+        return None
+    hosts = sorted(kept["hosts"].items(), key=lambda item: item[1]["node_rank"])
+    about: About = {
+        "engine": kept["engine"],
+        "script": "",
+        "owner": kept["owner"],
+        "started": kept["started"],
+        "nnodes": len(hosts),
+        "world_size": kept["world_size"],
+        "master": kept["master"],
+        "restarts": False,
+        "hosts": {name: (min(host["ranks"], default=0), len(host["ranks"])) for name, host in hosts},
+    }
+    return FoundRun(path.name, {}, {}, (), {host.name: host for host in inventory.hosts}, about)

@@ -1,0 +1,165 @@
+"""`fleet logs RUN`: what its ranks wrote, from the run's folder on this machine, what is missing is brought first."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from concurrent.futures import ThreadPoolExecutor, wait
+from contextlib import closing, suppress
+from pathlib import Path
+from typing import Any
+
+from fleet.errors import EXIT_OK, FleetError
+from fleet.events import Notice
+from fleet.inventory.nodeset import fold
+from fleet.model import Host, Inventory, Report, Result
+from fleet.ops.run.find.bring import POLL_SECONDS, bring, offsets_since, wait_for
+from fleet.ops.run.find.find import FoundRun, chosen, find, missing
+from fleet.ops.run.kept.documents import read_object
+from fleet.ops.run.kept.folder import RunFolder
+from fleet.ops.run.kept.local import DOCUMENTS, broken, followed, names
+from fleet.ops.run.kept.logs import LOG, stream_of
+from fleet.ops.run.kept.reader import LogsPlan, NewEvents, Reader
+from fleet.ops.run.kept.word import choose, no_such_rank
+from fleet.ops.run.sessions import Sessions
+from fleet.rules.stacks import ranks_text
+from fleet.runtime import Runtime
+
+
+def run(plan: LogsPlan, runtime: Runtime) -> Report:
+    """Emits Output. A host's result is an error where its logs could not be brought."""
+    with closing(Sessions(runtime)) as sessions:
+        return _shown(plan, runtime, sessions)
+
+
+def _shown(plan: LogsPlan, runtime: Runtime, sessions: Sessions) -> Report:
+    run_id, found = _named(plan, runtime, sessions)
+    known = _ranks_of(plan.runs_dir / run_id, found)
+    if plan.ranks is not None and known and not plan.ranks <= known:
+        raise no_such_rank(run_id, plan.ranks - known, known)
+    folder = RunFolder.open(plan.runs_dir, run_id)
+    if wrong := broken(plan.runs_dir / run_id):
+        runtime.emit(Notice("warning", f"run {run_id}: {wrong}"))
+    untold: Mapping[str, FleetError] = {}
+    errors: Mapping[str, FleetError] = {}
+    try:
+        reader = Reader(folder.logs_of(plan.attempt), plan, runtime.emit)
+        if plan.since is not None and found is not None:
+            reader.begins, untold = offsets_since(plan.since, found, sessions)
+        if found is not None and folder.held:
+            errors = bring(found, folder, runtime, sessions, once=True)
+        events = NewEvents(folder.path / "events.jsonl")
+
+        def poll() -> None:
+            if plan.follow:
+                for record in events.read():
+                    runtime.emit(Notice("info", "", data=record, time=record["time"]))
+            reader.poll()
+
+        if plan.follow and folder.held and found is not None and found.live:
+            errors = _brought_meanwhile(found, folder, runtime, sessions, poll)
+        is_others = not folder.held
+        folder.release()  # for long nobody may read on what is shown, as in a pager
+        if plan.follow and is_others:
+            wait_for(folder, runtime, poll)
+        poll()
+    finally:
+        folder.release()
+    if plan.ranks is not None and (said := _without(plan.ranks, reader.folder, plan.only)):
+        runtime.emit(Notice("warning", f"run {run_id}: {said}"))
+    errors = {**errors, **untold}
+    hosts = [host.name for host in plan.hosts] if found is None else list(found.parts)
+    results = tuple(Result(name, name not in errors, error=errors.get(name)) for name in hosts)
+    code = max((error.exit_code for error in errors.values()), default=EXIT_OK)
+    return Report("logs", results, code, {"run": run_id, "logs": str(folder.path)})
+
+
+def _brought_meanwhile(
+    found: FoundRun, folder: RunFolder, runtime: Runtime, sessions: Sessions, poll: Callable[[], object]
+) -> Mapping[str, FleetError]:
+    """As bring(), and what comes is shown. Apart from each other: who asks for the folder gets it, also while nobody
+    reads on what is shown."""
+
+    def bring_all() -> Mapping[str, FleetError]:
+        errors = bring(found, folder, runtime, sessions, once=False)
+        if folder.asked_for():
+            folder.release()
+        return errors
+
+    with ThreadPoolExecutor(1) as apart:
+        bringing = apart.submit(bring_all)
+        while not bringing.done():
+            poll()
+            wait([bringing], POLL_SECONDS)
+    return bringing.result()
+
+
+def _named(plan: LogsPlan, runtime: Runtime, sessions: Sessions) -> tuple[str, FoundRun | None]:
+    """The run, and what its nodes know of it; None where all of it is here, or brought here by another process, or
+    nothing is known there any more."""
+    run_id, here = local(plan.word, plan.runs_dir, follow=plan.follow, since=plan.since)
+    if here:
+        return run_id, None
+    runs, asked = find(plan.inventory, runtime, live=False, sessions=sessions)
+    known = {each.run_id: each for each in runs}
+    if plan.follow:
+        with suppress(FleetError):
+            run_id = choose(plan.word, [each.run_id for each in runs if each.live])
+    run_id = run_id or chosen(plan.word, runs, asked, plan.runs_dir).run_id
+    found = known.get(run_id)
+    silent = [result.host for result in asked if not result.ok]
+    if found is None and plan.since is not None:
+        raise FleetError(
+            f"run {run_id}: when its lines were written is known to its nodes alone, and none of them knows it",
+            hint=f"fleet logs {run_id} --tail 100",
+            kind="unknown-times",
+        )
+    if found is None and silent:
+        text = f"run {run_id}: what is here already; no answer from {fold(silent)}"
+        runtime.emit(Notice("warning", text))
+    if found is not None and (lacks := missing(found, asked)) is not None:
+        runtime.emit(Notice("warning", lacks))
+    return run_id, found
+
+
+def local(word: str, runs_dir: Path, *, follow: bool, since: float | None) -> tuple[str, bool]:
+    """(the run of this machine that the word means, or ""; whether no node need be asked for what is to be shown of it:
+    all is here, or another process of this machine brings it)."""
+    here = names(runs_dir, followed_first=True)
+    try:
+        run_id = choose(word, here)
+    except FleetError:
+        return "", False
+    named = run_id == word or not follow  # what is to be followed may be live elsewhere, as for attach and stop
+    whole = followed(runs_dir / run_id) or named and is_whole(runs_dir / run_id / "summary.json")
+    return run_id, since is None and whole
+
+
+def hosts_here(folder: Path) -> Inventory:
+    """Those that a run's folder on this machine has logs of, by their names."""
+    found = {path.parent.name for path in folder.glob("**/*") if LOG.fullmatch(path.name)}
+    return Inventory(tuple(Host(name, name) for name in sorted(found)), source=str(folder))
+
+
+def _ranks_of(folder: Path, found: FoundRun | None) -> set[int]:
+    """Those that a run has, as far as it is known how many."""
+    documents: list[Mapping[str, Any]] = [read_object(folder / name) for name in DOCUMENTS]
+    if found is not None and found.about:
+        documents.append(found.about)
+    world = max(known for each in documents if isinstance(known := each.get("world_size", 0), int))
+    logs = [path.name for path in folder.glob("**/*") if LOG.fullmatch(path.name)]
+    return {*range(world), *(rank for rank, _ in map(stream_of, logs) if rank is not None)}
+
+
+def _without(ranks: frozenset[int], folder: Path, only: tuple[str, ...] | None) -> str:
+    """Which of them have no log here, of these hosts, in a sentence; "" where all have, or no rank at all has."""
+    paths = [path for path in folder.glob("*/*") if only is None or path.parent.name in only]
+    logs = [path.name for path in paths if LOG.fullmatch(path.name)]
+    here = {rank for rank, _ in map(stream_of, logs) if rank is not None}
+    if not here or ranks <= here:
+        return ""
+    return f"no log of {ranks_text(sorted(ranks - here))} is here, but of {ranks_text(sorted(here))}"
+
+
+def is_whole(summary: Path) -> bool:
+    """Whether a run is over and all of its logs are here."""
+    return not read_object(summary).get("incomplete_logs", True)

@@ -1,0 +1,33 @@
+"""`fleet ps`: the runs on the hosts."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+from typing import Any
+
+from fleet.model import Report, exit_code_of
+from fleet.ops.plans import Line, OnHosts
+from fleet.ops.run.find.find import find
+from fleet.runtime import Runtime
+
+
+@dataclass(frozen=True)
+class PsPlan(OnHosts):
+    """every: those that have ended, too, as long as their nodes keep them."""
+
+    every: bool = False
+
+    def describe(self) -> dict[str, Any]:
+        return {"all": self.every}
+
+    def lines(self) -> Iterator[Line]:
+        yield f"asks {len(self.hosts)} hosts for {'all' if self.every else 'live'} runs"
+
+
+def run(plan: PsPlan, runtime: Runtime) -> Report:
+    """data["runs"]: newest first."""
+    runs, results = find(plan.inventory, runtime, live=not plan.every)
+    runs = [run for run in runs if plan.every or run.live]
+    bare = tuple(replace(result, data={}) for result in results)
+    return Report("ps", bare, exit_code_of(bare), {"runs": [each.as_json() for each in runs]})

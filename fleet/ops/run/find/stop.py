@@ -1,0 +1,119 @@
+"""`fleet stop RUN`: ends a run on all its nodes, whoever started it."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator
+from contextlib import suppress
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+from fleet.each import on_each
+from fleet.errors import HostFailed, UsageError
+from fleet.events import Notice
+from fleet.model import Host, Report, Result, exit_code_of
+from fleet.ops.plans import Line, OnHosts
+from fleet.ops.run.end.gang import stopped_by
+from fleet.ops.run.find.attach import take
+from fleet.ops.run.find.find import FoundRun, find, over, unanswered
+from fleet.ops.run.find.here import chosen_here
+from fleet.ops.run.follow.janitor import patience, send_janitor
+from fleet.ops.run.kept.folder import RunFolder
+from fleet.ops.run.kept.record import RunRecord, whoami
+from fleet.ops.run.kept.word import is_a_matter_of_time
+from fleet.ops.run.launch.attempts import conclude
+from fleet.ops.run.launch.loop import Run
+from fleet.ops.run.sessions import STOP_SECONDS
+from fleet.protocol.messages.run import RunEnd, Stopped, StopSpec
+from fleet.rules.launch import UNDYING, undying
+from fleet.rules.units import seconds as duration
+from fleet.runtime import Runtime
+from fleet.transport.base import Session
+from fleet.transport.program import call
+
+
+@dataclass(frozen=True)
+class StopPlan(OnHosts):
+    """word: what names the run. grace: seconds between SIGTERM and SIGKILL, None: the run's own."""
+
+    word: str
+    grace: float | None
+    runs_dir: Path
+
+    def describe(self) -> dict[str, Any]:
+        return {"run": self.word, "grace": self.grace}
+
+    def lines(self) -> Iterator[Line]:
+        yield f"ends run {self.word} on all its nodes"
+
+
+def stays(janitor: int, record: RunRecord) -> str:
+    here = f"process {janitor} of this machine stops it there when they answer"
+    return f"{here}: it tries for {duration(patience(record))}, or until this machine is shut down"
+
+
+def note(folder: RunFolder, reason: str, grace: float) -> None:
+    """Where nobody here follows the run, so that nobody is told that it waits for its head."""
+    with suppress(OSError, UsageError):  # no such folder here, another user's, a disk that cannot be written
+        if folder.hold():
+            folder.event("stop", reason=reason, grace=grace)
+            folder.release()
+
+
+def end_here(found: FoundRun, runs_dir: Path, runtime: Runtime, end: RunEnd) -> None:
+    """Of a run that no node reports: its summary, and the end of the process that waits for one."""
+    folder = take(found, runs_dir)
+    try:
+        record = found.record(runs_dir)
+        left = Run(record, folder, {}, runtime)
+        left.gang.stop(end, time.time())
+        conclude(left.follow(), record, [], folder, runtime)
+    finally:
+        folder.release()
+
+
+def run(plan: StopPlan, runtime: Runtime) -> Report:
+    """Hosts that do not answer are tried again by a process that this one leaves behind; they are errors here."""
+    runs, asked = find(plan.inventory, runtime, live=False)
+    found = chosen_here(plan.word, runs, asked, plan.runs_dir, plan.inventory)
+    silent = [result for result in asked if result.error is not None]
+    if silent and not found.live and len(found.parts) >= found.nnodes and is_a_matter_of_time(plan.word, found.run_id):
+        raise unanswered(f"{found.run_id} has ended, and no live run is known", silent)
+    grace = found.stop_grace if plan.grace is None else plan.grace
+    end = stopped_by(whoami())
+    spec: StopSpec = {"run": found.run_id, "grace": grace, "reason": end["message"], "end": end}
+
+    def stop(session: Session, host: Host) -> Result:
+        answer = call(session, "run.stop", spec, Stopped, timeout=grace + STOP_SECONDS, cancel=runtime.cancel)
+        # who follows the run ends it everywhere once it has ended on one node, and may have been quicker
+        part = found.parts.get(host.name)
+        was = "running" if answer["was"] == "gone" and not (part and over(part)) else answer["was"]
+        data = {"was": was, "left": answer["left"]}
+        left = undying(answer)
+        error = HostFailed(left, host=host.name, kind="stubborn", hint=UNDYING) if left else None
+        return Result(host.name, not error, 0 if not error else None, error=error, data=data)
+
+    answered = {result.host for result in asked if result.ok}
+    lost = [node.host for node in found.unknown if node.host.name in answered]  # the run's folder, not its processes
+    hosts = (*found.hosts.values(), *found.replaced, *lost)
+    stopped = on_each(hosts, replace(runtime, fanout=max(1, len(hosts))), stop, what="stopping")
+    unknown = [result for result in asked if not result.ok] if len(found.parts) < found.nnodes else []
+    left = [result.host for result in (*stopped, *unknown) if result.error is not None and not result.data]
+    data: dict[str, Any] = {"run": found.run_id, "janitor": None}
+    if not found.parts:
+        end_here(found, plan.runs_dir, runtime, end)
+    if not found.live and found.state != "done" and found.record(plan.runs_dir).restartable:
+        data["restartable"] = True  # until now
+    if left:
+        record = replace(found.record(plan.runs_dir), stop_grace=grace)
+        folder = RunFolder.open(plan.runs_dir, found.run_id)
+        folder.release()
+        later = [host for host in plan.inventory.hosts if host.name in left]
+        data["janitor"] = send_janitor(record, later, runtime.transport, end)
+        if data["janitor"]:
+            runtime.emit(Notice("warning", stays(data["janitor"], record)))
+    else:
+        note(RunFolder(plan.runs_dir / found.run_id), spec["reason"], grace)
+    results = (*stopped, *unknown)
+    return Report("stop", results, exit_code_of(results), data)

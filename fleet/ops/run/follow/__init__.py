@@ -1,0 +1,1 @@
+"""Following nodes and stopping them."""

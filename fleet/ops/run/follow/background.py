@@ -1,0 +1,72 @@
+"""Processes that go on with a run when the fleet command that began it has ended: keeper.py, janitor.py.
+
+Each is a module started in a session of its own, and fed one JSON document: the run's record, and how its hosts are
+reached. fleet/ops/background.py is what it is started by.
+"""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from collections.abc import Sequence
+from typing import Any
+
+from fleet.model import Host
+from fleet.ops.run.kept.record import RunRecord, host_as_json, host_from_json
+from fleet.own import private
+from fleet.transport import TRANSPORTS, open_transport
+from fleet.transport.base import ConnectOptions, Transport
+
+CONNECT_SECONDS = 5.0
+
+
+def begin(
+    name: str, record: RunRecord, hosts: Sequence[Host], transport: Transport, lock: int | None = None, **more: Any
+) -> subprocess.Popen[bytes] | None:
+    """Start it detached; None when it cannot be started, or knows no such transport. Its stdout is a pipe, what else it
+    says is in NAME.log of the run's folder. lock: of that folder, if it is to hold it, too."""
+    if transport.name not in TRANSPORTS.names:
+        return None
+    spec = {
+        "record": record.as_json(),
+        "hosts": [host_as_json(host) for host in hosts],
+        "transport": transport.name,
+        "gateways": [host_as_json(hop) for host in hosts for hop in transport.route(host)],
+        "lock": lock,
+        **more,
+    }
+    try:
+        with open(record.logs / f"{name}.log", "ab", opener=private) as log:
+            process = subprocess.Popen(
+                [sys.executable, "-c", f"from fleet.ops.background import {name}; {name}()"],
+                cwd="/",
+                start_new_session=True,
+                pass_fds=() if lock is None else (lock,),
+                stdin=subprocess.PIPE,
+                stdout=subprocess.PIPE,
+                stderr=log,
+            )
+        assert process.stdin
+        process.stdin.write(json.dumps(spec).encode())
+        process.stdin.close()
+    except OSError:
+        return None
+    return process
+
+
+def leave(process: subprocess.Popen[bytes]) -> int:
+    """It outlives us on purpose: no ResourceWarning, no wait; its pid."""
+    assert process.stdout
+    process.stdout.close()
+    process.returncode = 0
+    return process.pid
+
+
+def told() -> tuple[dict[str, Any], RunRecord, list[Host], Transport]:
+    """In such a process: what it was fed."""
+    spec = json.load(sys.stdin)
+    hosts = [host_from_json(stored) for stored in spec["hosts"]]
+    hops = [host_from_json(stored) for stored in spec["gateways"]]
+    transport = open_transport(spec["transport"], ConnectOptions(CONNECT_SECONDS), [*hosts, *hops])
+    return spec, RunRecord.from_json(spec["record"]), hosts, transport

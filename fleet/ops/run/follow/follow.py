@@ -1,0 +1,297 @@
+"""Follows one node of a run in a thread of its own: logs into files, what happens into a queue, over lost connections.
+
+The thread never gives up by itself: it reconnects and goes on at the files' sizes until the run's end is here
+with the last byte, or until `give_up` is called. `silent_since` tells the launch's loop when to do that.
+"""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from math import inf
+from typing import Any, Literal
+
+from fleet.errors import ConnectError, FleetError, ProtocolError, Silent
+from fleet.events import Emit, Level, Output
+from fleet.model import Host
+from fleet.ops.run.kept.logs import NodeLogs, stream_of
+from fleet.protocol.frames import MESSAGE, OUTPUT
+from fleet.protocol.messages.run import Followed, FollowSpec, RunEnd
+from fleet.protocol.state import NODE_LOG
+from fleet.rules.advice import ADVICE
+from fleet.transport.base import Cancel, Session, Transport
+from fleet.transport.frames import Frame
+from fleet.transport.program import Program
+
+RETRY_SECONDS, SELDOM_SECONDS = 0.5, 60.0
+FULL_RETRY_SECONDS = 2.0
+FULL_PATIENCE_SECONDS = 10.0
+NONSENSE_LIMIT = 3
+HEARTBEAT_MOST, PING_MOST, REPORT_SECONDS = 2.0, 10.0, 1.0
+# 64 ranks that were restarted 100 times tell a third of it after a lost connection
+TOLD_BYTES, TOLD_A_SECOND, LINE_BYTES = 4 << 20, 1 << 16, 200
+
+
+@dataclass(frozen=True)
+class Heard:
+    """What the thread tells the loop. what: "message" (data is a protocol.messages.run.News), "dropped", "resumed",
+    "blocked", "unblocked", "advice" (data is one of rules.advice: a line in the logs tells of it), "broken" (who
+    answers there is not to be listened to, "error" says why), "back" (it was started again: data is the program that
+    did) or "over" (nothing more will come; data holds "complete": whether every byte of the logs is here)."""
+
+    host: str
+    what: Literal["message", "dropped", "resumed", "blocked", "unblocked", "advice", "broken", "over", "back"]
+    data: Any
+    time: float
+
+
+# of what Heard tells: how bad it is, what to say of the host, and what to do
+REMARKS: Mapping[str, tuple[Level, str, str | None]] = {
+    "dropped": ("warning", ": {reason}; trying again", None),
+    "resumed": ("info", " is back; its logs go on where they stopped", None),
+    "blocked": (
+        "error",
+        ": logs cannot be written here: {reason}",
+        "training goes on and its nodes keep every line; make room in {folder}",
+    ),
+    "unblocked": ("info", ": logs are written again, nothing is lost", None),
+}
+
+
+def pause_after(seconds: float, least: float) -> float:
+    """Before what has failed for so many seconds is tried again: hosts that are gone for days cost next to nothing, one
+    that blinks is not waited for."""
+    return min(SELDOM_SECONDS, max(least, seconds / 30))
+
+
+class _Allowance:
+    """How much a node may tell of its run, besides its logs: what comes at once, and so much a second after that."""
+
+    def __init__(self) -> None:
+        self._left, self._then = float(TOLD_BYTES), time.monotonic()
+
+    def spend(self, size: int) -> None:
+        """ProtocolError when it tells more; each message counts as the line that it makes in events.jsonl."""
+        now = time.monotonic()
+        self._left = min(TOLD_BYTES, self._left + (now - self._then) * TOLD_A_SECOND)
+        self._then = now
+        if size + LINE_BYTES > self._left:
+            raise ProtocolError(f"it tells more than {TOLD_BYTES >> 20} MiB of its run at once")
+        self._left -= size + LINE_BYTES
+
+
+class _Restart(Exception):
+    """Follow again over the same connection: the disk takes bytes again."""
+
+
+class Follower(threading.Thread):
+    """waiting: a program there, with run.follow behind it, to start with, if there is one. logs: this node's files.
+    post: takes Heard, must not block. lease: the run's, to be renewed in time. attempt: None for the last one. once:
+    bring what there is now, and end. passive: look on, and do not count as a head that the run has. term: of who leads
+    it, 0: we only look on. trims: nodes keep no more of the logs than they must, once the leader has them."""
+
+    def __init__(
+        self,
+        run_id: str,
+        host: Host,
+        waiting: Program | None,
+        transport: Transport,
+        logs: NodeLogs,
+        post: Callable[[Heard], None],
+        emit: Emit,
+        node_timeout: float,
+        *,
+        lease: float | None = None,
+        attempt: int | None = 0,
+        once: bool = False,
+        passive: bool = False,
+        term: int = 0,
+        trims: bool = False,
+    ) -> None:
+        super().__init__(name=f"follow {host.name}", daemon=True)
+        self.run_id, self.host, self.logs = run_id, host, logs
+        self.silent_since: float | None = None
+        self.spoke = 0.0  # when a rank wrote its last, by time.monotonic()
+        self.shut: FleetError | None = None  # who answers there does not let us in again
+        self._waiting = waiting
+        self._session: Session | None = waiting.session if waiting else None
+        self._transport, self._post, self._emit = transport, post, emit
+        self._silence = max(1.0, node_timeout / 3)
+        self._cancel = Cancel()
+        self._program: Program | None = None
+        self._request: dict[str, Any] | None = None
+        self._sizes: dict[str, int] | None = None
+        self._nonsense = 0
+        self._allowance = _Allowance()
+        self._trims, self._reported = trims, 0.0
+        self._advice = set(ADVICE)
+        # of a run of many nodes that says nothing, heartbeats and pings, which renew the lease, are all there is to do
+        self._ping = min(PING_MOST, (lease or inf) / 4)
+        beat = min(HEARTBEAT_MOST, self._silence / 2.5)
+        self._how: dict[str, Any] = {
+            "attempt": attempt,
+            "once": once,
+            "passive": passive,
+            "heartbeat": beat,
+            "term": term,
+        }
+
+    def stop(self, grace: float, reason: str, end: RunEnd | None) -> None:
+        """Have the run stopped on this node, now or as soon as it can be reached again."""
+        self._ask({"op": "stop", "grace": grace, "reason": reason, "end": end})
+
+    def detach(self) -> None:
+        """Have the run go on without a head on this node, now or as soon as it can be reached again."""
+        self._ask({"op": "detach"})
+
+    def _ask(self, request: dict[str, Any]) -> None:
+        self._request, program = request, self._program
+        if program is not None:
+            program.send(request)
+
+    def over(self) -> None:
+        """Tell the node that the run's ranks have all ended well. Unheard, its engine ends by itself."""
+        program = self._program
+        if program is not None:
+            program.send({"op": "over"})
+
+    def renew_ranks(self) -> None:
+        """Have the ranks ended there; an engine that restarts them starts them again."""
+        program = self._program
+        if program is not None:
+            program.send({"op": "renew-ranks"})
+
+    def give_up(self) -> None:
+        """End the thread soon, whatever it waits for."""
+        self._cancel.set()
+        program = self._program
+        if program is not None:
+            program.send_eof()
+
+    def run(self) -> None:
+        try:
+            while self._sizes is None and not self._cancel.is_set():
+                self._once()
+        finally:
+            complete = self._sizes is not None and self._sizes == {
+                name: size for name, size in self.logs.sizes().items() if name in self._sizes
+            }
+            self.tell("over", complete=complete, blocked=self.logs.blocked, gaps=self.logs.gaps)
+            if self._session is not None:
+                self._session.close()
+
+    def tell(self, what: Any, **data: Any) -> None:
+        self._post(Heard(self.host.name, what, data, time.time()))
+
+    def _once(self) -> None:
+        """Connect if need be, follow until the end or until something breaks."""
+        try:
+            if self._session is None:
+                self._session = self._transport.connect(self.host, self._cancel)
+            self._follow(self._session)
+        except _Restart:
+            self.tell("unblocked")
+        except FleetError as error:
+            self.shut = error if error.kind in ("refused", "auth") else None
+            self._nonsense += isinstance(error, ProtocolError)
+            stranger = error.kind == "host-key"  # no wait makes it the right one
+            if (stranger or self._nonsense >= NONSENSE_LIMIT) and not self._cancel.is_set():
+                self.tell(
+                    "broken",
+                    error=error
+                    if stranger
+                    else ConnectError(
+                        f"given up: {error}", kind="protocol", hint="something there breaks fleet's programs"
+                    ),
+                )
+                self.give_up()
+            if self.silent_since is None and not self._cancel.is_set():
+                self.silent_since = time.monotonic() - (self._silence if isinstance(error, Silent) else 0.0)
+                self.tell("dropped", reason=error.message)
+            if self._session is not None:
+                self._session.close()
+                self._session = None
+            self._cancel.wait(pause_after(time.monotonic() - (self.silent_since or inf), RETRY_SECONDS))
+
+    def _follow(self, session: Session) -> None:
+        spec: FollowSpec = {"run": self.run_id, "offsets": self.logs.sizes(), **self._how}  # type: ignore[typeddict-item]
+        program, self._waiting = self._waiting, None
+        if program is None:
+            program = Program(session, "run.follow", spec)
+        else:
+            program.go_on(spec)
+        with program:
+            self._program = program
+            try:
+                if self._request is not None:
+                    program.send(self._request)
+                self._frames(program)
+            finally:
+                self._program = None
+
+    def _frames(self, program: Program) -> None:
+        streams: dict[int, tuple[str, int]] = {}
+        full_since = looked = time.monotonic()
+        poll = min(self._how["heartbeat"], self._ping)
+        # who would be heard of in time is not cut off before: the next try begins python anew
+        silence, first = self._silence, 2 * self._silence
+        for frame in program.frames(silence=silence, first=first, cancel=self._cancel, poll=poll, ping=self._ping):
+            if self._cancel.is_set():  # whoever gave this up may let another one write these files
+                return
+            if self.silent_since is not None:
+                self.silent_since = None
+                self.tell("resumed")
+            if frame.kind == OUTPUT:
+                self._write(streams, frame)
+            elif frame.kind == MESSAGE:
+                self._allowance.spend(len(frame.payload))
+                self._message(streams, frame.decode(Followed))
+            now = time.monotonic()
+            if self._trims and self._how["term"] and now - self._reported >= REPORT_SECONDS:
+                self._reported = now
+                program.send({"op": "have", "sizes": self.logs.sizes()})
+            if self.logs.blocked is None:
+                full_since = looked = now
+            elif now - looked >= FULL_RETRY_SECONDS:
+                looked = now
+                if self.logs.try_again():
+                    raise _Restart
+        while self.logs.blocked and time.monotonic() - full_since < FULL_PATIENCE_SECONDS:
+            # the run is over and its last bytes wait on the node for room here
+            if self.logs.try_again():
+                self._sizes = None
+                raise _Restart
+            self._cancel.wait(RETRY_SECONDS)
+
+    def _write(self, streams: dict[int, tuple[str, int]], frame: Frame) -> None:
+        if frame.stream not in streams:
+            raise ProtocolError("output of a stream that was not announced", self.host.name)
+        name, offset = streams[frame.stream]
+        if name != NODE_LOG:
+            self.spoke = time.monotonic()
+        streams[frame.stream] = name, offset + len(frame.payload)
+        was_blocked = self.logs.blocked
+        fresh = self.logs.write(name, offset, frame.payload)
+        if self.logs.blocked and not was_blocked:
+            self.tell("blocked", reason=self.logs.blocked)
+        if fresh:
+            for advice in [advice for advice in self._advice if advice.sign in fresh]:
+                self._advice.discard(advice)
+                self._post(Heard(self.host.name, "advice", advice, time.time()))
+            rank, stream = stream_of(name)
+            self._emit(Output(self.host.name, "stdout" if stream == "stdout" else "stderr", fresh, rank))
+
+    def _message(self, streams: dict[int, tuple[str, int]], message: Followed) -> None:
+        if message["event"] == "stream":
+            streams[message["id"]] = message["name"], message["offset"]
+            if self._trims:
+                self.logs.skip(message["name"], message["offset"])
+            self.logs.write(message["name"], message["offset"], b"")
+        elif message["event"] == "end":
+            self._sizes = message["sizes"]
+        else:
+            if message["event"] == "failed":  # no such run there: nothing to wait for
+                self._sizes = {}
+            self._post(Heard(self.host.name, "message", message, time.time()))

@@ -1,0 +1,249 @@
+"""Ranks that are done long before others, ranks that hang, runs that say nothing: each is told once, and with it where
+the ranks stand. With --stall-timeout a run that says nothing is over."""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from math import inf
+from typing import Literal
+
+from fleet.errors import DeadlineError, FleetError
+from fleet.events import silent
+from fleet.inventory.fields import printable
+from fleet.inventory.nodeset import fold
+from fleet.model import Host
+from fleet.ops.run.end.gang import Failure, Gang, RankEnd
+from fleet.ops.run.follow.stacks import ask_stacks, told
+from fleet.ops.run.kept.folder import STACKS_FILE, RunFolder
+from fleet.ops.run.kept.record import RunRecord
+from fleet.rules.advice import EARLY_SECONDS, UNEVEN, early
+from fleet.rules.stacks import Place, in_short, lines, places, ranks_text, remarks
+from fleet.runtime import Runtime
+from fleet.transport.base import Cancel, Transport
+
+QUIET_SECONDS = 300.0  # that a whole run which has spoken may be silent without a word
+MUTE_SECONDS = 900.0  # that it may be from its start on: imports, a compilation
+LOOK_SECONDS = 0.5
+GAP_SECONDS = 3.0  # between two looks: this machine itself slept, and has not read yet what ranks wrote meanwhile
+TAKE_SECONDS = 45.0  # for the stacks of all ranks: longer than a host that does not tell its own is waited for
+LONGEST_LINE = 4000  # of what nodes tell, in that file
+
+Kind = Literal["early", "straggler", "silent", "stalled"]
+
+
+@dataclass
+class Watch:
+    """Of one attempt of a run: what its silence means. Pure. timeout: seconds of it after which the run is over, None:
+    never. since: from when on it counts."""
+
+    timeout: float | None
+    since: float
+    spoken: bool = False
+    _early: bool = False
+    _stalled: bool = False
+    _told: float = -inf  # the progress that is the last, as was told
+    _next: dict[Kind, float] = field(default_factory=dict)  # another stall is told only when it is twice as long
+    _looked: float = 0.0
+
+    def look(self, now: float, spoke: float, ends: Sequence[float], running: int, *, blind: bool) -> Kind | None:
+        """What is to be told now. spoke: when any rank wrote its last, 0: not yet. ends: when ranks ended well, where
+        none of them is started again. running: how many others there are. blind: ranks may write what is not seen."""
+        if blind or now - self._looked > GAP_SECONDS:
+            self.since = now
+        self._looked = now
+        self.spoken = self.spoken or spoke > 0
+        progress = self.progress(spoke, ends)
+        quiet = now - progress
+        if not running:
+            return None
+        if self.timeout is not None and quiet >= self.timeout and not self._stalled:
+            self._stalled = True
+            return "stalled"
+        most = len(ends) > running
+        if ends and not self._early and now - (max(ends) if most else min(ends)) >= EARLY_SECONDS:
+            self._early = True
+            if not most or quiet < EARLY_SECONDS:
+                return "early"
+        kind: Kind = "straggler" if most else "silent"
+        usual = EARLY_SECONDS if most else QUIET_SECONDS if self.spoken else MUTE_SECONDS
+        if quiet < self._next.get(kind, usual) or progress == self._told:
+            return None
+        self._told, self._next[kind] = progress, 2 * quiet
+        return kind
+
+    def still_stalled(self, quiet: float) -> bool:
+        """Some time after a look told so; where not, the next time is told again."""
+        self._stalled = self.timeout is not None and quiet >= self.timeout
+        return self._stalled
+
+    def progress(self, spoke: float, ends: Sequence[float]) -> float:
+        """When there was the last sign of it."""
+        return max([self.since, spoke, *ends])
+
+
+class Taking(threading.Thread):
+    """Takes stacks, without anybody waiting for it. why: for what."""
+
+    def __init__(self, why: Kind, record: RunRecord, hosts: Mapping[str, Host], transport: Transport) -> None:
+        super().__init__(name="stacks", daemon=True)
+        self.why, self.until = why, time.monotonic() + TAKE_SECONDS
+        self.places: list[Place] | None = None
+        self.remarks: list[str] = []
+        self.error: FleetError | None = None
+        self._cancel, self._record, self._hosts, self._transport = Cancel(), record, hosts, transport
+
+    def run(self) -> None:
+        runtime = Runtime(self._transport, emit=silent, cancel=self._cancel)
+        try:
+            results = ask_stacks(self._record.run_id, self._hosts, None, self.why == "stalled", runtime)
+        except FleetError as error:
+            self.error = error
+            return
+        found = told(results)
+        self.remarks = [*remarks(found), *(f"{it.host}: {it.error.message}" for it in results if it.error)]
+        self.places = places(found)
+
+    @property
+    def over(self) -> bool:
+        return not self.is_alive() or time.monotonic() > self.until
+
+    def give_up(self) -> None:
+        self._cancel.set()
+
+
+class Stalls:
+    """Looks on at a run that is followed. say: as Run.say(). end: takes what is the run's first failure, when it is
+    over."""
+
+    def __init__(
+        self,
+        record: RunRecord,
+        gang: Gang,
+        folder: RunFolder,
+        transport: Transport,
+        say: Callable[..., None],
+        end: Callable[[Failure], None],
+    ) -> None:
+        self._record, self._gang, self._folder, self._transport = record, gang, folder, transport
+        self.say, self._end = say, end
+        self._watch = Watch(record.stall_timeout, time.monotonic())
+        self._ends: list[tuple[float, RankEnd]] = []
+        self._looked = 0.0
+        self._taking: Taking | None = None
+
+    def rank_ended(self, end: RankEnd) -> None:
+        if not end.failed and not self._gang.restarts:
+            self._ends.append((time.monotonic(), end))
+
+    def look(self, spoke: float, *, blind: bool) -> None:
+        """At every turn of the loop. spoke, blind: see Watch."""
+        now = time.monotonic()
+        if now - self._looked < LOOK_SECONDS or self._gang.stopped_at is not None:
+            return
+        self._looked = now
+        running = self._running()
+        ends = [when for when, _ in self._ends]
+        kind = self._watch.look(now, spoke, ends, sum(map(len, running.values())), blind=blind)
+        if kind is not None:
+            self._tell(kind, running, now - self._watch.progress(spoke, ends))
+        if self._taking is not None and self._taking.over:
+            taking, self._taking = self._taking, None
+            short = self._taken(taking)
+            if taking.why == "stalled" and running:
+                self._end_if(now - self._watch.progress(spoke, ends), taking.places or [], running, short)
+
+    def close(self) -> None:
+        if self._taking is not None:
+            self._taking.give_up()
+
+    def _running(self) -> dict[str, list[int]]:
+        """By host: the ranks that have not ended, for good where their engine starts them again."""
+        found = {node.host.name: list(node.ranks) for node in self._record.nodes}
+        for host, ranks in found.items():
+            state = self._gang.nodes[host]
+            found[host] = self._gang.unaccounted(host, ranks) if not self._gang.restarts else ranks * (not state.ended)
+        return {host: ranks for host, ranks in found.items() if ranks}
+
+    def _tell(self, kind: Kind, running: Mapping[str, Sequence[int]], quiet: float) -> None:
+        if kind == "early":
+            end, others = self._ends[0][1], sum(map(len, running.values()))
+            remedy = f"if those wait for it: {UNEVEN}"
+            self._advise(kind, early(end.rank, end.host, others), remedy, end.host)
+            return
+        if kind == "stalled":
+            what = f"no rank has written anything for {quiet:.0f} s: --stall-timeout {self._record.stall_timeout:g}"
+            ranks = [rank for each in running.values() for rank in each]
+            self.say("error", what, "stalled", seconds=round(quiet, 1), ranks=ranks)
+        elif kind == "straggler":
+            first = next(iter(running))
+            what = f"{self._done(running)} done; {_whose(running)} silent for {quiet:.0f} s"
+            self._advise(kind, what, f"'fleet stop {self._record.run_id}' ends it, --stall-timeout would", first)
+        else:
+            what = f"no rank has written anything for {quiet:.0f} s"
+            self._advise(kind, what, "--stall-timeout S ends or restarts a run that hangs", None)
+        if self._taking is None or kind == "stalled":
+            self.close()
+            hosts = {host.name: host for host in self._record.hosts if host.name in running}
+            self._taking = Taking(kind, self._record, hosts, self._transport)
+            self._taking.start()
+
+    def _advise(self, kind: Kind, message: str, remedy: str, host: str | None) -> None:
+        self.say("warning", message, "advice", host, hint=remedy, id=kind, remedy=remedy)
+
+    def _done(self, running: Mapping[str, Sequence[int]]) -> str:
+        """ "3 of 4 nodes"; in ranks, where a node is not done as a whole."""
+        nodes = self._record.nodes
+        whole = all(len(running.get(node.host.name, node.ranks)) == len(node.ranks) for node in nodes)
+        if whole and len(nodes) > 1:
+            return f"{len(nodes) - len(running)} of {len(nodes)} nodes"
+        total = self._record.world_size
+        return f"{total - sum(map(len, running.values()))} of {total} ranks"
+
+    def _taken(self, taking: Taking) -> str:
+        """Where the ranks stand: to everybody in short, which is returned, to the run's folder as a whole."""
+        short = ""
+        if taking.places:
+            short = in_short(taking.places)
+            path = self._folder.add(STACKS_FILE, "\n".join(self._text(taking)) + "\n")
+            data = [{name: value for name, value in it.as_json().items() if name != "frames"} for it in taking.places]
+            self.say("warning", short, "stacks", hint=f"the stacks: {path}", file=str(path), places=data)
+        elif taking.why == "stalled":
+            taking.give_up()
+            why = taking.error.message if taking.error else "; ".join(taking.remarks) or f"not in {TAKE_SECONDS:.0f} s"
+            self.say("warning", f"the ranks' stacks could not be taken: {why}", "stacks", file=None, places=[])
+        return short
+
+    def _end_if(self, quiet: float, found: Sequence[Place], running: Mapping[str, Sequence[int]], short: str) -> None:
+        """The run is over, unless it has gone on while its stacks were taken."""
+        if self._watch.still_stalled(quiet):
+            self._end(self._failure(found, running, short))
+        else:
+            self.say("info", "the run has gone on meanwhile", "went-on")
+
+    def _text(self, taking: Taking) -> list[str]:
+        stamp = time.strftime("%Y-%m-%d %H:%M:%S")
+        found = taking.places or []
+        told = [f"-- {stamp}, {taking.why}: {in_short(found)}", *lines(found), *taking.remarks, ""]
+        return [printable(line, LONGEST_LINE) for line in told]
+
+    def _failure(self, found: Sequence[Place], running: Mapping[str, Sequence[int]], short: str) -> Failure:
+        """The odd one out is the first that failed."""
+        host, rank = next(((it.hosts[0], it.ranks[0]) for it in found if it.odd), (next(iter(running)), -1))
+        node = self._record.node(host)
+        rank = rank if rank in node.ranks else running.get(host, node.ranks)[0]  # a script's own have their own numbers
+        seconds = self._record.stall_timeout or 0.0
+        why = DeadlineError(
+            f"no rank wrote anything for {seconds:g} s (--stall-timeout)" + (f": {short}" if short else ""),
+            kind="stalled",
+            hint="where it only takes long: a longer --stall-timeout",
+        )
+        when, local_rank = time.time(), rank - node.first_rank
+        return Failure(node.host.name, node.node_rank, why.exit_code, when, rank, local_rank, what="stalled", why=why)
+
+
+def _whose(running: Mapping[str, Sequence[int]]) -> str:
+    """ "rank 0 on gpu1"."""
+    return f"{ranks_text([rank for ranks in running.values() for rank in ranks])} on {fold(running)}"

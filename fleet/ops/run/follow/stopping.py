@@ -1,0 +1,245 @@
+"""How a run under way is ended: who is lost, who is told to stop, and who does not. Whose fault silence is: a node's,
+or this machine's own."""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import closing
+from dataclasses import dataclass
+from math import inf
+
+from fleet.errors import EXIT_INTERRUPTED, ConnectError, FleetError, Reason
+from fleet.model import Host
+from fleet.ops.run.end.failure import alone, fate, own_link
+from fleet.ops.run.end.gang import INTERRUPTED, Gang, run_end
+from fleet.ops.run.follow.follow import Follower
+from fleet.ops.run.follow.janitor import send_janitor
+from fleet.ops.run.kept.record import RunRecord, whoami
+from fleet.protocol.messages.run import RunEnd, RunsHere, RunsSpec
+from fleet.protocol.state import FINAL
+from fleet.runtime import Runtime
+from fleet.transport.base import Cancel, Transport
+from fleet.transport.program import call
+
+STUBBORN_SECONDS = 20.0  # beyond the grace: SIGKILL takes up to 10 s to be told from hanging in the kernel
+ENGINE_GRACE = 0.5  # of an engine that has no rank left: what torchrun and DeepSpeed do then helps nobody
+ASK_SECONDS, RETRY_SECONDS, UP_SECONDS = 30.0, 2.0, 5.0  # of the witness; for which a node's ranks are known
+# how often the user has asked to stop
+GENTLY, AT_ONCE, LEAVE = 1, 2, 3
+
+
+def of_host(host: str, text: str) -> Reason:
+    """What may be said of many hosts at once."""
+    return Reason("{hosts}", hosts=host) + Reason.of_node(text)
+
+
+class Stopping:
+    """Of one attempt. followers: by host; an elastic run replaces some. say: as Run.say. spares: who stands by. leads:
+    whether a node that this machine does not hear is lost, or only unknown here."""
+
+    def __init__(
+        self,
+        record: RunRecord,
+        gang: Gang,
+        followers: Mapping[str, Follower],
+        runtime: Runtime,
+        say: Callable[..., None],
+        spares: Sequence[Host] = (),
+        leads: bool = True,
+    ) -> None:
+        self.record, self.gang, self.runtime, self.say, self.leads = record, gang, runtime, say, leads
+        self._followers, self._spares = followers, spares
+        self._patience = 0.0
+        self._stop_by: dict[str, float] = {}  # by host, once they have been told to
+        self._killed = False
+        self._undrained: set[str] = set()  # hosts that went while the rest of their logs came
+        self.silence = Silence(record.node_timeout, record.lease)
+        self._witness = Witness(record.run_id, runtime.transport)
+
+    def stop_if(self, end: RunEnd | None) -> None:
+        """Tell all nodes to stop, once, where there is a reason to."""
+        if end is not None and self.gang.stop({**end, "who": end["who"] or whoami()}, time.time()):
+            self._tell_all(self._grace(), end["message"])
+
+    def _grace(self) -> float:
+        """Seconds for ranks to save their work in, as far as anybody gives them some."""
+        record = self.record
+        if not self.gang.by_hand:
+            return record.grace
+        # who set one has it, whatever asks for the stop
+        return min(record.stop_grace, self.runtime.cancel.within) if record.stop_grace > record.grace else record.grace
+
+    def rank_ended(self, host: str) -> None:
+        """While all stop, an engine without ranks has nothing to wait for."""
+        if self.gang.stopped_at is not None and self._has_no_rank_left(host):
+            self._followers[host].stop(min(ENGINE_GRACE, self.record.grace), str(self.gang.reason), self.gang.end)
+
+    def lose(self, host: str, when: float, error: FleetError) -> None:
+        """Give a node up. when: it was last heard of, in seconds since the epoch."""
+        self._followers[host].give_up()
+        if not self.leads:
+            self.gang.unknown.add(host)
+            self.gang.nodes[host].ended = True
+            said = of_host(host, f" is unknown from here: {error.message}")
+            self.say("warning", said, "unknown", host, hint=error.hint, kind=error.kind)
+            return
+        if self.gang.nodes[host].state in FINAL:  # how its part ended is known, and its logs come later
+            self._undrained.add(host)
+            return
+        reason = self.gang.node_lost(host, when, error)
+        self.say("error", of_host(host, f" is lost: {error.message}"), "lost", host, hint=error.hint, kind=error.kind)
+        self.stop_if(reason)
+
+    def watch_silence(self) -> None:
+        """Lose the nodes that are silent for too long."""
+        live = {
+            host: follower
+            for host, follower in self._followers.items()
+            if not self.gang.nodes[host].ended and self.gang.nodes[host].lost is None
+        }
+        since = {host: follower.silent_since for host, follower in live.items()}
+        wait = self.gang.stopped_at is None and not self._link_is_whole(live, since)
+        known = self.silence.alone
+        for host, silent in self.silence.over(since, time.monotonic(), wait=wait).items():
+            shut = live[host].shut
+            self.lose(
+                host,
+                time.time() - silent,
+                ConnectError(
+                    f"silent for {silent:.0f} s" + (f": {shut.message}" if shut else ""),
+                    kind="lost",
+                    hint=shut.hint if shut else "the host hangs, or the link to it is cut",
+                ),
+            )
+        if self.silence.alone and not known:
+            self.say("warning", alone(len(live), self.record.lease), "alone")
+
+    def _link_is_whole(self, live: Mapping[str, Follower], since: Mapping[str, float | None]) -> bool:
+        """Ours, though all be silent."""
+        if any(each.shut for each in live.values()):
+            return True
+        silent = [began for began in since.values() if began is not None]
+        if not silent or len(silent) < len(since):
+            return False
+        nodes = self.gang.nodes
+        over = [it for it in self.record.hosts if nodes[it.name].ended and nodes[it.name].lost is None]
+        return self._witness.look([*over, *self._spares], max(silent))
+
+    def watch(self) -> None:
+        """What the user asks for, and nodes that do not stop in time."""
+        if self.runtime.cancel.count >= GENTLY:
+            self.stop_if(run_end("interrupt", INTERRUPTED, EXIT_INTERRUPTED))
+        if self.runtime.cancel.count >= AT_ONCE and not self._killed:
+            self._killed = True
+            self._tell_all(0.0, f"{INTERRUPTED} twice")
+        now = time.monotonic()
+        for host, by in self._stop_by.items():
+            node, follower = self.gang.nodes[host], self._followers[host]
+            if node.ended or node.lost is not None or node.state in FINAL:
+                continue  # of one that has stopped the rest of its logs comes, however long that takes
+            if follower.silent_since is not None:  # it may not have heard of it; its silence has its own limit
+                self._stop_by[host] = now + self._patience
+            elif now >= by:
+                follower.give_up()
+                self.gang.node_lost(host, time.time(), ConnectError("it did not stop in time", kind="stubborn"))
+                self.say("error", of_host(host, " did not stop in time"), "stubborn", host)
+
+    def clean_up(self) -> list[str]:
+        """Whatever could not be reached is left to the janitor, who goes on after this process has ended: its hosts."""
+        nodes = self.gang.nodes
+        there = [it for it in self.record.hosts if it.name not in self.gang.absent]
+        hosts = [
+            it
+            for it in there
+            if nodes[it.name].lost is not None or not nodes[it.name].ended or it.name in self._undrained
+        ]
+        left = [host.name for host in hosts]
+        if not left:
+            return left
+        if self._spares and own_link(self.gang) is not None:
+            self.gang.link_is_whole = self._witness.reaches(self._spares)
+        for host in left:
+            self._followers[host].give_up()
+        ends = fate(self.record.lease, send_janitor(self.record, hosts, self.runtime.transport, self.gang.end))
+        for host in left:
+            self.say("warning", f"{host}: {ends}", "janitor", host)
+        return left
+
+    def _tell_all(self, grace: float, reason: str) -> None:
+        self.say("info", f"stopping all nodes: {reason}", "stop", reason=reason, grace=grace)
+        self._patience = grace + STUBBORN_SECONDS
+        self._stop_by = dict.fromkeys(self._followers, time.monotonic() + self._patience)
+        for host, follower in self._followers.items():
+            if not self.gang.nodes[host].ended:
+                follower.stop(
+                    min(grace, ENGINE_GRACE) if self._has_no_rank_left(host) else grace, reason, self.gang.end
+                )
+
+    def _has_no_rank_left(self, host: str) -> bool:
+        node = self.gang.nodes[host]
+        return (
+            not node.up[0] and time.time() - node.clock.on_head(node.up[1]) < UP_SECONDS  # elastic: a recent report
+            if self.gang.restarts
+            else not self.gang.unaccounted(host, self.record.node(host).ranks)
+        )
+
+
+@dataclass
+class Silence:
+    """A node that is silent for `patience` seconds is lost. All at once, be they but one, and none that refuses us, are
+    this machine's own link, or its sleep: they are waited for as long as they go on without a head, which is `lease`
+    seconds, None for ever."""
+
+    patience: float
+    lease: float | None
+    alone: bool = False  # now, and for longer than a single node would be waited for
+    _last: float = -inf  # when all were silent
+
+    def over(self, since: Mapping[str, float | None], now: float, *, wait: bool) -> dict[str, float]:
+        """The hosts that are lost, and for how many seconds each was silent. since: when that of each live node began.
+        wait: False where one of them refuses us, or all are being stopped."""
+        times = [began for began in since.values() if began is not None]
+        together = wait and len(times) == len(since) > 0
+        self.alone = False
+        if together and (self.lease is None or now - min(times) < self.lease):
+            self.alone, self._last = now - min(times) >= self.patience, now
+            return {}
+        last = -inf if together else self._last
+        quiet = {host: now - max(began, last) for host, began in since.items() if began is not None}
+        return {host: silent for host, silent in quiet.items() if silent >= self.patience}
+
+
+class Witness:
+    """Asks one host after the other, in a thread that ends by itself, again and again while look() is called."""
+
+    def __init__(self, run_id: str, transport: Transport) -> None:
+        self._spec: RunsSpec = {"prefix": run_id, "live": True}
+        self._transport = transport
+        self._answered: float | None = None  # when it was asked, by time.monotonic(), if the last time went well
+        self._thread: threading.Thread | None = None
+
+    def look(self, hosts: Sequence[Host], since: float) -> bool:
+        """Whether the last time that they were asked one answered, and that was since then."""
+        if hosts and (self._thread is None or not self._thread.is_alive()):
+            self._thread = threading.Thread(target=self._ask, args=(hosts,), name="witness", daemon=True)
+            self._thread.start()
+        return self._answered is not None and self._answered >= since
+
+    def _ask(self, hosts: Sequence[Host]) -> None:
+        began = time.monotonic()
+        self._answered = began if self.reaches(hosts) else None
+        time.sleep(RETRY_SECONDS)
+
+    def reaches(self, hosts: Sequence[Host]) -> bool:
+        """Whether one of them answers, now."""
+        return any(map(self._answers, hosts))
+
+    def _answers(self, host: Host) -> bool:
+        try:
+            with closing(self._transport.connect(host, Cancel())) as session:
+                call(session, "run.list_runs", self._spec, RunsHere, timeout=ASK_SECONDS)
+        except FleetError:
+            return False
+        return True

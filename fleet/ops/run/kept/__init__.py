@@ -1,0 +1,1 @@
+"""What the head keeps of runs: records, logs, documents."""

@@ -1,0 +1,261 @@
+"""A run's folder on the head: runs/RUN/HOST/ with its logs, events.jsonl, run.json, summary.json; who writes there."""
+
+from __future__ import annotations
+
+import contextlib
+import errno
+import fcntl
+import json
+import os
+import threading
+import time
+from collections.abc import Mapping
+from pathlib import Path
+from socket import gethostname
+from typing import Any
+
+from fleet import own
+from fleet.errors import FleetError, UsageError
+from fleet.events import Level, Notice
+from fleet.node.base.files import replace_file
+from fleet.ops.run.kept.documents import read_object
+from fleet.ops.run.kept.logs import LOG, NodeLogs
+from fleet.protocol.state import ATTEMPT
+
+SIGN_SECONDS = 2.0
+OPTION = "--runs-dir"
+LATEST = "latest"  # the newest run that has begun, as a word and as a link
+HANDOVER_SECONDS = 20.0  # in which who followed a run lets the next one do it
+STACKS_FILE = "stacks.txt"
+LOCK = ".lock"  # who writes there holds it
+CURRENT = ".attempt"  # the number of the one whose logs are in HOST/, where it is not the first
+
+
+class RunFolder:
+    """runs/RUN on the head. Events are appended as they come, JSON documents replaced in one step."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path.absolute()
+        self._lock = threading.Lock()
+        self._waiting = b""
+        self.lock: int | None = None  # while we hold it
+        self._helper = False
+        self._signed = 0.0
+
+    @classmethod
+    def create(cls, runs_dir: Path, run_id: str) -> RunFolder:
+        """Make it; UsageError when it cannot be made, before anything was started anywhere.
+
+        A runs_dir made here ignores itself: logs are neither committed to git nor carried along by a sync.
+        """
+        path = runs_dir / run_id
+        try:
+            own.own_folder(runs_dir, OPTION, make=True)
+            path.mkdir(0o700)
+            folder = cls(path)
+            folder.hold()
+        except OSError as error:
+            raise UsageError(
+                f"cannot make the log folder {path}: {error.strerror}",
+                hint="run fleet in a folder you may write to, or give --runs-dir",
+            ) from None
+        return folder
+
+    @classmethod
+    def open(cls, runs_dir: Path, run_id: str) -> RunFolder:
+        """That of a run which was started before, wherever; made if need be, and held if nobody else does. UsageError
+        as create()."""
+        path = runs_dir / run_id
+        try:
+            if not own.own_folder(runs_dir, OPTION) or not os.path.lexists(path):
+                return cls.create(runs_dir, run_id)
+            folder = cls(path)
+            folder.hold()
+        except OSError as error:
+            raise UsageError(
+                f"cannot write to the log folder {path}: {error.strerror}",
+                hint="who may not write there can look on from another folder",
+            ) from None
+        return folder
+
+    def sign(self) -> None:
+        """Of life, every few seconds: somebody follows the run here. A lock that was removed is made anew."""
+        now = time.monotonic()
+        if now >= self._signed + SIGN_SECONDS:
+            self._signed = now
+            with contextlib.suppress(OSError, UsageError):
+                held = self.lock
+                if held is not None and not os.fstat(held).st_nlink and self.hold(helper=self._helper):
+                    os.close(held)
+                os.utime(self.path / "events.jsonl")
+
+    def be_latest(self) -> None:
+        """Have `latest` beside it lead here; what is there and is no link, or a disk that has none, stays as it is."""
+        link, new = self.path.with_name(LATEST), self.path.with_name(f".{LATEST}-{self.path.name}")
+        if link.is_symlink() or not link.exists():
+            with contextlib.suppress(OSError):
+                new.symlink_to(self.path.name)
+                new.replace(link)
+
+    @property
+    def held(self) -> bool:
+        """Whether we are the one who writes here."""
+        return self.lock is not None
+
+    def hold(self, seconds: float = 0.0, *, helper: bool = False) -> bool:
+        """Be the one who writes here, until release() or this process's end; False when somebody else still is after so
+        long. helper: what holds it is nobody's terminal. UsageError where the folder is another user's, or a link."""
+        if (why := own.foreign(self.path)) is not None:
+            raise UsageError(f"{self.path} {why}", hint=f"take it away, or give another {OPTION}")
+        deadline = time.monotonic() + seconds
+        fd = own.private(str(self.path / LOCK), os.O_RDWR | os.O_CREAT | os.O_CLOEXEC)
+        while True:
+            try:
+                fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            except BlockingIOError:
+                if time.monotonic() < deadline:
+                    time.sleep(0.05)
+                    continue
+                os.close(fd)
+                return False
+            self.take_over(fd, helper=helper)
+            return True
+
+    def take_over(self, lock: int, *, helper: bool) -> None:
+        """Be the one who writes here: of the open lock, which is held. helper: see hold()."""
+        who = json.dumps({"pid": os.getpid(), "helper": helper, "machine": gethostname()}).encode()
+        os.pwrite(lock, who.ljust(os.fstat(lock).st_size), 0)  # at no moment is it nobody's
+        os.set_inheritable(lock, False)
+        self.lock, self._helper = lock, helper
+
+    def ask_for(self) -> None:
+        """Of who only brings logs here: that it lets go."""
+        with contextlib.suppress(OSError):
+            os.utime(self.path / LOCK, (0, 0), follow_symlinks=False)
+
+    def asked_for(self) -> bool:
+        """Whether somebody did, since we hold it."""
+        return self.lock is not None and os.fstat(self.lock).st_mtime == 0
+
+    def release(self) -> None:
+        if self.lock is not None:
+            os.ftruncate(self.lock, 0)  # a pid that is another process's by and by
+            self.let_go()
+
+    def let_go(self) -> None:
+        """Close the lock: who has inherited it holds it alone."""
+        if self.lock is not None:
+            os.close(self.lock)
+            self.lock = None
+
+    def holder(self) -> dict[str, Any]:
+        """Who holds it: {"pid", "helper", "machine"}, {} where that cannot be read."""
+        return read_object(self.path / LOCK)
+
+    def begin(self, attempt: int) -> None:
+        """The logs of this attempt go to HOST/ from now on, those of the one before it to attempt<k>/HOST/."""
+        before = self._attempt()
+        if before == attempt:
+            return
+        aside = self.aside(before)
+        hosts = [path for path in self.path.iterdir() if path.is_dir() and any(map(LOG.fullmatch, os.listdir(path)))]
+        try:
+            if hosts:
+                aside.mkdir(0o700, exist_ok=True)
+            for path in hosts:
+                path.rename(aside / path.name)
+            with open(self.path / CURRENT, "w", opener=own.private) as f:
+                f.write(str(attempt))
+        except OSError as error:
+            raise FleetError(f"cannot move the logs of attempt {before} to {aside}: {error.strerror}") from None
+
+    def set_aside(self, host: str, attempt: int) -> None:
+        """The logs of one host's part go to attempt<k>/HOST/: it starts another one."""
+        aside = self.aside(attempt) / host
+        try:
+            aside.parent.mkdir(0o700, exist_ok=True)
+            (self.path / host).rename(aside)
+        except OSError as error:
+            raise FleetError(f"cannot move its logs to {aside}: {error.strerror}", host=host) from None
+
+    def _attempt(self) -> int:
+        """Whose logs are in HOST/."""
+        try:
+            return int((self.path / CURRENT).read_text())
+        except (OSError, ValueError):
+            return 0
+
+    def is_aside(self, attempt: int) -> bool:
+        """Whether another one has followed."""
+        return attempt < self._attempt()
+
+    def node(self, host: str, attempt: int | None = None) -> NodeLogs:
+        """attempt: whose logs, the last one's if need be."""
+        return NodeLogs(self.path / host if attempt is None else self.of(attempt, host))
+
+    def of(self, attempt: int, host: str) -> Path:
+        """The folder of its logs."""
+        return (self.aside(attempt) if self.is_aside(attempt) else self.path) / host
+
+    def aside(self, attempt: int) -> Path:
+        """Where those go when another one has followed."""
+        return self.path / f"{ATTEMPT}{attempt}"
+
+    def logs_of(self, attempt: int | None) -> Path:
+        """What has a folder for each host, of that attempt, None: the last one; UsageError where there is none."""
+        if attempt is None or attempt == self._attempt():
+            return self.path
+        aside = self.aside(attempt)
+        if not aside.is_dir():
+            last = self._attempt()
+            known = f"its last attempt is {last}, its first one 0" if last else "it was never started again"
+            raise UsageError(f"run {self.path.name} has no logs of an attempt {attempt} here", hint=known)
+        return aside
+
+    def event(self, name: str, **data: Any) -> dict[str, Any]:
+        """Append one line to events.jsonl; returns it. What a full disk does not take waits for the next event."""
+        record = {"event": name, "time": round(time.time(), 3), **data}
+        with self._lock:
+            self._waiting += json.dumps(record, default=str).encode() + b"\n"
+            try:
+                with open(self.path / "events.jsonl", "ab", buffering=0, opener=own.private) as f:
+                    size = f.seek(0, os.SEEK_END)
+                    if f.write(self._waiting) == len(self._waiting):
+                        self._waiting = b""
+                    else:
+                        f.truncate(size)  # no half lines
+            except OSError:
+                pass
+        return record
+
+    def notice(
+        self, level: Level, message: str, event: str, host: str | None = None, hint: str | None = None, **data: Any
+    ) -> Notice:
+        """An event, and what is said of it to whoever looks on."""
+        return Notice(level, message, host, hint, self.event(event, level=level, host=host, message=message, **data))
+
+    def add(self, name: str, text: str) -> Path:
+        """Append to a file for people; returns its path. What a full disk does not take is gone."""
+        with contextlib.suppress(OSError), open(self.path / name, "a", opener=own.private) as f:
+            f.write(text)
+        return self.path / name
+
+    def amend(self, name: str, **values: Any) -> None:
+        """Replace values of a JSON object, while others may replace other ones, of this process or of the keeper that
+        takes its place; as write_json()."""
+        with contextlib.ExitStack() as alone:
+            with contextlib.suppress(OSError):  # no folder any more: write_json() says so
+                fcntl.flock(
+                    alone.enter_context(open(self.path / "events.jsonl", "ab", opener=own.private)), fcntl.LOCK_EX
+                )
+            self.write_json(name, {**read_object(self.path / name), **values})
+
+    def write_json(self, name: str, document: Mapping[str, Any]) -> None:
+        """Replace NAME; FleetError when the disk does not take it."""
+        target = self.path / name
+        try:
+            replace_file(os.fsencode(target), json.dumps(document, indent=1, default=str).encode() + b"\n", 0o600)
+        except OSError as error:
+            removed = f"its folder was removed; 'fleet attach {self.path.name}' brings its logs again"
+            hint = removed if error.errno == errno.ENOENT else "is the disk full?"
+            raise FleetError(f"cannot write {target}: {error.strerror}", hint=hint) from None

@@ -1,0 +1,303 @@
+"""`fleet runs`: the runs that have a folder on this machine, the end of old ones, and those that lost their head here a
+moment ago: their nodes wait, for as long as their lease lasts."""
+
+from __future__ import annotations
+
+import fcntl
+import math
+import os
+import re
+import stat
+import subprocess
+import sys
+import time
+from collections.abc import Collection, Iterator, Mapping
+from contextlib import suppress
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+from fleet import own
+from fleet.errors import EXIT_INTERRUPTED, Reason, UsageError
+from fleet.events import Notice
+from fleet.ops.run.kept.documents import MISSING, read_object, read_told
+from fleet.ops.run.kept.folder import LATEST, LOCK, OPTION, SIGN_SECONDS, RunFolder
+from fleet.ops.run.kept.logs import LOG
+from fleet.ops.run.kept.reader import NewEvents
+from fleet.protocol.state import ATTEMPT, is_run_id
+from fleet.rules.units import seconds
+
+DAY = 86400.0
+DOCUMENTS = ("run.json", "summary.json")
+OF_A_RUN = re.compile(
+    r"(?:run|summary)\.json(?:\.new)?|events\.jsonl|code\.diff|stacks\.txt|(?:keeper|janitor)\.log|\.lock|\.attempt"
+)
+ASIDE = re.compile(rf"{ATTEMPT}[0-9]+")
+
+
+@dataclass(frozen=True)
+class LocalRun:
+    """state: "done", "failed", "stopped", "unknown" (how it ended on some of its hosts), "followed" (a process here
+    writes to its folder), "unattended" (it was left to itself, and no process here leads it any more), or "open": it
+    has no summary, and nobody here follows it. started: seconds since the epoch.
+    size: bytes. exit_code: None while it has no summary. broken: what is wrong with what tells of it, in words; None:
+    nothing."""
+
+    run: str
+    state: str
+    started: float
+    size: int
+    exit_code: int | None
+    engine: str | None
+    logs: str
+    broken: str | None = None
+
+    def as_json(self) -> dict[str, Any]:
+        return asdict(self)
+
+
+def local_runs(runs_dir: Path) -> list[LocalRun]:
+    """Newest first."""
+    return sorted(map(_read, _folders(runs_dir)), key=lambda run: run.started, reverse=True)
+
+
+def names(runs_dir: Path, *, followed_first: bool = False) -> list[str]:
+    """Newest first, behind all others those that never began. followed_first: before all others those that a process
+    of this machine follows now."""
+
+    last = last_begun(runs_dir)
+
+    def order(folder: Path) -> tuple[bool, bool, bool, float]:
+        others = followed_first and ((folder / "summary.json").exists() or not followed(folder))
+        started = _started(folder, read_object(folder / "run.json"))
+        return others, _never_began(folder), folder.name != last, -started
+
+    return [folder.name for folder in sorted(_folders(runs_dir), key=order)]
+
+
+def last_begun(runs_dir: Path) -> str | None:
+    """The run that was the last to begin here, whatever the clock said then: `latest` leads to it."""
+    with suppress(OSError):
+        link = runs_dir / LATEST
+        if own.is_mine(link.lstat().st_uid, link, runs_dir) and is_run_id(name := os.readlink(link)):
+            return name
+    return None
+
+
+def _folders(runs_dir: Path) -> list[Path]:
+    """Of runs. UsageError where runs_dir may be anybody's."""
+    return [path for path, why in _looked_at(runs_dir) if why is None]
+
+
+def passed_over(runs_dir: Path) -> list[str]:
+    """The folders that look like runs' and are not read, and why, in words."""
+    return [f"{path} {why}, and is passed over" for path, why in _looked_at(runs_dir) if why is not None]
+
+
+def _looked_at(runs_dir: Path) -> Iterator[tuple[Path, str | None]]:
+    if own.own_folder(runs_dir, OPTION):
+        for path in runs_dir.iterdir():
+            with suppress(FileNotFoundError, NotADirectoryError):  # no run, or pruned meanwhile
+                if is_run_id(path.name) and (path / "events.jsonl").lstat():
+                    yield path, own.foreign(path)
+
+
+def _started(folder: Path, plan: Mapping[str, Any]) -> float:
+    """plan: what its run.json holds."""
+    started = plan.get("started")
+    return started if isinstance(started, float) else (folder / "events.jsonl").stat().st_mtime
+
+
+def _never_began(folder: Path) -> bool:
+    """Whether it was refused, or stopped again, before all of its nodes had started: see summary.not_started()."""
+    return "error" in read_object(folder / "summary.json")
+
+
+def prunable(runs: list[LocalRun], keep: int, days: float, max_size: float | None = None) -> list[LocalRun]:
+    """Those that are over, but for the newest `keep`, older than `days`; with max_size the oldest of them, until the
+    rest of all takes no more bytes."""
+    over = [run for run in runs if run.exit_code is not None and run.state != "followed"]
+    old = [run for run in over[keep:] if time.time() - run.started > days * DAY]
+    if max_size is None:
+        return old
+    beyond = sum(run.size for run in runs) - max_size
+    chosen: list[LocalRun] = []
+    while beyond > 0 and old:
+        chosen.insert(0, old.pop())
+        beyond -= chosen[0].size
+    return chosen
+
+
+def prune(run: LocalRun) -> list[str]:
+    """Take away what fleet wrote to its folder, and the folder, where nothing else is in it: what is. UsageError where
+    somebody writes to it, or it cannot be removed."""
+    folder = RunFolder(Path(run.logs))
+    link = folder.path.with_name(LATEST)
+    try:
+        if not folder.hold():
+            raise UsageError(f"{run.run}: a process follows it just now")
+        told = [{"host": name} for name in read_object(folder.path / "summary.json").get("hosts", {})]
+        events = NewEvents(folder.path / "events.jsonl").read()
+        left = _clear(folder.path, {str(record.get("host")) for record in (*told, *events)})
+        if link.is_symlink() and not link.exists():
+            link.unlink()
+    except OSError as error:
+        raise UsageError(f"{error.filename or run.logs}: {error.strerror}") from None
+    finally:
+        folder.release()
+    return [str(path.relative_to(folder.path)) for path in left]
+
+
+def _clear(path: Path, hosts: Collection[str], names: re.Pattern[str] = OF_A_RUN) -> list[Path]:
+    """Remove the files of these names and the hosts' folders, then the folder; what is in it besides. No link is
+    followed. names: of fleet's own files in it."""
+    left = list[Path]()
+    for entry in sorted(os.scandir(path), key=lambda entry: entry.name):
+        folder = entry.is_dir(follow_symlinks=False)
+        if folder and names is OF_A_RUN and (entry.name in hosts or ASIDE.fullmatch(entry.name)):
+            left += _clear(Path(entry.path), hosts, LOG if entry.name in hosts else OF_A_RUN)
+        elif not folder and not entry.is_symlink() and names.fullmatch(entry.name):
+            os.unlink(entry.path)
+        else:
+            left.append(Path(entry.path))
+    if not left:
+        path.rmdir()
+    return left
+
+
+def followed(path: Path) -> bool:
+    """Whether a process of this machine writes to a run's folder."""
+    try:
+        lock = os.open(path / LOCK, os.O_RDONLY | os.O_CLOEXEC)  # the folder may be one that we must not write to
+    except OSError:
+        return False
+    try:
+        fcntl.flock(lock, fcntl.LOCK_SH | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return True
+    finally:
+        os.close(lock)
+    return False
+
+
+def _open(path: Path) -> str:
+    alone = _without_head(path)
+    return "unattended" if alone is not None and alone.lease is None else "open"
+
+
+def _read(path: Path) -> LocalRun:
+    live = followed(path)  # first: who follows it writes the summary before it lets go
+    told = {name: read_told(path / name) for name in DOCUMENTS}
+    plan, summary = (document for document, _ in told.values())
+    code = summary.get("exit_code")
+    state = (
+        "followed"
+        if live
+        else _open(path)
+        if code is None
+        else "stopped"
+        if code == EXIT_INTERRUPTED and not summary.get("first_failure")
+        else "unknown"
+        if summary.get("unknown") and not summary.get("first_failure")
+        else "failed"
+        if code
+        else "done"
+    )
+    return LocalRun(
+        path.name,
+        state,
+        _started(path, plan),
+        sum(map(_size, path.rglob("*"))),
+        code if isinstance(code, int) else None,
+        plan.get("engine") or _engine_told(path),
+        str(path),
+        _faults(path, told),
+    )
+
+
+def _engine_told(path: Path) -> str | None:
+    """As its events have it, where another head started it, or it lost its run.json."""
+    told = (record.get("engine") for record in NewEvents(path / "events.jsonl").read())
+    return next(filter(None, told), None)
+
+
+def _size(file: Path) -> int:
+    """Bytes; 0 for a folder, and for what was just renamed or removed by who writes there."""
+    try:
+        told = file.lstat()
+    except FileNotFoundError:
+        return 0
+    return 0 if stat.S_ISDIR(told.st_mode) else told.st_size
+
+
+def broken(path: Path) -> str | None:
+    """What is wrong with the documents that a run's folder has, in words."""
+    return _faults(path, {name: read_told(path / name) for name in DOCUMENTS})
+
+
+def _faults(path: Path, told: Mapping[str, tuple[dict[str, Any], str | None]]) -> str | None:
+    faults = ((name, wrong) for name, (_, wrong) in told.items() if wrong not in (None, MISSING))
+    return next((f"{path / name} {wrong}" for name, wrong in faults), None)
+
+
+@dataclass(frozen=True)
+class Headless:
+    """A run of this machine that nobody here leads, though it has no end on record. since: the last sign of life of who
+    led it, in seconds since the epoch. lease: seconds that its nodes then go on; None: for ever."""
+
+    path: Path
+    since: float
+    lease: float | None
+
+
+def headless(runs_dir: Path) -> Iterator[Headless]:
+    """Those that may be live: none whose lease is over, or that was stopped here."""
+    return (run for run in map(_without_head, _folders(runs_dir)) if run is not None)
+
+
+def _without_head(folder: Path) -> Headless | None:
+    if (folder / "summary.json").exists():
+        return None
+    lease = read_object(folder / "run.json").get("lease")
+    try:
+        since, told = os.stat(folder / "events.jsonl").st_mtime, (folder / "events.jsonl").read_bytes()
+    except FileNotFoundError:  # pruned meanwhile
+        return None
+    if not isinstance(lease, int | float) or b'"event": "detached"' in told:
+        lease = None
+    stopped = told.rfind(b'"event": "stop"') > told.rfind(b'"event": "attempt"')  # 'fleet stop' was typed here
+    began = b'"event": "running"' in told or b'"event": "attached"' in told
+    live = SIGN_SECONDS < time.time() - since < (math.inf if lease is None else lease)
+    if live and (lease is not None or began) and not stopped and not followed(folder):
+        return Headless(folder, since, lease)
+    return None
+
+
+def left_alone(run: Headless) -> Notice:
+    """What to say of it, and what to do."""
+    about = {"run": run.path.name, "alone": seconds(round(time.time() - run.since))}
+    if run.lease is None:
+        text = "run {run} has been unattended for {alone}: a process of this machine leads it again"
+        return Notice("warning", Reason(text, **about), None, f"fleet stop {run.path.name}, where it is not to go on")
+    text = "run {run} has been without its head for {alone}; if it goes on, its nodes end it after {lease}"
+    return Notice("warning", Reason(text, **about, lease=seconds(run.lease)), None, f"fleet attach {run.path.name}")
+
+
+def lead_again(run: Headless) -> bool:
+    """Have a process of its own lead it from now on, as `fleet attach --detach` does; False where its inventory is not
+    here any more."""
+    kept = read_object(run.path / "run.json")
+    source, transport = (kept.get("inventory") or {}).get("source"), (kept.get("fleet") or {}).get("transport")
+    if not (isinstance(source, str) and isinstance(transport, str) and os.path.exists(source)):
+        return False
+    argv = ["-m", "fleet", "-i", source, "--transport", transport, "attach", "--detach", run.path.name]
+    with open(run.path / "keeper.log", "ab", opener=own.private) as log:
+        subprocess.Popen(
+            [sys.executable, *argv, "--runs-dir", str(run.path.parent.absolute())],
+            cwd=run.path.parent,
+            start_new_session=True,
+            stdin=subprocess.DEVNULL,
+            stdout=log,
+            stderr=log,
+        )
+    return True

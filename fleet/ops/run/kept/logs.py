@@ -1,0 +1,132 @@
+"""What a node's ranks wrote, on the head: HOST/rank<R>.out|.err and node.log of a run's folder.
+
+Log files only grow, by the bytes that ranks wrote. Their sizes are the offsets at which following goes on
+after a lost connection, so nothing else needs to be remembered; but what a node no longer had (--max-log) when it was
+asked for: a line in the log names it, and GAPS has its size.
+"""
+
+from __future__ import annotations
+
+import errno
+import json
+import os
+import re
+from pathlib import Path
+
+from fleet.errors import ProtocolError
+from fleet.node.base.files import replace_file
+from fleet.ops.run.kept.documents import read_object
+from fleet.protocol.state import LOG_NAME
+
+MAX_LOGS = 3 * 4096  # of one node: more ranks than any host has
+LOG = re.compile(LOG_NAME)
+GAPS = "gaps.json"
+
+
+def stream_of(name: str) -> tuple[int | None, str]:
+    """(rank or None, "stdout" or "stderr") of a log's name."""
+    match = LOG.fullmatch(name)
+    assert match
+    return (int(match[1]) if match[1] else None), ("stdout" if match[2] == "out" else "stderr")
+
+
+class NodeLogs:
+    """One node's log files. Used by one thread. `blocked`: the reason why the head's disk takes nothing now. `gaps`: by
+    log, bytes that are missing.
+
+    No file stays open: 64 nodes of 8 ranks would need more than the 1024 descriptors most systems allow.
+    """
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+        self.blocked: str | None = None
+        self.gaps = dict[str, int]()
+        self._look()
+
+    def _look(self) -> None:
+        for folder in (self.folder.parent, self.folder):
+            folder.mkdir(0o700, parents=True, exist_ok=True)
+        found = {p.name: p.stat().st_size for p in self.folder.iterdir() if LOG.fullmatch(p.name)}
+        stored = read_object(self.folder / GAPS)
+        # by log, how far its size lies behind the offset on the node
+        self._behind: dict[str, int] = stored.get("behind", {})
+        self.gaps = stored.get("bytes", {})
+        self._sizes = {name: size + self._behind.get(name, 0) for name, size in found.items()}
+
+    def sizes(self) -> dict[str, int]:
+        return dict(self._sizes)
+
+    def skip(self, name: str, offset: int) -> None:
+        """The bytes before `offset` that are not here are nowhere any more: a line in their place names them."""
+        missing = offset - self._sizes.get(name, 0)
+        if missing <= 0 or self.blocked or not LOG.fullmatch(name):
+            return
+        line = f"\n[fleet: {missing} bytes are not here: the node kept no more, --max-log]\n".encode()
+        self.gaps = {**self.gaps, name: self.gaps.get(name, 0) + missing}
+        self._behind = {**self._behind, name: self._behind.get(name, 0) + missing - len(line)}
+        try:
+            # first: without its line a gap is still one, a line without its gap would count as the rank's
+            stored = json.dumps({"bytes": self.gaps, "behind": self._behind})
+            replace_file(os.fsencode(self.folder / GAPS), stored.encode(), 0o600)
+        except OSError as error:
+            self.blocked = error.strerror or str(error)
+            return
+        self._sizes[name] = offset - len(line)
+        self.write(name, offset - len(line), line)
+
+    def write(self, name: str, offset: int, data: bytes) -> bytes:
+        """Append what is not there yet of `data`, which begins at `offset`; returns that new part.
+
+        A disk that takes nothing sets `blocked`: the file then ends early and this and all that follows is
+        dropped, to be fetched again from the file's size on. So does a file that somebody else removed, or wrote to.
+        ProtocolError when bytes are missing in between.
+        """
+        if self.blocked:
+            return b""
+        size = self._sizes.get(name, 0)
+        if not 0 <= offset <= size:
+            raise ProtocolError(f"{name}: bytes {size} to {offset} were never sent")
+        if name not in self._sizes and len(self._sizes) >= MAX_LOGS:
+            raise ProtocolError(f"more than {MAX_LOGS} logs")
+        fresh = data[size - offset :]
+        view = memoryview(fresh)
+        try:
+            fd = os.open(
+                self.folder / name, os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600
+            )
+            try:
+                behind = self._behind.get(name, 0)
+                if os.fstat(fd).st_size != size - behind:
+                    raise OSError(errno.ESTALE, "somebody else removed files there, or wrote to them")
+                while view:
+                    view = view[os.write(fd, view) :]
+            finally:
+                self._sizes[name] = os.fstat(fd).st_size + behind
+                os.close(fd)
+        except OSError as error:
+            self.blocked = error.strerror or str(error)
+        return fresh[: len(fresh) - len(view)]
+
+    def try_again(self) -> bool:
+        """True when the disk takes bytes again, after a `blocked`; sizes() may be others then."""
+        probe = self.folder / ".probe"
+        try:
+            self._look()
+            probe.write_bytes(b"\0" * 65536)
+        except OSError:
+            return False
+        finally:
+            probe.unlink(missing_ok=True)
+        self.blocked = None
+        return True
+
+    def tail(self, name: str, limit: int = 64 * 1024, since: int = 0, until: int | None = None) -> str:
+        """The last bytes of a log as text, none before `since`, none from `until` on; "" when there is none."""
+        try:
+            with (self.folder / name).open("rb") as f:
+                size = f.seek(0, os.SEEK_END)
+                end = size if until is None else min(until, size)
+                begin = f.seek(max(0, min(since, end), end - limit))
+                return f.read(end - begin).decode("utf-8", "replace")
+        except OSError:
+            return ""

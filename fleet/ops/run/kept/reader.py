@@ -1,0 +1,145 @@
+"""What is new in a run's folder: in its logs, as Output, and in its events."""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import suppress
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from fleet.events import Output
+from fleet.ops.plans import Line, OnHosts
+from fleet.ops.run.kept.logs import LOG, stream_of
+from fleet.protocol.state import ATTEMPT
+
+CHUNK = 1 << 20
+
+
+@dataclass(frozen=True)
+class LogsPlan(OnHosts):
+    """word: what names the run. ranks: only these, and nothing of the engines; None: all. err: standard errors alone.
+    only: hosts. tail: lines of each log to begin with, None: all. since: what was written from then on, seconds since
+    the epoch. attempt: of a run that was started again, None: the last. follow: until the run is over."""
+
+    word: str
+    runs_dir: Path
+    follow: bool = False
+    only: tuple[str, ...] | None = None
+    ranks: frozenset[int] | None = None
+    err: bool = False
+    tail: int | None = None
+    since: float | None = None
+    attempt: int | None = None
+
+    def describe(self) -> dict[str, Any]:
+        return {"run": self.word, "logs": str(self.runs_dir), "follow": self.follow}
+
+    def lines(self) -> Iterator[Line]:
+        yield f"shows the logs of run {self.word}"
+
+    def wants(self, host: str, name: str) -> bool:
+        rank, stream = stream_of(name)
+        return (
+            (self.only is None or host in self.only)
+            and (rank is not None if self.ranks is None else rank in self.ranks)
+            and (stream == "stderr" or not self.err)
+        )
+
+
+@dataclass
+class NewEvents:
+    """What is new in a run's events.jsonl at `path`."""
+
+    path: Path
+    offset: int = 0
+
+    def read(self) -> Iterator[dict[str, Any]]:
+        try:
+            with self.path.open("rb") as f:
+                f.seek(self.offset)
+                lines, end, _ = f.read().rpartition(b"\n")
+        except OSError:
+            return
+        self.offset += len(lines + end)
+        for line in lines.splitlines():
+            with suppress(ValueError):  # half a line, of a disk that was full
+                record = json.loads(line)
+                if isinstance(record, dict) and {"event", "time"} <= record.keys():
+                    yield record
+
+
+@dataclass
+class Reader:
+    """Emits what is new in the log files of a run's folder. begins: host -> log -> where it begins, None: all at 0;
+    hosts that are not there are left out."""
+
+    folder: Path
+    plan: LogsPlan
+    emit: Callable[[Output], None]
+    begins: Mapping[str, Mapping[str, int]] | None = None
+    offsets: dict[tuple[Path, int], int] = field(default_factory=dict)
+
+    def poll(self) -> bool:
+        """Whether there was any."""
+        here: dict[Path, int] = {}
+        for path in sorted(self.folder.glob("*/*"), key=_in_rank_order):
+            if LOG.fullmatch(path.name) and self._wants(path):
+                with suppress(FileNotFoundError):  # set aside just now
+                    here[path] = path.stat().st_ino  # another attempt's is another file
+        gone = sorted(self.offsets.keys() - here.items(), key=lambda file: _in_rank_order(file[0]))
+        moved = [self._finish(*file) for file in gone]  # what its attempt wrote last comes before what the next writes
+        moved += [self._show(path, (path, inode)) for path, inode in here.items()]
+        if self.begins is not None:  # another attempt's logs are new as a whole
+            self.begins = dict.fromkeys(self.begins, {})
+        return any(moved)
+
+    def _wants(self, path: Path) -> bool:
+        host = path.parent.name
+        return self.plan.wants(host, path.name) and (self.begins is None or host in self.begins)
+
+    def _finish(self, path: Path, inode: int) -> bool:
+        """Of a log that was set aside since the last look."""
+        asides = self.folder.glob(f"{ATTEMPT}*/{path.parent.name}/{path.name}")
+        moved = any(self._show(aside, (path, inode)) for aside in asides if aside.stat().st_ino == inode)
+        del self.offsets[path, inode]
+        return moved
+
+    def _show(self, path: Path, file: tuple[Path, int]) -> bool:
+        """path: where it is now."""
+        host, (rank, stream), moved = path.parent.name, stream_of(path.name), False
+        with suppress(FileNotFoundError), path.open("rb") as f:
+            if file not in self.offsets:
+                tail = 0 if self.plan.tail is None else tail_offset(path, self.plan.tail)
+                self.offsets[file] = max(tail, (self.begins or {}).get(host, {}).get(path.name, 0))
+            f.seek(self.offsets[file])
+            while data := f.read(CHUNK):
+                self.offsets[file] += len(data)
+                self.emit(Output(host, "stdout" if stream == "stdout" else "stderr", data, rank))
+                moved = True
+        return moved
+
+
+def _in_rank_order(path: Path) -> tuple[bool, int, str, str]:
+    rank = stream_of(path.name)[0] if LOG.fullmatch(path.name) else None
+    return rank is None, rank or 0, path.parent.name, path.name
+
+
+def tail_offset(path: Path, lines: int) -> int:
+    """Where the last `lines` lines of a file begin."""
+    with path.open("rb") as f:
+        end = at = f.seek(0, os.SEEK_END)
+        count = 0
+        while at > 0:
+            size = min(CHUNK, at)
+            at -= size
+            f.seek(at)
+            block = f.read(size)
+            place = len(block) - (at + size == end and block.endswith(b"\n"))
+            while (place := block.rfind(b"\n", 0, place)) >= 0:
+                count += 1
+                if count == lines:
+                    return at + place + 1
+    return 0 if lines else end

@@ -1,0 +1,49 @@
+"""The run that a word means, of those that are known. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+
+from fleet.errors import Ambiguous, UsageError
+from fleet.ops.run.kept.folder import LATEST
+from fleet.protocol.state import run_name
+from fleet.rules.stacks import ranks_text
+from fleet.rules.units import few
+
+
+def choose(word: str, run_ids: Sequence[str]) -> str:
+    """The run that a word means: an id, "latest", a name (its newest run), a unique prefix. run_ids: newest first.
+    UsageError."""
+    if not word:  # what an unset variable leaves; every run begins so, and where there is but one it would be meant
+        raise UsageError("RUN is empty", hint="'fleet ps --all' lists them; 'latest' is the newest")
+    if word in run_ids:
+        return word
+    if word == LATEST and run_ids:
+        return run_ids[0]
+    named = [run_id for run_id in run_ids if run_name(run_id) == word]
+    if named:
+        return named[0]
+    begun = [run_id for run_id in run_ids if run_id.startswith(word)]
+    if len(begun) == 1:
+        return begun[0]
+    if begun:
+        raise Ambiguous(f"{word}: {len(begun)} runs begin so: {few(begun)}", hint="give more of its id, or 'latest'")
+    if not run_ids:
+        raise UsageError(f"no run {word}: no run is known", hint="'fleet launch' starts one")
+    raise UsageError(f"no run {word}: known are {few(run_ids)}", hint="'fleet ps --all' lists them")
+
+
+def no_such_rank(run_id: str, asked: Iterable[int], known: Iterable[int]) -> UsageError:
+    text = f"run {run_id} has no {ranks_text(sorted(asked))}"
+    return UsageError(text, hint=f"it has {ranks_text(sorted(known))}")
+
+
+def is_a_matter_of_time(word: str, run_id: str) -> bool:
+    """Whether it means that run only until there is a newer one: "latest", or a name."""
+    return not run_id.startswith(word) or run_name(run_id) == word
+
+
+def is_part_of_name(word: str, run_id: str) -> bool:
+    """Whether it is but the first letters of the run's name, which something else may be called, too."""
+    name = run_name(run_id) or run_id
+    return name.startswith(word) and word != name

@@ -1,0 +1,1 @@
+"""The whole course of a launch, with its attempts."""

@@ -1,0 +1,319 @@
+"""Follows a run to its end, attempt by attempt: where a failure need not be the end (course.py), its nodes are asked
+whether nothing is left of the last attempt, and started again, by the code that started them first. The run keeps
+its id.
+"""
+
+from __future__ import annotations
+
+import os
+import time
+from collections.abc import Mapping
+from contextlib import ExitStack, closing, suppress
+from dataclasses import replace
+from typing import Any
+
+from fleet.each import as_one
+from fleet.errors import EXIT_HOST_FAILED, EXIT_INTERRUPTED, ConnectError, FleetError, HostFailed, Interrupted
+from fleet.events import Notice, silent
+from fleet.inventory.nodeset import fold
+from fleet.model import Host, Report
+from fleet.ops.run.end.gang import INTERRUPTED, run_end
+from fleet.ops.run.end.summary import left_alone, not_started
+from fleet.ops.run.kept.documents import read_object
+from fleet.ops.run.kept.folder import RunFolder
+from fleet.ops.run.kept.record import RunRecord, whoami
+from fleet.ops.run.launch.course import Course, Ended
+from fleet.ops.run.launch.hand_over import load_all, send_keeper
+from fleet.ops.run.launch.loop import Run
+from fleet.ops.run.plan.origin import RUN
+from fleet.ops.run.plan.plan import Plan
+from fleet.ops.run.sessions import START_SECONDS, Sessions
+from fleet.ops.run.start.preflight import preflight
+from fleet.ops.run.start.spares import go_on, record_left_out
+from fleet.ops.run.start.start import nothing_left, part_of, start_all, step, stop_all
+from fleet.protocol.messages.run import Ready, ReadySpec
+from fleet.runtime import Runtime
+from fleet.transport.base import Cancel
+from fleet.transport.program import Program, first_word, read_all
+
+READY_SECONDS, RETRY_SECONDS = 30.0, 0.5
+CONNECT_SECONDS = 10.0  # after the pause, in which a host may be reached: one refusal of a busy one is not the end
+BETWEEN = f"{INTERRUPTED} between two attempts"
+STOPPED_MEANWHILE = f"{INTERRUPTED}: 'fleet stop', between two attempts"
+
+
+GOES_ON = "run {} goes on; process {} collects its logs here"
+
+
+class Left(Interrupted):
+    """Between two attempts: the run is to go on without this process."""
+
+
+def follow_run(
+    record: RunRecord,
+    folder: RunFolder,
+    waiting: Mapping[str, Program],
+    runtime: Runtime,
+    course: Course | None = None,
+    run: Run | None = None,
+    ended: Ended | None = None,
+) -> Report:
+    """To the end of the run, attempt by attempt; writes summary.json. waiting: by host, what started its part. run: of
+    the attempt under way, where it was made already. ended: that one is over, and `course` is what follows."""
+    read_all()
+    restarts: list[dict[str, Any]] = list(read_object(folder.path / RUN).get("restarts", []))  # others' before us
+    while True:
+        if ended is None:
+            began = time.monotonic()
+            run = run or Run(record, folder, waiting, runtime, course.plan if course else None)
+            report = run.follow()
+            if report.data.get("detached"):
+                course = course and replace(course, plan=run.plan or course.plan)
+                if run.leads:
+                    run.unleash()
+                if runtime.stay is None or not run.leads:
+                    run.close()
+                    return _leave(record, folder, runtime, course) if run.leads else report
+                record, runtime = _stay(record, folder, runtime, course)
+                run.runtime = runtime
+                report = run.follow()
+            lasted = time.monotonic() - began
+            after = course and course.after(report, lasted) if run.leads else None
+            if after is None:
+                return conclude(report, record, restarts, folder, runtime)
+            run.close()
+            course, run = after, None
+            # an interrupt while what was left of the attempt was ended: no restart is announced
+            told = {} if runtime.cancel.is_set() else _tell(after, report, record, lasted, folder, runtime)
+            ended = Ended(report, told)
+        assert course is not None
+        try:
+            plan, record, waiting = begin(course, record, folder, runtime)
+        except Left:
+            if runtime.stay is None:
+                return _leave(record, folder, runtime, course, ended)
+            record, runtime = _stay(record, folder, runtime, course)
+            continue
+        except FleetError as error:
+            return conclude(_not_again(error, ended.report, folder, runtime), record, restarts, folder, runtime)
+        course = replace(course, plan=plan)
+        if ended.told:
+            ended.told.update(attempt=record.attempt, hosts=[host.name for host in record.hosts])
+        restarts.append(ended.told)
+        ended = None
+        with suppress(FleetError):  # on a full disk; the events tell it, too
+            folder.amend(RUN, restarts=restarts)
+
+
+def _leave(
+    record: RunRecord, folder: RunFolder, runtime: Runtime, course: Course | None, ended: Ended | None = None
+) -> Report:
+    """It goes on without this process."""
+    pid = send_keeper(replace(record, lease=None), folder, runtime.transport, course, ended)
+    runtime.emit(folder.notice("info", GOES_ON.format(record.run_id, pid), "detached", pid=pid))
+    return left_alone(record)
+
+
+def _stay(record: RunRecord, folder: RunFolder, runtime: Runtime, course: Course | None) -> tuple[RunRecord, Runtime]:
+    """It goes on without a terminal, and without a lease: what it is led by from now on."""
+    assert runtime.stay is not None and folder.lock is not None
+    load_all(course)
+    folder.take_over(folder.lock, helper=True)
+    record, pid = replace(record, lease=None), os.getpid()
+    runtime.emit(folder.notice("info", GOES_ON.format(record.run_id, pid), "detached", pid=pid))
+    runtime.stay(left_alone(record))
+    return record, replace(runtime, emit=silent, detach=Cancel(), stay=None)
+
+
+def conclude(
+    report: Report, record: RunRecord, restarts: list[dict[str, Any]], folder: RunFolder, runtime: Runtime
+) -> Report:
+    """The report of the whole run is that of the attempt that ended it."""
+    report = replace(report, data={**report.data, "attempt": record.attempt, "restarts": restarts})
+    folder.event("summary", exit_code=report.exit_code, first_failure=report.data["first_failure"])
+    try:
+        folder.write_json("summary.json", report.as_json())
+    except FleetError as error:
+        runtime.emit(Notice("error", error.message, None, error.hint))
+    return report
+
+
+def _tell(
+    course: Course, report: Report, record: RunRecord, lasted: float, folder: RunFolder, runtime: Runtime
+) -> dict[str, Any]:
+    """One line, and its event: what ended the attempt, and which restart that makes, or who is replaced."""
+    failure, most = report.data["first_failure"], course.most
+    log = folder.aside(record.attempt) / failure["host"] / failure["log"].rpartition("/")[2]
+    which = f"restart {course.restarts} of {most}"
+    if course.lost:
+        spares = [host.name for host in course.plan.hosts if host not in record.hosts]
+        which = f"restart with {fold(spares)} instead of {fold(course.lost)}"
+    said = f"{which} in {course.pause:g} s: {failure['message']}, after {lasted:.1f} s"
+    notice = folder.notice(
+        "warning",
+        said,
+        "restart",
+        failure["host"],
+        attempt=course.plan.attempt,
+        restart=course.restarts,
+        max_restarts=most,
+        **{name: failure[name] for name in ("rank", "exit_code", "signal", "what")},
+        replaced={name: error.message for name, error in course.lost.items()},
+        seconds=round(lasted, 3),
+        log=str(log),
+    )
+    runtime.emit(notice)
+    assert isinstance(notice.data, dict)
+    return {name: value for name, value in notice.data.items() if name not in ("event", "level")}
+
+
+def _not_again(error: FleetError, report: Report, folder: RunFolder, runtime: Runtime) -> Report:
+    """The report of the attempt that was the last, for no other could begin."""
+    if isinstance(error, Interrupted):
+        end = run_end("stop" if error.kind == "stop" else "interrupt", error.message, EXIT_INTERRUPTED)
+        mended: dict[str, Any] = {
+            "stopped": error.message,
+            "end": end,
+            "first_failure": None,
+            "next": [],
+            "tracebacks": [],
+        }
+        data = {**report.data, **mended}
+        return replace(report, exit_code=EXIT_INTERRUPTED, data=data)
+    said = f"no restart: {error}"
+    runtime.emit(folder.notice("error", said, "no-restart", error.host, error.hint))
+    return report
+
+
+def begin_with_spares(
+    plan: Plan, record: RunRecord, error: FleetError, folder: RunFolder, runtime: Runtime
+) -> tuple[Plan, RunRecord, Mapping[str, Program]]:
+    """As begin(), for a run of which no attempt has begun: some hosts did not start, as `error` says, and all were
+    stopped again. FleetError, with the run's summary written, where there are not spares enough."""
+    try:
+        if not plan.spares:
+            raise error
+        plan, failed = go_on(plan, error)
+        for name, why in failed.items():
+            runtime.emit(record_left_out(folder, name, why))
+        # who asks to leave it is heard once it runs
+        return begin(
+            Course(replace(plan, attempt=record.attempt + 1)), record, folder, replace(runtime, detach=Cancel())
+        )
+    except FleetError as final:
+        conclude(not_started(final, record), record, [], folder, runtime)
+        raise
+
+
+def begin(
+    course: Course, last: RunRecord, folder: RunFolder, runtime: Runtime
+) -> tuple[Plan, RunRecord, Mapping[str, Program]]:
+    """Start the attempt: its plan and record, and what waits on each node. Spares take the place of hosts where it
+    cannot begin. FleetError where that leaves too few, Interrupted where it is not to be."""
+    if runtime.cancel.is_set():
+        raise _withdrawn(course.plan, runtime)
+    plan, until = course.plan, time.monotonic() + course.pause
+    with closing(Sessions(runtime)) as sessions:
+        while True:
+            before, checked = plan, False
+            try:
+                with ExitStack() as waiting:
+                    plan, checked = check(plan, last, sessions, until, waiting), True
+                    return _begin(plan, last, folder, sessions)
+            except FleetError as error:
+                plan, failed = go_on(plan, error)
+                if checked:
+                    plan = replace(plan, attempt=plan.attempt + 1)  # the one that began on some hosts is over
+            spares = dict(zip(failed, (host.name for host in plan.hosts if host not in before.hosts), strict=False))
+            for name, why in failed.items():
+                runtime.emit(record_left_out(folder, name, why, spares.get(name)))
+
+
+def _withdrawn(plan: Plan, runtime: Runtime) -> Interrupted:
+    """What ends the run between two attempts, once its nodes have it on record, for heads that come later."""
+    end = run_end("interrupt", BETWEEN, EXIT_INTERRUPTED, who=whoami())
+    with closing(Sessions(replace(runtime, cancel=Cancel(), emit=silent))) as sessions:
+        stop_all(plan, sessions, 0.0, end, for_good=True)
+    return Interrupted(BETWEEN)
+
+
+def _begin(
+    plan: Plan, last: RunRecord, folder: RunFolder, sessions: Sessions
+) -> tuple[Plan, RunRecord, Mapping[str, Program]]:
+    runtime = sessions.runtime
+    with step(runtime, "restart", len(plan.hosts)):
+        if plan.hosts != last.hosts:
+            plan = preflight(plan, sessions)
+        record = replace(plan.record(last.started), lease=last.lease, owner=last.owner, term=last.term)
+        started = start_all(plan, record, sessions)
+    try:
+        folder.begin(record.attempt)
+    except FleetError:
+        why = "the head has no room for its logs"
+        stop_all(plan, sessions, 0.0, run_end("failure", why, EXIT_HOST_FAILED, who=whoami()))
+        raise
+    for host, answer in started.items():
+        folder.event("started", host=host, pid=answer["pid"], folder=answer["dir"], attempt=record.attempt)
+    before = folder.aside(last.attempt)
+    where = f"; logs of the last one are in {before}" if before.is_dir() else ""
+    text = f"attempt {record.attempt}: ranks meet at {record.master}{where}"
+    notice = folder.notice(
+        "info",
+        text,
+        "attempt",
+        attempt=record.attempt,
+        master=record.master,
+        world_size=record.world_size,
+        first_ranks=record.first_ranks,
+        started=record.started,
+    )
+    runtime.emit(notice)
+    return plan, record, sessions.take_all(host.name for host in plan.hosts)
+
+
+def check(plan: Plan, last: RunRecord, sessions: Sessions, until: float, waiting: ExitStack) -> Plan:
+    """That every host is there and nothing of earlier attempts is left; the plan with a port that is free. Until then,
+    by time.monotonic(), nodes wait; they know of the run until `waiting` is closed. Left, Interrupted: as soon as it is
+    asked for."""
+    runtime, first, ports = sessions.runtime, plan.hosts[0].name, plan.ports
+    hurry = Cancel()
+    for latch in (runtime.cancel, runtime.detach):
+        latch.on_set(hurry.set)
+
+    def ask(host: Host) -> Ready:
+        pause = max(0.0, until - time.monotonic())
+        spec: ReadySpec = {
+            "run": plan.run_id,
+            "attempt": plan.attempt,
+            "ports": ports if host.name == first else [],
+            "pause": pause,
+            "part": part_of(plan.node(host.name), last),
+        }
+        timeout = pause + READY_SECONDS + START_SECONDS
+        try:
+            program = waiting.enter_context(Program(sessions.get(host), "run.ready", spec))
+            answer = first_word(program, Ready, timeout=timeout, cancel=hurry)
+        except ConnectError:
+            sessions.drop(host)
+            if time.monotonic() >= until + CONNECT_SECONDS or hurry.wait(RETRY_SECONDS):
+                raise
+            return ask(host)
+        if answer["forbidden"]:
+            hurry.set()
+        nothing_left(answer, host)
+        return answer
+
+    answers, errors = sessions.each(plan.hosts, ask, "pause", hurry)
+    if any(answer["forbidden"] for answer in answers.values()):
+        raise Interrupted(STOPPED_MEANWHILE, kind="stop")
+    if runtime.cancel.is_set():
+        raise _withdrawn(plan, runtime)
+    if runtime.detach.is_set():
+        raise Left("left between two attempts")
+    if errors:
+        raise as_one(errors, runtime.emit, "not-ready", "")
+    port = answers[first]["port"]
+    if port is None:
+        what = f"port {ports[0]} is taken" if plan.job.master_port else f"ports {ports} are all taken"
+        raise HostFailed(what, host=first, hint=f"'fleet kill-port -w {first} {ports[0]}' shows who listens")
+    return plan.refine(plan.facts, (plan.world.master_addr, port))

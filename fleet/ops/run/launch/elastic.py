@@ -1,0 +1,212 @@
+"""Runs that go on with fewer nodes and take them back: `--nnodes MIN:MAX`, torchrun's own elasticity.
+
+torchrun's agents agree on who takes part; fleet lets them. A node that goes away is no reason to stop while enough are
+left, and its agent is started again when its host answers. Ranks that wait for one which will never answer notice it
+after half an hour: they are ended, so that their agents start them again without it.
+"""
+
+from __future__ import annotations
+
+import secrets
+import threading
+import time
+from collections.abc import Callable
+from dataclasses import replace
+from math import inf
+
+from fleet.errors import FleetError, HostFailed, Interrupted, Reason
+from fleet.events import silent
+from fleet.model import Host
+from fleet.ops.facts import ask
+from fleet.ops.run.end.elastic_gang import ElasticGang
+from fleet.ops.run.follow.follow import Follower, Heard, pause_after
+from fleet.ops.run.kept.folder import RunFolder
+from fleet.ops.run.kept.record import RunRecord
+from fleet.ops.run.plan.findings import late_findings
+from fleet.ops.run.plan.plan import Plan
+from fleet.ops.run.sessions import START, START_SECONDS, STOP_SECONDS
+from fleet.ops.run.start.preflight import known_of, spec_for
+from fleet.ops.run.start.start import nothing_left, supervise_spec
+from fleet.ops.run.start.sync import sync_code
+from fleet.protocol.messages import run
+from fleet.runtime import Runtime
+from fleet.transport.base import Cancel, Session
+from fleet.transport.program import Program, call, first_word, last_word
+
+RETRY_SECONDS = 2.0
+NO_ENTRY = ("auth", "host-key", "unknown-host-key")
+HANG_SECONDS = 8.0  # in which ranks notice by themselves that another one is gone, where they can
+
+
+class Elastic:
+    """Of a run: what is done about nodes that went. plan: to start one again; None where another head planned it.
+
+    followers, say, post: the run's. `watch` and `back` are called in its loop.
+    """
+
+    def __init__(
+        self,
+        gang: ElasticGang,
+        record: RunRecord,
+        plan: Plan | None,
+        folder: RunFolder,
+        runtime: Runtime,
+        followers: dict[str, Follower],
+        say: Callable[..., None],
+        post: Callable[[Heard], None],
+    ) -> None:
+        self._gang, self._record, self._folder, self._runtime = gang, record, folder, runtime
+        self.plan, self._planning = plan, threading.Lock()
+        self._followers, self._say, self._post = followers, say, post
+        self._away: dict[str, float] = {}  # since when its loss is known here
+        self._attempts = dict.fromkeys(gang.nodes, record.attempt)
+        self._cancel = Cancel()
+        self._threads: list[threading.Thread] = []
+
+    def watch(self) -> run.RunEnd | None:
+        """Several times a second. A reason to stop everyone, or None."""
+        now = time.monotonic()
+        for host in self._gang.away - self._away.keys():
+            self._away[host] = inf if host in self._gang.absent else now  # of one that never was nobody waits
+            self._went(host)
+        for host, since in self._away.items():
+            if now - since > HANG_SECONDS:
+                self._away[host] = inf
+                if 0 < len(self._gang.able) < self._gang.least:
+                    return self._gang.too_few(f"{host} is out", host)
+                self._wake(host)
+        if not self._gang.at_an_end:
+            return None
+        end = self._gang.dead_end()
+        for follower in self._followers.values() if end is None else ():
+            follower.over()
+        return end
+
+    def _went(self, host: str) -> None:
+        gang = self._gang
+        if gang.stopped_at is not None:
+            return
+        left, of = len(gang.nodes) - len(gang.away), len(gang.nodes)
+        rest = "its part is started again when it answers" if self.plan else "whoever launched the run takes it back"
+        self._say(
+            "warning", f"{host} is out: the run goes on with {left} of {of} nodes; {rest}", "away", host, left=left
+        )
+        if self.plan is not None:
+            thread = threading.Thread(target=self._return, args=(self._record.node(host).host,), daemon=True)
+            self._threads.append(thread)
+            thread.start()
+
+    def _wake(self, gone: str) -> None:
+        """End ranks that have not noticed that a node went."""
+        since = self._gang.gone_at(gone) - 2.0
+        for host, node in self._gang.nodes.items():
+            ended = [end for end in node.ranks.values() if node.clock.on_head(end.time) > since]
+            if host not in self._gang.away and not node.ended and not ended:
+                self._followers[host].renew_ranks()
+
+    # -- a host that is to come back, in a thread of its own -----------------------------------------------
+    def _return(self, host: Host) -> None:
+        self._followers[host.name].join()
+        began, said = time.monotonic(), ""
+        while not self._cancel.wait(pause_after(time.monotonic() - began, RETRY_SECONDS)):
+            session = None
+            try:
+                session = self._runtime.transport.connect(host, self._cancel)
+                waiting = self._start(host, session)
+            except FleetError as error:
+                if session is not None:
+                    session.close()
+                if isinstance(error, Interrupted):
+                    return
+                answers = session is not None or error.kind in NO_ENTRY
+                if answers and error.message != said:
+                    said = error.message
+                    text = Reason("{hosts}", hosts=host.name) + f" is not taken back: {error.message}"
+                    self._say("warning", text, "away", host.name, hint=error.hint)
+            else:
+                self._post(Heard(host.name, "back", waiting, time.time()))
+                return
+
+    def _start(self, host: Host, session: Session) -> Program:
+        """Its part of the run, once nothing is left of the last one there, and all that it wrote is here."""
+        last = self._attempts[host.name]
+        ready: run.ReadySpec = {"run": self._record.run_id, "attempt": last + 1, "ports": []}
+        with Program(session, "run.ready", ready) as pause:
+            answer = first_word(pause, run.Ready, timeout=2 * START_SECONDS, cancel=self._cancel)
+            nothing_left(answer, host)
+            if answer["forbidden"]:
+                raise Interrupted("stopped meanwhile")
+            program = self._supervise(host, session, last)
+        with self._planning:
+            assert self.plan is not None
+            absent = {name: why for name, why in self.plan.absent.items() if name != host.name}
+            self.plan = replace(self.plan, absent=absent)
+        return program
+
+    def _supervise(self, host: Host, session: Session, last: int) -> Program:
+        assert self.plan is not None
+        if host.name in self._gang.absent:
+            self._prepare(host, session)
+        self._fetch(host, last)
+        self._folder.set_aside(host.name, last)
+        self._attempts[host.name] = last + 1
+        record = replace(self._record, attempt=last + 1)
+        spec = supervise_spec(self.plan, self.plan.node(host.name), record)
+        program = Program(session, START, spec)
+        started = last_word(program, run.Started | run.NotStarted, timeout=START_SECONDS)
+        if started["event"] == "failed":
+            raise HostFailed(Reason.of_node(started["message"]), host=host.name, hint=started["hint"])
+        if self._cancel.is_set():
+            stop: run.StopSpec = {"run": self._record.run_id, "grace": 0.0, "reason": "the run is over"}
+            call(session, "run.stop", stop, run.Stopped, timeout=STOP_SECONDS)
+            raise Interrupted("the run is over")
+        return program
+
+    def _prepare(self, host: Host, session: Session) -> None:
+        """What the start did for the others: its code, and whether it is fit."""
+        assert self.plan is not None
+        world, alone = self.plan.world, replace(self.plan, nodes=(self.plan.node(host.name),), absent={})
+        if alone.request.sync:
+            sync_code(alone, replace(self._runtime, emit=silent, cancel=self._cancel))
+        met = Cancel()
+        met.set()  # the others do not wait at the port any more, they use it
+        spec = spec_for(self.plan, host, (world.master_addr, world.master_port), secrets.token_hex(16))
+        facts = ask(session, spec, self._cancel, hurry=met)
+        facts.pop("port", None)
+        for finding in late_findings(self.plan, host.name, facts):
+            if finding.severity == "error" and alone.request.preflight:
+                raise HostFailed(finding.message, host=host.name, hint=finding.remedy)
+        with self._planning:
+            known = {**self.plan.facts, host.name: known_of(facts)}
+            self.plan = self.plan.refine(known, (world.master_addr, world.master_port))
+
+    def _fetch(self, host: Host, attempt: int) -> None:
+        """The rest of what it wrote before it went."""
+        Follower(
+            self._record.run_id,
+            host,
+            None,
+            self._runtime.transport,
+            self._folder.node(host.name),
+            lambda heard: None,
+            self._runtime.emit,
+            self._record.node_timeout,
+            attempt=attempt,
+            once=True,
+        ).run()
+
+    def back(self, host: str, follower: Follower) -> None:
+        """follower: of what it does now."""
+        self._gang.back(host)
+        self._away.pop(host, None)
+        self._followers[host] = follower
+        follower.start()
+        of = len(self._gang.nodes)
+        said = f"{host} is back: the run goes on with {of - len(self._gang.away)} of {of} nodes"
+        self._say("info", said, "back", host, attempt=self._attempts[host])
+
+    def close(self) -> None:
+        """Nobody is taken back any more."""
+        self._cancel.set()
+        for thread in self._threads:
+            thread.join(START_SECONDS + STOP_SECONDS)

@@ -1,0 +1,37 @@
+"""Follows a run in the place of a fleet command that leaves it (`launch --detach`): logs, gang rule, summary.
+
+hand_over.py starts it as a process of its own. A run needs none: without one its nodes go on, and `fleet attach`
+follows it again, from where its logs end here.
+"""
+
+from __future__ import annotations
+
+import os
+
+from fleet.codec import from_json
+from fleet.ops.run.follow.background import told
+from fleet.ops.run.kept.folder import RunFolder
+from fleet.ops.run.launch.attempts import follow_run
+from fleet.ops.run.launch.course import Course, Ended
+from fleet.ops.run.launch.hand_over import FOLLOWS, VERSION, load_all
+from fleet.ops.run.launch.loop import Run
+from fleet.runtime import Runtime
+
+
+def main() -> None:
+    """Follow it to its end."""
+    spec, record, _, transport = told()
+    known = spec.get("version") == VERSION  # else of a fleet that was replaced under its live run: it is followed only
+    course = from_json(Course | None, spec["course"]) if known else None
+    ended = from_json(Ended | None, spec["ended"]) if known else None
+    load_all(course)
+    folder = RunFolder(record.logs)
+    folder.take_over(spec["lock"], helper=True)
+    runtime = Runtime(transport)
+    run = Run(record, folder, {}, runtime, course.plan if course else None) if ended is None else None
+    os.write(1, FOLLOWS)
+    os.dup2(2, 1)
+    folder.event("kept", pid=os.getpid())
+    follow_run(record, folder, {}, runtime, course, run, ended)
+    folder.release()
+    transport.close()

@@ -1,0 +1,288 @@
+"""The one loop of a run: what followers hear goes in, stops go out, until every node has ended."""
+
+from __future__ import annotations
+
+import queue
+import time
+from collections.abc import Callable, Mapping
+from dataclasses import replace
+from typing import Any
+
+from fleet.errors import fill
+from fleet.events import Level
+from fleet.model import Host, Report
+from fleet.ops.run.end.elastic_gang import ElasticGang, gang_of
+from fleet.ops.run.end.gang import Failure, RankEnd, run_end
+from fleet.ops.run.end.summary import left_alone, summarise
+from fleet.ops.run.follow.follow import REMARKS, Follower, Heard
+from fleet.ops.run.follow.stalls import Stalls
+from fleet.ops.run.follow.stopping import LEAVE, Stopping, of_host
+from fleet.ops.run.kept.folder import RunFolder
+from fleet.ops.run.kept.logs import NodeLogs
+from fleet.ops.run.kept.record import RunRecord
+from fleet.ops.run.launch.elastic import Elastic
+from fleet.ops.run.plan.origin import RUN, age
+from fleet.ops.run.plan.plan import Plan
+from fleet.protocol.messages.run import News, RankEnded
+from fleet.protocol.state import FINAL
+from fleet.rules.advice import Advice
+from fleet.rules.launch import of_locks
+from fleet.runtime import Runtime
+from fleet.transport.program import Program
+
+ROOM = "make room there: 'fleet exec -w {} -- df -h' shows where"
+TICK, JOIN_SECONDS = 0.5, 5.0
+STATUS_FIELDS = ("state", "reason", "engine_status", "signal", "left", "disk_full")
+
+
+class Run:
+    """A run under way, whoever started it. plan: where this machine planned it."""
+
+    def __init__(
+        self,
+        record: RunRecord,
+        folder: RunFolder,
+        waiting: Mapping[str, Program],
+        runtime: Runtime,
+        plan: Plan | None = None,
+    ) -> None:
+        self.record, self.folder, self.runtime = record, folder, runtime
+        self.gang, self._plan = gang_of(record), plan
+        self.leads = plan is not None or (folder.path / RUN).exists()  # who only looks on takes nothing from the run
+        self._superseded = False  # by who leads it elsewhere
+        self.logs: dict[str, NodeLogs] = {host.name: folder.node(host.name) for host in record.hosts}
+        self.incomplete: list[str] = []
+        # not a SimpleQueue: a signal handler that outlasts get()'s timeout makes that one wait for good
+        self._heard: queue.Queue[Heard | None] = queue.Queue()
+        self._undo = [latch.on_set(lambda: self._heard.put(None)) for latch in (runtime.cancel, runtime.detach)]
+        if record.end is not None:  # what its ranks did is the answer, in whatever order that is heard
+            self.gang.stop(record.end, time.time())
+        self.gang.unknown = set(record.unknown)
+        for name in record.unknown:
+            self.gang.nodes[name].ended = True
+        known = [host for host in record.hosts if host.name not in record.unknown]
+        self._followers = {host.name: self._follower(host, waiting.get(host.name)) for host in known}
+        self._elastic = None
+        if isinstance(self.gang, ElasticGang):
+            shared = self._followers, self.say, self._heard.put
+            self._elastic = Elastic(self.gang, record, plan, folder, runtime, *shared)
+        self._handlers: dict[str, Callable[[Heard], None]] = {
+            "message": self._on_message,
+            **dict.fromkeys(REMARKS, self._on_remark),
+            "advice": self._on_advice,
+            "over": self._on_over,
+            "back": self._on_back,
+            "broken": self._on_broken,
+        }
+        self._advised: set[Advice] = set()
+        watched = record if self.leads else replace(record, stall_timeout=None)  # who looks on ends nothing
+        self._stalls = Stalls(watched, self.gang, folder, runtime.transport, self.say, self._end_stalled)
+        spares = plan.spares if plan is not None else ()
+        self._stopping = Stopping(record, self.gang, self._followers, runtime, self.say, spares, self.leads)
+        self._before, self._began, self._since = age(folder, record.started), time.time(), time.monotonic()
+
+    def _follower(self, host: Host, waiting: Program | None) -> Follower:
+        follower = Follower(
+            self.record.run_id,
+            host,
+            waiting,
+            self.runtime.transport,
+            self.logs[host.name],
+            self._heard.put,
+            self.runtime.emit,
+            self.record.node_timeout,
+            lease=self.record.lease,
+            attempt=None if self.record.least else self.record.attempt,
+            term=self.record.term * self.leads,
+            trims=self.record.max_log > 0,
+        )
+        if self.record.lease is None and self.leads:
+            follower.detach()  # it has one when it is started
+        return follower
+
+    def follow(self) -> Report:
+        """Until the end of this attempt, whatever it is, or until it is left; then it may be called again."""
+        for host, why in (self.plan.absent if self.plan else {}).items():
+            if host in self.gang.nodes and host not in self.gang.absent:
+                self.gang.absent.add(host)
+                self.gang.node_lost(host, time.time(), why)
+                self._followers[host].give_up()
+        for follower in self._followers.values():
+            if follower.ident is None:
+                follower.start()
+        while not all(node.ended for node in self.gang.nodes.values()):
+            if self.runtime.detach.is_set() or self._superseded and self.runtime.cancel.is_set():
+                return left_alone(self.record, self.leads)
+            try:
+                heard = self._heard.get(timeout=TICK)
+            except queue.Empty:
+                heard = None
+            if heard is not None:
+                self._handlers[heard.what](heard)
+            self._stopping.watch_silence()
+            if self._elastic is not None:
+                self._stopping.stop_if(self._elastic.watch())
+            self._watch_stalls()
+            self._stopping.watch()
+            self.folder.sign()
+            if self.runtime.cancel.count >= LEAVE:
+                break
+        self._stalls.close()
+        for undo in self._undo:
+            undo()
+        if self._elastic is not None:
+            self._elastic.close()
+        left = [*self._stopping.clean_up(), *sorted(self.gang.unknown)]
+        self.incomplete += [host for host in left if host not in self.incomplete]
+        return summarise(self.record, self.gang, self.logs, self.incomplete, self._seconds())
+
+    @property
+    def plan(self) -> Plan | None:
+        """As it is now: elastic runs learn of hosts that come."""
+        return self._elastic.plan if self._elastic is not None else self._plan
+
+    def _seconds(self) -> float:
+        """How long it ran: it may have been over before it was looked at."""
+        nodes = self.gang.nodes.values()
+        last = max((node.clock.on_head(node.status.get("time", 0.0)) for node in nodes), default=0.0)
+        was_over = all(node.state in FINAL for node in nodes) and 0 < last < self._began
+        return max(0.0, self._before + (last - self._began if was_over else time.monotonic() - self._since))
+
+    def unleash(self) -> None:
+        """It goes on, whatever becomes of who leads it."""
+        self.record = self._stopping.record = replace(self.record, lease=None)
+        self._stopping.silence.lease = None
+        for follower in self._followers.values():
+            follower.detach()
+
+    def close(self) -> None:
+        """No thread of it writes any more."""
+        if self._elastic is not None:
+            self._elastic.close()
+        for follower in self._followers.values():
+            follower.give_up()
+        for follower in self._followers.values():
+            follower.join(JOIN_SECONDS)
+
+    # -- what is heard ------------------------------------------------------------------------------------
+    def say(
+        self, level: Level, message: str, event: str, host: str | None = None, hint: str | None = None, **data: Any
+    ) -> None:
+        """One event: a line of events.jsonl, and a Notice for whoever looks on."""
+        self.runtime.emit(self.folder.notice(level, message, event, host, hint, **data))
+
+    def _on_message(self, heard: Heard) -> None:
+        node = self.gang.nodes[heard.host]
+        message: News = heard.data
+        if message["event"] == "failed":
+            self._stopping.stop_if(self.gang.node_status(heard.host, {"state": "lost", "reason": message["message"]}))
+            return
+        if message["event"] == "superseded":
+            if self.leads:
+                self.leads, self._superseded = False, True
+                self._stopping.leads = False
+                self.say("warning", "another process leads this run now; this one only looks on", "superseded")
+            return
+        if "sent" in message:
+            node.clock.heard(message["sent"], heard.time)
+        if message["event"] == "clock":
+            node.up = message["up"], message["sent"]
+            return
+        if message["event"] == "rank":
+            self._on_rank(heard.host, message)
+        elif message.get("builds"):
+            locks = message["builds"]
+            what, remedy = of_locks(heard.host, locks)
+            hint = f"end this run, then: {remedy}"
+            self.say("warning", f"{heard.host}: {what}", "build-lock", heard.host, locks=locks, hint=hint)
+        elif message.get("state") == "running" and "disk_full" in message:
+            self._on_disk(heard.host, bool(message["disk_full"]))
+        else:
+            state: dict[str, Any] = {name: value for name, value in message.items() if name in STATUS_FIELDS}
+            self.say("info", f"{heard.host}: {message.get('state')}", "status", heard.host, **state)
+            self._stopping.stop_if(self.gang.node_status(heard.host, message))
+
+    def _on_disk(self, host: str, full: bool) -> None:
+        if full:
+            what = of_host(
+                host, ": the disk of ~/.fleet/runs is full there: what its ranks write waits, and is lost if that lasts"
+            )
+            self.say("error", what, "full", host, hint=ROOM.format(host))
+        else:
+            self.say("info", of_host(host, ": there is room again for what its ranks write"), "room", host)
+
+    def _on_rank(self, host: str, message: RankEnded) -> None:
+        end = RankEnd.of(host, self.gang.nodes[host].node_rank, message)
+        how = f"signal {end.signal}" if end.signal is not None else f"exit code {end.status}"
+        how += ", stopped by fleet" * (end.asked and end.failed)
+        reason = self.gang.rank_ended(end)
+        level: Level = "error" if reason else "info"
+        self.say(
+            level,
+            f"rank {end.rank} on {host} (node rank {end.node_rank}) ended: {how}",
+            "rank",
+            host,
+            **{name: getattr(end, name) for name in ("rank", "node_rank", "local_rank", "status", "signal", "attempt")},
+        )
+        self._stopping.stop_if(reason)
+        if lost := sum(message.get("lost", ())):
+            what = f"{lost} bytes that rank {end.rank} on {host} wrote are nowhere: the disk there took no more"
+            self.say("error", what, "gap", host, hint=ROOM.format(host), rank=end.rank, bytes=lost)
+        self._stalls.rank_ended(end)
+        if self.gang.all_well({node.host.name: node.ranks for node in self.record.nodes}):
+            for follower in self._followers.values():
+                follower.over()
+        self._stopping.rank_ended(host)
+
+    def _on_remark(self, heard: Heard) -> None:
+        level, text, hint = REMARKS[heard.what]
+        details = {"folder": str(self.folder.path), **heard.data}
+        said = of_host(heard.host, fill(text, details))
+        self.say(level, said, heard.what, heard.host, hint=hint and fill(hint, details), **heard.data)
+
+    def _on_advice(self, heard: Heard) -> None:
+        advice: Advice = heard.data
+        if advice not in self._advised:
+            self._advised.add(advice)
+            said, remedy = f"{heard.host}: {advice.message}", advice.remedy
+            self.say("warning", said, "advice", heard.host, hint=remedy, id=advice.id, remedy=remedy)
+
+    def _on_broken(self, heard: Heard) -> None:
+        if self.gang.nodes[heard.host].lost is None:
+            self._stopping.lose(heard.host, heard.time, heard.data["error"])
+
+    def _on_over(self, heard: Heard) -> None:
+        node = self.gang.nodes[heard.host]
+        node.ended = True
+        gaps: dict[str, int] = heard.data["gaps"]
+        if (gaps or not heard.data["complete"]) and heard.host not in self.gang.absent:
+            self.incomplete.append(heard.host)
+        for name, missing in gaps.items():
+            what = of_host(heard.host, f": {missing} bytes of {name} are not here: it keeps no more than --max-log")
+            hint = f"who led the run has them, as a rule {self.record.owner}"
+            self.say("warning", what, "gap", heard.host, hint=hint, file=name, bytes=missing)
+        if not heard.data["complete"] and node.lost is None:
+            hint = f"the node has them all: 'fleet attach {self.record.run_id}' brings the rest"
+            lacks = of_host(heard.host, ": its logs are not complete here")
+            self.say("error", lacks, "incomplete", heard.host, hint=hint)
+
+    def _on_back(self, heard: Heard) -> None:
+        assert self._elastic is not None
+        host = self.record.node(heard.host).host
+        self.logs[host.name] = self.folder.node(host.name)
+        self.incomplete = [name for name in self.incomplete if name != host.name]
+        self._elastic.back(host.name, self._follower(host, heard.data))
+        if self.gang.stopped_at is not None:
+            self._followers[host.name].stop(self.record.grace, str(self.gang.reason), self.gang.end)
+
+    def _watch_stalls(self) -> None:
+        live = [self._followers[host] for host, node in self.gang.nodes.items() if not node.ended]
+        self._stalls.look(
+            max((follower.spoke for follower in self._followers.values()), default=0.0),
+            blind=any(follower.silent_since is not None or follower.logs.blocked for follower in live),
+        )
+
+    def _end_stalled(self, failure: Failure) -> None:
+        self.gang.stall = failure
+        message = failure.why.message if failure.why else "no rank wrote anything any more"
+        self._stopping.stop_if(run_end("stall", message, failure.exit_code, failure.host))

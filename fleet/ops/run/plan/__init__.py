@@ -1,0 +1,1 @@
+"""Which ranks run where, with which argv and environment."""

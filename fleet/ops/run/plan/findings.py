@@ -1,0 +1,113 @@
+"""What preflight found, judged by the rules that `fleet check` has, and what a launch says of it."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+from fleet.delivery.ignore import why_not_sent
+from fleet.each import as_one
+from fleet.engines import engine
+from fleet.errors import EXIT_PREFLIGHT, FleetError, Interrupted, PreflightError
+from fleet.events import Emit, Notice
+from fleet.ops.run.plan.plan import NodePlan, Plan
+from fleet.protocol.messages.run import LiveRun
+from fleet.rules.judge import judge, refusing, told
+from fleet.rules.neighbours import LIVE
+from fleet.rules.rule import Finding, Part, Want
+from fleet.rules.units import counted
+from fleet.rules.view import view
+
+DEADLINE_SECONDS = 20.0  # of its steps on a node
+SCRIPT = "script-missing"
+
+
+def findings(plan: Plan, facts: Mapping[str, Mapping[str, Any]], complete: bool = True) -> list[Finding]:
+    """facts: host name -> what node/preflight/probe.py reports. complete: all nodes answered; if not, that they could
+    not meet says nothing."""
+    nodes = {node.host.name: node for node in plan.nodes}
+    found = refusing(
+        judge({name: view(facts[name], want(plan, nodes[name], complete)) for name in nodes if name in facts})
+    )
+    return [replace(each, remedy=_script_hint(plan) or each.remedy) if each.id == SCRIPT else each for each in found]
+
+
+def _script_hint(plan: Plan) -> str | None:
+    """What leaves the script out of syncs of the folder that this is started in."""
+    names = [plan.job.script]
+    if engine(plan.job.engine).kind(plan.job) == "module":
+        names = [plan.job.script.replace(".", "/") + end for end in (".py", "/__main__.py")]
+    for name, why in unsent(plan, names):
+        return f"it is here and not sent, by {why}; a line '!{name}' in .fleetignore brings it back"
+    return None
+
+
+def unsent(plan: Plan, words: Iterable[str]) -> Iterator[tuple[str, str]]:
+    """Those that name files of the folder that this is started in, and why syncs leave them out."""
+    here = Path(plan.request.cwd).absolute()
+    for word in dict.fromkeys(words):
+        name = os.path.relpath(here / word.rpartition("=")[2], here)
+        if not name.startswith("../") and (why := why_not_sent(here, name)) is not None:
+            yield name, str(why)
+
+
+def late_findings(plan: Plan, host: str, facts: Mapping[str, Any]) -> list[Finding]:
+    """What is wrong with a host that comes when others run already, beside what is known of them. What a --sync of its
+    own brought it is the same folder; that has a runs/ by now, and so another digest."""
+    others: dict[str, Mapping[str, Any]] = {}
+    for name, known in plan.facts.items():
+        code = {} if plan.request.sync else {"code": known.code and {"digest": known.code[1]}}
+        others[name] = {**known.seen, **code}
+    return [each for each in findings(plan, {**others, host: facts}, complete=False) if host in each.hosts]
+
+
+def want(plan: Plan, node: NodePlan, met: bool) -> Want:
+    """What the plan wants of a host. Ranks that the command line asks for say nothing about the inventory's slots."""
+    host, job, chosen = node.host, plan.job, engine(plan.job.engine)
+    by_slots = job.nproc_per_node is None and plan.request.counted == "slots" and not chosen.ranks(job)
+    ranks = None if by_slots else node.local_world_size
+    on_gpus = plan.world.size > 1 and chosen.on_gpus(job)
+    part = Part(node.node_rank, ranks, chosen.kind(job), met, on_gpus, plan.request.share)
+    return Want(host.name, host.slots if by_slots else None, host.devices, chosen.needs(job), DEADLINE_SECONDS, part)
+
+
+def beside(plan: Plan, runs: Mapping[str, Sequence[LiveRun]]) -> list[Finding]:
+    """The same of live runs alone. runs: host name -> those there."""
+    found = findings(plan, {name: {"runs": there} for name, there in runs.items()}, complete=False)
+    return [finding for finding in found if finding.id == LIVE]
+
+
+def _event(finding: Finding) -> dict[str, Any]:
+    record = finding.as_json()
+    remedy = record.pop("remedy")
+    return {"event": "finding", **record, "hint": remedy}
+
+
+def refuse(plan: Plan, found: list[Finding], errors: Mapping[str, FleetError], emit: Emit) -> None:
+    """Tell everything that was found; raise when anything of it forbids the start."""
+    if any(isinstance(error, Interrupted) for error in errors.values()):
+        raise Interrupted("interrupted in preflight; nothing was started")
+    causes = told(found)
+    fatal = sum(severity == "error" for severity, _ in causes) if plan.request.preflight else 0
+    wrong: dict[str, FleetError | None] = dict.fromkeys(host.name for host in plan.hosts)
+    for finding in found if fatal else ():
+        for name in finding.hosts if finding.severity == "error" else ():
+            wrong[name] = wrong[name] or PreflightError(finding.message, hint=finding.remedy, host=name)
+    wrong.update(errors)
+    for severity, cause in causes:
+        level = severity if plan.request.preflight else "warning"
+        emit(Notice(level, cause.message, None, cause.hint, [_event(finding) for finding in cause.whose]))
+    if errors:
+        ordered = dict(sorted(errors.items(), key=lambda it: it[1].exit_code == EXIT_PREFLIGHT))
+        raise as_one(ordered, emit, "unreachable", "; nothing was started anywhere", wrong)
+    if fatal:
+        refusal = PreflightError(
+            f"preflight refused, {counted(fatal, 'finding')}; nothing was started anywhere",
+            hint="--no-preflight starts in spite of them",
+        )
+        refusal.hosts = wrong
+        refusal.findings = [finding.as_json() for finding in found if finding.severity == "error"]
+        raise refusal

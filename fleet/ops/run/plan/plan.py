@@ -1,0 +1,305 @@
+"""The plan of a run: who runs which ranks, started how. Pure; --dry-run prints it, golden tests compare it."""
+
+from __future__ import annotations
+
+import shlex
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from types import MappingProxyType
+from typing import Any
+
+from fleet.engines import DEFAULT, check, engine, suited
+from fleet.engines.base import Start, World
+from fleet.errors import FleetError, UsageError
+from fleet.inventory.nodeset import fold
+from fleet.inventory.secret import masked_words
+from fleet.model import Host, Inventory, Job, Kind, Node
+from fleet.ops.plans import Line, PerHost, around
+from fleet.ops.run.kept.record import GRACE, STOP_GRACE, RunRecord, whoami
+from fleet.ops.run.plan.options import new_run_id
+from fleet.ops.run.plan.placement import (
+    Known,
+    candidate_ports,
+    counted_there,
+    master_address,
+    met_by_name,
+    nodes_of,
+    ranks_on,
+    spares_of,
+)
+from fleet.requests.launch import Launch
+from fleet.rules.units import counted
+
+INTERFACE_VARIABLES = ("GLOO_SOCKET_IFNAME", "NCCL_SOCKET_IFNAME")
+# every engine gives them to each rank, over whatever was there
+RANK_VARIABLES = frozenset({"RANK", "LOCAL_RANK", "WORLD_SIZE", "LOCAL_WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT"})
+INSTEAD = {"MASTER_ADDR": "--master-addr", "MASTER_PORT": "--master-port", "CUDA_VISIBLE_DEVICES": "-w HOST:0,2"}
+# what ranks are counted by, by Launch.counted
+COUNTED = {"slots": "GPUs", "gpu": "GPUs", "auto": "GPUs, or else CPUs,", "cpu": "CPUs"}
+
+
+@dataclass(frozen=True)
+class NodePlan(Node):
+    """What one node runs. env: literal values; their names may be shown, their values never."""
+
+    start: Start
+    env: Mapping[str, str]
+    env_expand: Mapping[str, str]
+    workdir: str
+
+    def describe(self) -> dict[str, Any]:
+        return {
+            "node_rank": self.node_rank,
+            "ranks": list(self.ranks),
+            "argv": [str(word) for word in self.start.argv],
+            "command": list(self.start.command),
+            "workdir": self.workdir,
+            "activate": self.host.activate,
+            "env": sorted({*self.env, *self.env_expand}),
+        }
+
+
+@dataclass(frozen=True)
+class Plan:
+    """A whole run. attempt: how many starts of it came before. master_port 0 never occurs: an automatic one is the run
+    id's first candidate. spares: hosts that stand by to take a lost one's place.
+    absent: nodes that an elastic run begins without, and why. asked: the request before hosts were left out or
+    replaced. typed: the command line that it comes from."""
+
+    inventory: Inventory
+    run_id: str
+    job: Job
+    request: Launch
+    world: World
+    nodes: tuple[NodePlan, ...]
+    facts: Mapping[str, Known] = field(default_factory=dict)
+    attempt: int = 0
+    spares: tuple[Host, ...] = ()
+    absent: Mapping[str, FleetError] = field(default_factory=dict)
+    asked: Launch | None = None
+    typed: tuple[str, ...] = ()
+
+    @property
+    def hosts(self) -> tuple[Host, ...]:
+        """Where it starts."""
+        return tuple(n.host for n in self.nodes if n.host.name not in self.absent)
+
+    @property
+    def ports(self) -> list[int]:
+        """Where ranks may meet."""
+        return [self.job.master_port] if self.job.master_port else candidate_ports(self.run_id, self.attempt)
+
+    def node(self, host: str) -> NodePlan:
+        return next(n for n in self.nodes if n.host.name == host)
+
+    @property
+    def guessed(self) -> list[str]:
+        """Hosts of which nobody knows yet how many ranks they run."""
+        hosts = [node.host for node in self.nodes if node.host.name not in self.facts]
+        return [host.name for host in hosts if counted_there(host, self.job, self.request)]
+
+    def describe(self) -> dict[str, Any]:
+        """The plan as JSON: names of variables, never their values."""
+        return {
+            "run": self.run_id,
+            "engine": self.job.engine,
+            "world_size": self.world.size,
+            "master": self.world.master,
+            "logs": str(self.request.runs / self.run_id),
+            "lease": None if self.request.detach else self.request.lease,
+            "grace": GRACE if self.request.grace is None else self.request.grace,
+            "node_timeout": self.request.node_timeout,
+            **({"stall_timeout": self.request.stall_timeout} if self.request.stall_timeout else {}),
+            **({"max_log": self.request.max_log} if self.request.max_log else {}),
+            **({"notes": list(self.job.notes)} if self.job.notes else {}),
+            **({"guessed": self.guessed} if self.guessed else {}),
+            "hosts": {n.host.name: n.describe() for n in self.nodes},
+            **({"spares": [host.name for host in self.spares]} if self.spares else {}),
+        }
+
+    def told(self) -> dict[str, Any]:
+        """The same for events and files, without what in the script's arguments looks like a secret."""
+        plan = self.describe()
+        for node in plan["hosts"].values():
+            node.update({name: masked_words(node[name]) for name in ("argv", "command")})
+        return plan
+
+    def lines(self) -> Iterator[Line]:
+        """Of what the hosts are given one by one, each its own; the rest once."""
+        plan = self.describe()
+        yield (
+            f"run {self.run_id}: {counted(self.world.size, 'rank')}{' (a guess)' * bool(self.guessed)}, "
+            f"engine {self.job.engine}, master {plan['master']}, logs in {plan['logs']}"
+        )
+        yield from self.job.notes
+        nodes: dict[str, dict[str, Any]] = plan["hosts"]
+        for name, node in nodes.items():
+            ranks = node["ranks"]
+            span = f"ranks {ranks[0]}-{ranks[-1]}" if len(ranks) > 1 else f"rank {ranks[0]}"
+            yield f"{name}: node rank {node['node_rank']}, {span}, in {node['workdir']}"
+        if self.guessed:
+            what = COUNTED[self.request.counted]
+            yield f"{fold(self.guessed)}: 1 rank is a guess: a run counts {what} there, a plan asks no host"
+        if self.spares:
+            yield f"{fold(host.name for host in self.spares)}: stands by, to take a lost host's place"
+        own = _own_word([node["argv"] for node in nodes.values()], [str(node["node_rank"]) for node in nodes.values()])
+        yield PerHost(
+            {name: _told(node, node["argv"]) for name, node in nodes.items()},
+            {name: _told(node, own(node["argv"])) for name, node in nodes.items()},
+        )
+
+    def record(self, started: float) -> RunRecord:
+        """What is known of it from its start on. started: seconds since the epoch."""
+        job, request = self.job, self.request
+        return RunRecord(
+            self.run_id,
+            tuple(Node(n.host, n.node_rank, n.local_world_size, n.first_rank) for n in self.nodes),
+            job.engine,
+            job.script,
+            self.world.master,
+            request.runs / self.run_id,
+            None if request.detach else request.lease,
+            GRACE if request.grace is None else request.grace,
+            request.node_timeout,
+            self.world.least > 0,
+            whoami(),
+            started,
+            self.attempt,
+            0 if self.world.least else job.max_restarts,
+            request.stall_timeout,
+            self.world.least,
+            len(self.spares),
+            stop_grace=STOP_GRACE if request.grace is None else request.grace,
+            max_log=request.max_log,
+        )
+
+    def refine(self, facts: Mapping[str, Known], master: tuple[str, int] | None = None) -> Plan:
+        """With what preflight found of each host, and where ranks meet: address and port. UsageError where the job does
+        not fit what is there."""
+        return replace(
+            plan(self.inventory, self.job, self.request, self.run_id, facts, master),
+            attempt=self.attempt,
+            absent=self.absent,
+            asked=self.asked,
+            typed=self.typed,
+        )
+
+    def whole(self) -> Plan:
+        """As if the spares took part."""
+        if not self.spares:
+            return self
+        return self._on((*self.hosts, *self.spares), len(self.nodes) + len(self.spares))
+
+    def without(self, names: Collection[str]) -> Plan:
+        """Spares in the place of these hosts; node ranks follow the inventory's order all the same."""
+        return self._on([host for host in (*self.hosts, *self.spares) if host.name not in names], len(self.nodes))
+
+    def beginning_without(self, failed: Mapping[str, FleetError]) -> Plan:
+        """Those come later, and so behind all others: ranks meet on the first node."""
+        absent = {**self.absent, **failed}
+        hosts = sorted(self.inventory.hosts, key=lambda host: host.name in absent)
+        inventory = replace(self.inventory, hosts=tuple(hosts))
+        return replace(self, inventory=inventory, absent=absent).refine(self.facts)
+
+    def _on(self, hosts: Iterable[Host], nnodes: int) -> Plan:
+        kept = {host.name for host in hosts}
+        hosts = tuple(host for host in self.inventory.hosts if host.name in kept)
+        least = self.request.least
+        request = replace(self.request, nnodes=f"{least}:{nnodes}" if least else nnodes, spares=len(hosts) - nnodes)
+        return replace(self, inventory=replace(self.inventory, hosts=hosts), request=request).refine(self.facts)
+
+
+def _told(node: Mapping[str, Any], argv: Sequence[str]) -> list[str]:
+    return ["starts", f"engine: {shlex.join(argv)}", f"each rank: {shlex.join(node['command'])}", *around(node)]
+
+
+def _own_word(argvs: Sequence[Sequence[str]], ranks: Sequence[str]) -> Callable[[Sequence[str]], list[str]]:
+    """Where the engines' commands have nothing but the node rank that is their own: a command with NODE_RANK there."""
+    for place, words in enumerate(zip(*argvs, strict=False)):
+        stems = {word.removesuffix(rank) for word, rank in zip(words, ranks, strict=True)}
+        if len(set(words)) > 1 and len(stems) == 1:
+            brief = f"{stems.pop()}NODE_RANK"
+            return lambda argv: [*argv[:place], brief, *argv[place + 1 :]]
+    return list
+
+
+def plan(
+    inventory: Inventory,
+    job: Job,
+    request: Launch,
+    run_id: str,
+    facts: Mapping[str, Known] = MappingProxyType({}),
+    master: tuple[str, int] | None = None,
+) -> Plan:
+    """Pure: inventory order is node-rank order. UsageError for a job that no plan can be made of. facts, master: see
+    Plan.refine."""
+    chosen = check(job)
+    if job.workdir == "":  # what an unset variable leaves
+        raise UsageError("--workdir is empty", hint="without it, it is the host's workdir, else this folder's path")
+    if request.least and not chosen.elastic:
+        raise UsageError(
+            f"--nnodes {request.least}:{request.most}: engine {job.engine} is not elastic",
+            hint=f"--engine torchrun is; or --nnodes {request.most}",
+        )
+    if request.least and request.spares:
+        raise UsageError(
+            f"--spares does not go together with --nnodes {request.least}:{request.most}",
+            hint=f"--nnodes {request.least} --spares N replaces a lost node; MIN:MAX goes on without it",
+        )
+    nodes = tuple(nodes_of(inventory, job, request, facts))
+    job = met_by_name(job, nodes)
+    address, port = master or (master_address(nodes[0].host, job, len(nodes)), job.master_port)
+    addresses = {name: f.address for name, f in facts.items() if f.address}
+    slots = {node.host.name: ranks_on(node.host, job, request, facts.get(node.host.name)) for node in nodes}
+    world = World(run_id, nodes, address, port or candidate_ports(run_id)[0], addresses, slots, request.least)
+    plans = []
+    for node in nodes:
+        host, known = node.host, facts.get(node.host.name, Known())
+        env = {**inventory.env_for(host), **job.env}
+        if known.interface:
+            # gloo and NCCL would take whatever the host's name resolves to; the user's own choice stays
+            env = {**{name: known.interface for name in INTERFACE_VARIABLES if name not in job.env_expand}, **env}
+        start = chosen.start(job, world, node, known.python or job.python or host.python or "python3")
+        for name in sorted((RANK_VARIABLES | set(start.env)) & {*job.env, *job.env_expand}):
+            raise UsageError(
+                f"--env {name}: engine '{job.engine}' sets it itself", hint=f"use {INSTEAD.get(name, 'another name')}"
+            )
+        env = {**{k: v for k, v in env.items() if k not in job.env_expand}, **start.env}
+        part = (host, node.node_rank, node.local_world_size, node.first_rank)
+        plans.append(NodePlan(*part, start, env, job.env_expand, job.workdir or host.workdir or request.cwd))
+    spares = spares_of(inventory, request)
+    return Plan(inventory, run_id, job, request, world, tuple(plans), facts, spares=spares, asked=request)
+
+
+def plan_of(inventory: Inventory, request: Launch, typed: tuple[str, ...] = ()) -> Plan:
+    """Of a new run. typed: the command line that asks for it."""
+    here = Path.cwd() if request.folder is None else Path(request.folder).absolute()
+    request = replace(request, folder=str(here))
+    job = engine(job_of(request).engine).prepare(job_of(request), here)
+    run_id = new_run_id(request.script, request.name or (request.script if request.module else None))
+    return replace(plan(inventory, job, request, run_id), typed=typed)
+
+
+def job_of(request: Launch) -> Job:
+    """What is to run, independent of where."""
+    kind: Kind = "module" if request.module else "program" if request.no_python else "script"
+    by_name = request.engine is not None or kind != "script"
+    chosen, fitting = (request.engine or DEFAULT, {}) if by_name else suited(request.script)
+    return Job(
+        request.script,
+        tuple(request.args),
+        engine=chosen,
+        nproc_per_node=request.ranks,
+        master_addr=request.master_addr,
+        master_port=request.master_port,
+        env=dict(request.env or {}),
+        env_expand=dict(request.env_expand or {}),
+        workdir=request.workdir,
+        python=request.python,
+        max_restarts=request.max_restarts,
+        name=request.name,
+        engine_args=tuple(request.engine_args),
+        engine_options={**fitting, **{name.replace("_", "-"): value for name, value in request.options.items()}},
+        kind=kind,
+    )

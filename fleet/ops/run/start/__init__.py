@@ -1,0 +1,1 @@
+"""Preflight, and the start of each node's part."""

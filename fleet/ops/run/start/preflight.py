@@ -1,0 +1,130 @@
+"""Preflight: one round trip to all nodes at once; everything that is wrong is said at once, nothing starts."""
+
+from __future__ import annotations
+
+import secrets
+import socket
+from ipaddress import ip_address
+from typing import Any
+
+from fleet.engines import engine
+from fleet.errors import FleetError
+from fleet.model import Host
+from fleet.ops.facts import ask
+from fleet.ops.run.plan.findings import DEADLINE_SECONDS, findings, refuse
+from fleet.ops.run.plan.placement import Known
+from fleet.ops.run.plan.plan import Plan
+from fleet.ops.run.sessions import Sessions
+from fleet.ops.run.start.ways import unreached
+from fleet.protocol.messages.facts import Facts
+from fleet.transport.base import Cancel, Transport
+
+# what a run may depend on
+KEPT = frozenset(
+    ("hostname", "user", "os", "kernel", "arch", "glibc", "driver", "cuda_toolkit", "nccl_library", "cpu", "memory")
+    + ("python", "packages", "torch", "deepspeed", "gpus", "script")
+)
+MAX_CPUS = 4096  # more ranks than any node runs, whatever a broken one says it has
+
+
+def preflight(plan: Plan, sessions: Sessions) -> Plan:
+    """The plan with what was found. ConnectError, PreflightError after telling every finding; an automatic port is
+    redrawn while it is taken."""
+    first = plan.hosts[0].name
+    address = meeting_address(plan, sessions.runtime.transport)
+    for port in plan.ports:
+        raw, errors = ask_all(plan, (address, port), sessions)
+        if errors or not port_is_taken(raw[first]):
+            break
+    if not errors and not port_is_taken(raw[first]) and len(plan.hosts) > 1:
+        for name, others in unreached(plan.hosts, raw, sessions).items():
+            raw[name]["unreached"] = others
+    refuse(plan, findings(plan, raw, complete=not errors), errors, sessions.runtime.emit)
+    network = raw[first].get("network") or {}
+    return plan.refine({name: known_of(node) for name, node in raw.items()}, (network.get("master") or address, port))
+
+
+def meeting_address(plan: Plan, transport: Transport) -> str:
+    """The master's address as a number where the head can tell it: a node often knows itself as 127.0.1.1.
+
+    A name that means nothing here, or this very machine, is left to the nodes.
+    """
+    address, first = plan.world.master_addr, plan.hosts[0]
+    if len(plan.hosts) == 1:
+        return address
+    if plan.job.master_addr is None and first.data_address is None:
+        target = transport.resolve(first)
+        address = target.address if target else address  # HostName of ~/.ssh/config
+    try:
+        known = [str(entry[4][0]) for entry in socket.getaddrinfo(address, None, type=socket.SOCK_STREAM)]
+    except OSError:
+        return address
+    return next((found for found in known if not ip_address(found.partition("%")[0]).is_loopback), address)
+
+
+def port_is_taken(raw: Facts) -> bool:
+    return (raw.get("port") or {}).get("ok") is False
+
+
+def ask_all(plan: Plan, master: tuple[str, int], sessions: Sessions) -> tuple[dict[str, Facts], dict[str, FleetError]]:
+    """(facts, errors) by host name. master: address and port. A host that fails ends the others' waiting for it at
+    once."""
+    token = secrets.token_hex(16)
+    hurry = Cancel()
+
+    def connect_and_ask(host: Host) -> Facts:
+        spec = spec_for(plan, host, master, token)
+        try:
+            facts = ask(sessions.get(host), spec, sessions.runtime.cancel, hurry=hurry)
+            if port_is_taken(facts):
+                hurry.set()  # the meeting has failed: nobody needs to wait for it to its end
+            return facts
+        except BaseException:
+            hurry.set()  # nobody needs to wait for this one any more
+            raise
+
+    return sessions.each(plan.hosts, connect_and_ask, "preflight")
+
+
+def spec_for(plan: Plan, host: Host, master: tuple[str, int], token: str) -> dict[str, Any]:
+    """What fleet/node/preflight/probe.py is fed."""
+    node = plan.node(host.name)
+    chosen = engine(plan.job.engine)
+    kind = chosen.kind(plan.job)
+    others = [n.data_address or n.address for n in plan.hosts if n.name != host.name]
+    return {
+        "node_rank": node.node_rank,
+        "master": {
+            "address": master[0],
+            "port": master[1],
+            "token": token,
+            "is_me": node.node_rank == 0,
+            "peers": len(others),
+        },
+        "run": plan.run_id,
+        "script": plan.job.script,
+        "workdir": node.workdir,
+        "python": plan.job.python or host.python,
+        "activate": host.activate,
+        "env": dict(node.env),
+        "env_expand": dict(node.env_expand),
+        "program": kind == "program",
+        "module": kind == "module",
+        "modules": list(chosen.needs(plan.job)),
+        "unread": list(chosen.unread(plan.job)),
+        "deadline": DEADLINE_SECONDS,
+        "peer_addresses": others[:1] if node.node_rank == 0 else [],
+    }
+
+
+def known_of(facts: Facts) -> Known:
+    network, code = facts.get("network") or {}, facts.get("code")
+    return Known(
+        python=facts.get("python", {}).get("path"),
+        gpus=len(facts.get("gpus", ())),
+        cpus=min(facts.get("cpu", {}).get("usable") or 1, MAX_CPUS),
+        address=network.get("address"),
+        interface=network.get("interface"),
+        code=(code["state"], code["digest"]) if code and code["digest"] else None,
+        seen={name: value for name, value in facts.items() if name in KEPT and value not in (None, {}, [])},
+    )

@@ -1,0 +1,102 @@
+"""Hosts that stand by: what a run goes on with when one of its own fails before it starts, or is lost."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from typing import TypeVar
+
+from fleet.errors import ConnectError, FleetError, Interrupted
+from fleet.events import Event, Notice
+from fleet.model import Report
+from fleet.ops.run.kept.folder import RunFolder
+from fleet.ops.run.plan.plan import Plan
+from fleet.ops.run.sessions import Sessions
+from fleet.ops.run.start.preflight import preflight
+from fleet.runtime import Runtime
+
+T = TypeVar("T")
+Failed = Mapping[str, FleetError]
+
+
+def lost_hosts(report: Report) -> Failed:
+    """The nodes that an attempt ended without: given up, or frozen for longer than the head waits."""
+    failure = report.data["first_failure"] or {}
+    frozen = {failure["host"]: FleetError(failure["message"])} if failure.get("what") == "frozen" else {}
+    return {**frozen, **{r.host: r.error for r in report.results if r.error is not None and r.data["state"] == "lost"}}
+
+
+def go_on(plan: Plan, error: FleetError) -> tuple[Plan, Failed]:
+    """The plan without the hosts that an error names; raises it where that leaves too few."""
+    hosts = error.hosts or ({error.host: error} if error.host else {})
+    failed = {name: each for name, each in hosts.items() if each is not None}
+    if isinstance(error, Interrupted) or not failed:
+        raise error
+    if plan.world.least:  # who does not answer may come later; what is wrong with others, no wait mends
+        after = plan.beginning_without(failed)
+        if len(after.hosts) >= plan.world.least and all(isinstance(each, ConnectError) for each in failed.values()):
+            return after, failed
+    elif len(failed) <= len(plan.spares):
+        return plan.without(failed), failed
+    raise error
+
+
+def with_enough(plan: Plan, runtime: Runtime, work: Callable[[Plan], T]) -> tuple[Plan, T, Failed]:
+    """Do what comes before the start for hosts and spares alike. Those that fail are left out as long as enough remain;
+    then it is done again, for all must fit together. The plan with which it went well, its answer, and who was left
+    out."""
+    out: dict[str, FleetError] = {}
+    while plan.spares or plan.world.least:
+        with _held_back(runtime) as said:
+            try:
+                return plan, work(plan.whole()), out
+            except FleetError as error:
+                plan, failed = go_on(plan, error)
+                out.update(failed)
+                said[:] = list(_remarks(plan, failed))
+    return plan, work(plan), out
+
+
+def preflight_all(draft: Plan, sessions: Sessions) -> tuple[Plan, Failed]:
+    """The plan with what was found, of the spares as well; who was left out."""
+    plan, whole, out = with_enough(draft, sessions.runtime, lambda each: preflight(each, sessions))
+    if not draft.spares:
+        return whole, out
+    return plan.refine(whole.facts, (whole.world.master_addr, whole.world.master_port)), out
+
+
+def _remarks(plan: Plan, failed: Failed) -> Iterator[Notice]:
+    for name, why in failed.items():
+        fewer = f"starts with {len(plan.hosts)} of {len(plan.nodes)} nodes ({name}: {why.message})"
+        yield Notice("warning", fewer if plan.world.least else left_out(name, why), name, why.hint)
+
+
+def left_out(host: str, why: FleetError) -> str:
+    return f"{host} is left out: {why.message}"
+
+
+def record_left_out(folder: RunFolder, host: str, why: FleetError, spare: str | None = None) -> Notice:
+    """A line of events.jsonl; returns what is said of it. spare: takes its place."""
+    text = left_out(host, why) + (f"; {spare} takes its place" if spare else "")
+    return folder.notice("warning", text, "left-out", host, why.hint, kind=why.kind, spare=spare)
+
+
+@contextmanager
+def _held_back(runtime: Runtime) -> Iterator[list[Event]]:
+    """Remarks wait until it is known whether they matter."""
+    said: list[Event] = []
+    emit = runtime.emit
+
+    def hold(event: Event) -> None:
+        if isinstance(event, Notice):
+            said.append(event)
+        else:
+            emit(event)
+
+    runtime.emit = hold
+    try:
+        yield said
+    finally:
+        runtime.emit = emit
+        for event in said:
+            emit(event)

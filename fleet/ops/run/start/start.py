@@ -1,0 +1,170 @@
+"""Connects to all nodes of a run and starts its supervisor on each; all or none."""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Iterator, Mapping, Sized
+from contextlib import contextmanager
+
+from fleet.each import as_one
+from fleet.errors import EXIT_HOST_FAILED, EXIT_INTERRUPTED, HostFailed, Interrupted, PreflightError, Reason
+from fleet.events import Notice, Round
+from fleet.inventory.nodeset import fold
+from fleet.model import Host
+from fleet.ops.run.end.failure import fate
+from fleet.ops.run.end.gang import INTERRUPTED, run_end
+from fleet.ops.run.follow.janitor import send_janitor
+from fleet.ops.run.kept.record import RunRecord
+from fleet.ops.run.plan.findings import beside, refuse
+from fleet.ops.run.plan.plan import NodePlan, Plan
+from fleet.ops.run.sessions import START, START_SECONDS, STOP_SECONDS, Sessions
+from fleet.protocol.messages import run
+from fleet.protocol.state import ARMED, COMMAND
+from fleet.rules.units import counted
+from fleet.runtime import Runtime
+from fleet.transport.base import Cancel
+from fleet.transport.program import Program, call, last_word, text_of
+
+NOT_BEGUN = "not-begun"
+# file in the run's folder -> module
+OF_RANKS = {name: name[:-3] for name in ("rank.py", "drain.py", "spawn.py", "console.py")} | {ARMED: "arm"}
+STOPPED_BEFORE = f"{INTERRUPTED}: 'fleet stop', before it began"
+SETTLE_SECONDS = 10.0  # after its ranks' start, in which they import their code and no sync replaces it
+
+
+@contextmanager
+def step(runtime: Runtime, name: str, hosts: int, out: Sized = ()) -> Iterator[None]:
+    """A part of the way to running ranks: says how long it took, and that nothing of it is under way any more. out:
+    those that are left out by its end."""
+    began = time.monotonic()
+    yield
+    hosts -= len(out)
+    seconds = round(time.monotonic() - began, 3)
+    runtime.emit(Round("", ()))
+    runtime.emit(
+        Notice(
+            "info",
+            f"{name}: {counted(hosts, 'host')}, {seconds:.1f} s",
+            data={"event": "step", "time": time.time(), "step": name, "hosts": hosts, "seconds": seconds},
+        )
+    )
+
+
+def nothing_left(answer: run.Ready, host: Host) -> None:
+    """HostFailed where processes of the last attempt outlive SIGKILL."""
+    if answer["left"]:
+        raise HostFailed(f"processes that would not die: {answer['left'][:20]}", host=host.name, kind="stubborn")
+
+
+def part_of(node: NodePlan, record: RunRecord) -> run.Part:
+    """What a node keeps of a run to tell others."""
+    return {
+        "host": node.host.name,
+        "node_rank": node.node_rank,
+        "ranks": list(node.ranks),
+        "devices": None if node.host.devices is None else list(node.host.devices),
+        "cwd": node.workdir,
+        "lease": record.lease,
+        "grace": record.grace,
+        "node_timeout": record.node_timeout,
+        "about": record.about(),
+    }
+
+
+def supervise_spec(plan: Plan, node: NodePlan, record: RunRecord) -> run.StartSpec:
+    """What fleet/node/run/supervise.py is fed. Values of variables travel here and nowhere else."""
+    facts = plan.facts.get(node.host.name)
+    code = facts.code if facts is not None and plan.request.preflight else None
+    return {
+        **part_of(node, record),
+        "lease": plan.request.lease,  # who leads the run takes it off
+        "run": plan.run_id,
+        "argv": [word if isinstance(word, str) else word.as_spec() for word in node.start.argv],
+        "env": dict(node.env),
+        "env_expand": dict(node.env_expand),
+        "python": plan.job.python or node.host.python,
+        "activate": node.host.activate,
+        "time": time.time(),
+        "code": code and {"state": code[0], "digest": code[1], "settle": SETTLE_SECONDS},
+        "files": {
+            **plan.job.files,
+            COMMAND: node.start.command_file(),
+            **{name: (text_of(f"fleet.node.run.rank.{module}") or b"").decode() for name, module in OF_RANKS.items()},
+        },
+        "alone": plan.request.preflight and not plan.request.share and not record.attempt,
+    }
+
+
+def start_all(plan: Plan, record: RunRecord, sessions: Sessions) -> Mapping[str, run.Started]:
+    """Start the supervisors; {host: its "started" answer}. When one fails the others are stopped, then it raises."""
+    occupied: dict[str, list[run.LiveRun]] = {}
+    # Where all meet is the first node: of torch's ranks and agents, those that dial before it listens try again after
+    # 0.25 to 0.75 s, and all wait for them. Where it does not begin, none does.
+    first_is_there, begun = threading.Event(), list[run.Started]()
+
+    def start(host: Host) -> run.Started:
+        if host.name != plan.hosts[0].name:
+            program = Program(sessions.get(host), START, None)
+            first_is_there.wait()
+            if not begun:
+                raise HostFailed("the first node did not begin", host=host.name, kind=NOT_BEGUN)
+            return start_one(host, program)
+        try:
+            begun.append(start_one(host, Program(sessions.get(host), START, None)))
+            return begun[0]
+        finally:
+            first_is_there.set()
+
+    def start_one(host: Host, program: Program) -> run.Started:
+        program.go_on(supervise_spec(plan, plan.node(host.name), record))
+        sessions.keep(program)
+        answer = last_word(program, run.Started | run.Neighbours | run.NotStarted, timeout=START_SECONDS)
+        if answer["event"] == "neighbours":
+            occupied[host.name] = answer["runs"]
+            raise PreflightError("another run is live there", host=host.name)
+        if answer["event"] == "failed":
+            if answer.get("forbidden"):
+                raise Interrupted(STOPPED_BEFORE)
+            raise HostFailed(Reason.of_node(answer["message"]), host=host.name, hint=answer["hint"])
+        return answer
+
+    # an interrupt lets the starts under way end: what is not known to run cannot be stopped for sure
+    answers, errors = sessions.each(plan.hosts, start, "start")
+    errors = {name: error for name, error in errors.items() if error.kind != NOT_BEGUN}
+    if errors or sessions.runtime.cancel.is_set():
+        end = run_end("interrupt", INTERRUPTED, EXIT_INTERRUPTED, who=record.owner)
+        if errors:
+            end = run_end("failure", "another node did not start", EXIT_HOST_FAILED, next(iter(errors)), record.owner)
+        left = stop_all(plan, sessions, 0.0, end)
+        if left:  # it may have begun, and nothing else ends it there where it needs no head
+            ends = fate(record.lease, send_janitor(record, left, sessions.runtime.transport, end))
+            sessions.runtime.emit(Notice("warning", f"{fold(host.name for host in left)}: {ends}"))
+        if sessions.runtime.cancel.is_set():
+            raise Interrupted("interrupted while starting; everything was stopped again")
+        for error in errors.values():
+            if isinstance(error, Interrupted):
+                raise error
+        if occupied:  # since preflight
+            others = {name: error for name, error in errors.items() if name not in occupied}
+            refuse(plan, beside(plan, occupied), others, sessions.runtime.emit)
+        ordered = sorted(errors.items(), key=lambda it: -it[1].exit_code)
+        every = {host.name: errors.get(host.name) for host in plan.hosts}
+        raise as_one(dict(ordered), sessions.runtime.emit, "not-started", "; everything was stopped again", every)
+    return answers
+
+
+def stop_all(plan: Plan, sessions: Sessions, grace: float, end: run.RunEnd, *, for_good: bool = False) -> list[Host]:
+    """Run the stop program on all nodes; also forbids a supervisor that comes late to start. for_good: and whatever may
+    come after this attempt, which is over. Returns the hosts that could not be told."""
+    spec: run.StopSpec = {"run": plan.run_id, "grace": grace, "reason": end["message"], "end": end}
+    if for_good:
+        spec["withdrawn"] = True
+    else:
+        spec["attempt"] = plan.attempt
+
+    def stop(host: Host) -> run.Stopped:
+        return call(sessions.get(host), "run.stop", spec, run.Stopped, timeout=grace + STOP_SECONDS)
+
+    _, errors = sessions.each(plan.hosts, stop, "stop", Cancel())
+    return [host for host in plan.hosts if host.name in errors]

@@ -1,1 +1,0 @@
-"""Runs that are, were, or outlived their head: `fleet ps`, `stop`, `attach`, `logs`."""
