@@ -9,6 +9,7 @@ from fleet.protocol.state import (
     DATA,
     DATA_STATE,
     HOME,
+    IMPORTS,
     LEASE,
     LOCK,
     NEXT,
@@ -37,6 +38,7 @@ FOLDERS = (
         f"~/{HOME}/{WHEELS}/",
         "wheels that were brought here (`SET-HEAD/`), which of them were verified (`verified/`), locks of installs",
     ),
+    (f"~/{HOME}/{IMPORTS}", "JSON: digests of what interpreters could import, so that preflight need not try it again"),
     (f"~/{HOME}/{SOURCES}/NAME-KEY/, ~/{HOME}/{BUILDS}/BUILD/", "source trees and builds of `fleet build`"),
     (
         f"{CODE_STATE}/, {DATA_STATE}/",

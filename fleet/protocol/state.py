@@ -5,8 +5,10 @@ A file that does not hold what it must (an older version's, a damaged one) count
 
 import os
 
+MODULES = (".py", ".so")  # how the names of files end that Python imports
 HOME = ".fleet"  # in the user's home; the user's alone
 RUNS, BUILDS, DATA, SOURCES, WHEELS = "runs", "builds", "data", "sources", "wheels"
+IMPORTS = "imports.json"
 BROUGHT = "brought"  # on the head
 SOURCE_IDS = "source-ids"  # on the head: what it knows sources by
 

@@ -62,6 +62,12 @@ def needs_reset(view: View) -> str | None:
     return f"GPU {', '.join(bad)} requires a reset" if bad else None
 
 
+def some(view: View) -> Any:
+    """Whether there is a GPU; an inventory that counts ranks does not say on what."""
+    unknown = view.get("gpus") is None or view.get("gpu_error") or no_driver(view)
+    return MISSING if unknown else bool(view["gpus"])
+
+
 def busy(view: View) -> str | None:
     mine = used(view)
     others = {g.get("uuid") for g in view.get("gpus") or () if g["index"] not in mine}
@@ -120,6 +126,16 @@ RULES = (
         "clear",
         "nvidia-smi",
         "a driver/library version mismatch goes away with a reboot; for the rest see 'dmesg | grep -i xid'",
+    ),
+    Rule(
+        "gpu-none",
+        some,
+        "partly",
+        "no GPU is there, elsewhere there are some",
+        "ranks of one run are alike: leave those hosts out with -x, or the others",
+        "warning",
+        run=True,
+        covered_by="gpu-slots",
     ),
     Rule(
         "gpu-slots",

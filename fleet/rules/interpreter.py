@@ -14,6 +14,10 @@ from fleet.rules.view import NOTABLE
 SAME_WHEEL = "install the same version into every host's training interpreter"
 CORRECT = "install it there, or correct 'python' (or 'activate') of this host in the inventory"
 INSTALL = "install it there: fleet sync --wheels requirements.txt; or set 'python' to the interpreter that has it"
+REINSTALL = (
+    "'fleet exec --env-of python -- python -c \"import torch\"' shows all of it: a library that is missing or "
+    "another one (LD_LIBRARY_PATH), or a package to be installed again"
+)
 LISTED = 4
 PLAIN = re.compile(r"/[\w./+@-]+")  # what YAML reads as it stands
 
@@ -57,8 +61,16 @@ def missing_modules(view: View) -> Any:
     are = "is" if len(missing) == 1 else "are"
     if not missing:
         return None
-    said = f"{' and '.join(missing)} {are} not installed for {lookup(view, 'python.path')}"
+    closed = f"; its {', '.join(view['unreadable'])} may not be read" if view.get("unreadable") else ""
+    said = f"{' and '.join(missing)} {are} not installed for {lookup(view, 'python.path')}{closed}"
     return with_others(view, Reason("needed for a run: ") + Reason.of_node(said), INSTALL)
+
+
+def imports(view: View) -> Said | None:
+    found = view.get("imports") or {}
+    if not found:
+        return None
+    return Said(Reason.of_node("; ".join(f"import {name}: {why}" for name, why in found.items())))
 
 
 def other_packages(view: View) -> Any:
@@ -90,6 +102,7 @@ RULES = (
         "needed for a run",
         INSTALL,
     ),
+    Rule("import-fails", imports, "clear", "what a run imports", REINSTALL),
     Rule(
         "python-version",
         "python_minor",

@@ -10,6 +10,7 @@ from typing import Any
 
 from fleet.errors import Reason
 from fleet.inventory.nodeset import fold
+from fleet.protocol.state import MODULES
 from fleet.rules.rule import MISSING, Rule, Said, View, lookup
 from fleet.rules.steps import OF_A_RUN, stuck
 from fleet.rules.units import counted
@@ -129,6 +130,13 @@ def alone(view: View) -> Said | None:
     return Said("no NVIDIA GPU: accelerate lets each rank train alone, unless it is told that it trains on CPUs")
 
 
+def changed(modules: bool, view: View) -> Any:
+    found = lookup(view, "code.changed")
+    if not isinstance(found, Mapping):
+        return MISSING
+    return {path: what for path, what in found.items() if path.endswith(MODULES) is modules}
+
+
 def synced(view: View) -> Any:
     return bool(view["code"]) if "code" in view else MISSING
 
@@ -142,6 +150,17 @@ def crowded(view: View) -> Said | None:
     if want.part is None or not usable or (want.part.ranks or 0) <= usable:
         return None
     return Said(f"{want.part.ranks} ranks share {counted(usable, 'GPU')}")
+
+
+def hidden(view: View) -> Said | None:
+    """A variable of the host leaves fewer GPUs than there are ranks, of which each takes one."""
+    want, left = view["want"], view.get("visible")
+    ranks = (want.part and want.part.ranks) or want.ranks or 0
+    if left is None or want.devices is not None or not left < ranks <= len(view.get("gpus") or ()):
+        return None
+    return Said(
+        f"CUDA_VISIBLE_DEVICES leaves {counted(left, 'GPU')} of {len(view['gpus'])} to {counted(ranks, 'rank')}"
+    )
 
 
 def way(master: bool, view: View) -> Said | None:
@@ -177,10 +196,15 @@ def ways(view: View) -> Said | None:
     return Said(Reason("it does not reach {others} at a high port ({ports})", others=names, ports=ports))
 
 
+def deaf(view: View) -> Said | None:
+    return Said(Reason.of_node(f"nobody can reach it at a high port: {view['deaf']}")) if view.get("deaf") else None
+
+
 OPEN = (
-    "open all TCP ports between the data addresses, both ways: gloo and NCCL choose theirs anew each time; or set "
+    "open all TCP ports between the data addresses, both ways: gloo and NCCL choose new ones each time; or set "
     "'data_address' to a network where they are open"
 )
+FREE = "sysctl net.ipv4.ip_local_port_range and 'ss -s' there: are ports left? does a sandbox forbid listening?"
 FORGOTTEN = "nothing to do; was it killed by hand, or for want of memory? 'fleet exec -- dmesg' may say"
 LOOK = "a wedged mount or driver there? 'fleet check' looks closer"
 LOOK_AT_MASTER = "check 'data_address' of the first host, or give --master-addr"
@@ -218,6 +242,14 @@ RULES = (
         run=True,
     ),
     Rule(
+        "gpus-hidden",
+        hidden,
+        "clear",
+        "GPUs",
+        "/etc/environment, startup files or 'activate' set it: take it out, or --env CUDA_VISIBLE_DEVICES=0,1,...",
+        run=True,
+    ),
+    Rule(
         "ranks-alone",
         alone,
         "clear",
@@ -245,6 +277,7 @@ RULES = (
         covered_by="master",
         run=True,
     ),
+    Rule("ways-closed", deaf, "clear", "the ways between hosts", FREE, covered_by="master", run=True),
     Rule("ways", ways, "clear", "the ways between hosts", OPEN, covered_by="master", run=True),
     Rule("script-differs", "script.sha256", "digest", "the script's content", SYNC, run=True),
     Rule(
@@ -257,10 +290,19 @@ RULES = (
     ),
     Rule(
         "code-changed",
-        "code.changed",
+        partial(changed, True),
         "contents",
         "modules of the code that was synced",
-        "somebody changed them there since: 'fleet sync' again, to all; 'fleet sync --force=PATTERN' over such changes",
+        "they were changed there since: 'fleet sync' again, to all; 'fleet sync --force=PATTERN' over such changes",
+        run=True,
+    ),
+    Rule(
+        "files-changed",
+        partial(changed, False),
+        "contents",
+        "other files that were synced",
+        "runs write such files, too; if they are read: 'fleet sync --force=PATTERN' makes them equal",
+        "warning",
         run=True,
     ),
     Rule(

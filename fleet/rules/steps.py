@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from functools import partial
 
 from fleet.errors import Reason
+from fleet.protocol.steps import OWN_SECONDS
 from fleet.rules.rule import Rule, Said, Severity, View
 
 LOOK = "look at dmesg there"
@@ -19,6 +20,7 @@ HANGS: tuple[tuple[str, Severity, str], ...] = (
     ("python", "error", "the interpreter, or a .pth file of it, lies on a file system that hangs: start it by hand"),
     ("gpus", "error", "nvidia-smi hangs: see 'dmesg | grep -i xid'; often only a reboot helps"),
     ("gpu processes", "warning", "nvidia-smi hangs: see 'dmesg | grep -i xid'"),
+    ("imports", "warning", "importing torch takes that long there: is its file system slow?"),
     ("disk workdir", "error", "the file system hangs: look at its server, or remount it"),
     ("disk home", "error", "the file system hangs: look at its server, or remount it"),
     ("disk tmp", "error", "the file system hangs: look at the disk in dmesg"),
@@ -53,7 +55,7 @@ RULES = (
             step,
             remedy,
             severity,
-            run=step == "gpu processes",
+            run=step in OWN_SECONDS,
         )
         for step, severity, remedy in HANGS
     ),

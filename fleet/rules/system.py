@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import hashlib
 from collections.abc import Mapping
+from typing import Any
 
-from fleet.rules.rule import GiB, MiB, Rule, View, lookup
+from fleet.rules.rule import MISSING, GiB, MiB, Rule, View, lookup
 
 SAME_IMAGE = "bring the hosts to the same system release, or build in a container"
 
@@ -141,7 +143,7 @@ ROOM = (
             "remove files there: 'df -i' shows where; no new file can be made, whatever room there is",
             levels=((100, "error"), (10_000, "warning")),
         )
-        for name, where in (("workdir", "in the workdir"), ("home", "in the home folder"))
+        for name, where in (("workdir", "in the workdir"), ("home", "in the home folder"), ("shm", "in /dev/shm"))
     ),
     Rule(
         "memory",
@@ -181,7 +183,25 @@ ROOM = (
     ),
 )
 
+DEBUG = "TORCH_DISTRIBUTED_DEBUG"
+DETAIL = hashlib.sha256(b"DETAIL").hexdigest()[:12]
+
+
+def detail(view: View) -> Any:
+    """With DETAIL a rank calls more collectives than the others do."""
+    found = view.get("environment")
+    return MISSING if found is None else {f"{DEBUG}=DETAIL": "set"} if found.get(DEBUG) == DETAIL else {}
+
+
 ENVIRONMENT = (
+    Rule(
+        "environment-debug",
+        detail,
+        "contents",
+        "variables that ranks inherit there",
+        f"ranks would wait for each other for ever: --env {DEBUG}=OFF (or DETAIL) sets it for all",
+        run=True,
+    ),
     Rule(
         "environment",
         "environment",

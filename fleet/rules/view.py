@@ -4,26 +4,26 @@ from __future__ import annotations
 
 from typing import Any
 
+from fleet.protocol.steps import OWN_SECONDS
 from fleet.rules.rule import View, Want
 
 NOTABLE = ("accelerate", "transformers", "numpy")
 # steps that wait for the activate line: where that hangs, they say nothing of their own
-BEHIND_ACTIVATE = ("python", "compilers", "nccl", "gpus", "gpu processes", "builds")
-SHORTER = {"gpu processes": 3.0}  # seconds that a step has, see node/preflight/probe.py
+BEHIND_ACTIVATE = ("python", "compilers", "nccl", "gpus", "gpu processes", "builds", "environment", "imports")
+BEHIND_PYTHON = ("imports",)
 
 
 def view(facts: View, want: Want = Want()) -> View:
     """Facts of one host, of `check` or of a launch's preflight, with the derived ones laid over them; "want" is what is
     wanted of it."""
     late = facts.get("timed_out") or ()
-    behind = BEHIND_ACTIVATE if "activate" in late else ()
+    behind = BEHIND_ACTIVATE if "activate" in late else BEHIND_PYTHON if "python" in late else ()
+    seconds = {**dict.fromkeys(late, want.deadline), **OWN_SECONDS}
     links = [i for i in facts.get("interfaces") or () if i["name"] == facts.get("head_interface")]
     result = {
         **facts,
         "want": want,
-        "hangs": {
-            step: f"did not answer within {SHORTER.get(step, want.deadline):g} s" for step in late if step not in behind
-        },
+        "hangs": {step: f"did not answer within {seconds[step]:g} s" for step in late if step not in behind},
         "link": links[0] if links else {},
         "infiniband_ports": sum(port["state"] == "ACTIVE" for port in facts.get("infiniband") or ()),
     }

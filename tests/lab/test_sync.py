@@ -128,7 +128,7 @@ def test_two_syncs_to_one_place(breakable: VirtualLab, source: Path) -> None:
 def test_a_host_cut_off_in_the_middle(breakable: VirtualLab, source: Path) -> None:
     victim = breakable.names[2]
     (source / "severed").write_bytes(os.urandom(30 << 20))
-    breakable.fleet("lab", "link", victim, "8mbit", check=True)
+    breakable.fleet("lab", "link", victim, "2mbit", check=True)
     process = breakable.popen("-i", "lab", "--json", "sync", str(source), "--to", "~/cut")
     deadline = time.monotonic() + 300
     while not breakable.sh(victim, "find /root -name '*severed*' -size +64k", check=False):

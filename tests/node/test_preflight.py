@@ -177,7 +177,8 @@ def test_a_master_whose_name_does_not_resolve(home: Path) -> None:
 def test_interpreter_modules_and_files(home: Path) -> None:
     (home / "work").mkdir()
     (home / "work/train.py").write_text("print(1)\n")
-    found = facts(home, free_port(), workdir="~/work", script="train.py", modules=["torch", "pytest", "no-such-thing"])
+    modules = ["torch", "pytest", "no-such-thing"]
+    found = facts(home, free_port(), workdir="~/work", script="train.py", modules=modules, deadline=60.0)
     assert found["python"]["path"] == sys.executable and found["python"]["version"].startswith("3.")
     found["packages"].pop("torch", None)  # not there for every Python that the tests run with
     assert found["packages"] == {"pytest": pytest.__version__}
@@ -326,4 +327,4 @@ def test_an_interpreter_that_hangs(home: Path) -> None:
     (home / "slow").write_text("#!/bin/sh\nsleep 1000\n")
     (home / "slow").chmod(0o755)
     found = facts(home, free_port(), python=str(home / "slow"), modules=["torch"], deadline=10.0)
-    assert found["timed_out"] == ["python"] and "packages" not in found
+    assert found["timed_out"] == ["python", "imports"] and "packages" not in found

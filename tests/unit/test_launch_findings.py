@@ -141,16 +141,17 @@ def test_the_command_engine_needs_no_python_but_a_program() -> None:
 def test_gpus_in_use_missing_or_shared() -> None:
     gpus = [{"index": i, "uuid": f"u{i}"} for i in range(2)]
     used = good(gpus=gpus, gpu_processes=[{"pid": 9, "gpu": "u1", "command": "python x"}])
-    assert findings(n0=used)[0][2] == "n0: GPUs in use: python x (pid 9)"
+    others = {"n1": good(gpus=gpus), "n2": good(gpus=gpus)}
+    assert findings(n0=used, **others)[0][2] == "n0: GPUs in use: python x (pid 9)"
     elsewhere = plan_for(hosts=(Host("n0", "a", devices=(0,)), *HOSTS[1:]))
-    assert findings(elsewhere, n0=used) == []
+    assert findings(elsewhere, n0=used, **others) == []
     absent = plan_for(hosts=(Host("n0", "a", devices=(0, 5)), *HOSTS[1:]))
     assert findings(absent, n0=good(gpus=gpus))[0][2] == "n0: GPUs: 2 usable, 6 needed"
     assert findings(absent)[0][2] == "n0: GPUs: 0 usable, 6 needed"
     # slots that the inventory promises are an error, ranks that the command line asks for are the user's own
-    assert findings(n0=good(gpus=gpus[:1])) == [("error", ("n0",), "n0: GPUs: 1 usable, 2 needed")]
+    assert findings(n0=good(gpus=gpus[:1]), **others) == [("error", ("n0",), "n0: GPUs: 1 usable, 2 needed")]
     asked = make_plan(Inventory(HOSTS), Job("t.py", nproc_per_node=2), Launch("t.py"), "r")
-    assert findings(asked, n0=good(gpus=gpus[:1])) == [("warning", ("n0",), "n0: 2 ranks share 1 GPU")]
+    assert findings(asked, n0=good(gpus=gpus[:1]), **others) == [("warning", ("n0",), "n0: 2 ranks share 1 GPU")]
 
 
 ODD: list[dict[str, Any]] = [

@@ -23,10 +23,10 @@ from fleet.node.base.state_folder import own_home, state_name
 from fleet.node.base.types import Any, Callable, run
 from fleet.node.base.wire import decode, encode
 from fleet.node.delivery.journal import DIGEST, KIND, PATH, identity, read_state, rows_of, unchanged
-from fleet.protocol.state import CODE_STATE, DATA, LOCK, below_home
+from fleet.protocol.state import CODE_STATE, DATA, LOCK, MODULES, below_home
 
 SYNC_STATE = encode(CODE_STATE)
-MODULES, MODULE_BYTES, CHANGED_MOST = (".py", ".so"), 1 << 28, 50
+COMPARED_BYTES, CHANGED_MOST = 1 << 28, 50
 BEGIN_SECONDS = 60.0  # no run takes longer to begin
 
 
@@ -73,24 +73,24 @@ def delivery(path: str, seconds: float) -> "dict[str, Any] | None":
         return None
     facts.update(digest=identity(state), half=state["digest"] is None and idle)
     if inside == "." and not facts["half"]:
-        facts["changed"] = changed_modules(dest, state)
+        facts["changed"] = changed_files(dest, state)
     return facts
 
 
-def changed_modules(dest: bytes, state: "dict[str, Any]") -> "dict[str, str]":
-    """Of the modules that a sync delivered, those that are others now: path -> what tells two contents apart, or
-    "missing". Who is unchanged by its times is not read."""
+def changed_files(dest: bytes, state: "dict[str, Any]") -> "dict[str, str]":
+    """Of the files that a sync delivered, those that are others now: path -> a digest of the content, or "missing".
+    Those that are unchanged by size and times are not read; modules come first, of which a run depends most."""
     found: dict[str, str] = {}
-    for row in rows_of(state):
+    for row in sorted(rows_of(state), key=lambda row: not row[PATH].endswith(MODULES)):
         path = row[PATH]
-        if row[KIND] != "f" or not path.endswith(MODULES) or not row[DIGEST] or len(found) >= CHANGED_MOST:
+        if row[KIND] != "f" or not row[DIGEST] or len(found) >= CHANGED_MOST:
             continue
         at = os.path.join(dest, encode(path))
         st = lstat(at)
         if st is not None and unchanged(row, st):
             continue
         try:
-            digest = file_digest(at, os.O_NOFOLLOW, MODULE_BYTES) if st is not None else "missing"
+            digest = file_digest(at, os.O_NOFOLLOW, COMPARED_BYTES) if st is not None else "missing"
         except OSError:
             continue
         if digest != row[DIGEST]:

@@ -18,7 +18,7 @@ if sys.path and not sys.path[0]:
 ASK_PYTHON = (
     NOT_HERE
     + r"""
-import json, os, re
+import errno, json, os, re
 from importlib.util import find_spec
 def read(path):
     try:
@@ -35,11 +35,13 @@ def where(name):
         return list(find_spec(name).submodule_search_locations)[0]
     except Exception:
         return None
-packages = {}
+packages, unreadable = {}, []
 for folder in sys.path:
     try:
         names = os.listdir(folder)
-    except OSError:
+    except OSError as error:
+        if error.errno == errno.EACCES:
+            unreadable.append(folder)
         continue
     for entry in names:
         found = re.match(r"(.+?)-([^-]+)(?:-py[\d.]+)?\.(?:dist|egg)-info$", entry)
@@ -60,7 +62,7 @@ if folder:
 print()
 print(json.dumps({"executable": sys.executable, "version": ".".join(map(str, sys.version_info[:3])),
                   "implementation": sys.implementation.name, "packages": packages, "torch": torch,
-                  "deepspeed": deepspeed}))
+                  "deepspeed": deepspeed, "unreadable": unreadable}))
 """
 )
 
@@ -111,9 +113,14 @@ def run(argv: "list[str]", env: "dict[str, str]", cwd: "str | None" = None) -> "
     pipe = subprocess.PIPE
     child = subprocess.Popen(argv, env=env, cwd=cwd, stdin=subprocess.DEVNULL, stdout=pipe, stderr=pipe)
     assert child.stdout and child.stderr
-    told = child.stderr
+    errors = child.stderr
     said: list[bytes] = []
-    reader = start_thread(lambda: said.append(told.read(OUTPUT_LIMIT)))
+
+    def read() -> None:
+        with errors:
+            said.append(errors.read(OUTPUT_LIMIT))
+
+    reader = start_thread(read)
     with child.stdout:
         out = child.stdout.read(OUTPUT_LIMIT)
     status = child.wait()

@@ -12,6 +12,7 @@ from fleet.node.base.errors import Refused
 from fleet.node.base.types import Any, values
 from fleet.node.facts.ask import FIND_MODULE, ask_interpreter, last_line, run
 from fleet.node.facts.environment import enter, job_env
+from fleet.node.facts.imports import imports
 from fleet.node.facts.system import find, text
 from fleet.protocol.environment import activating
 
@@ -57,16 +58,19 @@ class Tools:
         path = os.fsdecode(enter(env, self.spec.get("python"), self.spec.get("workdir")))
         return path, {os.fsdecode(name): os.fsdecode(value) for name, value in env.items()}
 
-    def digests(self) -> "dict[str, str]":
-        """Of the variables that torch, NCCL, CUDA, Python, the linker and proxies read, what tells two values apart:
-        they may hold what is nobody's business."""
+    def inherited(self) -> "dict[str, Any]":
+        """A digest of each variable that torch, NCCL, CUDA, Python, the linker and proxies read: values may be secret.
+        "visible": how many GPUs CUDA_VISIBLE_DEVICES names, null where it is not set."""
         env = self.environment()[1]
         ours = self.spec.get("env") or {}
-        return {
+        digests = {
             name: hashlib.sha256(env[name].encode("utf-8", "surrogateescape")).hexdigest()[:12]
             for name in sorted(env)
             if READ.match(name) and name not in ours
         }
+        named = env.get("CUDA_VISIBLE_DEVICES")
+        visible = None if named is None else len([each for each in named.split(",") if each.strip() not in ("", "-1")])
+        return {"environment": digests, "visible": visible}
 
     def first_file(self, places: "list[str]") -> "str | None":
         """Of paths the first whose $NAMEs are all set, where it is a file."""
@@ -118,8 +122,12 @@ class Tools:
         if said is None:
             answer = {"path": path or None, "version": None, "error": error}
             return {"python": answer, "torch": None, "deepspeed": None, "packages": {}}
-        facts = {name: said.pop(name) for name in ("torch", "deepspeed", "packages")}
+        facts = {name: said.pop(name) for name in ("torch", "deepspeed", "packages", "unreadable")}
         return dict(facts, python=dict(said, path=path, error=None))
+
+    def imports(self, modules: "list[str]") -> "dict[str, Any]":
+        path, env = self.environment()
+        return {"imports": imports(path, env, modules) if path else {}}
 
     def module(self, name: str, workdir: str) -> "str | None":
         """The file that `python -m name` would run there, or the archive that it lies in."""

@@ -33,9 +33,9 @@ from fleet.node.run.look.remains import remains
 from fleet.node.run.look.rendezvous import meet, network
 from fleet.node.run.neighbours import others
 from fleet.node.run.start.extension_builds import build_root, stale_locks
+from fleet.protocol.steps import OWN_SECONDS
 
 MARGIN = 0.3
-SECOND_QUERY_SECONDS = 3.0  # of nvidia-smi, once it has answered the first
 
 
 def steps(spec: "dict[str, Any]", tools: Tools, done: threading.Event) -> "list[Step]":
@@ -51,7 +51,7 @@ def steps(spec: "dict[str, Any]", tools: Tools, done: threading.Event) -> "list[
         ("gpus", tools.gpus),
         ("gpu processes", lambda: gpu_processes(tools)),
         ("builds", lambda: builds(tools)),
-        ("environment", lambda: {"environment": tools.digests()}),
+        ("environment", tools.inherited),
     ]
     folders = [("home", "~"), ("shm", "/dev/shm")]
     if spec.get("workdir"):
@@ -68,6 +68,8 @@ def steps(spec: "dict[str, Any]", tools: Tools, done: threading.Event) -> "list[
             ("port", lambda: meet(spec, until, done)),
             ("runs", lambda: {"runs": others(spec.get("run"))}),
         ]
+        if spec.get("modules"):
+            found.append(("imports", lambda: tools.imports(spec["modules"])))
     else:
         folders += [("tmp", "/tmp")]
         found += [
@@ -119,7 +121,7 @@ def main() -> None:
     began = time.monotonic()
     left = remains() if spec.get("master") else []  # before anybody looks who has the ports and the GPUs
     tools = Tools(spec)
-    facts = gather(steps(spec, tools, done), spec["deadline"], {"gpu processes": SECOND_QUERY_SECONDS})
+    facts = gather(steps(spec, tools, done), spec["deadline"], OWN_SECONDS)
     if spec.get("survey") or lacks(facts, spec.get("modules", ["torch"])):
         facts["interpreters"] = interpreters(tools.env, spec.get("workdir"))
     facts["remains"] = left

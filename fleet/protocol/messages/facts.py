@@ -138,10 +138,15 @@ Facts = TypedDict(
         "unread": Text,
         "environment": dict[str, str],
         "unreached": dict[str, int],
+        "visible": Number,
+        "deaf": str,
+        "imports": dict[str, str],
+        "unreadable": list[str],
     },
     total=False,
 )
 # a node's answer to {"op": "clock"}, at any time, and its facts in the end
 Probed = TypedDict("Probed", {"clock": float, "facts": Facts}, total=False)
-# of node/preflight/reach.py: visits that arrived, by their id
+# of node/preflight/reach.py: whether others may come now; then the visits that arrived, by their id
+Listening = TypedDict("Listening", {"listening": bool})
 Reached = TypedDict("Reached", {"reached": dict[str, bool], "error": Text})

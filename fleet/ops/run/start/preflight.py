@@ -15,7 +15,7 @@ from fleet.ops.run.plan.findings import DEADLINE_SECONDS, findings, refuse
 from fleet.ops.run.plan.placement import Known
 from fleet.ops.run.plan.plan import Plan
 from fleet.ops.run.sessions import Sessions
-from fleet.ops.run.start.ways import unreached
+from fleet.ops.run.start import ways
 from fleet.protocol.messages.facts import Facts
 from fleet.transport.base import Cancel, Transport
 
@@ -37,8 +37,7 @@ def preflight(plan: Plan, sessions: Sessions) -> Plan:
         if errors or not port_is_taken(raw[first]):
             break
     if not errors and not port_is_taken(raw[first]) and len(plan.hosts) > 1:
-        for name, others in unreached(plan.hosts, raw, sessions).items():
-            raw[name]["unreached"] = others
+        ways.look(plan.hosts, raw, sessions)
     refuse(plan, findings(plan, raw, complete=not errors), errors, sessions.runtime.emit)
     network = raw[first].get("network") or {}
     return plan.refine({name: known_of(node) for name, node in raw.items()}, (network.get("master") or address, port))
