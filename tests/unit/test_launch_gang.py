@@ -147,6 +147,17 @@ def test_signals_become_128_plus_n() -> None:
     assert first and (first.exit_code, first.signal) == (137, 9)
 
 
+@pytest.mark.parametrize("signal, first", [(9, (None, "engine", 137)), (None, (0, "rank", 143))])
+def test_ranks_that_an_engine_took_with_it_are_not_its_cause(signal: int | None, first: tuple[object, ...]) -> None:
+    """A busy supervisor notices them first. An engine that nobody killed ended because of the rank."""
+    g = gang({"a": 0.0})
+    g.rank_ended(end("a", 0, 105.0, None, 15))
+    status: RunState = {"state": "exited", "engine_status": None if signal else 143, "signal": signal, "began": 105.2}
+    g.node_status("a", {**status, "time": 105.2})
+    found = g.first()
+    assert found and (found.rank, found.what, found.exit_code) == first
+
+
 def test_an_engine_that_fails_without_a_failed_rank_is_named() -> None:
     g = gang({"a": 0.0})
     reason = g.node_status("a", {"state": "exited", "engine_status": 2, "time": 101.0})

@@ -298,7 +298,11 @@ class Gang:
         cause = self._own_cause(node)
         if cause is not None:  # what a supervisor's death does to its engine may come before it is noticed
             return when >= node.began - TIE_SECONDS or cause == "supervisor" and end.signal == SIGTERM
-        return node.state == "exited" and end.signal is not None and when > node.began
+        if node.state != "exited" or end.signal is None:
+            return False
+        # the death of an engine ends its ranks at once, and a busy supervisor notices it after them
+        killed = node.status.get("signal") is not None and end.signal == SIGTERM
+        return when > node.began - (LATE_SECONDS if killed else 0.0)
 
     def _before_stop(self, when: float) -> bool:
         # Corrected times are never early (Clock), and never later than the message that brought them: what
