@@ -23,7 +23,7 @@ test: check  ## check, then all tests; the slow ones first (root)
 	$(BIN)/pytest $(FILES) tests/lab tests/foreign tests/wheel tests/node tests/fuzz tests/tools tests/unit tests/golden tests/hints
 
 # The fuzzers draw 8 cases of the forty that `make test` tries.
-quick: venv-test  ## the short loop: check, unit and golden tests but those marked slow, in under 90 s on two cores
+quick: venv-test  ## the short loop: check, unit and golden tests but those marked slow
 	@$(MAKE) --no-print-directory -j 2 -O check quick-tests
 
 quick-tests:
