@@ -1,7 +1,7 @@
 # Everything here sets itself up: Debian packages (when root) and a .venv, only what is missing.
 SHELL := /bin/bash
 .DEFAULT_GOAL := help
-.PHONY: help demo test coverage check matrix chaos foreign fuzz fuzz-runs mutants bench clean root packages venv-demo venv-test venv-bench
+.PHONY: help demo quick quick-tests test coverage check matrix chaos foreign fuzz fuzz-runs mutants bench clean root packages venv-demo venv-test venv-bench
 
 BIN := .venv/bin
 # what the head and the lab need
@@ -21,6 +21,13 @@ demo: root venv-demo  ## four virtual hosts, from a password to a trained model 
 FILES := -n 4 --dist loadfile --no-loadscope-reorder
 test: check  ## check, then all tests; the slow ones first (root)
 	$(BIN)/pytest $(FILES) tests/lab tests/foreign tests/wheel tests/node tests/fuzz tests/tools tests/unit tests/golden tests/hints
+
+# The fuzzers draw 8 cases of the forty that `make test` tries.
+quick: venv-test  ## the short loop: check, unit and golden tests but those marked slow
+	@$(MAKE) --no-print-directory -j 2 -O check quick-tests
+
+quick-tests:
+	FLEET_FUZZ=8 $(BIN)/pytest -q -n 4 --dist loadfile -m "not slow" tests/unit tests/golden tests/hints
 
 # The tests are judged by `make test`; here, where they run slower, they are only measured.
 coverage: venv-test  ## how much of fleet/ the fast tests run, on the head and on nodes; .coverage/report has it by file

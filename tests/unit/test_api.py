@@ -61,6 +61,7 @@ def test_nothing_is_loaded_before_it_is_asked_for() -> None:
         fleet.nothing  # noqa: B018
 
 
+@pytest.mark.slow
 def test_the_page_is_well_typed(tmp_path: Path) -> None:
     """As whoever has fleet installed sees it: py.typed says that it may be looked at."""
     pytest.importorskip("mypy")

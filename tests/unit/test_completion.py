@@ -13,6 +13,7 @@ from pathlib import Path
 
 import pytest
 
+pytestmark = pytest.mark.slow
 INVENTORY = """\
 hosts: {gpu01: {slots: 4}, gpu02: {slots: 4}, rented1: {slots: 4}, "fe80::1": {}}
 groups: {a100: "gpu[01-02]"}

@@ -91,6 +91,7 @@ def wrong(text: str) -> list[str]:
     return found
 
 
+@pytest.mark.slow
 def test_no_message_names_a_verb_or_an_option_that_does_not_exist() -> None:
     seen, found = 0, []
     for path in sorted(FLEET.rglob("*.py")):

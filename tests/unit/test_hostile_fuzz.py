@@ -12,6 +12,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -29,6 +30,7 @@ from tests.liar import JUNK, steady
 from tests.schemas import as_json, fitting, nearly
 from tests.unit.test_hostile_node import HOST, said
 
+pytestmark = pytest.mark.slow
 Messages = list[dict[str, Any]]
 
 

@@ -562,6 +562,7 @@ def test_a_node_that_reads_nothing_is_told_nothing_more() -> None:
     assert deaf.tries == 1
 
 
+@pytest.mark.slow
 def test_sending_to_a_process_that_reads_nothing_ends(monkeypatch: pytest.MonkeyPatch) -> None:
     class Full:
         """A channel without window, whose far end goes on writing."""

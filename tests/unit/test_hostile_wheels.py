@@ -24,6 +24,7 @@ from tests.peak import LIMIT_MIB, peak_of
 from tests.unit.test_hostile_node import Node, frame, said
 from tests.wheelmaker import make_wheel
 
+pytestmark = pytest.mark.slow
 EVIL, GOOD = Host("evil", "evil"), Host("good", "good")
 BOTH = Inventory((EVIL, GOOD))
 FACTS: dict[str, Any] = {

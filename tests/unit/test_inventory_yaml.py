@@ -199,6 +199,7 @@ def test_wrong_ones_say_where_why_and_what_next(text, line, message, hint):
     assert "\x1b" not in str(caught.value)
 
 
+@pytest.mark.slow
 def test_an_alias_bomb_is_defused_quickly():
     lines = ["a: &a0 [x, x, x, x, x, x, x, x, x]"]
     lines += [f"b{i}: &a{i} [{', '.join([f'*a{i - 1}'] * 9)}]" for i in range(1, 12)]

@@ -108,6 +108,7 @@ def test_a_node_that_goes_while_its_last_logs_come_is_not_lost(monkeypatch: pyte
     assert stopping.clean_up() == ["b"] == sent
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("cut", ["ab", "a"])
 def test_spares_tell_whose_fault_it_is_that_all_are_silent(cut: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """cut: of the spares, who does not answer."""

@@ -28,7 +28,7 @@ from tests.in_process import Hasty, Outcome, command_line, snapshot
 from tests.liar import HONEST_COMMAND, SECONDS, Liar, Part, Recorder, Said, lies, lies_of_a_command, plainly, steady
 from tests.wheelmaker import make_env, make_wheel
 
-pytestmark = pytest.mark.timeout(900 + 5 * steady.max_examples)
+pytestmark = [pytest.mark.slow, pytest.mark.timeout(900 + 5 * steady.max_examples)]
 CONTROL = re.compile("[\x00-\x08\x0b-\x1f\x7f-\x9f\u200e\u200f\u2028-\u202e\u2066-\u2069]")
 LISTEN = """import socket, sys
 s = socket.create_server(('127.0.0.1', 0))

@@ -12,6 +12,7 @@ import pytest
 from fleet.engines import ENGINES
 from tests.other_packages import ENGINE, install
 
+pytestmark = pytest.mark.slow
 HOSTS = "hosts: {a: {}, b: {}}\n"
 
 

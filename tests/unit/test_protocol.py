@@ -37,6 +37,7 @@ A = TypedDict("A", {"event": Literal["a"], "x": int})
 B = TypedDict("B", {"event": Literal["b"], "y": list[tuple[str, int]]})
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", KINDS)
 @brief
 @given(data=st.data())

@@ -22,6 +22,8 @@ from tests.trap import ground, tarred
 from tests.unit.test_wheels import facts
 from tests.wheelmaker import make_wheel
 
+pytestmark = pytest.mark.slow
+
 
 @pytest.fixture(autouse=True)
 def alone(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -61,6 +61,7 @@ def folders(tree: Tree) -> set[str]:
     return {entry[0] for entry in tree.entries if entry[1] == "d"}
 
 
+@pytest.mark.slow
 def test_the_fuzzer_finds_nothing() -> None:
     count, failed = fuzz(seconds=20, seed=22, most=25)
     assert count > 3 and not failed, failed

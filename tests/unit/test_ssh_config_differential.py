@@ -17,6 +17,7 @@ from fleet.transport.ssh.config import SshConfig
 from fleet.transport.ssh.endpoint import Endpoint, parse_hop, resolve
 from tests.unit import ssh_config_cases as cases
 
+pytestmark = pytest.mark.slow
 OWN = pwd.getpwuid(os.getuid()).pw_dir
 BOTH = {**cases.COMMON, **cases.ASKED}
 
