@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from operator import itemgetter
-from typing import Any
+from typing import Any, NamedTuple
 
 from fleet.each import on_each
 from fleet.errors import EXIT_HOST_FAILED, EXIT_OK, HostFailed, Reason
@@ -24,30 +24,44 @@ from fleet.transport.program import call
 SCAN_SECONDS = 30.0
 AFTER_GRACE_SECONDS = 20.0
 SHOWN = ("port", "protocol", "address", "pid", "user", "command", "run_id", "age", "also")
-# why a listener is left alone, and what to do about it
-UNSEEN = "its process cannot be seen: another user's, in another container, or the kernel's"
-FOREIGN = "it belongs to {user}"
-LIVE = "it belongs to the live run"
-DECLINED = "left alone, as you said"
-HINTS = (
-    (FOREIGN.partition("{")[0], "--force ends other users' processes, where that is permitted"),
-    (UNSEEN, "connect as root to see and end other users' processes"),
-    ("took the port over", "something restarts it: end that, or run kill-port again"),
-    ("not permitted", "connect as root, or as that user"),
+
+
+class Left(NamedTuple):
+    """Why a listener is left alone, and what to do about it."""
+
+    reason: str
+    hint: str | None = None
+
+
+UNSEEN = Left(
+    "its process cannot be seen: another user's, in another container, or the kernel's",
+    "connect as root to see and end other users' processes",
 )
+DECLINED = Left("left alone, as you said")
+UNKNOWN = Left("the host did not answer any more: unknown")
+NEWCOMER = Left("it took the port over meanwhile", "something restarts it: end that, or run kill-port again")
+OF_NODE = {"not permitted": "connect as root, or as that user"}  # what a node's reason means
+
+
+def foreign(user: str) -> Left:
+    return Left(f"it belongs to {user}", "--force ends other users' processes, where that is permitted")
 
 
 @dataclass(frozen=True)
 class Listener:
     """A process that listens on a port of a host. facts: its entry as fleet/node/ports/kill_port.py gives it.
 
-    reason: why it is left alone, None when it may be ended. ended: it is gone.
+    left: why it is left alone, None when it may be ended. ended: it is gone.
     """
 
     host: str
     facts: said.Listener
-    reason: str | None = None
+    left: Left | None = None
     ended: bool = False
+
+    @property
+    def reason(self) -> str | None:
+        return self.left.reason if self.left is not None else None
 
     @property
     def pid(self) -> int | None:
@@ -76,7 +90,7 @@ class KillPlan:
     @property
     def targets(self) -> tuple[Listener, ...]:
         """Those that would be ended."""
-        return tuple(listener for listener in self.listeners if listener.reason is None)
+        return tuple(listener for listener in self.listeners if listener.left is None)
 
     def describe(self) -> dict[str, Any]:
         return {h.name: [each.as_json() for each in self.listeners if each.host == h.name] for h in self.hosts}
@@ -123,17 +137,17 @@ def plan(
     return KillPlan(inventory.hosts, tuple(ports), listeners, found, grace, force)
 
 
-def why_left(facts: said.Listener, force: bool, runs: Collection[str] = ()) -> str | None:
+def why_left(facts: said.Listener, force: bool, runs: Collection[str] = ()) -> Left | None:
     """Why a listener is not to be ended; None when it is."""
     if facts["pid"] is None:
         return UNSEEN
     if facts["refused"]:
-        return f"{facts['refused']}, it is never ended"
+        return Left(f"{facts['refused']}, it is never ended")
     if not facts["own"] and not force:
-        return FOREIGN.format(user=facts["user"])
+        return foreign(facts["user"])
     run_id = facts["run_id"]
     if facts["live"] and run_id and not any(run in (run_id, run_name(run_id)) for run in runs):
-        return f"{LIVE} {run_id}"
+        return Left(f"it belongs to the live run {run_id}", f"fleet stop {run_id} ends it; or name it: --run {run_id}")
     return None
 
 
@@ -201,22 +215,20 @@ def _held(host: str, listeners: Sequence[Listener]) -> HostFailed | None:
     said = dict.fromkeys(
         f"port {each.facts['port']} is held{f' by pid {each.pid}' if each.pid else ''}: {each.reason}" for each in left
     )
-    runs = [each.facts["run_id"] for each in left if (each.reason or "").startswith(LIVE)]
-    hint = next((hint for wanted, hint in HINTS if any(wanted in (each.reason or "") for each in left)), None)
-    if runs:
-        hint = f"fleet stop {runs[0]} ends it; or name it: --run {runs[0]}"
+    hint = next((each.left.hint for each in left if each.left is not None and each.left.hint), None)
     return HostFailed(Reason.of_node("; ".join(said)), host=host, hint=hint)
 
 
 def _outcome(listener: Listener, second: Result | None) -> Listener:
-    if listener.reason is not None:
+    if listener.left is not None:
         return listener
     if second is None:
-        return replace(listener, reason=DECLINED)
+        return replace(listener, left=DECLINED)
     if not second.ok:
-        return replace(listener, reason="the host did not answer any more: unknown")
+        return replace(listener, left=UNKNOWN)
     reason = second.data["reasons"].get(str(listener.pid))
-    return replace(listener, reason=reason, ended=listener.pid in second.data["ended"])
+    left = Left(reason, OF_NODE.get(reason)) if reason is not None else None
+    return replace(listener, left=left, ended=listener.pid in second.data["ended"])
 
 
 def _newcomers(known: Sequence[Listener], second: Result | None) -> list[Listener]:
@@ -225,8 +237,4 @@ def _newcomers(known: Sequence[Listener], second: Result | None) -> list[Listene
         return []
     who = itemgetter("port", "protocol", "address", "pid", "start")
     seen = {who(each.facts) for each in known}
-    return [
-        Listener(second.host, facts, "it took the port over meanwhile")
-        for facts in second.data["listeners"]
-        if who(facts) not in seen
-    ]
+    return [Listener(second.host, facts, NEWCOMER) for facts in second.data["listeners"] if who(facts) not in seen]

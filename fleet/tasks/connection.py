@@ -165,8 +165,8 @@ class Connection(fabric.Connection):  # type: ignore[misc]
         return Transfer(self).get(remote, local, preserve_mode)
 
     def forward_local(self, local_port: int, *args: Any, **kwargs: Any) -> Any:
-        """As fabric's, which binds a port of this machine: one host's."""
-        if self.many:
+        """As fabric's, which binds a port of this machine: one host's, unless the system chooses it (0)."""
+        if self.many and local_port:
             raise UsageError(
                 f"c.forward_local({local_port}): this machine has that port once, and the task runs on several hosts",
                 hint="fleet -w HOST play ... runs it on one; or a port for each, over a Connection of its own",

@@ -35,7 +35,7 @@ from fleet.cli.verbs import kill_port, setup_ssh
 from fleet.errors import ConnectError, DeadlineError
 from fleet.events import Finished, Notice, Output, Progress, Round, Started
 from fleet.model import Report, Result
-from fleet.ops.kill_port import FOREIGN, Listener
+from fleet.ops.kill_port import Listener, foreign
 from fleet.ops.setup_ssh.passwords import NewKey
 from tests.failures import FAILURES
 
@@ -231,7 +231,7 @@ def kill_port_shows() -> None:
         "command": "計算 サーバー --port 29500",
         "also": ["8080", "8443"],
     }
-    kill_port.show((Listener("gpu01", facts), Listener("gpu02", others, FOREIGN.format(user="anna"))))
+    kill_port.show((Listener("gpu01", facts), Listener("gpu02", others, foreign("anna"))))
     kill_port.show(())
 
 

@@ -232,3 +232,12 @@ def test_a_way_between_two_hosts_that_leads_nowhere_is_found_before_anything_han
     lab.sh(two, f"ip route del blackhole {ip}/32")
     done = lab.fleet(*words, cwd=lab.home)
     assert done.returncode == 0, done.stderr
+    for verdict in ("drop", "reject with tcp reset"):
+        match = f"ip saddr {ip} tcp flags & (syn|ack) == syn tcp dport 32768-60999"
+        shut = f"{{ type filter hook input priority 0; {match} {verdict}; }}"
+        lab.sh(lab.names[0], f"nft 'table inet shut {{ chain i {shut}; }}'")
+        done = lab.fleet(*words, cwd=lab.home)  # 22 and the master's port are open, as firewalls are mostly set up
+        assert done.returncode == 123 and "nothing was started" in done.stderr, done.stderr
+        assert f"error: {three}: it does not reach {lab.names[0]} at a high port (" in done.stderr, done.stderr
+        lab.sh(lab.names[0], "nft delete table inet shut")
+    assert lab.fleet(*words, cwd=lab.home).returncode == 0

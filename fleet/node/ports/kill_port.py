@@ -8,9 +8,8 @@ spec: {"ports": [n], "dialled": [n], "op": "scan"}, or {..., "op": "end", "grace
      "ended": [pid], "reasons": {pid: why not}}      the latter two for "end"; listeners are those still there
 One entry for each socket and process: a socket that forks share has several, one whose owner cannot be seen
 has pid null. "also": what else the process listens on. "own": it belongs to the user we are. "live": its run_id is of a
-run that goes on here. Only
-approved processes are ever signalled, after checking that pid, start time and owner are as they were shown; "refused"
-ones never.
+run that goes on here. Only approved processes are ever signalled, after checking that pid, start time and owner are as
+they were shown; "refused" ones never.
 """
 
 import os
@@ -63,7 +62,7 @@ def way_in(tables: "dict[str, str]", dialled: "set[int]") -> "tuple[set[int], se
 
 
 def is_live(run: "str | None") -> bool:
-    """Whether somebody here keeps that run."""
+    """Whether a supervisor of that run is alive here."""
     folder = run_folder(run) if run else None
     return folder is not None and bool(owners(folder))
 
@@ -77,17 +76,17 @@ def scan(ports: "set[int]", dialled: "set[int]") -> "list[dict[str, Any]]":
     sockets = []
     for name, state in (("tcp", TCP_LISTENS), ("tcp6", TCP_LISTENS), ("udp", UDP_LISTENS), ("udp6", UDP_LISTENS)):
         sockets += [(name[:3],) + each for each in parse_listeners(tables[name], None, state)]
-    owners = holders([inode for _, _, _, _, inode in sockets if inode])
+    pids_of = holders([inode for _, _, _, _, inode in sockets if inode])
     way_back: set[int] = set()
     held: dict[int, set[tuple[int, str]]] = {}
     for protocol, port, _, _, inode in sockets:
-        for pid in owners.get(inode, []):
+        for pid in pids_of.get(inode, []):
             held.setdefault(pid, set()).add((port, protocol))
             if protocol == "tcp" and port in ways:
                 way_back.add(pid)
     found = []
     for protocol, port, address, socket_uid, inode in sockets:
-        for pid in owners.get(inode) or [0] if port in ports else []:
+        for pid in pids_of.get(inode) or [0] if port in ports else []:
             entry: dict[str, Any] = {
                 "port": port,
                 "protocol": protocol,
