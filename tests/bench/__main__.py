@@ -1,6 +1,7 @@
 """`make bench`: fleet beside its peers, in a lab; ratios with their spread, as markdown and JSON.
 
-    python -m tests.bench [--runs N] [--only help,launch,output,exec,runs,code,broadcast] [--hosts 64] [--json FILE]
+    python -m tests.bench [--runs N] [--only help,one,launch,preflight,output,exec,runs,code,broadcast] [--hosts 64]
+                          [--json FILE]
 
 A timing is never a test: this prints numbers, exits 0, and says where an aim was missed.
 """
@@ -8,18 +9,21 @@ A timing is never a test: this prints numbers, exits 0, and says where an aim wa
 from __future__ import annotations
 
 import argparse
+import atexit
 import json
 import os
 import platform
+import shutil
 import signal
 import sys
+import tempfile
 from collections.abc import Sequence
 from dataclasses import asdict
 from pathlib import Path
 
 from tests.bench import broadcast_peers, code_peers, exec_peers, followed, launch_peers, output_peers
 from tests.bench.fleet_lab import FLEET, bench_lab
-from tests.bench.harness import Contestant, command, race, record, table
+from tests.bench.harness import Contestant, Done, command, race, record, table
 
 
 def show(title: str, own: Contestant, peers: Sequence[Contestant], aims: dict[str, float], rounds: int) -> object:
@@ -42,6 +46,18 @@ def show_runs(hosts: int, rounds: int) -> list[object]:
     return [*tables, {"title": "Runs under way", "figures": [asdict(figure) for figure in figures]}]
 
 
+def no_error(done: Done) -> str | None:
+    return f"exit status {done.status}: {done.output[-300:]!r}" if done.status else None
+
+
+def hostfile() -> str:
+    """A folder with a list of sixteen hosts."""
+    folder = Path(tempfile.mkdtemp(prefix="fleet-bench."))
+    atexit.register(shutil.rmtree, folder, ignore_errors=True)
+    (folder / "hosts.txt").write_text("".join(f"gpu{n:02}\n" for n in range(16)))
+    return str(folder)
+
+
 def main() -> int:
     parser = argparse.ArgumentParser(prog="make bench", description=__doc__.splitlines()[0])
     parser.add_argument("--runs", type=int, default=5, help="rounds of each table [5]")
@@ -49,7 +65,9 @@ def main() -> int:
     parser.add_argument("--link", default="100mbit", help="of the broadcast table [100mbit]")
     parser.add_argument("--size", type=int, default=244, help="of the broadcast table, MiB [244: 256 MB]")
     parser.add_argument("--files", type=int, default=20000, help="of the code table [20000]")
-    parser.add_argument("--only", default="help,launch,output,exec,runs,code,broadcast", help="tables, by comma")
+    parser.add_argument(
+        "--only", default="help,one,launch,preflight,output,exec,runs,code,broadcast", help="tables, by comma"
+    )
     parser.add_argument("--json", type=Path, default=Path("runs/bench.json"), metavar="FILE")
     args = parser.parse_args()
     # ended politely, the lab is taken down as on Ctrl-C
@@ -62,10 +80,27 @@ def main() -> int:
         own = Contestant("fleet --help", command([FLEET, "--help"]), lambda done: None)
         python = Contestant("python -c pass", command([sys.executable, "-c", "pass"]), lambda done: None)
         tables.append(show("Start-up (aim: fleet --help under 0.15 s)", own, [python], {}, args.runs * 3))
+        hosts = Contestant("fleet hosts", command([FLEET, "-i", "hosts.txt", "hosts"], cwd=hostfile()), no_error)
+        tables.append(
+            show("The inventory (aim: at most 1.5 of fleet --help)", hosts, [own], {own.name: 1.5}, args.runs * 3)
+        )
+    if "one" in wanted:
+        with bench_lab(1) as lab:
+            argv = [FLEET, "-i", "lab", "exec", "-w", lab.names[0], "--", "true"]
+            own = Contestant("fleet exec", command(argv, lab.env, str(lab.home)), no_error)
+            ssh = Contestant("ssh", command(["ssh", "-F", str(lab.ssh_config), lab.names[0], "true"]), no_error)
+            tables.append(show("`true` on one host", own, [ssh], {"ssh": 2.5}, args.runs * 3))
     if "launch" in wanted:
         with bench_lab(4) as lab:
             own, peers = launch_peers.contestants(lab)
             tables.append(show("Launch of a trivial script on 4 nodes", own, peers, launch_peers.AIMS, args.runs))
+    if "preflight" in wanted:
+        with bench_lab(16) as lab:
+            argv = [FLEET, "-i", "lab", "launch", "--engine", "command", "--workdir", "/", "/bin/true"]
+            own = Contestant("fleet launch", command(argv, lab.env, str(lab.home)), no_error)
+            bare = [*argv[:4], "--no-preflight", *argv[4:]]
+            without = Contestant("--no-preflight", command(bare, lab.env, str(lab.home)), no_error)
+            tables.append(show("Launch of `true` on 16 nodes: what preflight adds", own, [without], {}, args.runs))
     if "output" in wanted:
         with bench_lab(1) as lab:
             for case in output_peers.CASES:
