@@ -30,7 +30,8 @@ class NodeState:
     really has. makes: the key that it has not got yet, and would make.
 
     key_name/key: its own key pair's file and public half, None with `no_key` saying why. created: names that were made,
-    ".ssh" and key files. modes: name -> (the mode that it had, the one that it got), as chmod takes them.
+    ".ssh" and key files. home: the same on hosts that share one, "" where that is not known. modes: name -> (the mode
+    that it had, the one that it got), as chmod takes them.
     """
 
     files: dict[str, tuple[bytes | None, str]] = field(default_factory=dict)
@@ -42,6 +43,7 @@ class NodeState:
     created: list[str] = field(default_factory=list)
     modes: dict[str, tuple[str, str]] = field(default_factory=dict)
     open_home: str | None = None
+    home: str = ""
     sums: dict[str, str] = field(default_factory=dict)
 
     def data(self, name: str) -> bytes | None:
@@ -178,6 +180,8 @@ def _note(state: NodeState, word: bytes, rest: bytes, text: str, host: str) -> N
             if not (_MODE.fullmatch(was) and _MODE.fullmatch(now)):
                 raise HostFailed("its answer names a mode that is none", host=host, hint="run it again")
             state.modes[name] = (was, now)
+        case b"HOME":
+            state.home = text
         case b"OPENHOME":
             state.open_home = text
         case b"PUT":

@@ -10,7 +10,7 @@ from typing import Any
 
 from fleet.each import failed, on_each
 from fleet.errors import HostFailed
-from fleet.events import Notice
+from fleet.events import Notice, silent
 from fleet.inventory.nodeset import fold
 from fleet.model import Host, Inventory, Report, Result, exit_code_of
 from fleet.ops.plans import Line, OnHosts, PerHost
@@ -143,7 +143,9 @@ def _undo_hosts(inventory: Inventory, everyone: Inventory, record: Record, runti
 def _undo_level(hosts: list[Host], record: Record, runtime: SetupRuntime) -> dict[str, Result]:
     block = f"{block_name(record.source)} node"
     first: dict[str, str] = {}  # of hosts that share a home, and so a key: one does it for all
-    shares = {h.name: first.setdefault((record.hosts[h.name].uses or [h.name])[0], h.name) for h in hosts}
+    homes = _homes([h for h in hosts if not record.hosts[h.name].uses], runtime)
+    own = {h.name: [*record.hosts[h.name].uses, homes.get(h.name) or h.name][0] for h in hosts}
+    shares = {h.name: first.setdefault(own[h.name], h.name) for h in hosts}
     for host in hosts:
         if shares[host.name] != host.name:
             record.hosts[shares[host.name]].join(record.hosts[host.name])
@@ -184,6 +186,17 @@ def _undo_level(hosts: list[Host], record: Record, runtime: SetupRuntime) -> dic
             if results[host.name].ok:
                 record.forget(host.name)
     return results
+
+
+def _homes(hosts: list[Host], runtime: SetupRuntime) -> dict[str, str]:
+    """What tells homes apart where hosts have no keys of their own, by host name."""
+
+    def task(session: Session, host: Host) -> Result:
+        found = node.look(session, key_type=None, repair=False, cancel=runtime.cancel)
+        return Result(host.name, ok=True, data={"home": found.home})
+
+    results = on_each(hosts, replace(runtime, emit=silent), task, what=UNDOING) if len(hosts) > 1 else ()
+    return {result.host: result.data["home"] for result in results if result.ok}
 
 
 def _one_account(host: Host, other: Host, transport: Transport) -> bool:
