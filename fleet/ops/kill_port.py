@@ -7,12 +7,13 @@ time and owner.
 from __future__ import annotations
 
 from collections.abc import Collection, Iterator, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from operator import itemgetter
 from typing import Any, NamedTuple
 
 from fleet.each import on_each
-from fleet.errors import EXIT_HOST_FAILED, EXIT_OK, HostFailed, Reason
+from fleet.errors import EXIT_HOST_FAILED, EXIT_OK, ConnectError, HostFailed, Reason
 from fleet.model import Host, Inventory, Report, Result, exit_code_of, grouped
 from fleet.ops.plans import Line
 from fleet.protocol.messages import ports as said
@@ -78,7 +79,8 @@ class Listener:
 @dataclass(frozen=True)
 class KillPlan:
     """What listens where. results: of the hosts, with the errors of those that could not be asked. grace: seconds
-    between SIGTERM and SIGKILL. force: other users' processes, too."""
+    between SIGTERM and SIGKILL. force: other users' processes, too. unselected: the inventory's other hosts, the way to
+    which may lead through one of these."""
 
     hosts: tuple[Host, ...]
     ports: tuple[int, ...]
@@ -86,6 +88,7 @@ class KillPlan:
     results: tuple[Result, ...]
     grace: float = 5.0
     force: bool = False
+    unselected: tuple[Host, ...] = ()
 
     @property
     def targets(self) -> tuple[Listener, ...]:
@@ -104,18 +107,26 @@ class KillPlan:
 def look(inventory: Inventory, ports: Collection[int], runtime: Runtime) -> tuple[Result, ...]:
     """Who listens on these ports, on every host, as data["listeners"]."""
 
+    ways = dialled((*inventory.hosts, *inventory.unselected), runtime)
+
     def task(session: Session, host: Host) -> Result:
-        spec = {"op": "scan", "ports": list(ports), "dialled": dialled(host, runtime)}
+        spec = {"op": "scan", "ports": list(ports), "dialled": ways.get(host.name, [])}
         answer = call(session, "ports.kill_port", spec, said.Scanned, timeout=SCAN_SECONDS, cancel=runtime.cancel)
         return Result(host.name, ok=True, exit_status=0, data=answer)
 
     return on_each(inventory.hosts, runtime, task, what="looking who listens")
 
 
-def dialled(host: Host, runtime: Runtime) -> list[int]:
-    """The ports at which a host is come to: what listens there carries the connection, be it sshd or not."""
-    target = runtime.transport.resolve(host)
-    return [target.port] if target is not None else []
+def dialled(hosts: Sequence[Host], runtime: Runtime) -> dict[str, list[int]]:
+    """Host -> the ports of its address at which it is dialled, or another host behind it: what listens there carries
+    connections, be it sshd or not."""
+    targets = {}
+    for host in hosts:
+        with suppress(ConnectError):  # of one that is asked, it is met again when it is connected to
+            if target := runtime.transport.resolve(host):
+                targets[host.name] = target
+    ports = grouped((target.address, target.port) for target in targets.values())
+    return {name: sorted({*ports[target.address]}) for name, target in targets.items()}
 
 
 def plan(
@@ -134,7 +145,7 @@ def plan(
         if result.ok
         for facts in result.data["listeners"]
     )
-    return KillPlan(inventory.hosts, tuple(ports), listeners, found, grace, force)
+    return KillPlan(inventory.hosts, tuple(ports), listeners, found, grace, force, inventory.unselected)
 
 
 def why_left(facts: said.Listener, force: bool, runs: Collection[str] = ()) -> Left | None:
@@ -154,13 +165,14 @@ def why_left(facts: said.Listener, force: bool, runs: Collection[str] = ()) -> L
 def run(plan: KillPlan, runtime: Runtime) -> Report:
     """End the plan's targets. A host is ok when nothing of what was found listens there any more."""
     by_host = grouped((listener.host, listener) for listener in plan.targets)
+    ways = dialled((*plan.hosts, *plan.unselected), runtime)
 
     def task(session: Session, host: Host) -> Result:
         approved = sorted({(t.facts["pid"], t.facts["start"], t.facts["uid"]) for t in by_host[host.name]})
         spec = {
             "op": "end",
             "ports": list(plan.ports),
-            "dialled": dialled(host, runtime),
+            "dialled": ways.get(host.name, []),
             "approved": approved,
             "grace": plan.grace,
             "force": plan.force,

@@ -123,7 +123,7 @@ FORWARD = (
 )
 
 
-@pytest.mark.parametrize("by", ["the port that is dialled", "the connection"])
+@pytest.mark.parametrize("by", ["the port that is dialled", "the connection", "the port of a host behind it"])
 def test_a_forwarder_that_we_came_through_is_never_ended(ready_lab: VirtualLab, tmp_path: Any, by: str) -> None:
     """As docker-proxy, socat, a hostPort: sshd listens on 22, the inventory dials 33."""
     name = ready_lab.names[2]
@@ -133,13 +133,16 @@ def test_a_forwarder_that_we_came_through_is_never_ended(ready_lab: VirtualLab, 
     try:
         inventory = tmp_path / "fleet.yaml"
         host = f"{{address: {ready_lab.address(name)}, port: 33}}"
-        inventory.write_text(f"defaults: {{user: root}}\nhosts:\n  {name}: {host}\n")
+        behind = f"  behind: {host}\n" if by.endswith("behind it") else ""
+        if behind:
+            host = f"{{address: {ready_lab.address(name)}}}"
+        inventory.write_text(f"defaults: {{user: root}}\nhosts:\n  {name}: {host}\n{behind}")
         known = ready_lab.home / ".ssh/known_hosts"
         key = ready_lab.sh(name, "cut -d' ' -f1,2 /etc/ssh/ssh_host_ed25519_key.pub")
         before = known.read_text()
         known.write_text(f"{before}[{ready_lab.address(name)}]:33 {key}\n")
         port = "33" if by.startswith("the port") else "22"
-        done = ready_lab.fleet("-i", str(inventory), "kill-port", "--json", "-y", "--force", port)
+        done = ready_lab.fleet("-i", str(inventory), "-w", name, "kill-port", "--json", "-y", "--force", port)
         entries = json.loads(done.stdout)["hosts"][name]["listeners"]
         assert done.returncode == 1 and entries
         assert all(not entry["ended"] and "carries this connection" in entry["reason"] for entry in entries)
