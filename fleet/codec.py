@@ -7,7 +7,7 @@ class, for unions of several. Errors keep what users see of them.
 from __future__ import annotations
 
 import typing
-from collections.abc import Mapping, Sequence
+from collections.abc import Hashable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import MISSING, fields, is_dataclass
 from functools import cache
@@ -97,13 +97,14 @@ def _either(kinds: tuple[Any, ...], stored: Any) -> Any:
 
 
 @cache
-def _hints(kind: Any) -> dict[str, Any]:
+def hints(kind: Hashable) -> dict[str, Any]:
+    """The types of a dataclass's fields, read once."""
     return typing.get_type_hints(kind)
 
 
 def _record(kind: Any, stored: Mapping[str, Any]) -> Any:
     known = {each.name: each for each in fields(kind) if each.init}
-    given = {name: _read(_hints(kind)[name], stored[name]) for name in known if name in stored}
+    given = {name: _read(hints(kind)[name], stored[name]) for name in known if name in stored}
     for name, each in known.items():
         if name not in given and each.default is MISSING and each.default_factory is MISSING:
             raise TypeError(f"{kind.__name__} without {name}")

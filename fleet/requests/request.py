@@ -4,13 +4,12 @@ from __future__ import annotations
 
 import math
 import os
-import typing
-from collections.abc import Callable, Hashable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import MISSING, dataclass, field, fields
-from functools import cache
 from types import NoneType, UnionType
 from typing import Any, TypeVar, Union, get_args, get_origin
 
+from fleet.codec import hints
 from fleet.errors import UsageError
 
 T = TypeVar("T")
@@ -49,7 +48,7 @@ class Request:
         """A value as that field has it. OptionError."""
         own: Any = cls
         try:
-            return _fitted(_hints(own)[name], value, cls.__dataclass_fields__[name].metadata.get(LIMITS))
+            return _fitted(hints(own)[name], value, cls.__dataclass_fields__[name].metadata.get(LIMITS))
         except Unfit as error:
             shown = f"{value:g}" if isinstance(value, float) else f"{value!r:.80}"
             shown = "" if isinstance(value, Mapping) else shown  # values of variables may be secret
@@ -60,26 +59,18 @@ class Request:
 
     def given(self) -> dict[str, Any]:
         """Those that have not their defaults, as JSON has them."""
-        return {
-            each.name: _plain(value)
-            for each in fields(self)
-            if (value := getattr(self, each.name)) != _default(each.default, each.default_factory)
-        }
-
-
-def _default(value: Any, factory: Any) -> Any:
-    return value if factory is MISSING else factory()
+        found = {}
+        for each in fields(self):
+            unset = each.default if each.default_factory is MISSING else each.default_factory()
+            if (value := getattr(self, each.name)) != unset:
+                found[each.name] = _plain(value)
+        return found
 
 
 def _plain(value: Any) -> Any:
     if isinstance(value, (tuple, list)):
         return [_plain(item) for item in value]
     return os.fspath(value) if isinstance(value, os.PathLike) else value
-
-
-@cache
-def _hints(kind: Hashable) -> dict[str, Any]:
-    return typing.get_type_hints(kind)
 
 
 def _fitted(kind: Any, value: Any, limits: Limits) -> Any:

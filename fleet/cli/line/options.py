@@ -51,8 +51,8 @@ class Seconds(click.FloatRange):
         return seconds
 
 
-class of(click.ParamType):  # type: ignore[type-arg]  # noqa: N801, it reads as a function
-    """A number that a request takes: the request knows its limits."""
+class Limited(click.ParamType):  # type: ignore[type-arg]
+    """A number of a request, which knows its limits."""
 
     def __init__(self, request: type[Request], field: str, kind: type[int] | type[float] = float) -> None:
         self.request, self.field, self.kind = request, field, kind

@@ -13,7 +13,7 @@ import click
 from fleet.cli.context import load_inventory, the_fleet
 from fleet.cli.line.command import completed
 from fleet.cli.line.launchers import spelled, theirs, translate
-from fleet.cli.line.options import Named, common_options, of, runs_dir_option, settings_of, spelled_out
+from fleet.cli.line.options import Limited, Named, common_options, runs_dir_option, settings_of, spelled_out
 from fleet.cli.line.slips import with_options
 from fleet.cli.line.values import ranks_option, size
 from fleet.cli.run.follow import follow
@@ -111,7 +111,7 @@ from fleet.requests.request import OptionError
 @click.option("--detach", is_flag=True, help="Once it runs, leave it to itself: it needs no head.")
 @click.option(
     "--lease",
-    type=of(Launch, "lease"),
+    type=Limited(Launch, "lease"),
     default=120.0,
     metavar="S",
     show_default=True,
@@ -119,13 +119,13 @@ from fleet.requests.request import OptionError
 )
 @click.option(
     "--grace",
-    type=of(Launch, "grace"),
+    type=Limited(Launch, "grace"),
     metavar="S",
     help="Seconds between SIGTERM and SIGKILL [30 of a stop that was asked for, 10 after a failure].",
 )
 @click.option(
     "--node-timeout",
-    type=of(Launch, "node_timeout"),
+    type=Limited(Launch, "node_timeout"),
     default=15.0,
     metavar="S",
     show_default=True,
@@ -133,14 +133,14 @@ from fleet.requests.request import OptionError
 )
 @click.option(
     "--max-restarts",
-    type=of(Launch, "max_restarts", int),
+    type=Limited(Launch, "max_restarts", int),
     default=0,
     metavar="N",
     help="Restarts of all ranks after a failure.",
 )
 @click.option(
     "--spares",
-    type=of(Launch, "spares", int),
+    type=Limited(Launch, "spares", int),
     default=0,
     metavar="N",
     help="N hosts stand by to take lost ones' places.",
@@ -150,7 +150,7 @@ from fleet.requests.request import OptionError
 @runs_dir_option("Where logs go.")
 @click.option(
     "--stall-timeout",
-    type=of(Launch, "stall_timeout"),
+    type=Limited(Launch, "stall_timeout"),
     metavar="S",
     help="End the run, with its stacks, when no rank has written anything for S seconds [never].",
 )
@@ -199,10 +199,11 @@ def launch(script: str | None, args: tuple[str, ...], again: str | None, from_: 
         from fleet.ops.run.launch.run import run as run_it
         from fleet.ops.run.plan.plan import plan_of
 
-        told = {**_told(given), "script": script, "args": args}
-        now = {**sizes, **changed(told), "script": script, "args": args}
-        request = Launch.of(told) if run is None else replace(run.request(now), runs_dir=told["runs_dir"])
-        plan = the_fleet().plan.do(plan_of(inventory, request, the_fleet().typed), run_it)
+        options = {**_as_document(given), "script": script, "args": args}
+        others = {**sizes, **changed(options), "script": script, "args": args}
+        request = Launch.of(options) if run is None else replace(run.request(others), runs_dir=options["runs_dir"])
+        fleet = the_fleet()
+        plan = fleet.plan.do(plan_of(inventory, request, fleet.typed), run_it)
     except OptionError as error:
         raise spelled_out(error, with_options(error.hint, click.get_current_context())) from None
     except UsageError as error:
@@ -224,7 +225,7 @@ def where(hosts: Sequence[Host]) -> str:
     return f"{fold(host.name for host in hosts)}{f' ({len(hosts)} hosts)' * (len(hosts) > 1)}"
 
 
-def _told(given: dict[str, Any]) -> dict[str, Any]:
+def _as_document(given: dict[str, Any]) -> dict[str, Any]:
     """The options as run.json has them."""
     from fleet.ops.run.plan.options import read_env
 

@@ -42,7 +42,7 @@ class KernelLog:
 
     def told(self, folder: str, began: "float | None") -> "list[run.KernelLine] | None":
         """The last lines that may say why ranks of this node ended; None where they were not to be had. began: when
-        all were told to end by the head, None: they were not."""
+        all got SIGTERM for the head, None: they were not."""
         records = rank_records(folder)
         own = began is None or any(failed(record) and record.get("time", began) < began for record in records)
         lines = self._records() if self.fd is not None else self._asked() if own else None

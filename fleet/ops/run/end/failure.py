@@ -1,7 +1,7 @@
 """What ended a run: whose fault it was, in a sentence, and what to do about it. Pure, but for the tails of logs.
 
 The cause, not the victim: a node that ended its part by itself is named before its ranks, which only obeyed; a rank
-that only laments what happened to another one is passed over.
+that only reports what happened to another one is passed over.
 """
 
 from __future__ import annotations
@@ -25,8 +25,8 @@ LINK_SECONDS = 10.0
 ERROR_LINES = 20  # of an error's message and what stands behind it: a rank that goes on after one writes more
 KERNEL_LINES = 20  # more than any honest node sends
 SUDDEN_SECONDS = 30.0  # between what the kernel said and what that explains; the two clocks drift apart with the years
-# what a rank raises because it was told to end
-_TOLD = re.compile(r"(?:\w+\.)*(?:KeyboardInterrupt|SystemExit|\w*(?:SIGTERM|Signal|Preempt)\w*)\b")
+# what a rank raises because it got SIGTERM
+_OF_A_STOP = re.compile(r"(?:\w+\.)*(?:KeyboardInterrupt|SystemExit|\w*(?:SIGTERM|Signal|Preempt)\w*)\b")
 
 
 # -- whose fault it was -----------------------------------------------------------------------------------
@@ -56,8 +56,8 @@ def left_early(failure: Failure, gang: Gang) -> tuple[RankEnd, float] | None:
     return (end, seconds) if end is not None else None
 
 
-def laments(text: str) -> bool:
-    """Whether a rank's last words tell of another one's death only."""
+def is_collateral(text: str) -> bool:
+    """Whether a rank's last output only reports another one's death."""
     hint = hint_for(text)
     return hint is not None and hint.collateral
 
@@ -65,7 +65,7 @@ def laments(text: str) -> bool:
 def raised(text: str) -> bool:
     """Whether a rank's last words are an error of its own."""
     trace = last_of(text)
-    if trace is None or not exception_of(trace) or _TOLD.match(exception_of(trace)) or laments(text):
+    if trace is None or not exception_of(trace) or _OF_A_STOP.match(exception_of(trace)) or is_collateral(text):
         return False
     lines = text.splitlines()
     end = max(end for is_trace, _, end in split(lines) if is_trace)
@@ -73,10 +73,10 @@ def raised(text: str) -> bool:
 
 
 def answers(end: RankEnd, tail: Tail) -> bool:
-    """Whether a rank failed because of another one, or of a stop: it only laments, or was told to end before it raised
-    anything of its own."""
+    """Whether a rank failed because of another one, or of a stop: it only reports the other's death, or got SIGTERM
+    before it raised anything of its own."""
     before = tail(end.host, end.rank, before=True)
-    return laments(before) or (end.until is not None and not raised(before))
+    return is_collateral(before) or (end.until is not None and not raised(before))
 
 
 def blamed(failure: Failure, gang: Gang, tail: Tail) -> Failure:
@@ -115,7 +115,7 @@ class Evidence:
 
 
 def evidence(failure: Failure, gang: Gang, text: str, victim: bool) -> Evidence | None:
-    """text: the failed rank's last words. victim: it only laments what happened elsewhere, so that any host may know
+    """text: the failed rank's last words. victim: it only reports what happened elsewhere, so that any host may know
     why."""
     others = [host for host in gang.nodes if host != failure.host] if victim else []
     for host in [failure.host, *others]:

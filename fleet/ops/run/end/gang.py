@@ -230,7 +230,7 @@ class Gang:
     def first(self, collateral: Callable[[RankEnd], bool] = lambda end: False) -> Failure | None:
         """The earliest failure over all nodes that was not the answer to a stop; None when all went well.
 
-        collateral: says of a failed rank whether its output only laments another one's death.
+        collateral: says of a failed rank whether its output only reports another one's death.
         """
         if self.stall is not None:
             return self.stall

@@ -15,7 +15,7 @@ from fleet.ops.run.end.failure import (
     answers,
     blamed,
     evidence,
-    laments,
+    is_collateral,
     left_early,
     message,
     own_link,
@@ -163,7 +163,7 @@ def _tracebacks(run: RunRecord, logs: Mapping[str, NodeLogs], tail: Tail) -> lis
                         "ranks": [],
                         "hosts": [],
                         "exception": exception_of(trace),
-                        "follows": laments(trace) or trace != last_of(tail(host, rank, before=True)),
+                        "follows": is_collateral(trace) or trace != last_of(tail(host, rank, before=True)),
                         "log": str(logs[host].folder / name),
                     },
                 )

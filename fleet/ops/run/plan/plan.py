@@ -276,7 +276,8 @@ def plan_of(inventory: Inventory, request: Launch, typed: tuple[str, ...] = ()) 
     """Of a new run. typed: the command line that asks for it."""
     here = Path.cwd() if request.folder is None else Path(request.folder).absolute()
     request = replace(request, folder=str(here))
-    job = engine(job_of(request).engine).prepare(job_of(request), here)
+    job = job_of(request)
+    job = engine(job.engine).prepare(job, here)
     run_id = new_run_id(request.script, request.name or (request.script if request.module else None))
     return replace(plan(inventory, job, request, run_id), typed=typed)
 
