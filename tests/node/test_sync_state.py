@@ -378,3 +378,26 @@ def test_the_destinations_owner_is_not_trusted_either(source: Path, dest: Path) 
     report = mirror(source, dest)
     assert not report.ok and "belongs to user id 12345" in str(report.results[0].error)
     assert not any(dest.iterdir())
+
+
+def test_how_files_are_compared_with_what_was_delivered(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Not more is read than a preflight has time for: of a large file that is no module its size."""
+    large = b"x" * (2 << 20)
+    files = {"same.py": b"a", "edited.py": b"b", "small.yaml": b"c", "large.bin": large, "grown.bin": large, "gone": b"d"}
+    rows = []
+    for name, data in files.items():
+        row: list[object] = [name, "f", 0o644, len(data), 0, "", hashlib.sha256(data).hexdigest(), "", 0, 0]
+        rows.append(row)
+        if name != "gone":
+            (tmp_path / name).write_bytes(data)
+    (tmp_path / "edited.py").write_bytes(b"B")
+    (tmp_path / "small.yaml").write_bytes(b"C")
+    (tmp_path / "large.bin").write_bytes(b"y" * len(large))
+    (tmp_path / "grown.bin").write_bytes(large + b"x")
+    monkeypatch.setattr(sync_state, "rows_of", lambda state: rows)
+    assert sync_state.changed_files(os.fsencode(tmp_path), {}) == {
+        "edited.py": hashlib.sha256(b"B").hexdigest()[:12],
+        "small.yaml": hashlib.sha256(b"C").hexdigest()[:12],
+        "grown.bin": f"{len(large) + 1} bytes",
+        "gone": "missing",
+    }

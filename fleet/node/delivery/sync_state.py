@@ -22,11 +22,11 @@ from fleet.node.base.processes import read_file
 from fleet.node.base.state_folder import own_home, state_name
 from fleet.node.base.types import Any, Callable, run
 from fleet.node.base.wire import decode, encode
-from fleet.node.delivery.journal import DIGEST, KIND, PATH, identity, read_state, rows_of, unchanged
+from fleet.node.delivery.journal import DIGEST, KIND, PATH, SIZE, identity, read_state, rows_of, unchanged
 from fleet.protocol.state import CODE_STATE, DATA, LOCK, MODULES, below_home
 
 SYNC_STATE = encode(CODE_STATE)
-COMPARED_BYTES, CHANGED_MOST = 1 << 28, 50
+MODULE_BYTES, OTHER_BYTES, CHANGED_MOST = 1 << 28, 1 << 20, 50  # of larger ones the size is compared
 BEGIN_SECONDS = 60.0  # no run takes longer to begin
 
 
@@ -89,8 +89,12 @@ def changed_files(dest: bytes, state: "dict[str, Any]") -> "dict[str, str]":
         st = lstat(at)
         if st is not None and unchanged(row, st):
             continue
+        if st is not None and st.st_size > (MODULE_BYTES if path.endswith(MODULES) else OTHER_BYTES):
+            if st.st_size != row[SIZE]:
+                found[path] = "%d bytes" % st.st_size
+            continue
         try:
-            digest = file_digest(at, os.O_NOFOLLOW, COMPARED_BYTES) if st is not None else "missing"
+            digest = file_digest(at, os.O_NOFOLLOW, MODULE_BYTES) if st is not None else "missing"
         except OSError:
             continue
         if digest != row[DIGEST]:
