@@ -134,8 +134,8 @@ show() {   # NAME: "FILE name checksum:size" and its bytes
         say "FILE $1 $(sum "$path") $path"
         cat "$path"
         say ''
-        # the same on all hosts that share a home, and on no two others
-        if [ "$1" = authorized_keys ]; then say "HOME $(stat -Lc %i.%Z "$path" 2>/dev/null)"; fi
+        # the same on all hosts that share a home, and hardly on two others
+        if [ "$1" = authorized_keys ]; then say "HOME $(stat -Lc '%i %z' "$path" 2>/dev/null)"; fi
     else
         say "FILE $1 - $path"
     fi

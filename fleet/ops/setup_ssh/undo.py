@@ -146,6 +146,7 @@ def _undo_level(hosts: list[Host], record: Record, runtime: SetupRuntime) -> dic
     homes = _homes([h for h in hosts if not record.hosts[h.name].uses], runtime)
     own = {h.name: [*record.hosts[h.name].uses, homes.get(h.name) or h.name][0] for h in hosts}
     shares = {h.name: first.setdefault(own[h.name], h.name) for h in hosts}
+    alike = [h for h in hosts if h.name in homes and shares[h.name] != h.name]  # by a token: each is looked at, too
     for host in hosts:
         if shares[host.name] != host.name:
             record.hosts[shares[host.name]].join(record.hosts[host.name])
@@ -180,6 +181,7 @@ def _undo_level(hosts: list[Host], record: Record, runtime: SetupRuntime) -> dic
     done = [h for h in on_record if results[h.name].ok]
     # one account under two names: the other one was quicker
     go_on([h for h in rest if results[h.name].error and any(_one_account(h, each, runtime.transport) for each in done)])
+    go_on([h for h in alike if results[shares[h.name]].ok])
     for host in hosts:
         if host.name not in results:
             results[host.name] = replace(results[shares[host.name]], host=host.name)
