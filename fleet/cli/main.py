@@ -151,10 +151,10 @@ def run(argv: Sequence[str], *, typed: bool = False) -> int:
     except click.exceptions.Exit as stop:
         return stop.exit_code
     except click.ClickException as error:
-        from fleet.cli.line.slips import told
+        from fleet.cli.line.slips import explained
 
         # --json may stand behind what was refused, where it was not read any more
-        return say(told(error, argv), ctx, as_json="--json" in takewhile(lambda word: word != "--", argv))
+        return say(explained(error, argv), ctx, as_json="--json" in takewhile(lambda word: word != "--", argv))
     except (click.Abort, KeyboardInterrupt):
         give_way()
         click.echo("interrupted", err=True)

@@ -16,7 +16,7 @@ from fleet.each import on_each
 from fleet.errors import EXIT_HOST_FAILED, EXIT_OK, ConnectError, HostFailed, Reason
 from fleet.model import Host, Inventory, Report, Result, exit_code_of, grouped
 from fleet.ops.plans import Line
-from fleet.protocol.messages import ports as said
+from fleet.protocol.messages import ports as messages
 from fleet.protocol.state import run_name
 from fleet.runtime import Runtime
 from fleet.transport.base import Session
@@ -56,7 +56,7 @@ class Listener:
     """
 
     host: str
-    facts: said.Listener
+    facts: messages.Listener
     left: Left | None = None
     ended: bool = False
 
@@ -111,7 +111,7 @@ def look(inventory: Inventory, ports: Collection[int], runtime: Runtime) -> tupl
 
     def task(session: Session, host: Host) -> Result:
         spec = {"op": "scan", "ports": list(ports), "dialled": ways.get(host.name, [])}
-        answer = call(session, "ports.kill_port", spec, said.Scanned, timeout=SCAN_SECONDS, cancel=runtime.cancel)
+        answer = call(session, "ports.kill_port", spec, messages.Scanned, timeout=SCAN_SECONDS, cancel=runtime.cancel)
         return Result(host.name, ok=True, exit_status=0, data=answer)
 
     return on_each(inventory.hosts, runtime, task, what="looking who listens")
@@ -148,7 +148,7 @@ def plan(
     return KillPlan(inventory.hosts, tuple(ports), listeners, found, grace, force, inventory.unselected)
 
 
-def why_left(facts: said.Listener, force: bool, runs: Collection[str] = ()) -> Left | None:
+def why_left(facts: messages.Listener, force: bool, runs: Collection[str] = ()) -> Left | None:
     """Why a listener is not to be ended; None when it is."""
     if facts["pid"] is None:
         return UNSEEN
@@ -181,7 +181,7 @@ def run(plan: KillPlan, runtime: Runtime) -> Report:
             session,
             "ports.kill_port",
             spec,
-            said.Ended,
+            messages.Ended,
             timeout=plan.grace + AFTER_GRACE_SECONDS,
             cancel=runtime.cancel,
         )

@@ -9,7 +9,7 @@ import pytest
 from fleet.delivery.chain import member as members
 from fleet.delivery.chain.coordinator import Coordinator
 from fleet.delivery.chain.member import Member
-from fleet.delivery.chain.said import SAID
+from fleet.delivery.chain.said import HANDLERS
 from fleet.delivery.manifest import Manifest
 from fleet.model import Host
 from tests.unit.test_hostile_fuzz import AT, NEED, Outbox, files
@@ -51,7 +51,7 @@ def test_a_node_that_only_lives_holds_nobody_up(monkeypatch: pytest.MonkeyPatch,
         files(),
         lambda member, epoch: None,
         locked=through.append,
-        handlers=SAID,
+        handlers=HANDLERS,
     )
     for member in both.values():
         head.opened(member, Outbox())  # type: ignore[arg-type]
@@ -82,7 +82,7 @@ def test_whoever_gets_a_file_wrong_from_everybody_is_given_up_and_feeds_nobody()
         lambda event: None,
         files(),
         lambda member, epoch: served.append((member.host.name, epoch)),
-        handlers=SAID,
+        handlers=HANDLERS,
     )
     outboxes = {name: Outbox() for name in both}
     for name, member in both.items():

@@ -19,7 +19,7 @@ from hypothesis import strategies as st
 from fleet.delivery.chain import judge
 from fleet.delivery.chain.coordinator import Coordinator
 from fleet.delivery.chain.member import Member
-from fleet.delivery.chain.said import SAID
+from fleet.delivery.chain.said import HANDLERS
 from fleet.delivery.manifest import Manifest
 from fleet.errors import FleetError, ProtocolError
 from fleet.model import Host, Inventory
@@ -117,7 +117,7 @@ def test_a_relay_that_says_anything(messages: Messages, first: bool) -> None:
     members = {name: Member(Host(name, name), ["/d"], "secret") for name in names}
     manifest = Manifest(((0, "x", "f", 0o644, 4, 0, ""), (0, "y", "f", 0o644, 4, 0, "")))
     head = Coordinator(
-        list(members.values()), manifest, lambda event: None, files(), lambda member, epoch: None, handlers=SAID
+        list(members.values()), manifest, lambda event: None, files(), lambda member, epoch: None, handlers=HANDLERS
     )
     boxes = {name: Outbox() for name in names}
     for name in names:

@@ -17,7 +17,7 @@ from fleet.cli.line.verbs import VERBS
 from fleet.errors import UsageError
 
 
-def told(error: click.ClickException, argv: Sequence[str]) -> UsageError:
+def explained(error: click.ClickException, argv: Sequence[str]) -> UsageError:
     """The error as fleet tells it. argv: the whole line without "fleet"."""
     message, ctx = error.format_message(), getattr(error, "ctx", None)
     if isinstance(error, NoSuchVerb):

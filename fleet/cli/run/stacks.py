@@ -10,7 +10,7 @@ from fleet.cli.line.options import common_options
 from fleet.cli.line.values import ranks
 from fleet.cli.screen.output import clean, echo, talk
 from fleet.model import Report
-from fleet.ops.run.follow.stacks import told
+from fleet.ops.run.follow.stacks import by_host
 from fleet.rules.stacks import BRING_PY_SPY, NO_PY_SPY, lines, places, ranks_text, remarks
 
 
@@ -44,7 +44,7 @@ def stacks(run: str, rank: frozenset[int] | None, all_threads: bool, native: boo
 def show(report: Report, all_threads: bool) -> None:
     if report.data["summary"]:
         echo(clean(f"run {report.data['run']}: {report.data['summary']}"))
-    found = told(report.results)
+    found = by_host(report.results)
     for line in lines(places(found), threads=all_threads):
         if not line.startswith(" "):
             echo("")

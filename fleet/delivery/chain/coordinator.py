@@ -30,8 +30,8 @@ CHANGED = "changed in the source while it was read"
 class Coordinator:
     """members: every host, in inventory order. star: brings a member its files without a chain, in its own thread.
     handlers: what each message of a member does, see said.py. serve, every, limit, named: see steering.Steering.
-    locked: told of each host that holds its lock, or has none to take. force, keep, hint: of what is the nodes' own;
-    see transfer.Broadcast.
+    locked: called with each host that holds its lock, or has none to take. force, keep, hint: of what is the nodes'
+    own; see transfer.Broadcast.
 
     All methods may be called from any thread.
     """
@@ -114,8 +114,8 @@ class Coordinator:
     def handle(self, name: str, message: Mapping[str, Any]) -> None:
         """What a member said; ProtocolError for what none of them says."""
         with self._lock:
-            told = decoded(MemberMessage, message, name)
-            self._handlers[told["event"]](self, self.members[name], told)
+            checked = decoded(MemberMessage, message, name)
+            self._handlers[checked["event"]](self, self.members[name], checked)
 
     # -- what the source says ------------------------------------------------------------------------------
     def _news(self, digests: dict[int, str], changed: set[int]) -> None:

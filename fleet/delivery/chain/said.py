@@ -84,7 +84,7 @@ def done(head: Coordinator, member: Member, message: chain.Done) -> None:
     head.maybe_over()
 
 
-SAID: dict[str, Callable[[Coordinator, Member, Any], None]] = {
+HANDLERS: dict[str, Callable[[Coordinator, Member, Any], None]] = {
     "hello": hello,
     "shared": shared,
     "lacks": lacks,

@@ -17,7 +17,7 @@ from fleet.delivery import own_files
 from fleet.delivery.chain.certificate import make_certificate
 from fleet.delivery.chain.coordinator import TICK_SECONDS, Coordinator
 from fleet.delivery.chain.member import Member, converse
-from fleet.delivery.chain.said import SAID
+from fleet.delivery.chain.said import HANDLERS
 from fleet.delivery.chain.source import Here, Source, There
 from fleet.delivery.chain.star import send
 from fleet.delivery.lock_order import LockOrder, claim
@@ -176,7 +176,7 @@ class _Transfer:
             runtime.emit,
             self._source,
             self._serve,
-            handlers=SAID,
+            handlers=HANDLERS,
             star=self.star if plan.via == "rsync" else None,
             every=self._every,
             limit=plan.limit,

@@ -114,18 +114,18 @@ def run(argv: "list[str]", env: "dict[str, str]", cwd: "str | None" = None) -> "
     child = subprocess.Popen(argv, env=env, cwd=cwd, stdin=subprocess.DEVNULL, stdout=pipe, stderr=pipe)
     assert child.stdout and child.stderr
     errors = child.stderr
-    said: list[bytes] = []
+    texts: list[bytes] = []
 
     def read() -> None:
         with errors:
-            said.append(errors.read(OUTPUT_LIMIT))
+            texts.append(errors.read(OUTPUT_LIMIT))
 
     reader = start_thread(read)
     with child.stdout:
         out = child.stdout.read(OUTPUT_LIMIT)
     status = child.wait()
     reader.join(1.0)
-    return status, out.decode("utf-8", "replace"), b"".join(said).decode("utf-8", "replace")
+    return status, out.decode("utf-8", "replace"), b"".join(texts).decode("utf-8", "replace")
 
 
 def last_line(*texts: str) -> str:

@@ -11,7 +11,7 @@ from fleet.events import Notice
 from fleet.model import Report, exit_code_of
 from fleet.ops.plans import Line, OnHosts
 from fleet.ops.run.find.find import chosen, find, missing
-from fleet.ops.run.follow.stacks import ask_stacks, told
+from fleet.ops.run.follow.stacks import ask_stacks, by_host
 from fleet.ops.run.kept.word import no_such_rank
 from fleet.rules.stacks import in_short, places
 from fleet.runtime import Runtime
@@ -49,7 +49,7 @@ def run(plan: StacksPlan, runtime: Runtime) -> Report:
     }
     # a script may have started ranks that have numbers of their own
     results = ask_stacks(found.run_id, parts or found.hosts, plan.ranks, plan.native, runtime)
-    stacks = told(results)
+    stacks = by_host(results)
     where = places(stacks)
     known = {stack["rank"] for each in stacks.values() for stack in each}
     if not parts and not known:

@@ -32,6 +32,6 @@ def ask_stacks(
     return on_each(tuple(hosts.values()), replace(runtime, fanout=len(hosts)), ask, what="taking stacks")
 
 
-def told(results: Sequence[Result]) -> dict[str, list[RankStack]]:
-    """What they told, by host."""
+def by_host(results: Sequence[Result]) -> dict[str, list[RankStack]]:
+    """Their stacks, by host."""
     return {result.host: result.data.get("ranks", []) for result in results}

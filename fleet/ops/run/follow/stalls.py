@@ -16,7 +16,7 @@ from fleet.inventory.fields import printable
 from fleet.inventory.nodeset import fold
 from fleet.model import Host
 from fleet.ops.run.end.gang import Failure, Gang, RankEnd
-from fleet.ops.run.follow.stacks import ask_stacks, told
+from fleet.ops.run.follow.stacks import ask_stacks, by_host
 from fleet.ops.run.kept.folder import STACKS_FILE, RunFolder
 from fleet.ops.run.kept.record import RunRecord
 from fleet.rules.advice import EARLY_SECONDS, UNEVEN, early
@@ -102,7 +102,7 @@ class Taking(threading.Thread):
         except FleetError as error:
             self.error = error
             return
-        found = told(results)
+        found = by_host(results)
         self.remarks = [*remarks(found), *(f"{it.host}: {it.error.message}" for it in results if it.error)]
         self.places = places(found)
 
