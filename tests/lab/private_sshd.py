@@ -157,6 +157,18 @@ def listener(serve: Callable[[socket.socket], None] | None = None) -> Iterator[i
 
 
 @contextlib.contextmanager
+def running_agent(path: Path) -> Iterator[None]:
+    """A real ssh-agent that listens at `path`. Its first line comes after listen(), its socket before."""
+    with subprocess.Popen(["ssh-agent", "-D", "-a", path], stdout=subprocess.PIPE) as agent:
+        assert agent.stdout
+        try:
+            assert agent.stdout.readline()
+            yield
+        finally:
+            agent.terminate()
+
+
+@contextlib.contextmanager
 def hung_agent(path: Path, how: str, public: Path | None = None) -> Iterator[None]:
     """Something at `path` that "accepts" and says nothing, that is "full" and accepts nobody, or that "lists" the one
     key `public` and never signs."""

@@ -241,3 +241,14 @@ def test_a_key_whose_head_died_before_it_heard_of_it_goes_at_undo(head: Head) ->
     done = head.setup("--undo")
     assert done.returncode == 0, done.stderr
     assert [lab.sh(name, "ls -A /root/.ssh 2>/dev/null || true") for name in lab.names] == ["", "", ""]
+
+
+def test_undo_looks_and_changes_with_one_password_where_no_key_is_let_in(head: Head) -> None:
+    lab = head.lab
+    assert head.setup("--tofu", "--no-mesh").returncode == 0
+    for name in lab.names:
+        lab.sh(name, ": > /root/.ssh/authorized_keys")
+    assert "--password-file" in head.fleet("setup-ssh", "--undo").stderr
+    done = head.setup("--undo")
+    assert done.returncode == 0, done.stderr
+    assert [lab.sh(name, "ls -A /root/.ssh 2>/dev/null || true") for name in lab.names] == ["", "", ""]

@@ -24,7 +24,8 @@ FORMAT_HINT = "one line: the password for all hosts; or lines 'HOST PASSWORD', H
 
 
 class Passwords:
-    """Hands each host its password, once: a wrong one is not tried again (sshd counts, and may lock out)."""
+    """Hands each host its password, once unless it was right: a wrong one is not tried again (sshd counts, and may
+    lock out)."""
 
     def __init__(self, by_host: Mapping[str, str] | None = None, *, default: str | None = None) -> None:
         self._by_host = dict(by_host or {})
@@ -36,7 +37,7 @@ class Passwords:
         return name in self._by_host or self.default is not None
 
     def take(self, host: Host) -> str | None:
-        """The password for this host; None when there is none or it was handed out before."""
+        """The password for this host; None when there is none or it was handed out before and not accepted."""
         with self._lock:
             if host.name in self._used:
                 return None
@@ -44,6 +45,11 @@ class Passwords:
             if password is not None:
                 self._used.add(host.name)
             return password
+
+    def accepted(self, name: str) -> None:
+        """The host let us in: its password may be handed out again."""
+        with self._lock:
+            self._used.discard(name)
 
     def used(self, name: str) -> bool:
         return name in self._used

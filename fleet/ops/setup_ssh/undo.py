@@ -198,6 +198,9 @@ def _homes(hosts: list[Host], runtime: SetupRuntime) -> dict[str, str]:
         return Result(host.name, ok=True, data={"home": found.home})
 
     results = on_each(hosts, replace(runtime, emit=silent), task, what=UNDOING) if len(hosts) > 1 else ()
+    for result in results:
+        if result.ok:
+            runtime.passwords.accepted(result.host)  # what follows logs in once more
     return {result.host: result.data["home"] for result in results if result.ok}
 
 

@@ -11,7 +11,7 @@ import pytest
 
 from fleet.errors import ConnectError
 from fleet.transport.base import Cancel
-from tests.lab.private_sshd import Head, Sshd, make_key
+from tests.lab.private_sshd import Head, Sshd, make_key, running_agent
 from tests.lab.transport_tools import over, transport
 
 # ssh itself takes ~ from the user database, not from a test's HOME: what names a file by it is not for openssh here
@@ -49,14 +49,8 @@ def certify(authority: Path, public: Path) -> Path:
 @pytest.fixture()
 def agent(tmp_path: Path) -> Iterator[Path]:
     """A real agent; the path of its socket."""
-    sock = tmp_path / "agent"
-    process = subprocess.Popen(["ssh-agent", "-D", "-a", sock], stdout=subprocess.PIPE)
-    assert process.stdout
-    process.stdout.readline()
-    yield sock
-    process.terminate()
-    process.wait()
-    process.stdout.close()
+    with running_agent(tmp_path / "agent"):
+        yield tmp_path / "agent"
 
 
 def add(agent: Path, key: Path) -> None:

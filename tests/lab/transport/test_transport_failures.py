@@ -16,8 +16,8 @@ from fleet import fanout
 from fleet.model import Host
 from fleet.transport.base import Cancel
 from tests.free_port import free_port
-from tests.lab.private_sshd import Head, Sshd, listener, make_key
-from tests.lab.transport_tools import WAIT, failure, over, stuck, transport, wait_until
+from tests.lab.private_sshd import Head, Sshd, listener, make_key, running_agent
+from tests.lab.transport_tools import WAIT, failure, over, stuck, transport
 
 KINDS = ("ssh", "openssh", "pdsh")
 
@@ -146,10 +146,8 @@ def test_an_agent_signs_for_a_locked_key(
 ) -> None:
     key = head.ssh / "id_ed25519"
     sock = tmp_path / "agent"
-    agent = subprocess.Popen(["ssh-agent", "-D", "-a", str(sock)], stdout=subprocess.DEVNULL)
-    try:
-        wait_until(sock.exists)
-        monkeypatch.setenv("SSH_AUTH_SOCK", str(sock))
+    monkeypatch.setenv("SSH_AUTH_SOCK", str(sock))
+    with running_agent(sock):
         subprocess.run(["ssh-add", "-q", str(key)], check=True)
         subprocess.run(["ssh-keygen", "-q", "-p", "-P", "", "-N", "secret", "-f", str(key)], check=True)
         made = transport(head)
@@ -157,9 +155,6 @@ def test_an_agent_signs_for_a_locked_key(
             assert not isinstance(got, Exception)
             got.close()
         made.close()
-    finally:
-        agent.kill()
-        agent.wait()
 
 
 @over("ssh")

@@ -21,7 +21,7 @@ from fleet.transport.openssh.master import Master
 from fleet.transport.openssh.transport import OpensshChannel, OpensshTransport
 from fleet.transport.pdsh import PdshTransport
 from fleet.transport.shell import run_line
-from tests.lab.private_sshd import Head, Sshd, listener, make_key
+from tests.lab.private_sshd import Head, Sshd, listener, make_key, running_agent
 from tests.lab.transport_tools import TIMEOUT, failure, transport, wait_until
 
 KINDS = ("openssh",)
@@ -104,18 +104,13 @@ def test_no_agent_goes_along_but_to_the_users_own_terminal(
 ) -> None:
     """Whoever is root on the node could log in with it, as long as the connection lasts."""
     (head.ssh / "config").write_text("Host *\n ForwardAgent yes\n ForwardX11 yes\n GSSAPIDelegateCredentials yes\n")
-    agent = subprocess.Popen(["ssh-agent", "-D", "-a", tmp_path / "agent"], stdout=subprocess.DEVNULL)
-    try:
-        monkeypatch.setenv("SSH_AUTH_SOCK", str(tmp_path / "agent"))
-        wait_until((tmp_path / "agent").exists)
+    monkeypatch.setenv("SSH_AUTH_SOCK", str(tmp_path / "agent"))
+    with running_agent(tmp_path / "agent"):
         assert run_on(transport(head), sshd.host()) == b"\n"
         assert run_on(OpensshTransport(home=head.home, users=True), sshd.host()) == b"agent\n"
         if shutil.which("pdsh"):
             monkeypatch.setenv("PDSH_SSH_ARGS", "-A -o ForwardAgent=yes")
             assert run_on(PdshTransport(home=head.home), sshd.host()) == b"\n"
-    finally:
-        agent.kill()
-        agent.wait()
 
 
 def run_on(transport: OpensshTransport, host: Host) -> bytes:
