@@ -10,7 +10,7 @@ from typing import Literal
 import click
 
 from fleet.cli.context import Part, ask, load_inventory, run_parts, the_fleet
-from fleet.cli.line.command import Verb, completed
+from fleet.cli.line.command import OneOf, Verb, completed
 from fleet.cli.line.options import Seconds, common_options, settings_of
 from fleet.cli.screen.output import clean, fold, groups_by, talk, warn_of_own, warn_of_source, write_grouped
 from fleet.cli.screen.progress import ProgressLine
@@ -123,7 +123,7 @@ class SyncVerb(Verb):
 @click.option("--limit", metavar="RATE", help="With --data: what may leave its source, 100MB or 200mbit a second.")
 @click.option(
     "--via",
-    type=click.Choice(["chain", "rsync"]),
+    type=OneOf(["chain", "rsync"]),
     default="chain",
     help="With --data: 'rsync' where nodes cannot reach each other.",
 )

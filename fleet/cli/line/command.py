@@ -3,6 +3,7 @@ dashes and underscores."""
 
 from __future__ import annotations
 
+import difflib
 import re
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, TypeVar
@@ -43,6 +44,34 @@ def rest_of(ctx: click.Context) -> list[str]:
     return [*ctx._protected_args, *ctx.args]
 
 
+class ExtraWords(click.UsageError):
+    """words: what stands behind all that the verb takes."""
+
+    def __init__(self, words: Sequence[str], ctx: click.Context) -> None:
+        some = "s" * (len(words) > 1)
+        super().__init__(f"Got unexpected extra argument{some} ({' '.join(words)})", ctx)
+        self.words = tuple(words)
+
+
+class OneOf(click.Choice[str]):
+    """A choice that names what was nearly typed."""
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> str:
+        try:
+            return super().convert(value, param, ctx)
+        except click.BadParameter as error:
+            near = difflib.get_close_matches(str(value), [str(each) for each in self.choices], n=1)
+            refusal = NotOneOf(error.message, ctx, param)
+            refusal.near = near[0] if near else None
+            raise refusal from None
+
+
+class NotOneOf(click.BadParameter):
+    """near: the choice that was meant."""
+
+    near: str | None = None
+
+
 class CommonOption(click.Option):
     """An option that stands before or behind every verb; hidden where it says nothing to that verb."""
 
@@ -63,6 +92,14 @@ class Verb(click.Command):
         self.examples = tuple(examples)
         self.sections = dict(sections or {})
         self.interrupted = interrupted
+
+    def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
+        takes_more, ctx.allow_extra_args = ctx.allow_extra_args, True
+        rest = super().parse_args(ctx, args)
+        ctx.allow_extra_args = takes_more
+        if rest and not takes_more and not ctx.resilient_parsing:
+            raise ExtraWords(rest, ctx)
+        return rest
 
     def format_help_text(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
         super().format_help_text(ctx, formatter)
@@ -98,6 +135,10 @@ class NoSuchVerb(click.UsageError):
         self.words, self.group = tuple(words), ctx
 
 
+class MissingVerb(click.UsageError):
+    """A group's options alone."""
+
+
 class VerbGroup(Verb, click.Group):
     """A command of several; bare, it prints its help."""
 
@@ -110,7 +151,10 @@ class VerbGroup(Verb, click.Group):
         if not args and not ctx.resilient_parsing:
             click.echo(ctx.get_help())
             ctx.exit()
-        return super().parse_args(ctx, args)
+        rest = super().parse_args(ctx, args)
+        if not rest_of(ctx) and not self.invoke_without_command and not ctx.resilient_parsing:
+            raise MissingVerb("a verb is missing", ctx)
+        return rest
 
     def resolve_command(
         self, ctx: click.Context, args: list[str]

@@ -11,7 +11,7 @@ from typing import Any
 import click
 from click.core import ParameterSource
 
-from fleet.cli.line.command import CommonOption, F, completed
+from fleet.cli.line.command import CommonOption, F, OneOf, completed
 from fleet.errors import UsageError
 from fleet.registry import Registry
 from fleet.requests.request import OptionError, Request
@@ -74,7 +74,7 @@ def spelled_out(error: OptionError, hint: str | None = None) -> UsageError:
     return UsageError(f"--{error.option.replace('_', '-')} {error.problem}", hint=hint or error.hint)
 
 
-class Named(click.Choice[str]):
+class Named(OneOf):
     """A name of a registry; other packages' are looked up for one that is not fleet's own, for help and completion."""
 
     def __init__(self, registry: Registry[Any]) -> None:

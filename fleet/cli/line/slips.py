@@ -11,7 +11,15 @@ from collections.abc import Sequence
 import click
 from click.core import ParameterSource
 
-from fleet.cli.line.command import CommonOption, NoSuchVerb, Verb, one_spelling
+from fleet.cli.line.command import (
+    CommonOption,
+    ExtraWords,
+    MissingVerb,
+    NoSuchVerb,
+    NotOneOf,
+    Verb,
+    one_spelling,
+)
 from fleet.cli.line.launchers import REFUSED
 from fleet.cli.line.verbs import VERBS
 from fleet.errors import UsageError
@@ -30,17 +38,15 @@ def explained(error: click.ClickException, argv: Sequence[str]) -> UsageError:
         return _option(error, ctx, argv, hint)
     if isinstance(error, click.MissingParameter) and isinstance(ctx.command, Verb) and ctx.command.examples:
         hint = ctx.command.examples[0]
-    elif extra := re.fullmatch(r"Got unexpected extra arguments? \((.*)\)", message):
+    elif isinstance(error, ExtraWords):
         params = ctx.command.params
         takes_hosts = any("--hosts" in param.opts and not getattr(param, "hidden", False) for param in params)
         if takes_hosts and not any(isinstance(param, click.Argument) for param in params):
-            hint = f"{ctx.command_path} -w {shlex.quote(','.join(extra[1].split()))}"
-    elif isinstance(error, click.BadParameter) and error.param and isinstance(error.param.type, click.Choice):
-        typed = re.search(r"'([^']*)' is not one of", message)
-        near = difflib.get_close_matches(typed[1] if typed else "", error.param.type.choices, n=1)
-        hint = f"did you mean {near[0]}?" if near else hint
-    elif isinstance(ctx.command, click.Group) and "Missing command" in message:
-        return UsageError("a verb is missing", hint="fleet help shows them")
+            hint = f"{ctx.command_path} -w {shlex.quote(','.join(error.words))}"
+    elif isinstance(error, NotOneOf):
+        hint = f"did you mean {error.near}?" if error.near else hint
+    elif isinstance(error, MissingVerb):
+        hint = "fleet help shows them"
     return UsageError(message, hint=hint)
 
 

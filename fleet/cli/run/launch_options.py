@@ -11,7 +11,7 @@ import click
 from click.core import ParameterSource
 
 from fleet.cli.context import use_inventory
-from fleet.cli.line.command import F, Verb, completed
+from fleet.cli.line.command import F, OneOf, Verb, completed
 from fleet.cli.line.options import Settings, settings_of
 from fleet.engines import ENGINES
 from fleet.engines.base import Option
@@ -32,7 +32,7 @@ class EngineOption(click.Option):
     def __init__(self, option: Option) -> None:
         kind: dict[str, Any] = {"is_flag": option.metavar is None and not option.choices, "multiple": option.many}
         if option.choices:
-            kind["type"] = click.Choice(option.choices)
+            kind["type"] = OneOf(option.choices)
         super().__init__([f"--{option.name}"], help=option.help, metavar=option.metavar, **kind)
 
 

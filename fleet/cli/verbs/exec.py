@@ -16,7 +16,7 @@ import click
 
 from fleet.api import refuse_command
 from fleet.cli.context import finish, the_fleet
-from fleet.cli.line.command import Verb, completed
+from fleet.cli.line.command import OneOf, Verb, completed
 from fleet.cli.line.options import BY_ITSELF, Seconds, common_options, settings_of
 from fleet.cli.line.slips import fleets_own, with_options
 from fleet.cli.screen import plans, terminal
@@ -112,7 +112,7 @@ class Exec(Verb):
 )
 @click.option(
     "--env-of",
-    type=click.Choice(["python"]),
+    type=OneOf(["python"]),
     help="Run it in the environment of the host's training interpreter: `python` of the inventory.",
 )
 @click.option("--no-fold", is_flag=True, help="Print lines as they come, each behind its host's name.")

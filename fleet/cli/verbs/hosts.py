@@ -8,7 +8,7 @@ from collections.abc import Callable
 import click
 
 from fleet.cli.context import load_inventory
-from fleet.cli.line.command import Verb
+from fleet.cli.line.command import OneOf, Verb
 from fleet.cli.line.options import settings_of, without
 from fleet.cli.screen import terminal
 from fleet.cli.screen.output import clean, echo, write_json, write_table
@@ -44,7 +44,7 @@ MORE: dict[str, Callable[[Host], object]] = {
 @click.option(
     "--format",
     "form",
-    type=click.Choice(["table", *FORMATS]),
+    type=OneOf(["table", *FORMATS]),
     default="table",
     show_default=True,
     help="The form to print the hosts in.",

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Literal
 import click
 
 from fleet.cli.context import finish, interruptible, the_fleet
-from fleet.cli.line.command import Verb, completed
+from fleet.cli.line.command import OneOf, Verb, completed
 from fleet.cli.line.options import settings_of, without
 from fleet.cli.screen import layout, plans, terminal
 from fleet.cli.screen.output import clean, echo, fold, groups_by, talk
@@ -139,7 +139,7 @@ def show(report: Report) -> None:
     shell_complete=completed("nodeset"),
     help="Let this host (or node set) have a new host key; shown and confirmed like an unknown one.",
 )
-@click.option("--key-type", type=click.Choice(["ed25519", "rsa"]), help="Type of the keys that are made [ed25519].")
+@click.option("--key-type", type=OneOf(["ed25519", "rsa"]), help="Type of the keys that are made [ed25519].")
 @click.option("--undo", is_flag=True, help="Remove what setup-ssh added, on the hosts and here.")
 @without("transport")
 def setup_ssh(

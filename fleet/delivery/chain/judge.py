@@ -86,7 +86,8 @@ class Judge:
             return []
         if kind == "unreachable":
             senders = dict.fromkeys([source for source, receiver in self._faults if receiver == hop.name] + [sender])
-            return self._fault(sender, hop, f"{' and '.join(map(self._named, senders))} cannot reach it: {why}", kind)
+            reason = f"{' and '.join(map(self._named, senders))} cannot reach it: {why}"
+            return self._fault(sender, hop, reason, kind, why)
         if kind == "corrupt":
             return self._fault(sender, hop, "a file did not arrive as it was sent (changed while it was read?)", kind)
         if kind == "lost":
@@ -98,15 +99,15 @@ class Judge:
         as well: so it is asked again first."""
         return self.broke(self._chain.sender_of(name), epoch, "corrupt", "")
 
-    def _fault(self, sender: str, hop: Hop, reason: str, kind: str) -> list[Verdict]:
-        """Something is wrong between two."""
+    def _fault(self, sender: str, hop: Hop, reason: str, kind: str, why: str = "") -> list[Verdict]:
+        """Something is wrong between two. why: the system's own message, within `reason`."""
         again = (sender, hop.name) in self._faults
         self._faults[sender, hop.name] = None
         senders = {one for one, receiver in self._faults if receiver == hop.name}
         receivers = {receiver for one, receiver in self._faults if one == sender}
         blamed = self._chain.hops.get(sender)
         if blamed is None and kind == "unreachable" and len(receivers) > UNREACHED:
-            reason = f"{self._source} cannot reach it, nor any other: {reason.partition(': ')[2]}"
+            reason = f"{self._source} cannot reach it, nor any other: {why}"
             return [Verdict(name, "out", reason, kind) for name, one in self._chain.hops.items() if not one.done]
         if blamed is not None and len(receivers) > 1 and self._chain.to_end(blamed):
             return [Verdict(sender, "last", WAY_OUT[kind], kind)]

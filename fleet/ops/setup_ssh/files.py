@@ -110,7 +110,18 @@ def ensure_key(path: Path, key_type: str, seconds: float = 10.0) -> PublicKey:
     done = _run("ssh-keygen", "-y", "-P", "", "-f", str(path))
     if done.returncode == 0:
         return _with_comment(path, parse_public_key(done.stdout.strip()))
-    return _from_agent(path, done.stderr.decode("utf-8", "replace").strip(), seconds)
+    reason = done.stderr.decode("utf-8", "replace").strip()
+    if "passphrase" in reason:
+        return _from_agent(path, seconds)
+    raise _unusable(path, reason)
+
+
+def _unusable(path: Path, reason: str) -> ConnectError:
+    return ConnectError(
+        f"the key {path} cannot be used: {reason}",
+        kind="auth",
+        hint="repair it, or name another with identity_file in the inventory",
+    )
 
 
 def check_private(path: Path) -> None:
@@ -157,15 +168,11 @@ def _with_comment(path: Path, public: PublicKey) -> PublicKey:
     return listed if listed.blob == public.blob else public
 
 
-def _from_agent(path: Path, reason: str, seconds: float) -> PublicKey:
+def _from_agent(path: Path, seconds: float) -> PublicKey:
     """The public half of a key that needs a passphrase, if the agent can use it."""
     said = read(path.with_name(path.name + ".pub"))
-    if "passphrase" not in reason or said is None:
-        raise ConnectError(
-            f"the key {path} cannot be used: {reason}",
-            kind="auth",
-            hint="repair it, or name another with identity_file in the inventory",
-        )
+    if said is None:
+        raise _unusable(path, "it has a passphrase, and there is no .pub beside it")
     public = parse_public_key(said)
     agent = Agent()
     if public.blob not in (base64.b64encode(key.asbytes()) for key in agent.keys(seconds)):

@@ -27,6 +27,10 @@ class NoClient(ConnectError):
     """There is no ssh on this machine."""
 
 
+class JumpLoop(ConnectError):
+    """By the config, a gateway is reached through itself."""
+
+
 class SshClient:
     """Asks ssh once about each host, a few at a time.
 
@@ -70,9 +74,7 @@ class SshClient:
             argv += ["-o", "ControlPath=/%C"]
         try:
             said = self._run([*argv, *query.argv()], why, cancel)
-        except ConnectError as error:
-            if not error.message.startswith("jumphost loop"):
-                raise
+        except JumpLoop:
             # "everything goes through the bastion" is also about the bastion
             said = self._run([*argv, "-o", "ProxyJump=none", *query.argv()], why, cancel)
         found = {key: said[key] for key in (*HEEDED, *UNHEEDED) if key in said and said[key] != unset.get(key)}
@@ -154,7 +156,8 @@ class SshClient:
             if match:
                 file = str(self._files[0]) if match[1] == "/dev/stdin" else match[1]
                 return ConnectError(match[3].rstrip("."), where=f"{file}:{match[2]}", kind="config")
-        return ConnectError(
+        refusal = JumpLoop if lines and lines[0].startswith("jumphost loop") else ConnectError
+        return refusal(
             lines[0] if lines else "ssh -G fails and says nothing",
             where=why,
             kind="config",

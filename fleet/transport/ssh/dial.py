@@ -147,13 +147,17 @@ _OS_ERRORS = {
     **dict.fromkeys(
         _NO_WAY,
         (
-            "{at} cannot be reached: ",
+            "{at} cannot be reached: {why}",
             "unreachable",
             "is the host up, is the address right, is there a route to its network?",
         ),
     ),
 }
-_LOST = ("the connection to {at} was lost: ", "lost", "the host went down, or something on the way cut the connection")
+_LOST = (
+    "the connection to {at} was lost: {why}",
+    "lost",
+    "the host went down, or something on the way cut the connection",
+)
 
 
 def os_error(error: OSError, where: str) -> FleetError:
@@ -165,7 +169,7 @@ def os_error(error: OSError, where: str) -> FleetError:
         )
     said, kind, hint = _OS_ERRORS.get(code or 0, _LOST)
     why = os.strerror(code).lower() if code else "closed"
-    return ConnectError(Reason(said, at=where) + (why if said.endswith(": ") else ""), kind=kind, hint=hint)
+    return ConnectError(Reason(said.replace("{why}", why), at=where), kind=kind, hint=hint)
 
 
 def reached(sock: Any) -> str | None:

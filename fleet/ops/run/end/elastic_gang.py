@@ -5,8 +5,9 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 
 from fleet.errors import EXIT_CONNECT, EXIT_HOST_FAILED, FleetError
-from fleet.ops.run.end.gang import Failure, Gang, NodeState, RankEnd, end_of, run_end
+from fleet.ops.run.end.gang import Failure, Gang, NodeState, RankEnd, run_end
 from fleet.ops.run.kept.record import RunRecord
+from fleet.protocol.earlier import end_of
 from fleet.protocol.messages.run import RunEnd, RunState
 from fleet.protocol.state import FINAL
 

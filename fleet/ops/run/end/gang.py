@@ -20,6 +20,7 @@ from fleet.errors import (
     HostFailed,
     Reason,
 )
+from fleet.protocol.earlier import end_of
 from fleet.protocol.messages.run import EndedBy, RankEnded, RunEnd, RunState
 
 CLOCK_SECONDS = 600.0  # for which a message tells how a node's clock stands
@@ -102,15 +103,6 @@ def run_end(by: EndedBy, message: str, code: int, host: str | None = None, who: 
 def stopped_by(who: str) -> RunEnd:
     """By 'fleet stop'. who: USER@HEAD."""
     return run_end("stop", f"stopped by {who}", EXIT_INTERRUPTED, who=who)
-
-
-def end_of(status: RunState) -> RunEnd | None:
-    """Who had the run stopped on a node, None: no head. An older version's node has but a sentence."""
-    if "end" in status:
-        return status["end"]
-    said = status.get("stopped") or status.get("reason") or ""
-    by_hand = said.startswith((INTERRUPTED, "stopped by ")) or not said and status.get("cause") == "asked"
-    return run_end("stop", said or "stopped", EXIT_INTERRUPTED) if by_hand else None
 
 
 @dataclass(frozen=True)

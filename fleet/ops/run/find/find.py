@@ -16,13 +16,14 @@ from fleet.events import Notice
 from fleet.inventory.fields import NAME
 from fleet.inventory.nodeset import fold
 from fleet.model import Host, Inventory, Node, Result
-from fleet.ops.run.end.gang import BY_HAND, end_of
+from fleet.ops.run.end.gang import BY_HAND
 from fleet.ops.run.follow.follow import PING_MOST
 from fleet.ops.run.kept.local import last_begun
 from fleet.ops.run.kept.record import RunRecord
 from fleet.ops.run.kept.word import choose
 from fleet.ops.run.sessions import ASK, Sessions
 from fleet.protocol.decode import Misfit, decode
+from fleet.protocol.earlier import end_of
 from fleet.protocol.messages.run import About, RunEnd, RunHere, RunsHere, SomeRun
 from fleet.protocol.state import FINAL, RESTARTING, STARTING
 from fleet.runtime import Runtime
