@@ -20,7 +20,7 @@ demo: root venv-demo  ## four virtual hosts, from a password to a trained model 
 # files that take minutes go first, or the last worker would be alone with them.
 FILES := -n 4 --dist loadfile --no-loadscope-reorder
 test: check  ## check, then all tests; the slow ones first (root)
-	$(BIN)/pytest $(FILES) tests/lab tests/foreign tests/wheel tests/node tests/fuzz tests/tools tests/unit tests/golden tests/hints
+	$(BIN)/pytest $(FILES) tests/lab tests/foreign tests/wheel tests/node tests/fuzz tests/rewording tests/tools tests/unit tests/golden tests/hints
 
 # The fuzzers draw 8 cases of the forty that `make test` tries.
 quick: venv-test  ## the short loop: check, unit and golden tests but those marked slow
