@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 
 from fleet.events import Emit, silent
 from fleet.model import Report
+from fleet.requests.reach import Reach
 from fleet.transport.base import Cancel, Transport
 
 
@@ -18,7 +19,7 @@ class Runtime:
     asked."""
 
     transport: Transport
-    fanout: int = 64
+    fanout: int = Reach.fanout
     emit: Emit = silent
     cancel: Cancel = field(default_factory=Cancel)
     ask: Callable[[str], bool | None] = lambda question: None

@@ -27,9 +27,9 @@ from fleet.api.fleet import Planned as Planned
 from fleet.api.fleet import Plans as Plans
 from fleet.api.run import Run as Run
 from fleet.api.verbs import Verbs as Verbs
-from fleet.api.verbs import refuse_command as refuse_command
 from fleet.events import Emit, silent
 from fleet.model import Inventory
+from fleet.requests.reach import Reach
 from fleet.transport import DEFAULT as SSH
 
 if TYPE_CHECKING:
@@ -40,8 +40,8 @@ def open(
     inventory: str | os.PathLike[str] | Inventory | None = None,
     *,
     transport: str = SSH,
-    fanout: int = 64,
-    connect_timeout: float = 10.0,
+    fanout: int = Reach.fanout,
+    connect_timeout: float = Reach.connect_timeout,
     emit: Emit = silent,
     ask: Callable[[str], bool | None] = lambda question: None,
 ) -> Fleet:
@@ -64,8 +64,8 @@ def reopen(
     *,
     runs_dir: str | os.PathLike[str] = "runs",
     env: Mapping[str, str] | None = None,
-    fanout: int = 64,
-    connect_timeout: float = 10.0,
+    fanout: int = Reach.fanout,
+    connect_timeout: float = Reach.connect_timeout,
     emit: Emit = silent,
 ) -> Fleet:
     """The hosts that a run of this machine was started on, as its inventory described them then, and its transport.

@@ -7,6 +7,8 @@ from collections.abc import Callable
 from functools import wraps
 from typing import Any, Concatenate, ParamSpec, TypeVar
 
+from fleet.errors import UsageError
+
 P = ParamSpec("P")
 Q = TypeVar("Q")
 R = TypeVar("R")
@@ -23,7 +25,10 @@ def asks(request: Callable[P, Q]) -> Callable[[Callable[[S, Q], R]], Callable[Co
         @wraps(method)
         def call(self: S, /, *args: P.args, **given: P.kwargs) -> R:
             own: dict[str, Any] = {name: value for name, value in given.items() if name in known}
-            if others := {name: value for name, value in given.items() if name not in known}:
+            others = {name: value for name, value in given.items() if name not in known}
+            if others and OPTIONS not in known:
+                raise UsageError(f"{method.__name__} takes no {', '.join(others)}", hint=f"it takes {', '.join(known)}")
+            if others:
                 own[OPTIONS] = {**own.get(OPTIONS, {}), **others}
             return method(self, request(*args, **own))
 

@@ -12,6 +12,7 @@ from fleet.api.verbs import Verbs
 from fleet.events import Emit, silent
 from fleet.model import Host, Inventory, Report
 from fleet.ops.plans import Line, Plan
+from fleet.requests.reach import Reach
 from fleet.runtime import Runtime
 from fleet.transport import DEFAULT as SSH
 from fleet.transport import open_transport
@@ -32,11 +33,14 @@ class Fleet(Verbs[Report, "Checked", "Run"]):
     inventory: Inventory
     everyone: Inventory
     transport: str = SSH
-    fanout: int = 64
-    connect_timeout: float = 10.0
+    fanout: int = Reach.fanout
+    connect_timeout: float = Reach.connect_timeout
     emit: Emit = silent
     ask: Callable[[str], bool | None] = lambda question: None
     typed: tuple[str, ...] = ()
+
+    def __post_init__(self) -> None:
+        Reach(fanout=self.fanout, connect_timeout=self.connect_timeout)
 
     @property
     def _fleet(self) -> Fleet:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Collection
+from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Generic, TypeVar
@@ -13,6 +13,7 @@ from fleet.api.asks import asks
 from fleet.model import Report
 from fleet.ops.plans import Plan
 from fleet.requests.launch import Launch
+from fleet.requests.runs import Attach, Forget, Get, Logs, Ps, Stacks, Stop
 from fleet.runtime import Runtime
 
 if TYPE_CHECKING:
@@ -62,79 +63,63 @@ class RunVerbs(ABC, Generic[R, L]):
         recorded = again.recorded(run, Path(runs_dir))
         return self._launch(replace(recorded.request(changed), runs_dir=runs_dir))
 
-    def attach(self, run: str = "latest", *, detach: bool = False, runs_dir: str | os.PathLike[str] = "runs") -> L:
+    @asks(Attach)
+    def attach(self, request: Attach) -> L:
         """Follow a run that was detached, that lost its head, or that another head started: a Run, as launch gives it.
         run: its id, "latest", its name, or a unique prefix. detach: leave it to itself again, led by a process of this
         machine."""
         from fleet.ops.run.find import attach
 
-        return self._begin(attach.AttachPlan(self._fleet.inventory, run, Path(runs_dir), detach), attach.run)
+        return self._begin(attach.AttachPlan(self._fleet.inventory, request), attach.run)
 
-    def stop(self, run: str, *, grace: float | None = None, runs_dir: str | os.PathLike[str] = "runs") -> R:
+    @asks(Stop)
+    def stop(self, request: Stop) -> R:
         """End a run on all its nodes. grace: seconds between SIGTERM and SIGKILL; None: the run's own."""
         from fleet.ops.run.find import stop
 
-        return self._do(stop.StopPlan(self._fleet.inventory, run, grace, Path(runs_dir)), stop.run)
+        return self._do(stop.StopPlan(self._fleet.inventory, request), stop.run)
 
-    def forget(self, run: str, *, runs_dir: str | os.PathLike[str] = "runs") -> R:
+    @asks(Forget)
+    def forget(self, request: Forget) -> R:
         """Give up a run of this machine whose hosts are gone for good: none is asked, and nothing waits for them."""
         from fleet.ops.run.find import forget
 
-        return self._do(forget.ForgetPlan(self._fleet.inventory, run, Path(runs_dir)), forget.run)
+        return self._do(forget.ForgetPlan(self._fleet.inventory, request), forget.run)
 
-    def ps(self, *, all: bool = False) -> R:
+    @asks(Ps)
+    def ps(self, request: Ps) -> R:
         """The runs on the hosts, as data["runs"] of the report, newest first. all: those that have ended, too."""
         from fleet.ops.run.find import ps
 
-        return self._do(ps.PsPlan(self._fleet.inventory, all), ps.run)
+        return self._do(ps.PsPlan(self._fleet.inventory, request), ps.run)
 
-    def logs(
-        self,
-        run: str = "latest",
-        *,
-        follow: bool = False,
-        host: str | None = None,
-        rank: Collection[int] | None = None,
-        err: bool = False,
-        tail: int | None = None,
-        since: float | None = None,
-        attempt: int | None = None,
-        runs_dir: str | os.PathLike[str] = "runs",
-    ) -> R:
+    @asks(Logs)
+    def logs(self, request: Logs) -> R:
         """What the ranks of a run wrote, as Output events. follow: until it is over. host: a node set; rank: numbers;
         None: all. err: standard errors alone. tail: lines of each log to begin with. since: only what was written from
         then on, in seconds since the epoch. attempt: of a run that was started again; None: the last."""
         from fleet.ops.run.find import logs
         from fleet.ops.run.kept.reader import LogsPlan
 
-        fleet = self._fleet if host is None else self._fleet.select(host, option="--host")
+        fleet = self._fleet if request.host is None else self._fleet.select(request.host, option="--host")
         only = None if fleet.inventory.names == fleet.everyone.names else fleet.inventory.names
-        chosen = None if rank is None else frozenset(rank)
-        plan = LogsPlan(self._fleet.inventory, run, Path(runs_dir), follow, only, chosen, err, tail, since, attempt)
-        return self._do(plan, logs.run)
+        return self._do(LogsPlan(self._fleet.inventory, request, only), logs.run)
 
-    def stacks(self, run: str = "latest", *, rank: Collection[int] | None = None, native: bool = True) -> R:
+    @asks(Stacks)
+    def stacks(self, request: Stacks) -> R:
         """Where the ranks of a live run stand: "places" of the report, those that stand in the same one together, most
         of them first. rank: only these. native: frames of C and C++, too, where py-spy is there; each rank is held for
         a moment while it tells them."""
         from fleet.ops.run.find import stacks
 
-        chosen = None if rank is None else frozenset(rank)
-        return self._do(stacks.StacksPlan(self._fleet.inventory, run, chosen, native), stacks.run)
+        return self._do(stacks.StacksPlan(self._fleet.inventory, request), stacks.run)
 
-    def get(
-        self,
-        what: str,
-        *,
-        to: str | os.PathLike[str] = ".",
-        force: bool = False,
-        all: bool = False,
-        runs_dir: str | os.PathLike[str] = "runs",
-    ) -> R:
+    @asks(Get)
+    def get(self, request: Get) -> R:
         """Bring a path of the hosts (relative to their workdir), or what a run wrote in its folder, to `to` on this
         machine, verified, going on where an earlier attempt ended: one tree where all answered and one has it, else one
         a host. force: replace what is here, and no get put there as it is, without asking. all: repositories of git in
         it, too."""
         from fleet.ops import get
 
-        return self._do(get.plan(self._fleet.inventory, what, Path(to), force, all, Path(runs_dir)), get.run)
+        return self._do(get.plan(self._fleet.inventory, request), get.run)

@@ -19,9 +19,10 @@ import click
 
 from fleet.cli.line import hints
 from fleet.cli.line.command import SETTINGS, VerbGroup
-from fleet.cli.line.options import BY_ITSELF, NONE_LIVE, TYPED, common_options, settings_of
+from fleet.cli.line.options import BY_ITSELF, NONE_LIVE, TYPED, common_options, settings_of, spelled_out
 from fleet.cli.line.verbs import VERB_GROUPS, VERBS
 from fleet.errors import EXIT_INTERRUPTED, EXIT_OK, EXIT_PIPE, FleetError, InventoryError, UsageError
+from fleet.requests.request import OptionError
 from fleet.version import __version__
 
 REMINDING = ("hosts", "check", "exec", "sync", "launch", "ps", "runs")  # verbs that name no run
@@ -159,6 +160,8 @@ def run(argv: Sequence[str], *, typed: bool = False) -> int:
         give_way()
         click.echo("interrupted", err=True)
         return EXIT_INTERRUPTED
+    except OptionError as error:
+        return say(spelled_out(error), ctx)
     except FleetError as error:
         return say(error, ctx)
     except BrokenPipeError:

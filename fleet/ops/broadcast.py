@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import re
 import shlex
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any
 
 from fleet.delivery.chain.transfer import Broadcast, Item, run
 from fleet.delivery.manifest import scan
@@ -15,6 +15,7 @@ from fleet.delivery.own_files import consent
 from fleet.errors import UsageError
 from fleet.model import Host, Inventory
 from fleet.ops.plans import Files, Line, PerHost
+from fleet.requests.sync import SyncData
 from fleet.rules.units import PREFIXES, size_text
 
 __all__ = ["BroadcastPlan", "Item", "plan", "run"]
@@ -46,33 +47,18 @@ class BroadcastPlan(Broadcast):
         yield f"by {by}{limit}; deletes nothing"
 
 
-def plan(
-    inventory: Inventory,
-    data: Sequence[str],
-    *,
-    limit: str | None = None,
-    via: Literal["chain", "rsync"] = "chain",
-    origin: Host | None = None,
-    **options: Any,
-) -> BroadcastPlan:
+def plan(inventory: Inventory, request: SyncData, origin: Host | None = None) -> BroadcastPlan:
     """`PATH:DEST/` puts PATH inside DEST, `PATH:DEST` makes DEST that file or that folder's contents; `PATH` goes
     to the same path, or below the host's workdir when it is relative. Looks at this machine's files only to tell a
     colon in PATH from the one before DEST. origin: the host that has PATH, below its workdir when it is relative; all
-    others are to get it. options: Broadcast's. UsageError for what makes no sense."""
+    others are to get it. UsageError for what makes no sense."""
     hosts = tuple(host for host in inventory.hosts if origin is None or host.name != origin.name)
-    if origin is not None and via == "rsync":
-        raise UsageError("--via rsync sends from here, not --from a host", hint="leave one of them out")
-    if origin is not None and options.get("copy_unsafe_links"):
-        raise UsageError(
-            "--copy-unsafe-links sends from here, not --from a host",
-            hint=f"bring it here first: fleet get --from {origin.name}",
-        )
     if not hosts:
         raise UsageError(
             f"host {inventory.names[0]} has it, no other is selected", hint="say whom to send it: -w HOSTS"
         )
     items = []
-    for text in data:
+    for text in request.data:
         path, dest = _split(text, here=origin is None)
         source = _source(path, origin)
         items.append(Item(source, {host.name: _dest(host, path, source, dest) for host in hosts}))
@@ -87,10 +73,20 @@ def plan(
                     hint="end DEST with '/' to put them inside it",
                 )
             seen[to] = item.source
-    words = [word for text in data for word in ("--data", text)] + (["--from", origin.name] if origin else [])
+    words = [word for text in request.data for word in ("--data", text)] + (["--from", origin.name] if origin else [])
     hint = consent(shlex.join(["fleet", "sync", *words]))
-    rate = None if limit is None else parse_rate(limit)
-    return BroadcastPlan(hosts, tuple(items), rate, via, origin, **{"hint": hint, **options})
+    rate = None if request.limit is None else parse_rate(request.limit)
+    return BroadcastPlan(
+        hosts,
+        tuple(items),
+        rate,
+        request.via,
+        origin,
+        hint=hint,
+        force=request.force if isinstance(request.force, bool) else tuple(request.force),
+        keep=request.keep,
+        copy_unsafe_links=request.copy_unsafe_links,
+    )
 
 
 def _source(path: str, origin: Host | None) -> Path:

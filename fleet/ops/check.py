@@ -12,6 +12,7 @@ from fleet.errors import EXIT_HOST_FAILED, EXIT_OK, EXIT_PREFLIGHT
 from fleet.model import Host, Inventory, Report, Result, exit_code_of
 from fleet.ops.facts import ask, training
 from fleet.ops.plans import Line, PerHost, around
+from fleet.requests.hosts import Check
 from fleet.rules.judge import judge
 from fleet.rules.rule import Finding, View, Want
 from fleet.rules.view import view
@@ -19,14 +20,6 @@ from fleet.runtime import Runtime
 from fleet.transport.base import Session
 
 CLOCK_SAMPLES = 4
-
-
-@dataclass(frozen=True)
-class CheckOptions:
-    """step_timeout: seconds a probe step has on the node; all of them run at once. engine: what is to run there."""
-
-    step_timeout: float = 20.0
-    engine: str = "torchrun"
 
 
 @dataclass(frozen=True)
@@ -42,7 +35,7 @@ class CheckPlan:
     """specs: host name -> what fleet/node/preflight/probe.py is fed."""
 
     hosts: tuple[Host, ...]
-    options: CheckOptions
+    request: Check
     specs: Mapping[str, Mapping[str, Any]]
 
     def describe(self) -> dict[str, Any]:
@@ -64,16 +57,15 @@ class CheckPlan:
         )
 
 
-def plan(inventory: Inventory, options: CheckOptions) -> CheckPlan:
+def plan(inventory: Inventory, request: Check) -> CheckPlan:
     """Pure: what each host is to tell."""
-    specs = {host.name: {**training(inventory, host), "deadline": options.step_timeout} for host in inventory.hosts}
-    return CheckPlan(inventory.hosts, options, specs)
+    specs = {host.name: {**training(inventory, host), "deadline": request.timeout} for host in inventory.hosts}
+    return CheckPlan(inventory.hosts, request, specs)
 
 
 def run(plan: CheckPlan, runtime: Runtime) -> Checked:
     """Probe every host and judge them. exit_code: 122 and its like when a host could not be asked, else 123 with an
     error among the findings, else 0."""
-    options = plan.options
 
     def task(session: Session, host: Host) -> Result:
         facts = ask(session, plan.specs[host.name], runtime.cancel, clock=CLOCK_SAMPLES)
@@ -81,7 +73,9 @@ def run(plan: CheckPlan, runtime: Runtime) -> Checked:
 
     results = on_each(plan.hosts, runtime, task, what="asking")
     views = {
-        host.name: view_of(host, r.data["facts"], options) for host, r in zip(plan.hosts, results, strict=True) if r.ok
+        host.name: view_of(host, r.data["facts"], plan.request)
+        for host, r in zip(plan.hosts, results, strict=True)
+        if r.ok
     }
     findings = tuple(judge(views))
     code = exit_code_of(results)
@@ -90,6 +84,6 @@ def run(plan: CheckPlan, runtime: Runtime) -> Checked:
     return Checked("check", results, code, {"findings": [f.as_json() for f in findings]}, views, findings)
 
 
-def view_of(host: Host, facts: Mapping[str, Any], options: CheckOptions) -> View:
+def view_of(host: Host, facts: Mapping[str, Any], request: Check) -> View:
     """A host's facts against what the inventory wants of it."""
-    return view(facts, Want(host.name, host.slots, host.devices, engine(options.engine).modules, options.step_timeout))
+    return view(facts, Want(host.name, host.slots, host.devices, engine(request.engine).modules, request.timeout))

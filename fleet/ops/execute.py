@@ -6,14 +6,15 @@ import shlex
 import threading
 import uuid
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, replace
-from typing import Any, BinaryIO, Literal
+from dataclasses import dataclass, replace
+from typing import Any, Literal
 
 from fleet.each import on_each
 from fleet.errors import DeadlineError, FleetError, Interrupted, Reason
 from fleet.events import Event, Finished, Output
 from fleet.model import Host, Inventory, Report, Result, exit_code_of
 from fleet.ops.plans import Line, PerHost, around
+from fleet.requests.exec import Exec
 from fleet.runtime import Runtime
 from fleet.spool import Spool, Stream
 from fleet.transport.base import Session
@@ -26,26 +27,11 @@ END_SECONDS = 8.0  # behind the grace, what is killed has 5 s to go
 
 
 @dataclass(frozen=True)
-class ExecOptions:
-    """Exactly one of argv and line. timeout: seconds the command may run on each host, None for ever. keep: have what
-    it prints in the results, too. env_of: run it in the environment of the host's training interpreter. stdin: goes to
-    the command on every host; None for an empty one."""
-
-    argv: tuple[str, ...] | None = None
-    line: str | None = None
-    timeout: float | None = None
-    grace: float = 2.0
-    keep: bool = True
-    env_of: Literal["python"] | None = None
-    stdin: bytes | BinaryIO | None = field(default=None, repr=False)
-
-
-@dataclass(frozen=True)
 class ExecPlan:
     """specs: host name -> what is to run there."""
 
     hosts: tuple[Host, ...]
-    options: ExecOptions
+    request: Exec
     specs: Mapping[str, Words]
 
     def describe(self) -> dict[str, Any]:
@@ -74,18 +60,18 @@ class ExecPlan:
         )
 
 
-def plan(inventory: Inventory, options: ExecOptions) -> ExecPlan:
+def plan(inventory: Inventory, request: Exec) -> ExecPlan:
     """Pure: what each host is to run."""
     return ExecPlan(
         inventory.hosts,
-        options,
+        request,
         {
             host.name: Words(
-                options.argv,
-                options.line,
+                request.argv or None,
+                request.shell,
                 inventory.env_for(host),
                 host.activate,
-                (host.python or "", host.workdir or "~") if options.env_of else None,
+                (host.python or "", host.workdir or "~") if request.env_of else None,
             )
             for host in inventory.hosts
         },
@@ -95,32 +81,32 @@ def plan(inventory: Inventory, options: ExecOptions) -> ExecPlan:
 def run(plan: ExecPlan, runtime: Runtime) -> Report:
     """Run the plan everywhere; Output events as bytes come, results in inventory order. With an input all hosts are
     worked on at once: it cannot wait for some of them."""
-    options = plan.options
+    request = plan.request
     # 16: chunks that one host may be ahead of another
-    feeds = {name: Feed(16) for name in plan.specs if options.stdin is not None}
-    if options.stdin is not None:
-        threading.Thread(target=distribute, args=(options.stdin, feeds.values()), name="input", daemon=True).start()
+    feeds = {name: Feed(16) for name in plan.specs if request.stdin is not None}
+    if request.stdin is not None:
+        threading.Thread(target=distribute, args=(request.stdin, feeds.values()), name="input", daemon=True).start()
     mark = f"exec-{uuid.uuid4().hex}"
     spool = Spool()
 
     def task(session: Session, host: Host) -> Result:
         streams = (Stream(spool), Stream(spool))
         error: FleetError | None = None
-        with Command(session, plan.specs[host.name], mark, options.grace, feeds.get(host.name)) as command:
+        with Command(session, plan.specs[host.name], mark, request.grace, feeds.get(host.name)) as command:
             # in a thread of its own: a signal handler waits for no node
             undo = runtime.cancel.on_set(lambda: threading.Thread(target=command.end, daemon=True).start())
             try:
                 for number, data in command.output(
-                    silence=SILENCE_SECONDS, timeout=options.timeout, patience=options.grace + END_SECONDS
+                    silence=SILENCE_SECONDS, timeout=request.timeout, patience=request.grace + END_SECONDS
                 ):
-                    if options.keep:
+                    if request.keep:
                         streams[number].add(data)
                     runtime.emit(Output(host.name, STREAMS[number], data))
                 if command.left is not None:
-                    error = _cut_short(command.left, options, host.name, asked=runtime.cancel.is_set())
+                    error = _cut_short(command.left, request, host.name, asked=runtime.cancel.is_set())
             except DeadlineError:
                 error = DeadlineError(
-                    f"still running after {options.timeout:g} s; whether it ended there is not known",
+                    f"still running after {request.timeout:g} s; whether it ended there is not known",
                     host=host.name,
                     hint=_look(host.name),
                 )
@@ -135,14 +121,14 @@ def run(plan: ExecPlan, runtime: Runtime) -> Report:
         runtime.emit(event)
 
     wide = replace(runtime, emit=emit, fanout=max(runtime.fanout, len(feeds)))
-    results = on_each(plan.hosts, wide, task, drain=options.grace + END_SECONDS)
+    results = on_each(plan.hosts, wide, task, drain=request.grace + END_SECONDS)
     return Report("exec", results, exit_code_of(results))
 
 
-def _cut_short(left: Sequence[tuple[int, str]], options: ExecOptions, host: str, asked: bool) -> FleetError:
+def _cut_short(left: Sequence[tuple[int, str]], request: Exec, host: str, asked: bool) -> FleetError:
     """What became of a command that was ended before its time. left: pid, command of what could not be."""
-    timed = options.timeout is not None and not asked
-    begin = f"still running after {options.timeout:g} s; " if timed else "interrupted; "
+    timed = request.timeout is not None and not asked
+    begin = f"still running after {request.timeout:g} s; " if timed else "interrupted; "
     kind = DeadlineError if timed else Interrupted
     if not left:
         return kind(begin + "ended there", host=host, hint="give it longer with --timeout" if timed else None)

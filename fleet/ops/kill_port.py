@@ -18,6 +18,7 @@ from fleet.model import Host, Inventory, Report, Result, exit_code_of, grouped
 from fleet.ops.plans import Line
 from fleet.protocol.messages import ports as messages
 from fleet.protocol.state import run_name
+from fleet.requests.hosts import KillPort
 from fleet.runtime import Runtime
 from fleet.transport.base import Session
 from fleet.transport.program import call
@@ -78,16 +79,13 @@ class Listener:
 
 @dataclass(frozen=True)
 class KillPlan:
-    """What listens where. results: of the hosts, with the errors of those that could not be asked. grace: seconds
-    between SIGTERM and SIGKILL. force: other users' processes, too. unselected: the inventory's other hosts, the way to
-    which may lead through one of these."""
+    """What listens where. results: of the hosts, with the errors of those that could not be asked. unselected:
+    the inventory's other hosts, the way to which may lead through one of these."""
 
     hosts: tuple[Host, ...]
-    ports: tuple[int, ...]
+    request: KillPort
     listeners: tuple[Listener, ...]
     results: tuple[Result, ...]
-    grace: float = 5.0
-    force: bool = False
     unselected: tuple[Host, ...] = ()
 
     @property
@@ -129,23 +127,15 @@ def dialled(hosts: Sequence[Host], runtime: Runtime) -> dict[str, list[int]]:
     return {name: sorted({*ports[target.address]}) for name, target in targets.items()}
 
 
-def plan(
-    inventory: Inventory,
-    ports: Sequence[int],
-    found: tuple[Result, ...],
-    *,
-    grace: float = 5.0,
-    force: bool = False,
-    runs: Collection[str] = (),
-) -> KillPlan:
-    """Pure: of what `look` found, what is to be ended and what is left alone. runs: live ones that may be ended."""
+def plan(inventory: Inventory, request: KillPort, found: tuple[Result, ...]) -> KillPlan:
+    """Pure: of what `look` found, what is to be ended and what is left alone."""
     listeners = tuple(
-        Listener(result.host, facts, why_left(facts, force, runs))
+        Listener(result.host, facts, why_left(facts, request.force, request.runs))
         for result in found
         if result.ok
         for facts in result.data["listeners"]
     )
-    return KillPlan(inventory.hosts, tuple(ports), listeners, found, grace, force, inventory.unselected)
+    return KillPlan(inventory.hosts, request, listeners, found, inventory.unselected)
 
 
 def why_left(facts: messages.Listener, force: bool, runs: Collection[str] = ()) -> Left | None:
@@ -171,18 +161,18 @@ def run(plan: KillPlan, runtime: Runtime) -> Report:
         approved = sorted({(t.facts["pid"], t.facts["start"], t.facts["uid"]) for t in by_host[host.name]})
         spec = {
             "op": "end",
-            "ports": list(plan.ports),
+            "ports": list(plan.request.ports),
             "dialled": ways.get(host.name, []),
             "approved": approved,
-            "grace": plan.grace,
-            "force": plan.force,
+            "grace": plan.request.grace,
+            "force": plan.request.force,
         }
         answer = call(
             session,
             "ports.kill_port",
             spec,
             messages.Ended,
-            timeout=plan.grace + AFTER_GRACE_SECONDS,
+            timeout=plan.request.grace + AFTER_GRACE_SECONDS,
             cancel=runtime.cancel,
         )
         return Result(host.name, ok=True, exit_status=0, data=answer)

@@ -16,10 +16,10 @@ from typing import Any
 from fleet import own
 from fleet.delivery.mirror import Mirror, run
 from fleet.delivery.own_files import by_force, consent
-from fleet.errors import UsageError
 from fleet.inventory.section import Section, read_section
 from fleet.model import Inventory
 from fleet.ops.plans import Files, Line, PerHost
+from fleet.requests.sync import Sync
 
 __all__ = ["Section", "SyncPlan", "agreed", "outside", "plan", "read_section", "remember", "run"]
 
@@ -44,12 +44,9 @@ class SyncPlan(Mirror):
         yield "a host stops where its own files are in the way" + (", which are replaced" if self.force else "")
 
 
-def plan(
-    inventory: Inventory, source: Path, to: str | None, force: bool | tuple[str, ...] = False, **options: Any
-) -> SyncPlan:
-    """Pure: DEST is --to, else the host's workdir, else the path of the head's current folder. options: Mirror's."""
-    if to is not None and not to.strip():
-        raise UsageError("--to is empty", hint="name a folder on the hosts, '~/work' for instance")
+def plan(inventory: Inventory, request: Sync) -> SyncPlan:
+    """Pure: DEST is --to, else the host's workdir, else the path of the head's current folder."""
+    source, to = Path(request.source), request.to
     here = str(Path.cwd())
     src = f"./{source}" if str(source).startswith("-") else str(source)  # else an option, where it is typed
     words = [src] * (source != Path(".")) + (["--to", to] if to else [])
@@ -58,8 +55,14 @@ def plan(
         inventory.hosts,
         source,
         {h.name: to or h.workdir or here for h in inventory.hosts},
-        force=force,
-        **{"hint": consent(command), "hint_of_others": by_force(command), **options},
+        force=request.force if isinstance(request.force, bool) else tuple(request.force),
+        keep=request.keep,
+        delete_excluded=request.delete_excluded,
+        everything=request.all,
+        copy_unsafe_links=request.copy_unsafe_links,
+        source_id=request.source_id,
+        hint=consent(command),
+        hint_of_others=by_force(command),
     )
 
 

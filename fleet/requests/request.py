@@ -4,16 +4,17 @@ from __future__ import annotations
 
 import math
 import os
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping
 from dataclasses import MISSING, dataclass, field, fields
 from types import NoneType, UnionType
-from typing import Any, TypeVar, Union, get_args, get_origin
+from typing import Any, Literal, TypeVar, Union, get_args, get_origin
 
 from fleet.codec import hints
 from fleet.errors import UsageError
 
 T = TypeVar("T")
 LIMITS = "limits"
+MOMENT = 0.001  # seconds: the least of a time that may not be 0
 Limits = tuple[float, float] | None
 
 
@@ -29,9 +30,14 @@ class Unfit(ValueError):
     """Not what belongs there: what it must be."""
 
 
+def within(least: float, most: float = math.inf) -> dict[str, Any]:
+    """The metadata of a field: its number, or each of its numbers, is within these."""
+    return {LIMITS: (least, most)}
+
+
 def number(default: Any, least: float, most: float = math.inf) -> Any:
-    """A field of a request: a number within these."""
-    return field(default=default, metadata={LIMITS: (least, most)})
+    """A field of a request: a number, or several, within these."""
+    return field(default=default, metadata=within(least, most))
 
 
 @dataclass(frozen=True)
@@ -86,14 +92,24 @@ def _fitted(kind: Any, value: Any, limits: Limits) -> Any:
             except Unfit as error:
                 wanted += [str(error)] * (each is not NoneType)
         raise Unfit(" or ".join(wanted))
+    if origin is Literal:
+        return _that(value in args, " or ".join(map(repr, args)), value)
     if origin is not None and issubclass(origin, Mapping):
         return _table(args, value)
     if origin is not None and issubclass(origin, os.PathLike):
         return _that(isinstance(value, os.PathLike), "a path", value)
-    if origin is not None and issubclass(origin, Sequence):
-        fits = isinstance(value, Sequence) and not isinstance(value, (str, bytes))
-        return tuple(_that(fits and all(isinstance(item, str) for item in value), "a list of texts", value))
+    if origin is not None and issubclass(origin, Collection):
+        fits = isinstance(value, origin) and not isinstance(value, (str, bytes, Mapping))
+        _that(fits, "a list of texts" if args[0] is str else "a list of whole numbers", value)
+        return tuple(_item(args[0], item, limits) for item in value)
     return _PLAIN[kind](value, limits) if kind in _PLAIN else value
+
+
+def _item(kind: type, item: Any, limits: Limits) -> Any:
+    try:
+        return _fitted(kind, item, limits)
+    except Unfit as error:
+        raise Unfit("a list of texts" if kind is str else f"a list, of which each is {error}") from None
 
 
 def _table(kinds: tuple[Any, ...], value: Any) -> Mapping[str, Any]:
@@ -113,7 +129,8 @@ def _that(fits: bool, wanted: str, value: T) -> T:
 def _number(what: str, kinds: tuple[type, ...]) -> Callable[[Any, Limits], Any]:
     def read(value: Any, limits: Limits) -> Any:
         least, most = limits or (-math.inf, math.inf)
-        span = f" from {least:g} to {most:g}" if most < math.inf else f", {least:g} or more" * (least > -math.inf)
+        low = "more than 0" if least == MOMENT else f"{least:g} or more"
+        span = f" from {least:g} to {most:g}" if most < math.inf else f", {low}" * (least > -math.inf)
         fits = isinstance(value, kinds) and not isinstance(value, bool)
         return _that(fits and math.isfinite(value) and least <= value <= most, what + span, value)
 

@@ -16,6 +16,7 @@ from dataclasses import dataclass
 from typing import Any, Generic, Protocol, TypeVar, runtime_checkable
 
 from fleet.model import Host
+from fleet.requests.reach import Reach
 
 T = TypeVar("T")
 HELD_UP_SECONDS = 3.0
@@ -37,7 +38,7 @@ class Completed:
 class ConnectOptions:
     """connect_timeout: seconds for TCP, banner, key exchange and authentication together."""
 
-    connect_timeout: float = 10.0
+    connect_timeout: float = Reach.connect_timeout
 
 
 @dataclass(frozen=True)

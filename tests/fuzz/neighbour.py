@@ -30,6 +30,8 @@ from fleet.ops.cache import fresh, memo, recall, remember, turn
 from fleet.ops.init import InitPlan, try_to_write, write
 from fleet.ops.run.kept.folder import RunFolder
 from fleet.ops.run.kept.local import local_runs, prune
+from fleet.requests.runs import Get
+from fleet.requests.sync import Sync, SyncData
 from fleet.runtime import Runtime
 from fleet.transport.program import BOOT
 from tests.fuzz import neighbour_hook
@@ -211,7 +213,7 @@ class Case:
     def sync(self) -> None:
         dest = self.dest()
         for _ in range(self.rng.choice([1, 2, 3])):
-            plan = sync.plan(self.hosts, self.source, str(dest), force=self.rng.random() < 0.5)
+            plan = sync.plan(self.hosts, Sync(self.source, str(dest), force=self.rng.random() < 0.5))
             if self.attempt(partial(sync.run, plan, self.runtime)):
                 self.same(dest, self.source)
             self.fill(self.source)
@@ -219,7 +221,7 @@ class Case:
     def get(self) -> None:
         to = self.rng.choice([self.shared, self.dest()])
         for _ in range(self.rng.choice([1, 2, 3])):
-            plan = get.plan(self.hosts, str(self.base / "nodehome/out"), to)
+            plan = get.plan(self.hosts, Get(str(self.base / "nodehome/out"), to=to))
             if self.attempt(partial(get.run, plan, self.runtime)):
                 self.same(to / "out", self.base / "nodehome/out")
             self.fill(self.base / "nodehome/out")
@@ -227,7 +229,7 @@ class Case:
     def data(self) -> None:
         dest = self.dest()
         for _ in range(self.rng.choice([1, 2])):
-            plan = broadcast.plan(self.hosts, [f"{self.source}:{dest}"])
+            plan = broadcast.plan(self.hosts, SyncData(data=[f"{self.source}:{dest}"]))
             if self.attempt(partial(broadcast.run, plan, self.runtime)):
                 self.same(dest, self.source)
             self.fill(self.source)

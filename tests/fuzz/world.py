@@ -20,6 +20,8 @@ from fleet.errors import FleetError
 from fleet.model import Host, Inventory, Report, Result
 from fleet.ops import get, sync
 from fleet.protocol.state import STATE_FOLDERS
+from fleet.requests.runs import Get
+from fleet.requests.sync import Sync
 from fleet.runtime import Runtime
 from tests.fuzz.head import BOOT
 from tests.fuzz.table import ANY, NONE, After, Entry, Files, Options, Record, Records, Table
@@ -344,7 +346,7 @@ class World:
         own = {key: self.setup[key][node] for key in ("whole", "ahead") if node in self.setup.get(key, {})}
         transport = ForkedTransport(self.transport.forker, self.transport.homes, {node: {**own, **faults}})
         how = {key: tuple(value) if isinstance(value, list) else value for key, value in how.items()}
-        plan = sync.plan(Inventory((Host(node, node),)), self.place(name), str(self.place(where)), **how)
+        plan = sync.plan(Inventory((Host(node, node),)), Sync(self.place(name), str(self.place(where)), **how))
         source = self.whole(name)
         try:
             report = sync.run(plan, Runtime(transport))
@@ -518,7 +520,7 @@ class World:
         before = self.files(name)
         inventory = Inventory((Host("n1", "n1"),))
         for _ in range(2 if how == "below" else 1):
-            result = sync.run(sync.plan(inventory, place, str(dest)), Runtime(self.transport)).results[0]
+            result = sync.run(sync.plan(inventory, Sync(place, str(dest))), Runtime(self.transport)).results[0]
             self.note(f"{how}: {result.error or dict(result.data)}")
         now = self.files(name)
         if how == "below":
@@ -642,7 +644,7 @@ class World:
                 raise Fault(f"get failed: {status} {err.decode()[-2000:]}")
             return "killed"
         try:
-            plan = get.plan(Inventory((Host(node, node),)), what, self.place(name), **how)
+            plan = get.plan(Inventory((Host(node, node),)), Get(what, to=self.place(name), **how))
             refused: Exception | None = get.run(plan, Runtime(self.transport)).results[0].error
         except FleetError as error:
             refused = error

@@ -17,9 +17,10 @@ import pytest
 import yaml
 
 from fleet.model import Host, Inventory, Job
-from fleet.ops.check import CheckOptions, view_of
+from fleet.ops.check import view_of
 from fleet.ops.run.plan.findings import findings
 from fleet.ops.run.plan.plan import plan
+from fleet.requests.hosts import Check
 from fleet.requests.launch import Launch
 from fleet.rules.judge import RULES, judge
 from fleet.rules.rule import Finding
@@ -34,7 +35,7 @@ def found(case: dict[str, Any]) -> dict[str, list[str]]:
     hosts = tuple(Host(name, name, slots=case.get("slots", 8)) for name in NAMES)
     facts = {name: facts_of(name, case["facts"].get(name, {})) for name in NAMES}
     engine = case.get("engine", "torchrun")
-    checked = judge({host.name: view_of(host, facts[host.name], CheckOptions(engine=engine)) for host in hosts})
+    checked = judge({host.name: view_of(host, facts[host.name], Check(engine=engine)) for host in hosts})
     job = Job("t.py", engine=engine, nproc_per_node=case.get("ranks"))
     launched = findings(plan(Inventory(hosts), job, Launch("t.py"), "r"), facts)
     return {"check": said(checked), "launch": said(launched)}

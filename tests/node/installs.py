@@ -11,6 +11,7 @@ import pytest
 from fleet.errors import FleetError
 from fleet.model import Host, Inventory, Report
 from fleet.ops import wheels
+from fleet.requests.sync import SyncWheels
 from fleet.runtime import Runtime
 from fleet.transport.local import LocalTransport
 from tests.wheelmaker import make_env
@@ -34,7 +35,7 @@ def folder(tmp_path: Path) -> Path:
 def sync(folder: Path, *pythons: Path, runtime: Runtime | None = None, **options: Any) -> Report:
     hosts = tuple(Host(f"n{i}", "127.0.0.1", python=str(p)) for i, p in enumerate(pythons, 1))
     inventory = Inventory(hosts)
-    plan = wheels.plan(inventory, folder, **options)
+    plan = wheels.plan(inventory, SyncWheels(folder, **options))
     return wheels.run(plan, runtime or Runtime(LocalTransport()))
 
 

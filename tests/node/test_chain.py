@@ -17,6 +17,7 @@ from fleet.errors import UsageError
 from fleet.events import Event, Notice, Progress
 from fleet.model import Host, Inventory, Report
 from fleet.ops import broadcast
+from fleet.requests.sync import SyncData
 from fleet.runtime import Runtime
 from fleet.transport.base import Cancel
 from fleet.transport.local import LocalTransport
@@ -40,7 +41,7 @@ class Fleet:
 
     def send(self, source: Path, cancel: Cancel | None = None, to: str = "data/", **options: Any) -> Report:
         dests = {host.name: f"{host.workdir}/{to}" for host in self.inventory.hosts}
-        plan = broadcast.plan(self.inventory, [f"{source}:X"], **options)
+        plan = broadcast.plan(self.inventory, SyncData(data=[f"{source}:X"], **options))
         items = tuple(
             broadcast.Item(item.source, {n: d + source.name if d.endswith("/") else d for n, d in dests.items()})
             for item in plan.items
@@ -181,7 +182,7 @@ def test_a_copy_from_elsewhere_is_recognised_by_its_digest(fleet: Fleet, big: Pa
 
 def test_the_head_may_be_one_of_the_hosts(fleet: Fleet, big: Path) -> None:
     inode = big.stat().st_ino
-    plan = broadcast.plan(Inventory(fleet.inventory.hosts[:1]), [str(big)])
+    plan = broadcast.plan(Inventory(fleet.inventory.hosts[:1]), SyncData(data=[str(big)]))
     report = broadcast.run(plan, Runtime(LocalTransport()))
     assert report.exit_code == 0 and received(report) == [0]
     assert big.stat().st_ino == inode

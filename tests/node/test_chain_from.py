@@ -17,6 +17,7 @@ from fleet.model import Report
 from fleet.ops import broadcast
 from fleet.protocol.decode import Misfit, decode
 from fleet.protocol.messages.chain import FirstMessage
+from fleet.requests.sync import SyncData
 from fleet.runtime import Runtime
 from fleet.transport.base import Cancel
 from fleet.transport.local import LocalTransport
@@ -43,7 +44,7 @@ def big(fleet: Fleet) -> Path:
 def send(
     fleet: Fleet, what: str, cancel: Cancel | None = None, seen: Callable[[Event], object] = id, **options: Any
 ) -> Report:
-    plan = broadcast.plan(fleet.inventory, [what], origin=fleet.inventory.host("n2"), **options)
+    plan = broadcast.plan(fleet.inventory, SyncData(data=[what], **options), origin=fleet.inventory.host("n2"))
     return broadcast.run(plan, Runtime(LocalTransport(), emit=seen, cancel=cancel or Cancel()))
 
 

@@ -13,6 +13,7 @@ from fleet.delivery.chain import judge
 from fleet.events import Event, Notice
 from fleet.model import Host, Inventory, Report
 from fleet.ops import broadcast, sync
+from fleet.requests.sync import Sync, SyncData
 from fleet.runtime import Runtime
 from fleet.transport import program
 from fleet.transport.base import Cancel
@@ -82,7 +83,7 @@ def run(tmp_path: Path, source: Path, order: str, lie: str | None = None) -> tup
         if isinstance(event, Notice):
             notices.append(event)
 
-    plan = broadcast.plan(inventory, [f"{source}:{tmp_path}/hosts/d"])
+    plan = broadcast.plan(inventory, SyncData(data=[f"{source}:{tmp_path}/hosts/d"]))
     dests = {name: str(tmp_path / name / "d") for name in order}
     plan = broadcast.BroadcastPlan(plan.hosts, tuple(type(item)(item.source, dests) for item in plan.items))
     return broadcast.run(plan, Runtime(Liars(**({"e": lie} if lie else {})), emit=emit)), notices
@@ -124,5 +125,5 @@ def test_lists_longer_than_a_message_arrive_in_parts(tmp_path: Path) -> None:
     (result,) = run(tmp_path, source, "a")[0].results
     assert result.ok and result.data["files"] == 1203 and len(os.listdir(tmp_path / "a" / "d")) == 1203
     inventory = Inventory((Host("a", "127.0.0.1"),))
-    mirrored = sync.run(sync.plan(inventory, source, str(tmp_path / "m")), Runtime(LocalTransport()))
+    mirrored = sync.run(sync.plan(inventory, Sync(source, str(tmp_path / "m"))), Runtime(LocalTransport()))
     assert mirrored.results[0].data["sent"] == 1203 and len(os.listdir(tmp_path / "m")) == 1203

@@ -12,6 +12,7 @@ import pytest
 from fleet.model import Host, Inventory, Report
 from fleet.ops import sync
 from fleet.ops.run.kept.folder import RunFolder
+from fleet.requests.sync import Sync
 from fleet.runtime import Runtime
 from fleet.transport import program
 from fleet.transport.local import LocalTransport
@@ -20,7 +21,7 @@ from tests.changed import changed
 
 def mirror(source: Path, dest: Path, names: tuple[str, ...] = ("n1",), **options: object) -> Report:
     inventory = Inventory(tuple(Host(n, "127.0.0.1") for n in names))
-    plan = sync.plan(inventory, source, str(dest), **options)
+    plan = sync.plan(inventory, Sync(source, str(dest), **options))
     return sync.run(plan, Runtime(LocalTransport()))
 
 

@@ -15,6 +15,7 @@ from fleet.errors import HostFailed, Interrupted, ProtocolError, UsageError
 from fleet.events import Notice
 from fleet.model import Host, Inventory
 from fleet.ops import sync
+from fleet.requests.sync import Sync
 from fleet.runtime import Runtime
 from fleet.transport.base import Cancel, Session
 from fleet.transport.local import LocalTransport
@@ -90,6 +91,7 @@ def test_who_shares_a_folder_that_could_not_be_written_is_not_well(
         monkeypatch,
         f"""
 import os, time
+from fleet.requests.sync import Sync
 from fleet.node.delivery import code_sync
 send, shared = code_sync.send_json, {str(source.parent / "shared")!r}
 def send_json(message):
@@ -145,7 +147,7 @@ def test_a_node_that_waits_without_end_is_mentioned_once(
     says(monkeypatch, *({"event": "waiting", "run": f"run-{i}"} for i in range(500)), {"event": "failed"})
     notices: list[object] = []
     inventory = Inventory((Host("n1", "127.0.0.1"),))
-    plan = sync.plan(inventory, source, str(dest))
+    plan = sync.plan(inventory, Sync(source, str(dest)))
     sync.run(plan, Runtime(LocalTransport(), emit=notices.append))
     assert [n.message for n in notices if isinstance(n, Notice)] == [
         "waiting until run run-0 has begun, which uses the same folder"
@@ -184,7 +186,7 @@ class Counting(LocalTransport):
 def test_no_more_hosts_are_connected_at_once_than_asked_for(source: Path, tmp_path: Path) -> None:
     hosts = tuple(Host(f"n{i}", "127.0.0.1", workdir=str(tmp_path / f"d{i}")) for i in range(5))
     transport = Counting()
-    report = sync.run(sync.plan(Inventory(hosts), source, None), Runtime(transport, fanout=2))
+    report = sync.run(sync.plan(Inventory(hosts), Sync(source, None)), Runtime(transport, fanout=2))
     assert report.exit_code == 0, report
     assert (transport.open, transport.most, transport.ever) == (0, 2, 5)
 
@@ -194,7 +196,7 @@ def test_a_source_that_cannot_be_read_lets_go_of_hosts_connected_already(source:
     hosts = tuple(Host(f"n{i}", "127.0.0.1", workdir=str(tmp_path / f"d{i}")) for i in range(3))
     transport = Counting(silent=("n1",))
     with pytest.raises(UsageError):
-        sync.run(sync.plan(Inventory(hosts), source, None), Runtime(transport))
+        sync.run(sync.plan(Inventory(hosts), Sync(source, None)), Runtime(transport))
     until = time.monotonic() + 60
     while transport.open and time.monotonic() < until:
         time.sleep(0.02)

@@ -17,6 +17,7 @@ from fleet.errors import FleetError, HostFailed, UsageError
 from fleet.events import Event, Notice
 from fleet.model import Host, Inventory
 from fleet.ops import sync
+from fleet.requests.sync import Sync
 from fleet.runtime import Runtime
 from fleet.transport.local import LocalTransport
 from fleet.transport.rsh import stage
@@ -178,7 +179,7 @@ def test_a_log_that_grows_is_sent_as_far_as_it_was(source: Path, dest: Path, mon
 
     monkeypatch.setattr(parcels.Parcels, "_pack", late)
     said: list[Event] = []
-    plan = sync.plan(Inventory((Host("n1", "127.0.0.1", workdir=str(dest)),)), source, None)
+    plan = sync.plan(Inventory((Host("n1", "127.0.0.1", workdir=str(dest)),)), Sync(source, None))
     report = sync.run(plan, Runtime(LocalTransport(), emit=said.append))
     assert report.exit_code == 0 and (dest / "launch.log").read_text() == "begin\nmore\n"
     assert [e.message for e in said if isinstance(e, Notice) and "launch.log" in str(e.message)] == [

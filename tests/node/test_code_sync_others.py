@@ -12,6 +12,7 @@ import pytest
 
 from fleet.model import Host, Inventory, Report
 from fleet.ops import sync
+from fleet.requests.sync import Sync
 from fleet.runtime import Runtime
 from fleet.transport.base import Cancel, Session
 from fleet.transport.local import LocalTransport
@@ -42,7 +43,7 @@ def mirror(source: Path, dest: Path, *, force: bool = False, says: bool | None =
         return says
 
     inventory = Inventory(tuple(Host(n, "127.0.0.1") for n in names.split()))
-    report = sync.run(sync.plan(inventory, source, str(dest), force), Runtime(LocalTransport(), ask=ask))
+    report = sync.run(sync.plan(inventory, Sync(source, str(dest), force=force)), Runtime(LocalTransport(), ask=ask))
     assert len(questions) <= 1
     return Report(report.verb, report.results, report.exit_code, {**report.data, "asked": questions})
 
@@ -171,7 +172,7 @@ def test_of_two_syncs_at_once_one_wins_whole(tmp_path: Path, force: bool) -> Non
     reports: dict[str, Report] = {}
 
     def run(tree: Path, late: str) -> None:
-        plan = sync.plan(inventory, tree, None, force)
+        plan = sync.plan(inventory, Sync(tree, None, force=force))
         reports[tree.name] = sync.run(plan, Runtime(Slow(late)))
 
     threads = [threading.Thread(target=run, args=each) for each in zip(trees, ("n2", "n1"), strict=True)]
@@ -208,7 +209,7 @@ def test_where_another_sync_has_the_first_host_nothing_is_begun(
     }
     with Running("delivery.code_sync", spec, tmp_path) as other:
         next(other.frames())
-        report = sync.run(sync.plan(inventory, tree, None), Runtime(LocalTransport()))
+        report = sync.run(sync.plan(inventory, Sync(tree, None)), Runtime(LocalTransport()))
     errors = [r.error for r in report.results]
     assert all(error and error.kind == "busy" and "from desk (pid 7)" in error.message for error in errors)
     assert not (tmp_path / "n2").exists() and not (tmp_path / "n3").exists()
@@ -230,5 +231,5 @@ def test_a_lock_whose_holder_hears_nothing_of_its_head_is_waited_for(
         until(lambda: lock.stat().st_mtime > 1)
         os.utime(lock, (1, 1))
         inventory = Inventory((Host("n1", "127.0.0.1", workdir=str(target)),))
-        report = sync.run(sync.plan(inventory, tree, None), Runtime(LocalTransport()))
+        report = sync.run(sync.plan(inventory, Sync(tree, None)), Runtime(LocalTransport()))
     assert report.ok and (target / "a.py").exists(), report.results

@@ -24,7 +24,8 @@ from fleet.errors import ConnectError, DeadlineError, HostFailed
 from fleet.events import Output
 from fleet.model import Host, Inventory, Report
 from fleet.ops import execute
-from fleet.ops.execute import ExecOptions, _cut_short
+from fleet.ops.execute import _cut_short
+from fleet.requests.exec import Exec
 from fleet.runtime import Runtime
 from fleet.transport import command as command_module
 from fleet.transport.base import Cancel, Completed
@@ -57,7 +58,7 @@ def new_mark() -> str:
     return f"exec-{uuid.uuid4().hex}"
 
 
-def run(options: ExecOptions, host: Host = HOST, **kw: object) -> Report:
+def run(options: Exec, host: Host = HOST, **kw: object) -> Report:
     inventory = Inventory((host,), env={"SHARED": "a b"})
     return execute.run(execute.plan(inventory, options), Runtime(LocalTransport(), **kw))  # type: ignore[arg-type]
 
@@ -84,13 +85,13 @@ def wait_gone(needle: str) -> None:
 
 
 def test_arguments_arrive_byte_for_byte() -> None:
-    result = run(ExecOptions((*SHOW, *ODD))).results[0]
+    result = run(Exec((*SHOW, *ODD))).results[0]
     assert json.loads(bytes(result.stdout)) == ODD
 
 
 @pytest.mark.parametrize("activate", [None, "export FROM_ACTIVATE=1"])
 def test_activate_leaves_arguments_alone(activate: str | None) -> None:
-    result = run(ExecOptions((*SHOW, *ODD)), Host("n1", "x", activate=activate)).results[0]
+    result = run(Exec((*SHOW, *ODD)), Host("n1", "x", activate=activate)).results[0]
     assert json.loads(bytes(result.stdout)) == ODD
 
 
@@ -110,7 +111,7 @@ def test_cut_short_its_status_is_told_however_slowly_the_node_says_it() -> None:
 
 def test_environment_values_are_data() -> None:
     host = Host("n1", "x", env={"ODD": "x; echo INJECTED $(id) 'q'"})
-    result = run(ExecOptions(line='printf "%s|%s" "$ODD" "$SHARED"'), host).results[0]
+    result = run(Exec(shell='printf "%s|%s" "$ODD" "$SHARED"'), host).results[0]
     assert result.stdout == b"x; echo INJECTED $(id) 'q'|a b"
 
 
@@ -118,20 +119,20 @@ def test_environment_values_are_data() -> None:
     ("line", "status"), [("exit 0", 0), ("exit 7", 7), ("kill -9 $$", 137), ("kill -TERM $$", 143), ("nope-nope", 127)]
 )
 def test_true_exit_codes(line: str, status: int) -> None:
-    report = run(ExecOptions(line=line))
+    report = run(Exec(shell=line))
     assert report.exit_code == report.results[0].exit_status == status
 
 
 def test_what_cannot_be_started_says_so_as_a_shell_would() -> None:
-    result = run(ExecOptions(("/no/such/program",))).results[0]
+    result = run(Exec(("/no/such/program",))).results[0]
     assert result.exit_status == 127 and b"No such file" in result.stderr
-    assert run(ExecOptions(("/etc/passwd",))).results[0].exit_status == 126
+    assert run(Exec(("/etc/passwd",))).results[0].exit_status == 126
 
 
 def test_streams_stay_apart_and_megabytes_arrive_whole() -> None:
     seen: list[Output] = []
     report = run(
-        ExecOptions(line="head -c 20000000 /dev/zero; echo err >&2"),
+        Exec(shell="head -c 20000000 /dev/zero; echo err >&2"),
         emit=lambda e: seen.append(e) if isinstance(e, Output) else None,
     )
     result = report.results[0]
@@ -140,8 +141,8 @@ def test_streams_stay_apart_and_megabytes_arrive_whole() -> None:
 
 
 def test_timeout_ends_the_whole_tree() -> None:
-    options = ExecOptions(
-        line=f"setsid sleep 4217.{NAP} & (trap '' TERM; sleep 4218.{NAP}) & sleep 4219.{NAP}", timeout=0.7, grace=0.3
+    options = Exec(
+        shell=f"setsid sleep 4217.{NAP} & (trap '' TERM; sleep 4218.{NAP}) & sleep 4219.{NAP}", timeout=0.7, grace=0.3
     )
     report = run(options)
     assert isinstance(report.results[0].error, DeadlineError) and report.exit_code == 124
@@ -154,7 +155,7 @@ def test_cancel_ends_the_whole_tree() -> None:
     import threading
 
     threading.Timer(0.7, cancel.set).start()
-    report = run(ExecOptions(line=f"setsid sleep 4317.{NAP} & sleep 4318.{NAP}"), cancel=cancel)
+    report = run(Exec(shell=f"setsid sleep 4317.{NAP} & sleep 4318.{NAP}"), cancel=cancel)
     assert report.exit_code == 130
     wait_gone(f"sleep 4317.{NAP}")
     wait_gone(f"sleep 4318.{NAP}")
@@ -217,7 +218,7 @@ def test_what_could_not_be_ended_is_named(open_folder: Path) -> None:
             assert line
         found = LEFT.search(said)
         assert found and found[2].startswith(f"{sudo} -I -S -c".encode())
-        error = _cut_short([(int(found[1]), found[2].decode())], ExecOptions(timeout=1.0), "n1", asked=False)
+        error = _cut_short([(int(found[1]), found[2].decode())], Exec(timeout=1.0), "n1", asked=False)
         assert isinstance(error, DeadlineError) and "there is left: pid" in error.message and "sudo" in error.message
         assert error.hint and "ended there" not in error.message
         assert len(status(sudo)) == 1
@@ -231,14 +232,14 @@ def test_what_could_not_be_ended_is_named(open_folder: Path) -> None:
 def test_ended_there_is_true() -> None:
     """Also of what has another environment, session and parent by then."""
     line = f"env -i sh -c 'sleep 4531.{NAP} & setsid sleep 4532.{NAP}' & sleep 4533.{NAP}"
-    error = run(ExecOptions(line=line, timeout=0.7, grace=0.3)).results[0].error
+    error = run(Exec(shell=line, timeout=0.7, grace=0.3)).results[0].error
     assert error and error.message == "still running after 0.7 s; ended there"
     assert [alive(f"sleep {number}.{NAP}") for number in (4531, 4532, 4533)] == [[], [], []]
 
 
 def test_a_daemon_that_keeps_the_pipe_does_not_hold_the_command() -> None:
     begun = time.monotonic()
-    result = run(ExecOptions(line="setsid sleep 4541 & echo $!")).results[0]
+    result = run(Exec(shell="setsid sleep 4541 & echo $!")).results[0]
     os.kill(int(result.stdout), signal.SIGKILL)
     assert time.monotonic() - begun < 200
 
@@ -348,7 +349,7 @@ def test_a_silent_head_ends_it(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(command_module, "PING_SECONDS", 60.0)
     line = f"setsid sleep 4621.{NAP} & exec sleep 4621.{NAP}"
     begun = time.monotonic()
-    result = run(ExecOptions(line=line)).results[0]
+    result = run(Exec(shell=line)).results[0]
     assert result.exit_status in (143, 137) and time.monotonic() - begun > 1  # SIGKILL, where it is slow to end
     wait_gone(f"sleep 4621.{NAP}")
 
@@ -356,13 +357,13 @@ def test_a_silent_head_ends_it(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_a_head_that_talks_keeps_it(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(command_module, "NODE_SILENCE_SECONDS", 6)
     monkeypatch.setattr(command_module, "PING_SECONDS", 0.5)
-    assert run(ExecOptions(line="sleep 9; exit 5")).results[0].exit_status == 5
+    assert run(Exec(shell="sleep 9; exit 5")).results[0].exit_status == 5
 
 
 def test_a_command_that_signals_its_group_is_told_of_all_the_same() -> None:
-    assert run(ExecOptions(line="trap : TERM; kill 0; exit 9")).results[0].exit_status == 9
-    assert run(ExecOptions(line="kill -KILL 0")).results[0].exit_status == 137
-    assert run(ExecOptions(line="kill -WINCH 0; exit 6", timeout=20)).results[0].exit_status == 6
+    assert run(Exec(shell="trap : TERM; kill 0; exit 9")).results[0].exit_status == 9
+    assert run(Exec(shell="kill -KILL 0")).results[0].exit_status == 137
+    assert run(Exec(shell="kill -WINCH 0; exit 6", timeout=20)).results[0].exit_status == 6
 
 
 @pytest.mark.parametrize("behind", ["", "env -i "])
@@ -371,7 +372,7 @@ def test_the_end_of_what_tells_of_the_command_is_its_end(behind: str) -> None:
     is seen of the command: while it calls exec, and for good where it clears its environment."""
     begun = time.monotonic()
     line = f"kill -KILL $PPID; exec {behind}sleep 4631.{NAP}"
-    assert run(ExecOptions(line=line, grace=0)).results[0].exit_status == 137
+    assert run(Exec(shell=line, grace=0)).results[0].exit_status == 137
     assert time.monotonic() - begun < 200
     wait_gone(f"sleep 4631.{NAP}")
 
@@ -382,7 +383,7 @@ def test_what_is_exported_there_is_the_commands(monkeypatch: pytest.MonkeyPatch)
     for name in (names := [name for name in names if not name.startswith("fleet_")]):
         monkeypatch.setenv(name, "theirs")
     argv = ("/usr/bin/python3", "-c", "import os,sys; print({os.environ.get(n) for n in sys.argv[1:]})", *names)
-    assert run(ExecOptions(argv)).results[0].stdout == b"{'theirs'}\n"
+    assert run(Exec(argv)).results[0].stdout == b"{'theirs'}\n"
 
 
 @pytest.mark.parametrize("sh", ["dash", "bash"])
@@ -471,7 +472,7 @@ def test_no_name_of_a_process_has_another_ended() -> None:
         victim = subprocess.Popen(["sleep", "4641"], start_new_session=True)
     try:
         argv = ("/usr/bin/python3", "-c", NAMES_A_VICTIM, str(victim.pid))
-        error = run(ExecOptions(argv, timeout=1.5, grace=0.3)).results[0].error
+        error = run(Exec(argv, timeout=1.5, grace=0.3)).results[0].error
         assert error and error.message.endswith("ended there")
         assert victim.poll() is None
     finally:
@@ -482,13 +483,13 @@ def test_no_name_of_a_process_has_another_ended() -> None:
 def test_a_full_pipe_that_the_command_made_nonblocking_loses_no_word() -> None:
     fill = "import os, time\nos.set_blocking(1, False); os.write(1, b'x'); time.sleep(.5)\n"
     fill += "try:\n  while 1: os.write(1, b'y' * 4096)\nexcept BlockingIOError: os._exit(7)"
-    result = run(ExecOptions(("/usr/bin/python3", "-c", fill)), emit=lambda e: time.sleep(1.5)).results[0]
+    result = run(Exec(("/usr/bin/python3", "-c", fill)), emit=lambda e: time.sleep(1.5)).results[0]
     assert result.error is None and result.exit_status == 7
 
 
 def test_what_the_command_prints_is_never_taken_for_word_of_its_end() -> None:
     lines = "env; printf '\\000K'; printf '\\000Kabc exit 7\\n'; printf '\\000FLEET1\\n'; printf '\\000'"
-    result = run(ExecOptions(line=lines)).results[0]
+    result = run(Exec(shell=lines)).results[0]
     assert bytes(result.stdout).endswith(b"\0K\0Kabc exit 7\n\0FLEET1\n\0") and result.exit_status == 0
 
 

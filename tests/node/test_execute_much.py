@@ -16,7 +16,7 @@ from fleet.cli.screen import output
 from fleet.errors import LimitError
 from fleet.model import Host, Inventory, Report, Result, Text
 from fleet.ops import execute
-from fleet.ops.execute import ExecOptions
+from fleet.requests.exec import Exec
 from fleet.runtime import Runtime
 from fleet.spool import HELD_EACH, Spool, Spooled, Stream
 from fleet.transport.local import LocalTransport
@@ -83,7 +83,7 @@ def test_a_disk_without_room_ends_the_command_and_names_it(monkeypatch: pytest.M
     monkeypatch.setenv("TMPDIR", str(tmp_path))
     monkeypatch.setattr(os, "fstatvfs", lambda fd: Full)
     inventory = Inventory((Host("n1", "127.0.0.1"),))
-    options = ExecOptions(line="yes")
+    options = Exec(shell="yes")
     report = execute.run(execute.plan(inventory, options), Runtime(LocalTransport()))
     error = report.results[0].error
     assert isinstance(error, LimitError) and str(tmp_path) in error.message and error.hint

@@ -20,6 +20,7 @@ from fleet.model import Host, Inventory, Report
 from fleet.node.base.errors import Refused
 from fleet.node.delivery import give
 from fleet.ops import get
+from fleet.requests.runs import Get
 from fleet.runtime import Runtime
 from fleet.transport.local import LocalTransport
 
@@ -37,7 +38,7 @@ def node(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 def typed(node: Path, what: str, events: list[Event], **more: Any) -> Report:
     runtime = Runtime(LocalTransport(), 1, more.pop("emit", events.append))
-    return get.run(get.plan(Inventory((Host("n1", "n1", workdir=str(node)),)), what, Path(), **more), runtime)
+    return get.run(get.plan(Inventory((Host("n1", "n1", workdir=str(node)),)), Get(what, to=Path(), **more)), runtime)
 
 
 @contextmanager

@@ -17,6 +17,7 @@ import pytest
 
 from fleet.model import Host, Inventory, Report
 from fleet.ops import broadcast, sync
+from fleet.requests.sync import Sync, SyncData
 from fleet.runtime import Runtime
 from fleet.transport import program
 from fleet.transport.local import LocalTransport
@@ -60,11 +61,13 @@ def data_of(report: Report) -> dict[str, Any]:
 
 
 def mirror(source: Path, dest: Path) -> dict[str, Any]:
-    return data_of(sync.run(sync.plan(inventory(), source, str(dest)), Runtime(LocalTransport())))
+    return data_of(sync.run(sync.plan(inventory(), Sync(source, str(dest))), Runtime(LocalTransport())))
 
 
 def data(source: Path, dest: Path) -> dict[str, Any]:
-    return data_of(broadcast.run(broadcast.plan(inventory(), [f"{source}:{dest}"]), Runtime(LocalTransport())))
+    return data_of(
+        broadcast.run(broadcast.plan(inventory(), SyncData(data=[f"{source}:{dest}"])), Runtime(LocalTransport()))
+    )
 
 
 @pytest.fixture
@@ -143,7 +146,9 @@ def test_data_that_was_in_place_when_its_sync_was_killed_is_known(
     honest = program.shipped
     with monkeypatch.context() as patch:
         patch.setattr(program, "shipped", lambda name: text if name == "delivery.chain.member" else honest(name))
-        report = broadcast.run(broadcast.plan(inventory(), [f"{source}:{tmp_path / 'set'}"]), Runtime(LocalTransport()))
+        report = broadcast.run(
+            broadcast.plan(inventory(), SyncData(data=[f"{source}:{tmp_path / 'set'}"])), Runtime(LocalTransport())
+        )
         assert not report.ok
     with (tmp_path / ".set.fleet-data/switching").open("a") as journal:
         journal.write('[["torn", "f"')

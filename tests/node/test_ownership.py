@@ -15,6 +15,7 @@ from fleet.delivery import brought
 from fleet.model import Host, Inventory, Report
 from fleet.node.delivery.journal import read_state
 from fleet.ops import sync
+from fleet.requests.sync import Sync
 from fleet.runtime import Runtime
 from fleet.transport.local import LocalTransport
 from tests.node.test_sync_state import code
@@ -34,7 +35,7 @@ def table() -> dict[tuple[str, str], str]:
 
 
 def mirror(source: Path, dest: Path, **options: Any) -> Report:
-    plan = sync.plan(Inventory((Host("n1", "127.0.0.1"),)), source, str(dest), **options)
+    plan = sync.plan(Inventory((Host("n1", "127.0.0.1"),)), Sync(source, str(dest), **options))
     return sync.run(plan, Runtime(LocalTransport()))
 
 

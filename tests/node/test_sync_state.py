@@ -22,6 +22,7 @@ from fleet.model import Host, Inventory, Report
 from fleet.node.delivery import head, sync_state
 from fleet.node.delivery.head import Head
 from fleet.ops import sync
+from fleet.requests.sync import Sync
 from fleet.runtime import Runtime
 from fleet.transport import program
 from fleet.transport.local import LocalTransport
@@ -74,7 +75,7 @@ def content(folder: Path) -> dict[str, str]:
 
 def mirror(source: Path, dest: Path, **options: Any) -> Report:
     inventory = Inventory((Host("n1", "127.0.0.1"),))
-    return sync.run(sync.plan(inventory, source, str(dest), **options), Runtime(LocalTransport()))
+    return sync.run(sync.plan(inventory, Sync(source, str(dest), **options)), Runtime(LocalTransport()))
 
 
 def state_of(dest: Path) -> Path:
@@ -206,7 +207,7 @@ def test_a_sync_waits_until_a_run_has_begun(home: Path, run: str, source: Path, 
     fill(source, NEW)
     notices: list[Any] = []
     inventory = Inventory((Host("n1", "127.0.0.1"),))
-    report = sync.run(sync.plan(inventory, source, str(dest)), Runtime(LocalTransport(), emit=notices.append))
+    report = sync.run(sync.plan(inventory, Sync(source, str(dest))), Runtime(LocalTransport(), emit=notices.append))
     assert report.ok and content(dest) == NEW
     assert (home / ".fleet/runs" / run / "rank0.out").read_text() == "oldold"
     assert marked(run), "the run goes on, and did not have to end first"

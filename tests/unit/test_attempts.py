@@ -381,7 +381,10 @@ def test_who_attaches_waits_for_all_nodes_of_another_attempt(monkeypatch: pytest
     answers = [[known(1)], [known(2)]]
     monkeypatch.setattr(attach, "find", lambda *args, **more: (answers.pop(0), ()))
     monkeypatch.setattr(attach, "ASK_AGAIN_SECONDS", 0.0)
-    report, plan = SimpleNamespace(data={"first_failure": {}}), SimpleNamespace(inventory=None, runs_dir=None)
+    report, plan = (
+        SimpleNamespace(data={"first_failure": {}}),
+        SimpleNamespace(inventory=None, request=SimpleNamespace(runs=None)),
+    )
     record = SimpleNamespace(restartable=True, attempt=0, owner="ada@head", run_id="r")
     found = attach._another(cast(Any, report), cast(Any, record), cast(Any, plan), runtime()[0])
     assert found is not None and len(found.parts) == 2 and not answers

@@ -12,12 +12,13 @@ from fleet.delivery.manifest import scan
 from fleet.errors import UsageError
 from fleet.model import Host, Inventory
 from fleet.ops.broadcast import parse_rate, plan
+from fleet.requests.sync import SyncData
 
 HOSTS = Inventory((Host("a", "a", workdir="~/work"), Host("b", "b")))
 
 
 def dests(text: str) -> tuple[str, str]:
-    item = plan(HOSTS, [text]).items[0]
+    item = plan(HOSTS, SyncData(data=[text])).items[0]
     return item.dests["a"], item.dests["b"]
 
 
@@ -47,12 +48,12 @@ def test_a_relative_path_goes_below_the_workdir(tmp_path: Path, monkeypatch: pyt
 @pytest.mark.parametrize("text", ["", ":/data", "x:", "../x", "/:/d/", "a\0b"])
 def test_what_makes_no_sense(text: str) -> None:
     with pytest.raises(UsageError):
-        plan(HOSTS, [text])
+        plan(HOSTS, SyncData(data=[text]))
 
 
 def test_two_sources_for_one_place() -> None:
     with pytest.raises(UsageError, match="both go to /d/x"):
-        plan(HOSTS, ["/a/x:/d/", "/b/x:/d/"])
+        plan(HOSTS, SyncData(data=["/a/x:/d/", "/b/x:/d/"]))
 
 
 @pytest.mark.parametrize(
@@ -88,7 +89,7 @@ def test_a_manifest_is_one_stream(tmp_path: Path) -> None:
 
 def test_a_user_who_is_not_there() -> None:
     with pytest.raises(UsageError, match="no such user"):
-        plan(HOSTS, ["~nosuch-user/x:/y"])
+        plan(HOSTS, SyncData(data=["~nosuch-user/x:/y"]))
 
 
 def test_a_long_name_with_a_destination() -> None:

@@ -15,12 +15,13 @@ import pytest
 
 from fleet.errors import HostFailed, PreflightError, UsageError
 from fleet.model import Host, Inventory
-from fleet.ops.build import BuildOptions, build_env, check_ops, installed_ops, plan, source
+from fleet.ops.build import build_env, check_ops, installed_ops, plan, source
 from fleet.ops.build.judge import fleet_arch, given_arch, older_glibc, toolchain
 from fleet.ops.build.node import _told
 from fleet.ops.build.source import fetch_deepspeed, unpack
 from fleet.protocol.decode import Misfit, decode
 from fleet.protocol.messages.build import Built
+from fleet.requests.hosts import Build
 from fleet.rules.build_log import first_error, remedy
 from fleet.rules.compilers import capability, gcc_bounds
 from fleet.runtime import Runtime
@@ -289,12 +290,12 @@ def test_arch_that_is_none(text: str) -> None:
 
 
 def test_the_environment_of_a_deepspeed_build() -> None:
-    made = plan(INVENTORY, BuildOptions("deepspeed", ops=("cpu_adam", "utils")))
+    made = plan(INVENTORY, Build("deepspeed", ops=("cpu_adam", "utils")))
     assert build_env(made, (), {}) == (
         {"DS_BUILD_OPS": "0", "DS_BUILD_CPU_ADAM": "1", "DS_BUILD_UTILS": "1", "DS_ACCELERATOR": "cpu"},
         ("cpu_adam", "utils"),
     )
-    env, ops = build_env(plan(INVENTORY, BuildOptions("deepspeed")), ("8.0", "9.0"), {"MAX_JOBS": "4"})
+    env, ops = build_env(plan(INVENTORY, Build("deepspeed")), ("8.0", "9.0"), {"MAX_JOBS": "4"})
     assert env["TORCH_CUDA_ARCH_LIST"] == "8.0;9.0" and env["MAX_JOBS"] == "4" and "DS_ACCELERATOR" not in env
     assert "fused_adam" in ops
 
@@ -307,7 +308,7 @@ def test_the_ops_in_a_wheel() -> None:
 
 @pytest.mark.parametrize("name", ["shm_comm", "deepspeed_shm_comm"])
 def test_an_op_is_known_by_both_of_deepspeeds_names(name: str, tmp_path: Path) -> None:
-    chosen = plan(INVENTORY, BuildOptions("deepspeed", ops=(name,)))
+    chosen = plan(INVENTORY, Build("deepspeed", ops=(name,)))
     assert build_env(chosen, (), {})[0]["DS_BUILD_SHM_COMM"] == "1"
     with zipfile.ZipFile(tmp_path / "d.whl", "w") as wheel:
         text = "installed_ops={'deepspeed_shm_comm': 1, 'cpu_adam': False}"
@@ -320,7 +321,7 @@ def test_an_op_is_known_by_both_of_deepspeeds_names(name: str, tmp_path: Path) -
 def test_plans_that_make_no_sense(tmp_path: Path) -> None:
     def refused(says: str, *args: Any, **more: Any) -> None:
         with pytest.raises(UsageError, match=says):
-            plan(INVENTORY, BuildOptions(*args, **more))
+            plan(INVENTORY, Build(*args, **more))
 
     refused("no host 'gpu09'", "deepspeed", on="gpu09")
     refused("no op", "deepspeed", ops=("cpu_adam=1",))
@@ -330,16 +331,16 @@ def test_plans_that_make_no_sense(tmp_path: Path) -> None:
     (tmp_path / "setup.py").write_text("")
     refused("belong to 'fleet build deepspeed'", str(tmp_path), ops=("cpu_adam",))
     refused("is a file", str(tmp_path / "setup.py"))
-    made = plan(INVENTORY, BuildOptions(str(tmp_path), on="gpu02"))
+    made = plan(INVENTORY, Build(str(tmp_path), on="gpu02"))
     assert made.host.name == "gpu02" and made.describe()["arch"] == "auto"
 
 
 def test_the_plan_shows_what_would_be_run() -> None:
-    shown = plan(INVENTORY, BuildOptions("deepspeed", cpu=True)).describe()
+    shown = plan(INVENTORY, Build("deepspeed", cpu=True)).describe()
     assert shown["source"].startswith("deepspeed==0.19.8") and shown["arch"] == "cpu"
     assert shown["env"] == {"DS_BUILD_OPS": "0", "DS_BUILD_CPU_ADAM": "1", "DS_ACCELERATOR": "cpu"}
     assert shown["argv"][1:4] == ["-m", "pip", "wheel"]
-    told = plan(INVENTORY, BuildOptions("deepspeed", arch="8.0")).describe()
+    told = plan(INVENTORY, Build("deepspeed", arch="8.0")).describe()
     assert told["env"]["TORCH_CUDA_ARCH_LIST"] == "8.0"
 
 

@@ -19,7 +19,7 @@ from fleet.cli.main import run
 from fleet.errors import ConnectError
 from fleet.model import Host, Inventory
 from fleet.ops import check, kill_port
-from fleet.ops.check import CheckOptions
+from fleet.requests.hosts import Check, KillPort
 from fleet.runtime import Runtime
 from fleet.transport.base import Cancel, Session
 from fleet.transport.local import LocalTransport
@@ -42,7 +42,7 @@ def hosts(*names: str, **fields: Any) -> Inventory:
 
 def test_the_plan_is_what_the_probe_is_fed() -> None:
     inventory = Inventory((Host("a", "a", workdir="~/w", env={"B": "2"}), Host("b", "b")), env={"A": "1"})
-    plan = check.plan(inventory, CheckOptions(3.0)).specs
+    plan = check.plan(inventory, Check(timeout=3.0)).specs
     assert plan["a"] == {
         "python": None,
         "activate": None,
@@ -54,7 +54,7 @@ def test_the_plan_is_what_the_probe_is_fed() -> None:
 
 
 def test_facts_clock_and_findings() -> None:
-    done = check.run(check.plan(hosts("a", "b"), CheckOptions(200.0)), Runtime(LocalTransport()))
+    done = check.run(check.plan(hosts("a", "b"), Check(timeout=200.0)), Runtime(LocalTransport()))
     report = done.as_json()
     clock = report["hosts"]["a"]["facts"]["clock"]
     assert abs(clock["offset"]) <= clock["uncertainty"] < 200, "this machine's clock agrees with itself"
@@ -64,7 +64,7 @@ def test_facts_clock_and_findings() -> None:
 
 def test_an_error_among_the_findings_is_123() -> None:
     done = check.run(
-        check.plan(hosts("a", "b", python="/nowhere/python"), CheckOptions(200.0)), Runtime(LocalTransport())
+        check.plan(hosts("a", "b", python="/nowhere/python"), Check(timeout=200.0)), Runtime(LocalTransport())
     )
     assert done.exit_code == 123
     assert [f.id for f in done.findings if f.severity == "error"] == ["python-missing"]
@@ -72,7 +72,7 @@ def test_an_error_among_the_findings_is_123() -> None:
 
 def test_an_unreachable_host_is_122_and_the_others_are_judged() -> None:
     done = check.run(
-        check.plan(hosts("a", "down", "b", python="/nowhere/python"), CheckOptions(200.0)), Runtime(SomeAreDown())
+        check.plan(hosts("a", "down", "b", python="/nowhere/python"), Check(timeout=200.0)), Runtime(SomeAreDown())
     )
     assert done.exit_code == 122
     assert "python-missing" in {f.id for f in done.findings}
@@ -230,7 +230,7 @@ def test_kill_port_one_host_down(listener: Listener) -> None:
     process, port = listener
     inventory = hosts("n1", "down")
     runtime = Runtime(SomeAreDown())
-    plan = kill_port.plan(inventory, [port], kill_port.look(inventory, [port], runtime))
+    plan = kill_port.plan(inventory, KillPort([port]), kill_port.look(inventory, [port], runtime))
     assert [each.host for each in plan.targets] == ["n1"]
     report = kill_port.run(plan, runtime)
     assert report.exit_code == 122 and process.wait(300) is not None
@@ -260,9 +260,9 @@ def test_kill_port_says_who_took_the_port_over() -> None:
         port = int(master.stdout.readline())
         runtime = Runtime(LocalTransport())
         inventory = hosts("n1")
-        found = kill_port.plan(inventory, [port], kill_port.look(inventory, [port], runtime), grace=2.0)
+        found = kill_port.plan(inventory, KillPort([port], grace=2.0), kill_port.look(inventory, [port], runtime))
         while len(found.targets) < 2:
-            found = kill_port.plan(inventory, [port], kill_port.look(inventory, [port], runtime), grace=2.0)
+            found = kill_port.plan(inventory, KillPort([port], grace=2.0), kill_port.look(inventory, [port], runtime))
         workers = tuple(each for each in found.listeners if each.pid != master.pid)
         report = kill_port.run(replace(found, listeners=workers), runtime)
         assert report.exit_code == 1 and master.poll() is None

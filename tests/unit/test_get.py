@@ -18,6 +18,7 @@ from fleet.ops.get.names import name_of, name_of_run, without_repositories
 from fleet.ops.run.find.find import FoundRun
 from fleet.protocol.decode import Misfit, decode
 from fleet.protocol.messages.chain import Entry
+from fleet.requests.runs import Get
 from fleet.runtime import Runtime
 from fleet.transport.local import LocalTransport
 
@@ -33,9 +34,9 @@ def test_a_word_that_begins_several_runs_names_them(monkeypatch: pytest.MonkeyPa
     runtime = Runtime(LocalTransport(), 1, lambda _: None)
     inventory = Inventory((Host("a", "a", workdir=str(tmp_path)),))
     with pytest.raises(UsageError, match="2 runs begin so: train-20261122-100000-ab12, train-20261122-100001-ab12"):
-        get.run(GetPlan(inventory, "train-2026", tmp_path), runtime)
+        get.run(GetPlan(inventory, Get("train-2026", to=tmp_path)), runtime)
     with pytest.raises(UsageError, match="no host has tra"):  # the first letters of a name may be a path
-        get.run(GetPlan(inventory, "tra", tmp_path), runtime)
+        get.run(GetPlan(inventory, Get("tra", to=tmp_path)), runtime)
 
 
 def test_the_latest_run_where_there_is_none(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
@@ -43,11 +44,11 @@ def test_the_latest_run_where_there_is_none(monkeypatch: pytest.MonkeyPatch, tmp
     runtime = Runtime(LocalTransport(), 1, lambda _: None)
     inventory = Inventory((Host("a", "a", workdir=str(tmp_path)),))
     with pytest.raises(UsageError, match="there is no run yet"):
-        get.run(GetPlan(inventory, "latest", tmp_path / "here"), runtime)
+        get.run(GetPlan(inventory, Get("latest", to=tmp_path / "here")), runtime)
     with pytest.raises(UsageError, match="no host has train"):
-        get.run(GetPlan(inventory, "train", tmp_path / "here"), runtime)
+        get.run(GetPlan(inventory, Get("train", to=tmp_path / "here")), runtime)
     (tmp_path / "latest").write_text("a path of that name")
-    assert get.run(GetPlan(inventory, "latest", tmp_path / "here"), runtime).exit_code == 0
+    assert get.run(GetPlan(inventory, Get("latest", to=tmp_path / "here")), runtime).exit_code == 0
 
 
 def test_what_a_node_cannot_read_is_told_in_words(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -121,4 +122,4 @@ def test_a_run_that_wrote_nothing_is_no_path_that_nobody_has(
     monkeypatch.setattr(get, "_asked", lambda *_: ({"a": Asked({"path": "~", "run": run}, "x")}, []))
     monkeypatch.setattr(get, "listing", lambda *_: (Tree(Path("~"), ()), ()))
     with pytest.raises(UsageError, match=said):
-        get.run(GetPlan(Inventory((here,)), "r", tmp_path), Runtime(LocalTransport(), 1, lambda _: None))
+        get.run(GetPlan(Inventory((here,)), Get("r", to=tmp_path)), Runtime(LocalTransport(), 1, lambda _: None))

@@ -18,6 +18,7 @@ from fleet.events import Event, Notice
 from fleet.model import Host, Inventory, Report, Result
 from fleet.ops import get
 from fleet.ops.get.place import Ground, Place
+from fleet.requests.runs import Get
 from fleet.runtime import Runtime
 from fleet.transport.base import Cancel
 from fleet.transport.local import LocalTransport
@@ -46,7 +47,7 @@ class Head:
     def get(self, what: str, to: str = ".", **options: Any) -> Report:
         inventory = Inventory((Host("n1", "n1", workdir=str(self.node)),))
         runtime = Runtime(LocalTransport(), 1, self.events.append, ask=self._ask)
-        return get.run(get.plan(inventory, what, Path(to), **options), runtime)
+        return get.run(get.plan(inventory, Get(what, to=Path(to), **options)), runtime)
 
     def _ask(self, question: str) -> bool | None:
         self.asked.append(question)
@@ -206,7 +207,7 @@ def test_repositories_stay_where_they_are_unless_all(head: Head, node: Path) -> 
     assert head.get("./x").ok and os.listdir("x") == ["y"] and "left out on n1: .git" in head.notices()
     with pytest.raises(UsageError, match="names programs that run here"):
         head.get("x/.git")
-    assert head.get("./x", everything=True).ok and Path("x/.git/config").exists()
+    assert head.get("./x", all=True).ok and Path("x/.git/config").exists()
 
 
 @pytest.mark.skipif(os.geteuid() != 0, reason="needs another user")
@@ -288,7 +289,7 @@ def test_one_tree_only_where_all_hosts_answered(run: str | None, node: Path, mon
         asked = {"n1": get.Asked({"path": str(node / "work"), "run": None}, "work")}
         silent = [Result("n2", False, error=ConnectError("refused", host="n2"))]
         monkeypatch.setattr(get, "_asked", lambda *_: (asked, silent))
-    report = get.run(get.plan(Inventory(hosts), run or "./work", Path()), Runtime(OneIsDown(), 2))
+    report = get.run(get.plan(Inventory(hosts), Get(run or "./work", to=Path())), Runtime(OneIsDown(), 2))
     assert report.exit_code == 122 and report.results[0].data["to"] == "n1/work"
     assert Path("work/f").read_text() == "mine" and Path("n1/work/f").read_text() == "theirs"
 
@@ -299,7 +300,7 @@ def test_after_an_interrupt_nothing_gets_in_place(head: Head, node: Path, monkey
     came = get.Received.bring
     monkeypatch.setattr(get.Received, "bring", lambda self: (came(self), runtime.cancel.set()))
     inventory = Inventory((Host("n1", "n1", workdir=str(node)),))
-    report = get.run(get.plan(inventory, "./f", Path()), runtime)
+    report = get.run(get.plan(inventory, Get("./f", to=Path())), runtime)
     assert report.exit_code == 130 and not Path("f").exists() and Path(".fleet-get/n1").is_dir()
     monkeypatch.undo()
     monkeypatch.setenv("HOME", str(node))

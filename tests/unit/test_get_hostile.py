@@ -14,6 +14,7 @@ from fleet.errors import FleetError
 from fleet.model import Host, Inventory, Report
 from fleet.ops import get
 from fleet.ops.get import listed
+from fleet.requests.runs import Get
 from fleet.runtime import Runtime
 from fleet.transport import program
 from fleet.transport.base import Watchdog
@@ -61,7 +62,7 @@ FILE = tree(row(""))
 
 def typed(node: Says, what: str = "/w/ckpt/last.pt", **options: Any) -> Report:
     inventory = Inventory((Host("gpu1", "gpu1"),))
-    return get.run(get.plan(inventory, what, Path(), **options), Runtime(node, 1))  # type: ignore[arg-type]
+    return get.run(get.plan(inventory, Get(what, to=Path(), **options)), Runtime(node, 1))  # type: ignore[arg-type]
 
 
 def found(folder: Path) -> list[str]:
@@ -198,7 +199,7 @@ def test_a_heartbeat_that_tells_of_work_is_progress(monkeypatch: pytest.MonkeyPa
     program.shipped.cache_clear()
     try:
         inventory = Inventory((Host("n1", "n1"),))
-        report = get.run(get.plan(inventory, str(tmp_path / "w"), Path("to")), Runtime(LocalTransport(), 1))
+        report = get.run(get.plan(inventory, Get(str(tmp_path / "w"), to=Path("to"))), Runtime(LocalTransport(), 1))
     finally:
         program.shipped.cache_clear()
     assert report.ok and len(os.listdir("to/w")) == 9

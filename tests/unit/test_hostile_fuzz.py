@@ -25,6 +25,7 @@ from fleet.errors import FleetError, ProtocolError
 from fleet.model import Host, Inventory
 from fleet.ops import sync
 from fleet.protocol.messages import chain, code
+from fleet.requests.sync import Sync
 from fleet.runtime import Runtime
 from tests.liar import JUNK, steady
 from tests.schemas import as_json, fitting, nearly
@@ -185,7 +186,7 @@ def test_a_mirror_that_says_anything(messages: Messages) -> None:
     with tempfile.TemporaryDirectory() as folder:
         Path(folder, "f").write_text("x")
         inventory = Inventory((HOST,))
-        plan = sync.plan(inventory, Path(folder), "/d")
+        plan = sync.plan(inventory, Sync(Path(folder), "/d"))
         report = sync.run(plan, Runtime(said(*messages)))
     error = report.results[0].error
     assert report.as_json() and (error is None or error.kind != "internal"), error

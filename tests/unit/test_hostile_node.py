@@ -16,7 +16,6 @@ import pytest
 from fleet.errors import ConnectError, FleetError, HostFailed, ProtocolError
 from fleet.model import Host, Inventory
 from fleet.ops import broadcast, check, kill_port, sync
-from fleet.ops.check import CheckOptions
 from fleet.ops.init import ask
 from fleet.ops.init.choose import Address
 from fleet.ops.run.find.find import chosen, find
@@ -29,6 +28,8 @@ from fleet.ops.setup_ssh import node
 from fleet.protocol.decode import Misfit, decode
 from fleet.protocol.frames import PREAMBLE
 from fleet.protocol.messages.run import Followed
+from fleet.requests.hosts import Check
+from fleet.requests.sync import Sync, SyncData
 from fleet.runtime import Runtime
 from fleet.transport import base, streams
 from fleet.transport.base import Cancel
@@ -144,6 +145,9 @@ BIG = """
 import contextlib
 from fleet.errors import FleetError
 from fleet.protocol.frames import LIMITS, PREAMBLE
+from fleet.requests.hosts import Check
+from fleet.requests.sync import Sync
+from fleet.requests.sync import SyncData
 from fleet.transport.program import call
 from tests.unit.test_hostile_node import Node, frame
 for item in (b"[],", b"{},", b"0,", b'"",', b"[", b'{"a":', b"1.5,", b"x"):
@@ -173,7 +177,7 @@ def test_a_node_gets_no_file_that_is_not_in_the_source(tmp_path: Path, path: str
     inventory = Inventory((HOST,))
     hello = {"event": "hello", "dest": "/d", "known": None, "rsync": "/usr/bin/rsync"}
     need = {"event": "need", "files": [[path, 1]], "stage": "/d/s", "basis": "/d"}
-    report = sync.run(sync.plan(inventory, source, "/d"), Runtime(said(hello, need)))
+    report = sync.run(sync.plan(inventory, Sync(source, "/d")), Runtime(said(hello, need)))
     assert isinstance(report.results[0].error, ProtocolError), report.results[0].error
 
 
@@ -217,7 +221,7 @@ NEED = {
 def test_a_node_that_lacks_what_makes_no_sense(tmp_path: Path, change: dict[str, Any]) -> None:
     (tmp_path / "x").write_bytes(b"data")
     inventory = Inventory((HOST,))
-    plan = broadcast.plan(inventory, [f"{tmp_path}/x:/d/x"])
+    plan = broadcast.plan(inventory, SyncData(data=[f"{tmp_path}/x:/d/x"]))
     report = broadcast.run(plan, Runtime(said({"event": "hello"}, {**NEED, **change})))
     error = report.results[0].error
     assert isinstance(error, ProtocolError) and error.host == "gpu1", error
@@ -240,7 +244,7 @@ def test_a_node_that_lacks_what_makes_no_sense(tmp_path: Path, change: dict[str,
     ],
 )
 def test_facts_of_other_types_are_that_hosts_error(facts: Any) -> None:
-    checked = check.run(check.plan(Inventory((HOST,)), CheckOptions()), Runtime(said({"facts": facts})))
+    checked = check.run(check.plan(Inventory((HOST,)), Check()), Runtime(said({"facts": facts})))
     assert isinstance(checked.results[0].error, ProtocolError) and checked.exit_code == 122
 
 
@@ -268,7 +272,7 @@ def test_what_a_node_says_of_its_ranks_is_checked(field: dict[str, Any]) -> None
 
 @pytest.mark.parametrize("messages", [[{"clock": None}], [{"clock": 1.0}, {"clock": "1.0"}], []])
 def test_a_clock_that_is_none_and_facts_that_never_come(messages: list[Any]) -> None:
-    checked = check.run(check.plan(Inventory((HOST,)), CheckOptions()), Runtime(said(*messages)))
+    checked = check.run(check.plan(Inventory((HOST,)), Check()), Runtime(said(*messages)))
     assert isinstance(checked.results[0].error, ProtocolError)
 
 
@@ -521,7 +525,7 @@ def test_a_sync_in_other_words_is_that_hosts_error(tmp_path: Path, which: str, c
     if change == {"event": []}:
         messages["hello"] = change
     hello, need, done = messages.values()
-    report = sync.run(sync.plan(inventory, tmp_path, "/d"), Runtime(said(hello, need, done)))
+    report = sync.run(sync.plan(inventory, Sync(tmp_path, "/d")), Runtime(said(hello, need, done)))
     assert isinstance(report.results[0].error, ProtocolError) is bool(change)
 
 
@@ -606,7 +610,7 @@ def test_sending_to_a_process_that_reads_nothing_ends(monkeypatch: pytest.Monkey
 def test_parts_of_what_a_node_lacks_that_are_none(tmp_path: Path, parts: list[dict[str, Any]]) -> None:
     (tmp_path / "x").write_bytes(b"data")
     inventory = Inventory((HOST,))
-    plan = broadcast.plan(inventory, [f"{tmp_path}/x:/d/x"])
+    plan = broadcast.plan(inventory, SyncData(data=[f"{tmp_path}/x:/d/x"]))
     messages = [{"event": "hello"}, *({"event": "lacks", **part} for part in parts), NEED]
     report = broadcast.run(plan, Runtime(said(*messages)))
     assert isinstance(report.results[0].error, ProtocolError)
@@ -619,5 +623,5 @@ def test_parts_of_what_a_sync_lacks_that_are_none(tmp_path: Path, parts: list[An
     hello = {"event": "hello", "dest": "/d", "known": None, "rsync": None}
     need = {"event": "need", "files": [["x", 4]], "stage": "/d/s", "basis": "/d"}
     lacks = [{"event": "lacks", "files": [part] if part else []} for part in parts]
-    report = sync.run(sync.plan(inventory, tmp_path, "/d"), Runtime(said(hello, *lacks, need)))
+    report = sync.run(sync.plan(inventory, Sync(tmp_path, "/d")), Runtime(said(hello, *lacks, need)))
     assert isinstance(report.results[0].error, ProtocolError)

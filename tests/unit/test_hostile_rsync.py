@@ -16,6 +16,7 @@ from fleet.delivery.mirror import SMALL_BYTES
 from fleet.errors import HostFailed, ProtocolError
 from fleet.model import Inventory
 from fleet.ops import broadcast, sync
+from fleet.requests.sync import Sync, SyncData
 from fleet.runtime import Runtime
 from fleet.transport.base import Cancel
 from fleet.transport.local import LocalTransport
@@ -65,14 +66,14 @@ def test_a_folder_of_the_node_that_is_no_absolute_path(source: Path, seen: Path,
     hello = {"event": "hello", "dest": "/d", "known": None, "rsync": "/usr/bin/rsync"}
     need = {"event": "need", "files": [["large", 1]], "stage": "/d/s", "basis": "/d", **change}
     inventory = Inventory((HOST,))
-    report = sync.run(sync.plan(inventory, source, "/d"), Runtime(said(hello, need)))
+    report = sync.run(sync.plan(inventory, Sync(source, "/d")), Runtime(said(hello, need)))
     assert isinstance(report.results[0].error, ProtocolError) and not seen.exists()
 
 
 @pytest.mark.parametrize("stage", [":mod", "stage", "", "/x\0y"])
 def test_a_stage_of_a_broadcast_that_is_no_absolute_path(source: Path, seen: Path, stage: str) -> None:
     inventory = Inventory((HOST,))
-    plan = broadcast.plan(inventory, [f"{source}/large:/d/large"], via="rsync")
+    plan = broadcast.plan(inventory, SyncData(data=[f"{source}/large:/d/large"], via="rsync"))
     size = SMALL_BYTES + 1
     need = {**NEED, "wants": [[0, size]], "bytes": size, "stages": [stage]}
     report = broadcast.run(plan, Runtime(said({"event": "hello"}, need)))

@@ -18,6 +18,7 @@ from fleet.ops.build.node import build_there
 from fleet.ops.wheels import node
 from fleet.ops.wheels.wheel import read_wheel
 from fleet.protocol.frames import PREAMBLE
+from fleet.requests.sync import SyncWheels
 from fleet.runtime import Runtime
 from fleet.transport.base import Cancel
 from tests.peak import LIMIT_MIB, peak_of
@@ -106,7 +107,7 @@ def test_a_python_that_cannot_be(tmp_path: Path, change: dict[str, Any]) -> None
     make_wheel(tmp_path / "w")
     there = {**FACTS, "states": [{"state": "there", "verified": True}]}
     transport = Fleet(evil=said({**there, **change}), good=said(there))
-    plan = wheels.plan(BOTH, tmp_path / "w")
+    plan = wheels.plan(BOTH, SyncWheels(tmp_path / "w"))
     report = wheels.run(plan, Runtime(transport))
     wrong = bool(change)
     assert errors(report) == (["protocol", "held"] if wrong else ["", ""])
@@ -197,7 +198,7 @@ TOOLCHAIN: dict[str, Any] = {
 )
 def test_a_toolchain_that_cannot_be(tmp_path: Path, change: dict[str, Any]) -> None:
     (tmp_path / "setup.py").write_text("")
-    options = build.BuildOptions(str(tmp_path))
+    options = build.Build(str(tmp_path))
     transport = Fleet(evil=said({"facts": {**TOOLCHAIN, **change}}), good=said({"facts": TOOLCHAIN}))
     report = build.run(build.plan(BOTH, options), Runtime(transport))
     assert errors(report) == ["protocol", ""] and report.exit_code == 122

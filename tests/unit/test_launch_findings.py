@@ -8,12 +8,13 @@ from typing import Any
 import pytest
 
 from fleet.model import Host, Inventory, Job
-from fleet.ops.check import CheckOptions, view_of
+from fleet.ops.check import view_of
 from fleet.ops.run.plan.findings import findings as judge
 from fleet.ops.run.plan.findings import late_findings, unsent
 from fleet.ops.run.plan.plan import Plan
 from fleet.ops.run.plan.plan import plan as make_plan
 from fleet.ops.run.start.preflight import known_of
+from fleet.requests.hosts import Check
 from fleet.requests.launch import Launch
 from fleet.rules.judge import judge as judge_check
 
@@ -186,7 +187,7 @@ ODD: list[dict[str, Any]] = [
 def test_check_and_launch_have_one_verdict(engine: str, odd: dict[str, Any]) -> None:
     facts = {h.name: good(arch="x86_64", glibc="2.36", kernel="6.1", timed_out=[]) for h in HOSTS}
     facts["n1"].update(odd)
-    options = CheckOptions(engine=engine)
+    options = Check(engine=engine)
     views = {h.name: view_of(h, facts[h.name], options) for h in HOSTS}
     checked = {f.message for f in judge_check(views) if f.severity == "error"}
     launched = {f.message for f in judge(plan_for(engine), facts) if f.severity == "error"}

@@ -90,7 +90,7 @@ def test_usage_errors_read_as_all_others(inventory: Path, capsys: pytest.Capture
     said = capsys.readouterr()
     assert said.out == ""
     assert said.err.splitlines() == [
-        "error: Invalid value for '--timeout': 0.0 is not in the range x>0.",
+        "error: --timeout 0: must be a number, more than 0",
         "  hint: see fleet exec --help",
     ]
 

@@ -190,7 +190,7 @@ def test_the_real_verbs_are_validated_before_anything_runs(tmp_path: Path, capsy
     book.write_text(f"- exec: [touch, {tmp_path}/ran]\n- exec: {{timeout: soon, argv: [a]}}\n")
     assert run(["--transport", "local", "play", str(book)]) == 121
     error = capsys.readouterr().err
-    assert error.startswith(f"error: {book}:2: exec: Invalid value for '--timeout'")
+    assert error.startswith(f"error: {book}:2: exec: --timeout 'soon': must be a number, more than 0")
     assert not (tmp_path / "ran").exists()
 
 

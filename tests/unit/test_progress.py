@@ -16,6 +16,7 @@ from fleet.delivery.chain.source import There
 from fleet.errors import FleetError
 from fleet.model import Host, Inventory
 from fleet.ops import sync
+from fleet.requests.sync import Sync
 from fleet.runtime import Runtime
 from fleet.transport.base import Cancel, Watchdog
 from tests.liar import Says
@@ -34,7 +35,7 @@ def tree(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 
 def carried(tree: Path, node: Says) -> FleetError:
-    plan = sync.plan(Inventory((Host("gpu1", "gpu1"),)), tree, "/w")
+    plan = sync.plan(Inventory((Host("gpu1", "gpu1"),)), Sync(tree, "/w"))
     began = time.monotonic()
     (result,) = sync.run(plan, Runtime(node, 1)).results  # type: ignore[arg-type]
     assert result.error is not None and time.monotonic() - began < 60

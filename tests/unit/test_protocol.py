@@ -16,7 +16,7 @@ from fleet.errors import FleetError, PreflightError
 from fleet.model import Host, Inventory, Job, Result
 from fleet.ops import kill_port
 from fleet.ops.build import judge as toolchain
-from fleet.ops.check import CheckOptions, view_of
+from fleet.ops.check import view_of
 from fleet.ops.run.end import gang
 from fleet.ops.run.plan.findings import findings
 from fleet.ops.run.plan.plan import plan as make_plan
@@ -24,6 +24,7 @@ from fleet.ops.run.start.preflight import known_of, port_is_taken
 from fleet.ops.wheels import node, tags
 from fleet.protocol.decode import Misfit, decode
 from fleet.protocol.messages import build, chain, code, facts, ports, run, wheels
+from fleet.requests.hosts import Check, KillPort
 from fleet.requests.launch import Launch
 from fleet.rules.judge import judge
 from fleet.rules.matrix import matrix
@@ -107,7 +108,7 @@ HOST = Host("n1", "n1", slots=2, devices=(1,))
 @given(fitting(facts.Facts), st.sampled_from(["torchrun", "deepspeed", "command"]))
 def test_any_facts_are_compared(said: Any, engine: str) -> None:
     known = decode(facts.Facts, as_json(said))
-    seen = {"n1": view_of(HOST, known, CheckOptions(engine=engine))}
+    seen = {"n1": view_of(HOST, known, Check(engine=engine))}
     assert judge(seen) is not None and matrix(seen, 2) is not None
 
 
@@ -150,7 +151,9 @@ def test_any_interpreter_is_judged(said: Any, other: Any) -> None:
 def test_any_listeners_are_told(first: Any, second: Any, force: bool) -> None:
     scanned, ended = decode(ports.Scanned, as_json(first)), decode(ports.Ended, as_json(second))
     listeners = [kill_port.Listener("n1", each, kill_port.why_left(each, force)) for each in scanned["listeners"]]
-    plan = kill_port.KillPlan((HOST,), (80,), tuple(listeners), (Result("n1", True, 0),), 1.0, force)
+    plan = kill_port.KillPlan(
+        (HOST,), KillPort([80], grace=1.0, force=force), tuple(listeners), (Result("n1", True, 0),)
+    )
     report = kill_port.report(plan, {"n1": Result("n1", True, 0, data=ended)})
     assert report.as_json()["hosts"]["n1"]["listeners"] is not None
 

@@ -9,13 +9,20 @@ import math
 from pathlib import Path
 from typing import Any
 
+import click
 import pytest
 
 import fleet
-from fleet.cli.main import run
+from fleet.cli.line.command import CommonOption
+from fleet.cli.main import cli, run
 from fleet.cli.run.launch import launch as command
 from fleet.errors import UsageError
+from fleet.requests.exec import Exec
+from fleet.requests.hosts import Build, Check, KillPort, SetupSsh
 from fleet.requests.launch import Launch
+from fleet.requests.request import Request
+from fleet.requests.runs import Attach, Forget, Get, Logs, Ps, Stacks, Stop
+from fleet.requests.sync import Sync, SyncData, SyncWheels
 
 REFUSED: list[tuple[dict[str, Any], str, list[str]]] = [
     ({"lease": -5}, "lease -5: must be a number, 1 or more", ["--lease", "-5"]),
@@ -61,6 +68,114 @@ def test_what_no_launch_can_have(
         code, error = run(["launch", *typed, "t.py"]), capfd.readouterr().err
         name = refused.split()[0]
         assert code == 2 and f"error: {refused.replace(name, typed[0], 1)}" in error, error
+
+
+OTHERS: list[tuple[str, tuple[Any, ...], dict[str, Any], str, list[str]]] = [
+    ("exec", (["true"],), {"timeout": 0}, "timeout 0: must be a number, more than 0", ["--timeout", "0", "true"]),
+    ("exec", (["true"],), {"timeout": math.nan}, "timeout nan: must be a number, more than 0", []),
+    ("exec", ("true",), {}, "argv is one text: must be a list of words", []),
+    ("exec", (), {}, "give either a command behind '--' or --shell LINE", []),
+    ("exec", ([""],), {}, "the command is empty", [""]),
+    ("exec", (["true"],), {"env_of": "perl"}, "env_of 'perl': must be 'python'", []),
+    ("sync", ("",), {}, "SRC is empty", [""]),
+    ("sync", (".",), {"to": " "}, "to is empty", ["--to", " "]),
+    ("sync", (), {"force": True, "keep": True}, "--force and --keep exclude each other", ["--force", "--keep"]),
+    ("sync", (), {"force": "*.py"}, "force '*.py': must be true or false or a list of texts", []),
+    ("sync_data", ("a",), {"via": "pigeon"}, "via 'pigeon': must be 'chain' or 'rsync'", []),
+    ("sync_data", (), {}, "data names nothing", []),
+    ("sync_wheels", ("w",), {"import_timeout": 0}, "import_timeout 0: must be a number from 1 to 3600", []),
+    ("check", (), {"timeout": 0}, "timeout 0: must be a number from 0.1 to 600", ["--timeout", "0"]),
+    ("kill_port", ([70000],), {}, "ports [70000]: must be a list, of which each is a whole number from 1 to 65535", []),
+    ("kill_port", ("29500",), {}, "ports '29500': must be a list of whole numbers", []),
+    ("kill_port", ([1],), {"grace": -1}, "grace -1: must be a number from 0 to 600", ["--grace", "-1", "1"]),
+    ("setup_ssh", (), {"key_type": "dsa"}, "key_type 'dsa': must be 'ed25519' or 'rsa'", []),
+    (
+        "setup_ssh",
+        (),
+        {"undo": True, "tofu": True},
+        "--undo takes away what was added: it goes with neither --tofu, --replace-key, --key-type nor --no-mesh",
+        ["--undo", "--tofu"],
+    ),
+    ("build", ("",), {}, "nothing is named", [""]),
+    ("build", ("deepspeed",), {"env": {"A": 1}}, "env must be a mapping of texts to texts ('A' is int)", []),
+    ("stop", ("r",), {"grace": -1}, "grace -1: must be a number, 0 or more", ["r", "--grace", "-1"]),
+    ("logs", (), {"tail": -1}, "tail -1: must be a whole number, 0 or more", ["--tail", "-1"]),
+    ("logs", (), {"rank": [-1]}, "rank [-1]: must be a list, of which each is a whole number, 0 or more", []),
+    ("stacks", (), {"rank": "0"}, "rank '0': must be a list of whole numbers", []),
+    ("get", ("",), {}, "nothing is named", [""]),
+    ("attach", (), {"detach": "yes"}, "detach 'yes': must be true or false", []),
+    ("ps", (), {"every": True}, "ps takes no every", []),
+]
+
+
+@pytest.mark.parametrize("verb, args, given, refused, typed", OTHERS, ids=lambda it: str(it)[:40])
+def test_what_no_other_verb_can_have(
+    verb: str,
+    args: tuple[Any, ...],
+    given: dict[str, Any],
+    refused: str,
+    typed: list[str],
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capfd: pytest.CaptureFixture[str],
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "hostfile").write_text("a\n")
+    with pytest.raises(UsageError) as raised:
+        getattr(fleet.open().plan, verb)(*args, **given)
+    assert str(raised.value) == refused
+    if typed:
+        code, error = run([verb.replace("_", "-"), *typed]), capfd.readouterr().err
+        name = refused.split()[0]
+        assert code == 2 and f"error: {refused.replace(name, '--' + name, 1) if name in given else refused}" in error
+
+
+@pytest.mark.parametrize("given", [{"fanout": 0}, {"fanout": 2.5}, {"connect_timeout": math.nan}])
+def test_how_hosts_are_reached_is_checked_too(given: dict[str, Any], tmp_path: Path) -> None:
+    (tmp_path / "hostfile").write_text("a\n")
+    with pytest.raises(UsageError, match=f"{next(iter(given))} .*: must be"):
+        fleet.open(tmp_path / "hostfile", **given)
+
+
+# verb -> its request; field -> how the command line calls it, None: not at all; options of the command line alone
+DOORS: dict[str, tuple[type[Request], dict[str, str | None], set[str]]] = {
+    "exec": (Exec, {"shell": "line", "grace": None, "keep": None}, {"no_fold"}),
+    "check": (Check, {}, set()),
+    "kill-port": (KillPort, {"agree": None}, {"yes"}),
+    "setup-ssh": (SetupSsh, {"password": None, "limit": None, "confirm": None, "ask_password": None}, set()),
+    "build": (Build, {}, set()),
+    "attach": (Attach, {}, {"ranks"}),
+    "stop": (Stop, {}, set()),
+    "forget": (Forget, {}, set()),
+    "ps": (Ps, {}, set()),
+    "logs": (Logs, {}, set()),
+    "stacks": (Stacks, {}, {"all_threads"}),
+    "get": (Get, {}, {"sources"}),
+}
+
+
+@pytest.mark.parametrize("verb", DOORS)
+def test_each_option_of_a_verb_is_a_field_with_its_default(verb: str) -> None:
+    request, spelled, own = DOORS[verb]
+    context = click.Context(cli)
+    command = cli.get_command(context, verb)
+    assert command is not None
+    params = {str(param.name): param for param in command.params if not isinstance(param, CommonOption)}
+    fields = {spelled.get(field.name, field.name): field for field in dataclasses.fields(request)} | {None: None}
+    assert set(params) - own == set(fields) - {None}
+    for name in set(params) - own:
+        field, default = fields[name], params[str(name)].get_default(context)
+        assert field is not None
+        if default and default is not dataclasses.MISSING and "UNSET" not in repr(default):
+            assert field.default == (str(default) if isinstance(default, Path) else default), name
+
+
+def test_sync_is_three_requests_of_one_verb() -> None:
+    command = cli.get_command(click.Context(cli), "sync")
+    assert command is not None
+    params = {str(param.name) for param in command.params if not isinstance(param, CommonOption)}
+    fields = {field.name for request in (Sync, SyncData, SyncWheels) for field in dataclasses.fields(request)}
+    assert params == fields - {"source"} | {"src", "force_only", "wheels", "yes"}
 
 
 def test_what_is_said_holds_no_value_of_a_variable() -> None:

@@ -19,8 +19,9 @@ from fleet.cli.verbs.check import screen
 from fleet.errors import ConnectError
 from fleet.inventory.nodeset import expand
 from fleet.model import Host, Result
-from fleet.ops.check import Checked, CheckOptions, view_of
+from fleet.ops.check import Checked, view_of
 from fleet.ops.facts import better
+from fleet.requests.hosts import Check
 from fleet.rules.judge import RULES, judge
 from fleet.rules.rule import MISSING, SEVERITIES, Finding, Want, lookup
 from fleet.rules.units import seconds, size
@@ -41,7 +42,7 @@ def checked(case: dict[str, Any]) -> Checked:
             facts = facts_of(name, common, case.get("changes", {}).get(name, {}))
             devices = tuple(case["devices"]) if "devices" in case else None
             host = Host(name, name, slots=case["slots"], devices=devices)
-            views[name] = view_of(host, facts, CheckOptions(engine=case.get("engine", "torchrun")))
+            views[name] = view_of(host, facts, Check(engine=case.get("engine", "torchrun")))
             results.append(Result(name, True, 0))
     return Checked("check", tuple(results), 0, views=views, findings=tuple(judge(views)))
 

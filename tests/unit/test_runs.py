@@ -42,6 +42,7 @@ from fleet.ops.run.launch import run as launching
 from fleet.ops.run.plan.plan import plan as make_plan
 from fleet.ops.run.sessions import Sessions
 from fleet.requests.launch import Launch
+from fleet.requests.runs import Attach, Logs, Stop
 from fleet.rules.units import bytes_of
 from fleet.runtime import Runtime
 from fleet.transport.base import Cancel
@@ -165,6 +166,9 @@ def test_the_last_lines_of_a_log(tmp_path: Path, text: str, lines: int) -> None:
 HOLD = """
 import sys
 from pathlib import Path
+from fleet.requests.runs import Attach
+from fleet.requests.runs import Logs
+from fleet.requests.runs import Stop
 from fleet.ops.run.kept.folder import RunFolder
 folder = RunFolder(Path(sys.argv[1]))
 print(folder.hold(helper=True), flush=True)
@@ -319,8 +323,11 @@ def test_a_run_that_has_ended_is_not_stopped_for_one_that_a_silent_host_may_have
     runtime = Runtime(LocalTransport(), 1, lambda _: None)
     inventory = Inventory((Host("h", "h"), Host("n2", "n2")))
     with pytest.raises(ConnectError, match=f"{IDS[0]} has ended, and no live run is known; no answer from n2"):
-        stop.run(stop.StopPlan(inventory, word, None, tmp_path), runtime)
-    assert stop.run(stop.StopPlan(inventory, IDS[0], None, tmp_path), runtime).data["run"] == IDS[0]
+        stop.run(stop.StopPlan(inventory, Stop(run=word, grace=None, runs_dir=tmp_path)), runtime)
+    assert (
+        stop.run(stop.StopPlan(inventory, Stop(run=IDS[0], grace=None, runs_dir=tmp_path)), runtime).data["run"]
+        == IDS[0]
+    )
 
 
 def test_ranks_of_a_node_that_nobody_has_heard_of_are_not_up(capsys: pytest.CaptureFixture[str]) -> None:
@@ -680,7 +687,7 @@ def test_a_run_that_could_not_start_is_over_here(tmp_path: Path, monkeypatch: py
 def test_who_looks_on_is_told_as_loudly_as_who_follows(tmp_path: Path) -> None:
     held, seen = RunFolder.create(tmp_path, "r"), set()
     runtime = Runtime(LocalTransport(), 1, lambda event: seen.add((event.message, event.level)))  # type: ignore[attr-defined]
-    plan = LogsPlan(Inventory(()), "r", tmp_path, tail=0)
+    plan = LogsPlan(Inventory(()), Logs(run="r", runs_dir=tmp_path, tail=0))
     looking = threading.Thread(target=watch, args=(plan, RunFolder(held.path), runtime))
     looking.start()
     until = time.monotonic() + 300
@@ -806,7 +813,7 @@ def test_what_is_shown_begins_where_the_nodes_said_and_another_attempt_as_a_whol
     for host in ("gpu1", "gpu2"):
         folder.node(host).write("rank0.out", 0, b"early late")
     said: list[bytes] = []
-    plan = LogsPlan(Inventory(()), "t", tmp_path, follow=True)
+    plan = LogsPlan(Inventory(()), Logs(run="t", runs_dir=tmp_path, follow=True))
     reader = Reader(folder.path, plan, lambda output: said.append(output.data), {"gpu1": {"rank0.out": 6}})
     reader.poll()
     folder.begin(1)
@@ -822,7 +829,9 @@ def test_what_an_attempt_wrote_last_is_shown_though_the_next_one_has_begun(
     folder = RunFolder.create(tmp_path, "t-20261122-101500-0001")
     folder.node("gpu1").write("rank0.out", 0, b"early ")
     said: list[bytes] = []
-    reader = Reader(folder.path, LogsPlan(Inventory(()), "t", tmp_path), lambda output: said.append(output.data))
+    reader = Reader(
+        folder.path, LogsPlan(Inventory(()), Logs(run="t", runs_dir=tmp_path)), lambda output: said.append(output.data)
+    )
     reader.poll()
     folder.node("gpu1").write("rank0.out", 6, b"late")
     stat = Path.stat
@@ -857,7 +866,7 @@ def test_who_attaches_to_a_run_that_is_over_is_told_what_its_head_saw(
     folder.release()
     before, said = (tmp_path / IDS[0] / "summary.json").read_text(), []
     runtime = Runtime(LocalTransport(), 1, said.append)
-    report = attach.run(attach.AttachPlan(Inventory((here,)), "latest", tmp_path), runtime)
+    report = attach.run(attach.AttachPlan(Inventory((here,)), Attach(run="latest", runs_dir=tmp_path)), runtime)
     assert report.exit_code == 122 and report.data["first_failure"]["host"] == "b", report
     assert (tmp_path / IDS[0] / "summary.json").read_text() == before
     assert [notice.message for notice in said] == [
@@ -879,7 +888,7 @@ def test_who_attaches_as_a_run_begins_follows_all_of_its_nodes(tmp_path: Path, m
     monkeypatch.setattr(attach, "find", lambda *_, **__: answers.pop(0))
     monkeypatch.setattr(attach, "ASK_AGAIN_SECONDS", 0.0)
     runtime = Runtime(LocalTransport())
-    plan = attach.AttachPlan(Inventory(hosts), "latest", tmp_path)
+    plan = attach.AttachPlan(Inventory(hosts), Attach(run="latest", runs_dir=tmp_path))
     found, _ = attach._known(plan, runtime, Sessions(runtime))
     assert list(found.parts) == ["a", "b"]
     about["started"], answers[:] = time.time() - 3600.0, [known("a")]

@@ -15,9 +15,10 @@ from fleet.model import Host, Inventory
 from fleet.ops import setup_ssh
 from fleet.ops.setup_ssh import config_block, files
 from fleet.ops.setup_ssh.head import Head
-from fleet.ops.setup_ssh.planning import SetupOptions, SetupPlan
+from fleet.ops.setup_ssh.planning import SetupPlan
 from fleet.ops.setup_ssh.record import Record, block_name
 from fleet.ops.setup_ssh.undo_files import undone
+from fleet.requests.hosts import SetupSsh
 from fleet.transport.ssh.hostkeys import HostKey
 
 GPU1 = Host("gpu1", "10.0.0.1", data_address="192.168.0.1", user="me", port=33)
@@ -29,7 +30,7 @@ def plan(home: Path, inventory: Inventory = EVERYONE, config: str | None = None,
     if config is not None:
         (home / ".ssh").mkdir(exist_ok=True)
         (home / ".ssh/config").write_text(config)
-    return setup_ssh.plan(inventory, EVERYONE, SetupOptions(**options), home)  # type: ignore[arg-type]
+    return setup_ssh.plan(inventory, EVERYONE, SetupSsh(**options), home)  # type: ignore[arg-type]
 
 
 def test_gateways_come_first_and_keep_their_names(tmp_path: Path) -> None:
@@ -94,7 +95,7 @@ def test_dry_run_says_what_of_the_host_keys(tmp_path: Path) -> None:
     (tmp_path / ".ssh").mkdir()
     (tmp_path / ".ssh/known_hosts").write_text(f"gpu2 {key.text}\n")
     everyone = Inventory((pinned, Host("gpu2", "gpu2"), Host("gpu3", "gpu3")), source="x")
-    said = setup_ssh.plan(everyone, everyone, SetupOptions(), tmp_path).describe()["hosts"].values()
+    said = setup_ssh.plan(everyone, everyone, SetupSsh(), tmp_path).describe()["hosts"].values()
     expected = [f"must be {pinned.host_key}", "must be the one on file", "show and ask"]
     assert [host["host_key"] for host in said] == expected
 

@@ -14,6 +14,7 @@ from fleet.errors import HostFailed, InventoryError, UsageError
 from fleet.model import Host, Inventory
 from fleet.ops.cache import turn
 from fleet.ops.sync import Section, agreed, outside, plan, read_section, remember
+from fleet.requests.sync import Sync
 from fleet.runtime import Runtime
 from fleet.transport.local import LocalTransport
 
@@ -142,7 +143,7 @@ def test_an_option_of_wheels_is_not_dropped_where_code_is_sent(
 
 
 def test_a_folder_that_begins_like_an_option_is_one_in_the_line_to_go_on_with() -> None:
-    hint = plan(Inventory((Host("a", "a"),), source="f"), Path("./-x"), None).hint
+    hint = plan(Inventory((Host("a", "a"),), source="f"), Sync("./-x")).hint
     assert "fleet sync ./-x --force;" in hint
 
 

@@ -20,6 +20,7 @@ from fleet.ops.wheels.download import collect, target_options
 from fleet.ops.wheels.node import refusal
 from fleet.ops.wheels.tags import agree, choose, common_tags
 from fleet.ops.wheels.wheel import read_folder, read_wheel
+from fleet.requests.sync import SyncWheels
 from fleet.runtime import Runtime
 from fleet.transport.local import LocalTransport
 from tests.wheelmaker import make_wheel
@@ -127,9 +128,9 @@ def test_folders_that_are_none(tmp_path: Path) -> None:
     assert "fleet build ./pkg-1.0" in (caught.value.hint or "")
     inventory = Inventory((Host("a", "a"),))
     with pytest.raises(UsageError, match="source distribution"):
-        plan(inventory, tmp_path / "pkg-1.0.tar.gz")
+        plan(inventory, SyncWheels(tmp_path / "pkg-1.0.tar.gz"))
     with pytest.raises(UsageError, match="does not exist"):
-        plan(inventory, tmp_path / "nowhere")
+        plan(inventory, SyncWheels(tmp_path / "nowhere"))
 
 
 def test_a_renamed_wheel(tmp_path: Path) -> None:
@@ -238,7 +239,7 @@ def test_requirements_that_would_run_code_here_are_refused_by_their_line(tmp_pat
     inner.write_text(f"numpy\n# a remark\n{line}\n")
     outer.write_text("-r inner.txt\n")
     with pytest.raises(UsageError, match=RUNS) as caught:
-        plan(Inventory((Host("h", "h"),)), outer)
+        plan(Inventory((Host("h", "h"),)), SyncWheels(outer))
     assert caught.value.where == f"{inner}:3" and caught.value.hint
 
 
@@ -254,7 +255,7 @@ def test_requirements_that_are_names_or_wheels_are_taken(tmp_path: Path) -> None
         "./a-1.0-py3-none-any.whl\nb @ https://example.org/b-1.0-py3-none-any.whl#sha256=00\n"
         "--find-links ./w\n"
     )
-    assert plan(Inventory((Host("h", "h"),)), path).kind == "requirements"
+    assert plan(Inventory((Host("h", "h"),)), SyncWheels(path)).kind == "requirements"
 
 
 def test_uneven_pythons_are_named() -> None:

@@ -9,12 +9,13 @@ import click
 from fleet.cli.context import perform
 from fleet.cli.files.data import show_wheels
 from fleet.cli.line.command import Verb, completed
-from fleet.cli.line.options import Seconds, common_options, pairs, settings_of
+from fleet.cli.line.options import Limited, common_options, pairs, settings_of
 from fleet.cli.screen.lines import Lines
 from fleet.cli.screen.output import clean, echo, talk
 from fleet.cli.screen.progress import ProgressLine
 from fleet.events import Event, Output
 from fleet.model import Report
+from fleet.requests.hosts import Build
 
 
 class BuildTalk(ProgressLine):
@@ -42,7 +43,7 @@ class BuildTalk(ProgressLine):
 @click.option("--source", type=click.Path(path_type=Path), metavar="DIR", help="deepspeed's own tree instead.")
 @click.option(
     "--arch",
-    default="auto",
+    default=Build.arch,
     metavar="LIST",
     help='Compute capabilities, "8.0;9.0" [auto: those of all GPUs of all hosts].',
 )
@@ -54,14 +55,14 @@ class BuildTalk(ProgressLine):
 @click.option(
     "--builds-dir",
     type=click.Path(path_type=Path),
-    default=Path("builds"),
+    default=Path(Build.builds_dir),
     metavar="DIR",
     help="Where logs and wheels go on this machine [builds].",
 )
 @click.option(
     "--import-timeout",
-    type=Seconds(1, 3600),
-    default=120.0,
+    type=Limited(Build, "import_timeout"),
+    default=Build.import_timeout,
     metavar="S",
     help="Seconds that importing it may take on a host [120].",
 )

@@ -11,11 +11,12 @@ import click
 
 from fleet.cli.context import Part, ask, load_inventory, run_parts, the_fleet
 from fleet.cli.line.command import OneOf, Verb, completed
-from fleet.cli.line.options import Seconds, common_options, settings_of
+from fleet.cli.line.options import Limited, common_options, settings_of
 from fleet.cli.screen.output import clean, fold, groups_by, talk, warn_of_own, warn_of_source, write_grouped
 from fleet.cli.screen.progress import ProgressLine
 from fleet.errors import InventoryError, UsageError
 from fleet.model import Inventory, Report, Result
+from fleet.requests.sync import Sync, SyncData, SyncWheels
 from fleet.rules.units import counted, size_text
 
 
@@ -124,7 +125,7 @@ class SyncVerb(Verb):
 @click.option(
     "--via",
     type=OneOf(["chain", "rsync"]),
-    default="chain",
+    default=SyncData.via,
     help="With --data: 'rsync' where nodes cannot reach each other.",
 )
 @click.option(
@@ -136,8 +137,8 @@ class SyncVerb(Verb):
 @click.option("--refresh", is_flag=True, help="With --wheels REQUIREMENTS: resolve and download again.")
 @click.option(
     "--import-timeout",
-    type=Seconds(1, 3600),
-    default=120.0,
+    type=Limited(SyncWheels, "import_timeout"),
+    default=SyncWheels.import_timeout,
     metavar="S",
     help="With --wheels: seconds that importing them may take on a host [120].",
 )
@@ -186,12 +187,10 @@ def sync(
         raise UsageError("--limit, --via and --from have a meaning with --data only")
     if (force or force_only or keep) and wheels is not None:
         raise UsageError("--force and --keep are for code and data: wheels replace no files")
-    if keep and force:
-        raise UsageError("--force and --keep exclude each other", hint="--force=PATTERN --keep replaces some of it")
     if (data or wheels is not None) and (delete_excluded or all or source_id):
         raise UsageError("--all, --delete-excluded and --source-id have a meaning for code only")
-    if src == "":  # a variable that is not set, rather than the current folder
-        raise UsageError("SRC is empty", hint="leave it away, or give '.', for the current folder")
+    if src is not None:
+        Sync(src, to)  # before any host is looked up
     from fleet.cli.files.data import DataLine, show_data, show_wheels
     from fleet.ops.sync import Section, read_section
 

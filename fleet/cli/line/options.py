@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -14,6 +13,7 @@ from click.core import ParameterSource
 from fleet.cli.line.command import CommonOption, F, OneOf, completed
 from fleet.errors import UsageError
 from fleet.registry import Registry
+from fleet.requests.reach import Reach
 from fleet.requests.request import OptionError, Request
 from fleet.transport import DEFAULT, TRANSPORTS
 
@@ -26,8 +26,8 @@ class Settings:
     hosts: str | None = None
     exclude: str | None = None
     transport: str = DEFAULT
-    fanout: int = 64
-    connect_timeout: float = 10.0
+    fanout: int = Reach.fanout
+    connect_timeout: float = Reach.connect_timeout
     dry_run: bool = False
     json: bool = False
     verbose: int = 0
@@ -37,18 +37,6 @@ class Settings:
     def silent(self) -> bool:
         """Nothing is said besides what was asked for."""
         return self.quiet or self.json
-
-
-class Seconds(click.FloatRange):
-    """A finite number of seconds: nan and inf are numbers to Python, and wait for ever or not at all."""
-
-    name = "seconds"
-
-    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
-        seconds = super().convert(value, param, ctx)
-        if not math.isfinite(seconds):
-            self.fail(f"{value!r} is not a number of seconds.", param, ctx)
-        return seconds
 
 
 class Limited(click.ParamType):  # type: ignore[type-arg]
@@ -66,7 +54,7 @@ class Limited(click.ParamType):  # type: ignore[type-arg]
         try:
             return self.request.fitted(self.field, number)
         except OptionError as error:
-            raise spelled_out(error) from None
+            raise click.UsageError(spelled_out(error).message, ctx) from None
 
 
 def spelled_out(error: OptionError, hint: str | None = None) -> UsageError:
@@ -158,13 +146,18 @@ _OPTIONS: dict[str, tuple[tuple[str, ...], dict[str, Any]]] = {
     ),
     "fanout": (
         ("--fanout",),
-        {"type": click.IntRange(1, 4096), "default": 64, "metavar": "N", "help": "Hosts worked on at once [64]."},
+        {
+            "type": Limited(Reach, "fanout", int),
+            "default": Reach.fanout,
+            "metavar": "N",
+            "help": "Hosts worked on at once [64].",
+        },
     ),
     "connect_timeout": (
         ("--connect-timeout",),
         {
-            "type": Seconds(0.1, 3600),
-            "default": 10.0,
+            "type": Limited(Reach, "connect_timeout"),
+            "default": Reach.connect_timeout,
             "metavar": "S",
             "help": "Seconds to reach and authenticate a host [10].",
         },

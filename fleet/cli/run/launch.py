@@ -112,7 +112,7 @@ from fleet.requests.request import OptionError
 @click.option(
     "--lease",
     type=Limited(Launch, "lease"),
-    default=120.0,
+    default=Launch.lease,
     metavar="S",
     show_default=True,
     help="Seconds that nodes go on without this command.",
@@ -126,7 +126,7 @@ from fleet.requests.request import OptionError
 @click.option(
     "--node-timeout",
     type=Limited(Launch, "node_timeout"),
-    default=15.0,
+    default=Launch.node_timeout,
     metavar="S",
     show_default=True,
     help="Seconds of silence after which a node is lost.",
@@ -134,14 +134,14 @@ from fleet.requests.request import OptionError
 @click.option(
     "--max-restarts",
     type=Limited(Launch, "max_restarts", int),
-    default=0,
+    default=Launch.max_restarts,
     metavar="N",
     help="Restarts of all ranks after a failure.",
 )
 @click.option(
     "--spares",
     type=Limited(Launch, "spares", int),
-    default=0,
+    default=Launch.max_restarts,
     metavar="N",
     help="N hosts stand by to take lost ones' places.",
 )

@@ -11,7 +11,7 @@ import click
 
 from fleet.cli.context import ask, finish, load_everyone, perform, the_fleet, use_inventory
 from fleet.cli.line.command import ONLY_LOOKS, Verb, completed
-from fleet.cli.line.options import NONE_LIVE, Seconds, common_options, runs_dir_option, settings_of, without
+from fleet.cli.line.options import NONE_LIVE, Limited, common_options, runs_dir_option, settings_of, without
 from fleet.cli.line.values import Scrolling, ranks, ranks_option, size, when
 from fleet.cli.run.follow import follow as follow_run
 from fleet.cli.screen import plans
@@ -19,6 +19,7 @@ from fleet.cli.screen.board import Shown
 from fleet.cli.screen.output import clean, echo, fold, talk, write_json, write_table
 from fleet.errors import InventoryError, UsageError
 from fleet.model import Report
+from fleet.requests.runs import Logs, Stop
 from fleet.rules.units import counted, seconds, size_text
 
 if TYPE_CHECKING:
@@ -74,7 +75,9 @@ def _left(run: dict[str, Any]) -> str:
 
 @click.command("stop", cls=Verb, examples=("fleet stop latest", "fleet stop train-20261121-101500-ab12"))
 @click.argument("run", shell_complete=completed("run_here"))
-@click.option("--grace", type=Seconds(min=0), metavar="S", help="Seconds between SIGTERM and SIGKILL [the run's own].")
+@click.option(
+    "--grace", type=Limited(Stop, "grace"), metavar="S", help="Seconds between SIGTERM and SIGKILL [the run's own]."
+)
 @RUNS_DIR
 @common_options
 def stop(run: str, grace: float | None, runs_dir: Path) -> int:
@@ -140,8 +143,10 @@ def attach(run: str, ranks: Scrolling, **given: Any) -> int:
 @click.option("--rank", type=ranks, metavar="LIST", help="Of these ranks only: 0,8-15.")
 @click.option("--err", is_flag=True, help="Standard errors alone.")
 @click.option("--since", type=when, metavar="TIME", help="What was written since: 90s, 5m, 1h ago; 22:46.")
-@click.option("--attempt", type=click.IntRange(min=0), metavar="K", help="Of a run that was started again [the last].")
-@click.option("--tail", type=click.IntRange(min=0), metavar="N", help="Begin with the last N lines of each log.")
+@click.option(
+    "--attempt", type=Limited(Logs, "attempt", int), metavar="K", help="Of a run that was started again [the last]."
+)
+@click.option("--tail", type=Limited(Logs, "tail", int), metavar="N", help="Begin with the last N lines of each log.")
 @RUNS_DIR
 @common_options
 def logs(run: str, rank: frozenset[int] | None, **given: Any) -> int:

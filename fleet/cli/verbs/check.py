@@ -11,13 +11,14 @@ import click
 from fleet.cli.context import perform
 from fleet.cli.line.command import Verb
 from fleet.cli.line.hints import as_typed
-from fleet.cli.line.options import Named, Seconds, common_options, settings_of
+from fleet.cli.line.options import Limited, Named, common_options, settings_of
 from fleet.cli.screen import terminal
 from fleet.cli.screen.layout import GAP, beside, wrap
 from fleet.cli.screen.output import clean, clean_lines, echo, fold
 from fleet.cli.screen.terminal import cells
 from fleet.engines import DEFAULT, ENGINES
 from fleet.model import Report
+from fleet.requests.hosts import Check
 from fleet.rules.matrix import Cell, Matrix, matrix
 from fleet.rules.units import counted
 
@@ -35,8 +36,8 @@ PIPE_WIDTH = 160  # how many columns stand side by side where no terminal limits
 @click.command("check", cls=Verb, examples=("fleet check", "fleet check -w @a100 -v"))
 @click.option(
     "--timeout",
-    type=Seconds(0.1, 600),
-    default=20.0,
+    type=Limited(Check, "timeout"),
+    default=Check.timeout,
     metavar="S",
     help="Seconds until a step on a node counts as hanging [20].",
 )

@@ -14,10 +14,9 @@ from typing import BinaryIO, Literal
 
 import click
 
-from fleet.api import refuse_command
 from fleet.cli.context import finish, the_fleet
 from fleet.cli.line.command import OneOf, Verb, completed
-from fleet.cli.line.options import BY_ITSELF, Seconds, common_options, settings_of
+from fleet.cli.line.options import BY_ITSELF, Limited, common_options, settings_of
 from fleet.cli.line.slips import fleets_own, with_options
 from fleet.cli.screen import plans, terminal
 from fleet.cli.screen.lines import on
@@ -26,6 +25,7 @@ from fleet.cli.screen.progress import ProgressLine
 from fleet.errors import UsageError
 from fleet.events import Event, Output
 from fleet.model import Result
+from fleet.requests.exec import Exec
 
 LINE_BYTES = 1 << 20  # what has no newline by then gets one
 
@@ -77,7 +77,7 @@ def show_outputs(results: Sequence[Result], line: ProgressLine) -> None:
         write_folded(results, "stderr")
 
 
-class Exec(Verb):
+class ExecVerb(Verb):
     """From the first word of the command on all belongs to it. Without a "--" an option there could be meant for fleet,
     and what was meant is not guessed."""
 
@@ -98,7 +98,7 @@ class Exec(Verb):
 
 @click.command(
     "exec",
-    cls=Exec,
+    cls=ExecVerb,
     context_settings={"allow_interspersed_args": False},
     examples=(
         "fleet exec -- nvidia-smi -L",
@@ -108,7 +108,7 @@ class Exec(Verb):
 )
 @click.option("--shell", "line", metavar="LINE", help="A line for the node's shell, instead of an argv.")
 @click.option(
-    "--timeout", type=Seconds(min=0, min_open=True), metavar="S", help="End the command on a host after S seconds."
+    "--timeout", type=Limited(Exec, "timeout"), metavar="S", help="End the command on a host after S seconds."
 )
 @click.option(
     "--env-of",
@@ -144,9 +144,9 @@ def exec_(
     if line is not None and argv:
         whole = f"fleet exec --shell {shlex.quote(' '.join([line, *argv]))}"
         raise UsageError("--shell takes a line as one word", hint=with_options(whole, click.get_current_context()))
-    refuse_command(argv, line)
     settings = settings_of()
     keep = settings.json or not no_fold
+    Exec(argv, shell=line)  # before standard input is looked at
     given = None if settings.dry_run else own_input(stdin)
     plan = the_fleet().plan.exec(argv, shell=line, timeout=timeout, keep=keep, env_of=env_of, stdin=given)
     if settings.dry_run:

@@ -10,13 +10,14 @@ import click
 
 from fleet.cli.context import ask, finish, the_fleet
 from fleet.cli.line.command import Verb
-from fleet.cli.line.options import Seconds, common_options, settings_of
+from fleet.cli.line.options import Limited, common_options, settings_of
 from fleet.cli.line.values import parse_ports
 from fleet.cli.screen import terminal
 from fleet.cli.screen.output import clean, echo, fold, write_table
 from fleet.cli.screen.progress import ProgressLine
 from fleet.errors import Reason, UsageError
 from fleet.model import Report
+from fleet.requests.hosts import KillPort
 
 if TYPE_CHECKING:
     from fleet.ops.kill_port import Listener
@@ -29,7 +30,11 @@ COMMAND_WIDTH = 60
 @click.option("-y", "--yes", is_flag=True, help="Do not ask.")
 @click.option("--force", is_flag=True, help="End other users' processes too, where permitted.")
 @click.option(
-    "--grace", type=Seconds(0, 600), default=5.0, metavar="S", help="Seconds between SIGTERM and SIGKILL [5]."
+    "--grace",
+    type=Limited(KillPort, "grace"),
+    default=KillPort.grace,
+    metavar="S",
+    help="Seconds between SIGTERM and SIGKILL [5].",
 )
 @click.option("--run", "runs", multiple=True, metavar="RUN", help="Also what belongs to this live run: its id or name.")
 @common_options

@@ -16,7 +16,6 @@ from fleet.cli.line.options import settings_of, without
 from fleet.cli.screen import layout, plans, terminal
 from fleet.cli.screen.output import clean, echo, fold, groups_by, talk
 from fleet.cli.screen.progress import ProgressLine
-from fleet.errors import UsageError
 from fleet.events import Event, Notice
 from fleet.model import Report
 from fleet.rules.units import counted
@@ -158,9 +157,6 @@ def setup_ssh(
     from fleet.inventory.select import select
 
     settings = settings_of()
-    if undo and (tofu or replace_key or key_type or not mesh):
-        said = "--undo takes away what was added: it goes with neither --tofu, --replace-key, --key-type nor --no-mesh"
-        raise UsageError(said, hint="fleet setup-ssh --undo")
     hosts = the_fleet()
     plan = hosts.plan.setup_ssh(
         password_file=password_file,

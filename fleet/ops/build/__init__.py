@@ -8,7 +8,7 @@ import time
 import uuid
 import zipfile
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -22,28 +22,11 @@ from fleet.ops.build import judge
 from fleet.ops.build.node import build_there, carry, look
 from fleet.ops.build.source import DEEPSPEED, check_tree, fetch_deepspeed
 from fleet.ops.plans import Line, OnHosts
+from fleet.requests.hosts import Build
+from fleet.requests.sync import SyncWheels
 from fleet.runtime import Runtime
 
 OP = re.compile(r"[a-z][a-z0-9_]*")
-
-
-@dataclass(frozen=True)
-class BuildOptions:
-    """what: "deepspeed" or a path. source: deepspeed's own tree. arch: "auto" or capabilities. ops: deepspeed's, ()
-    chooses. on: the host that builds, None the first. cpu: as if no host had a GPU. env: literal, for the build.
-    builds_dir: logs and wheels on the head."""
-
-    what: str
-    version: str | None = None
-    source: Path | None = None
-    arch: str = "auto"
-    ops: tuple[str, ...] = ()
-    on: str | None = None
-    cpu: bool = False
-    env: Mapping[str, str] = field(default_factory=dict)
-    install: bool = True
-    builds_dir: Path = Path("builds")
-    import_seconds: float = wheels.IMPORT_SECONDS
 
 
 @dataclass(frozen=True)
@@ -51,7 +34,7 @@ class BuildPlan(OnHosts):
     """inventory: the hosts that it is for. tree: the source on the head, None: deepspeed's sdist of `version`. host:
     who builds. arch: () means auto."""
 
-    options: BuildOptions
+    request: Build
     name: str
     tree: Path | None
     version: str | None
@@ -64,7 +47,7 @@ class BuildPlan(OnHosts):
 
     def describe(self) -> dict[str, Any]:
         source = str(self.tree) if self.tree else f"deepspeed=={self.version}, from pip's index on this machine"
-        env, ops = build_env(self, () if self.options.cpu else self.arch or ("auto",), {})
+        env, ops = build_env(self, () if self.request.cpu else self.arch or ("auto",), {})
         argv = [
             self.host.python or "python3",
             "-m",
@@ -82,47 +65,40 @@ class BuildPlan(OnHosts):
             "ops": list(ops),
             "env": env,
             "argv": argv,
-            "arch": "cpu" if self.options.cpu else list(self.arch) or "auto",
+            "arch": "cpu" if self.request.cpu else list(self.arch) or "auto",
         }
 
     def lines(self) -> Iterator[Line]:
         said = self.describe()
         yield f"would build {self.name} on {self.host.name}, from {said['source']}"
-        arch = "cpu" if self.options.cpu else ", ".join(self.arch) or "the GPUs that all hosts have"
+        arch = "cpu" if self.request.cpu else ", ".join(self.arch) or "the GPUs that all hosts have"
         yield f"  for {arch}"
         if said["ops"]:
             yield f"  ops: {', '.join(said['ops'])}"
         env = "".join(f"{name}={shlex.quote(value)} " for name, value in said["env"].items())
         yield f"  {env}{shlex.join(said['argv'])}"
-        yield "and install it on every host" if self.options.install else "and install it nowhere"
+        yield "and install it on every host" if self.request.install else "and install it nowhere"
 
 
-def plan(inventory: Inventory, options: BuildOptions) -> BuildPlan:
+def plan(inventory: Inventory, request: Build) -> BuildPlan:
     """Who builds what; UsageError for what cannot be."""
-    host = inventory.hosts[0] if options.on is None else host_named(inventory, "--on", options.on)
-    arch = judge.given_arch(options.arch)
-    for op in options.ops:
+    host = inventory.hosts[0] if request.on is None else host_named(inventory, "--on", request.on)
+    arch = judge.given_arch(request.arch)
+    for op in request.ops:
         if not OP.fullmatch(op):
             raise UsageError(f"--ops: '{op}' is no op", hint="names as deepspeed's ds_report lists them: cpu_adam")
-    if options.what == "deepspeed":
-        if options.source and options.version:
-            raise UsageError("--version and --source exclude each other", hint="a tree has its own version")
-        tree = check_tree(options.source) if options.source else None
-        version = None if tree else options.version or DEEPSPEED
-        return BuildPlan(inventory, options, "deepspeed", tree, version, host, arch)
-    if options.source or options.version or options.ops:
-        raise UsageError(
-            "--source, --version and --ops belong to 'fleet build deepspeed'",
-            hint="for any other tree: fleet build PATH --env NAME=VALUE",
-        )
-    tree = check_tree(Path(options.what))
-    return BuildPlan(inventory, options, tree.name, tree, None, host, arch)
+    if request.what == "deepspeed":
+        tree = check_tree(Path(request.source)) if request.source else None
+        version = None if tree else request.version or DEEPSPEED
+        return BuildPlan(inventory, request, "deepspeed", tree, version, host, arch)
+    tree = check_tree(Path(request.what))
+    return BuildPlan(inventory, request, tree.name, tree, None, host, arch)
 
 
 def run(plan: BuildPlan, runtime: Runtime) -> Report:
     """Look, judge, carry, build, fetch, install. The report's data: {"build", "on", "wheel", "sha256", "log", "arch",
     "ops"}; its results are those of the install, or of the host on which the build failed."""
-    inventory, options = plan.inventory, plan.options
+    inventory, request = plan.inventory, plan.request
     facts_of = look(inventory, runtime)
     silent = tuple(r for r in facts_of if not r.ok)
     if silent:
@@ -130,7 +106,7 @@ def run(plan: BuildPlan, runtime: Runtime) -> Report:
             "build", tuple(Result(r.host, r.ok, r.exit_status, error=r.error) for r in facts_of), exit_code_of(facts_of)
         )
     facts = {r.host: r.data["facts"] for r in facts_of}
-    arch = () if options.cpu else plan.arch or judge.fleet_arch(facts)
+    arch = () if request.cpu else plan.arch or judge.fleet_arch(facts)
     errors = judge.toolchain(facts[plan.host.name], arch, needs_torch=plan.deepspeed)
     if errors:
         return _failed(
@@ -146,10 +122,10 @@ def run(plan: BuildPlan, runtime: Runtime) -> Report:
     newer = judge.older_glibc(facts, plan.host.name)
     if newer:
         runtime.emit(Notice("warning", newer, host=plan.host.name))
-    env, ops = build_env(plan, arch, options.env)
+    env, ops = build_env(plan, arch, request.env or {})
     tree = plan.tree or fetch_deepspeed(plan.version or DEEPSPEED, runtime)
     build_id = time.strftime("%Y%m%d-%H%M%S-") + uuid.uuid4().hex[:4]
-    folder = _own_folder(options.builds_dir) / build_id
+    folder = _own_folder(Path(request.builds_dir)) / build_id
     folder.mkdir(0o700, parents=True)
     said: dict[str, Any] = {
         "build": build_id,
@@ -166,9 +142,9 @@ def run(plan: BuildPlan, runtime: Runtime) -> Report:
     except FleetError as error:
         return _failed(plan, error, said)
     said |= {"wheel": str(path), "sha256": digest}
-    if not options.install:
+    if not request.install:
         return Report("build", (Result(plan.host.name, True, 0),), 0, said)
-    done = wheels.run(wheels.plan(inventory, path, import_seconds=options.import_seconds), runtime)
+    done = wheels.run(wheels.plan(inventory, SyncWheels(path, import_timeout=request.import_timeout)), runtime)
     return Report("build", done.results, done.exit_code, {**done.data, **said})
 
 
@@ -177,7 +153,7 @@ def build_env(plan: BuildPlan, arch: Sequence[str], env: Mapping[str, str]) -> t
     values: dict[str, str] = {"TORCH_CUDA_ARCH_LIST": ";".join(arch)} if arch else {}
     ops: tuple[str, ...] = ()
     if plan.deepspeed:
-        ops = plan.options.ops or (("cpu_adam", "fused_adam", "utils") if arch else ("cpu_adam",))
+        ops = tuple(plan.request.ops) or (("cpu_adam", "fused_adam", "utils") if arch else ("cpu_adam",))
         values |= {"DS_BUILD_OPS": "0", **{f"DS_BUILD_{short(op).upper()}": "1" for op in ops}}
         if not arch:
             values["DS_ACCELERATOR"] = "cpu"

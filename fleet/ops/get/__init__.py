@@ -29,6 +29,7 @@ from fleet.ops.run.find.find import find, meant_first, missing
 from fleet.ops.run.kept.folder import LATEST
 from fleet.ops.run.kept.word import choose, is_part_of_name
 from fleet.protocol.messages.give import GiveSpec
+from fleet.requests.runs import Get
 from fleet.rules.units import counted, few, size_text
 from fleet.runtime import Runtime
 from fleet.transport.base import Session
@@ -36,18 +37,15 @@ from fleet.transport.base import Session
 
 @dataclass(frozen=True)
 class GetPlan(OnHosts):
-    """what: a path on the nodes, relative to a host's workdir; or a run: what was written in its folder since its
-    start. to: a folder of this machine. force: replace what is there. everything: repositories of git, too."""
-
-    what: str
-    to: Path
-    force: bool = False
-    everything: bool = False
-    runs_dir: Path = Path("runs")
+    request: Get
 
     @property
-    def is_path(self) -> bool:
-        return "/" in self.what or self.what[:1] in ("~", ".")
+    def what(self) -> str:
+        return self.request.what
+
+    @property
+    def to(self) -> Path:
+        return Path(self.request.to)
 
     def describe(self) -> dict[str, Any]:
         return {"what": self.what, "to": str(self.to)}
@@ -64,30 +62,21 @@ class Asked:
     name: str
 
 
-def plan(
-    inventory: Inventory,
-    what: str,
-    to: Path,
-    force: bool = False,
-    everything: bool = False,
-    runs_dir: Path = Path("runs"),
-) -> GetPlan:
-    """Pure. UsageError."""
-    if not what or "\0" in what:
-        raise UsageError("nothing is named", hint="fleet get checkpoints; or fleet get latest")
-    return GetPlan(inventory, what, to, force, everything, runs_dir)
+def plan(inventory: Inventory, request: Get) -> GetPlan:
+    """Pure."""
+    return GetPlan(inventory, request)
 
 
 def run(plan: GetPlan, runtime: Runtime) -> Report:
     """A host that has no such path is no failure, unless none has. data of each host: files, bytes, same, to."""
     asked, silent = _asked(plan, runtime)
     hosts = tuple(host for host in plan.hosts if host.name in asked)
-    if not plan.everything and any(is_repository(each.name) for each in asked.values()):
+    if not plan.request.all and any(is_repository(each.name) for each in asked.values()):
         raise UsageError(f"{plan.what}: its configuration names programs that run here", hint="--all brings it")
 
     def look(session: Session, host: Host) -> Result:
         spec = asked[host.name].spec
-        tree, left_out = listing(session, spec, runtime.cancel, plan.everything)
+        tree, left_out = listing(session, spec, runtime.cancel, plan.request.all)
         found = bool(tree.entries) or spec["run"] is None and tree.mode is not None
         return Result(host.name, True, 0, data={"tree": tree, "left": left_out, "found": found and "." not in left_out})
 
@@ -155,7 +144,7 @@ def _ask(plan: GetPlan, places: Mapping[str, Place], runtime: Runtime) -> None:
     if not ways:
         return
     text = f"{counted(len(ways), 'file')} here would be replaced, which no get put there as it is: {few(ways)}"
-    if not plan.force and not runtime.ask(f"{text}. Replace?"):
+    if not plan.request.force and not runtime.ask(f"{text}. Replace?"):
         to = ["--to", str(plan.to)] if plan.to != Path(".") else []
         line = shlex.join(["fleet", "get", plan.what, *to, "--force"])
         raise UsageError(f"{text}; nothing was replaced", hint=f"to replace: {line}; or --to another folder")
@@ -169,7 +158,7 @@ def _receive(
     """From the hosts into the stage, and from there to its place."""
 
     def bring(session: Session, host: Host) -> Result:
-        received = Received(session, asked[host.name].spec, places[host.name], plan.everything, runtime)
+        received = Received(session, asked[host.name].spec, places[host.name], plan.request.all, runtime)
         with in_words(host.name):
             received.bring()
         return Result(host.name, True, 0, data={"received": received})
@@ -210,9 +199,9 @@ def _put(plan: GetPlan, host: str, received: Received, place: Place) -> Result:
 
 def _asked(plan: GetPlan, runtime: Runtime) -> tuple[dict[str, Asked], list[Result]]:
     """(what each host is asked for; of a run only its own hosts are, those that may be of it and did not answer)."""
-    if not plan.is_path:
+    if not plan.request.is_path:
         runs, answers = find(plan.inventory, runtime, live=False)
-        known = {run.run_id: run for run in meant_first(runs, plan.runs_dir)}
+        known = {run.run_id: run for run in meant_first(runs, plan.request.runs)}
         try:
             run_id = choose(plan.what, list(known))
         except UsageError:
@@ -226,7 +215,8 @@ def _asked(plan: GetPlan, runtime: Runtime) -> tuple[dict[str, Asked], list[Resu
                 silent = [each for each in answers if not each.ok] if missing(run, answers) is not None else []
                 return {
                     host: Asked(
-                        {"path": part["cwd"] or "~", "run": run_id}, name_of_run(run_id, host, plan.what, plan.runs_dir)
+                        {"path": part["cwd"] or "~", "run": run_id},
+                        name_of_run(run_id, host, plan.what, plan.request.runs),
                     )
                     for host, part in run.parts.items()
                 }, silent

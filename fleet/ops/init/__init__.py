@@ -27,6 +27,7 @@ from fleet.ops.init.choose import proposed
 from fleet.ops.init.sources import Given, find
 from fleet.ops.plans import Line, OnHosts
 from fleet.ops.setup_ssh import SetupRuntime, files
+from fleet.requests.reach import Reach
 from fleet.transport.base import ConnectOptions
 from fleet.transport.ssh.transport import SshTransport
 
@@ -43,7 +44,7 @@ class InitPlan(OnHosts):
     notes: tuple[str, ...] = ()
     folder: str = "/"
     python: str = "python3"
-    connect_timeout: float = 10.0
+    connect_timeout: float = Reach.connect_timeout
     tofu: bool = False
 
     def describe(self) -> dict[str, Any]:
@@ -78,7 +79,7 @@ def plan(
     exclude: str | None = None,
     folder: str = "/",
     python: str = "python3",
-    connect_timeout: float = 10.0,
+    connect_timeout: float = Reach.connect_timeout,
     tofu: bool = False,
 ) -> InitPlan:
     """Pure. old: the text of the inventory at `path`, None where there is none. hosts, exclude: as -w and -x."""

@@ -15,9 +15,10 @@ from fleet.model import Host, Inventory, Result
 from fleet.ops import check, setup_ssh
 from fleet.ops.facts import ask
 from fleet.ops.init.choose import Address
-from fleet.ops.setup_ssh import SetupOptions, SetupRuntime
+from fleet.ops.setup_ssh import SetupRuntime
 from fleet.ops.setup_ssh.enrol import settle
 from fleet.protocol.messages.facts import Facts, Reached
+from fleet.requests.hosts import Check, SetupSsh
 from fleet.runtime import Runtime
 from fleet.transport.base import Session
 from fleet.transport.program import call
@@ -35,11 +36,11 @@ def trust(inventory: Inventory, tofu: bool, runtime: SetupRuntime) -> tuple[Inve
         except FleetError as error:  # what the ssh config says of it is nothing that fleet does
             failures[host.name] = failed(host, error)
     clear = replace(inventory, hosts=tuple(host for host in inventory.hosts if host.name not in failures))
-    setup = setup_ssh.plan(clear, clear, SetupOptions(mesh=False, tofu=tofu), Path.home())
+    setup = setup_ssh.plan(clear, clear, SetupSsh(mesh=False, tofu=tofu), Path.home())
     for level in setup.levels:
         transport = SshTransport(runtime.transport.options, hosts=(*inventory.hosts, *inventory.unselected))
         try:
-            settled = settle([each for each in level if not each.gateway], setup.options, transport, runtime)
+            settled = settle([each for each in level if not each.gateway], setup.request, transport, runtime)
         finally:
             transport.close()
         failures.update(settled.failures)
@@ -51,7 +52,7 @@ def trust(inventory: Inventory, tofu: bool, runtime: SetupRuntime) -> tuple[Inve
 
 def facts(inventory: Inventory, folder: str, python: str, runtime: Runtime) -> dict[str, Result]:
     """What the hosts tell, under data["facts"]. folder, python: whether they have it, too."""
-    specs = check.plan(inventory, check.CheckOptions()).specs
+    specs = check.plan(inventory, Check()).specs
 
     def task(session: Session, host: Host) -> Result:
         spec = {**specs[host.name], "python": host.python or python, "workdir": folder, "survey": True}

@@ -19,14 +19,14 @@ from fleet.ops.setup_ssh.enrol import settle
 from fleet.ops.setup_ssh.head import Head
 from fleet.ops.setup_ssh.install import Reached, install, mesh
 from fleet.ops.setup_ssh.passwords import SetupRuntime
-from fleet.ops.setup_ssh.planning import HostPlan, SetupOptions, SetupPlan, plan
+from fleet.ops.setup_ssh.planning import HostPlan, SetupPlan, plan
 from fleet.ops.setup_ssh.record import Record, my_turn
 from fleet.ops.setup_ssh.verify import Pair
 from fleet.runtime import Runtime
 from fleet.transport.ssh.config import SshConfig
 from fleet.transport.ssh.transport import SshTransport
 
-__all__ = ["SetupOptions", "SetupPlan", "SetupRuntime", "plan", "run"]
+__all__ = ["SetupPlan", "SetupRuntime", "plan", "run"]
 
 
 def run(plan: SetupPlan, runtime: SetupRuntime) -> Report:
@@ -40,7 +40,7 @@ def run(plan: SetupPlan, runtime: SetupRuntime) -> Report:
 
 
 def _run(plan: SetupPlan, runtime: SetupRuntime) -> Report:
-    head = Head(plan, Record.load(plan.home, plan.source), plan.options.limit)
+    head = Head(plan, Record.load(plan.home, plan.source), plan.request.limit)
     head.check()
     reached: dict[str, Reached] = {}
     failures: dict[str, Result] = {}
@@ -51,8 +51,8 @@ def _run(plan: SetupPlan, runtime: SetupRuntime) -> Report:
     runtime.transport = transport
     try:
         for level in plan.levels:
-            settled = settle(level, plan.options, transport, runtime)
-            head.enrol([(p, key) for p, key in settled.accepted if p.name in plan.options.replace], instead=True)
+            settled = settle(level, plan.request, transport, runtime)
+            head.enrol([(p, key) for p, key in settled.accepted if p.name in plan.request.replace_key], instead=True)
             head.enrol(settled.accepted)
             how.update(settled.how)
             failures.update(settled.failures)
@@ -64,7 +64,7 @@ def _run(plan: SetupPlan, runtime: SetupRuntime) -> Report:
         # plain ssh is led to no host before a key of the head is taken there
         head.leads |= reached.keys() - failures.keys()
         hosts = {h.name: reached[h.name] for h in _in_order(plan, head.leads & reached.keys()) if not h.gateway}
-        if plan.options.mesh and hosts:
+        if plan.request.mesh and hosts:
             failures.update({r.host: r for r in mesh(hosts, head, runtime) if not r.ok})
         pairs: list[Pair] = []
         if not runtime.cancel.is_set():
@@ -87,9 +87,9 @@ def _verify(plan: SetupPlan, hosts: list[Reached], runtime: Runtime) -> list[Pai
     if not hosts:
         return []
     runtime.emit(Round("checking that this machine reaches every host", ()))
-    limit = plan.options.limit
+    limit = plan.request.limit
     pairs = verify.from_head([r.plan.name for r in hosts], plan.home, limit, runtime)
-    if plan.options.mesh:
+    if plan.request.mesh:
         keyless = {r.plan.name: f"{verify.NO_KEY}: {r.state.no_key}" for r in hosts if r.state.key is None}
         pairs += verify.among([r.plan.host for r in hosts], keyless, limit, runtime)
     return pairs

@@ -11,7 +11,8 @@ from fleet.errors import ConnectError, Reason
 from fleet.events import Started
 from fleet.model import Host, Result
 from fleet.ops.setup_ssh.passwords import NewKey, SetupRuntime
-from fleet.ops.setup_ssh.planning import HostPlan, SetupOptions
+from fleet.ops.setup_ssh.planning import HostPlan
+from fleet.requests.hosts import SetupSsh
 from fleet.runtime import Runtime
 from fleet.transport.ssh.hostkeys import HostKey
 from fleet.transport.ssh.transport import SshTransport
@@ -27,7 +28,7 @@ class Settled(NamedTuple):
     accepted: list[tuple[HostPlan, HostKey]]
 
 
-def settle(level: Sequence[HostPlan], options: SetupOptions, transport: SshTransport, runtime: SetupRuntime) -> Settled:
+def settle(level: Sequence[HostPlan], request: SetupSsh, transport: SshTransport, runtime: SetupRuntime) -> Settled:
     """The host keys of these hosts.
 
     Keys that are on file or pinned are left to the transport, which verifies them on every connection. The others
@@ -39,7 +40,7 @@ def settle(level: Sequence[HostPlan], options: SetupOptions, transport: SshTrans
     for plan in level:
         pin, known = plan.host.host_key, transport.known_hosts.of(plan.endpoint).known
         theirs = {pin.rstrip("=")} if pin else {e.key.fingerprint for e in known}
-        if plan.name in options.replace or not theirs:
+        if plan.name in request.replace_key or not theirs:
             asked.append(plan)
             continue
         try:
@@ -52,7 +53,7 @@ def settle(level: Sequence[HostPlan], options: SetupOptions, transport: SshTrans
     accepted: list[tuple[HostPlan, HostKey]] = []
     for plan, key in _fetch(asked, transport, runtime, failures):
         try:
-            _judge(plan, key, transport, plan.name in options.replace)
+            _judge(plan, key, transport, plan.name in request.replace_key)
         except ConnectError as error:
             failures[plan.name] = failed(plan.host, error)
             continue
@@ -65,12 +66,12 @@ def settle(level: Sequence[HostPlan], options: SetupOptions, transport: SshTrans
         else:
             new.append(NewKey(plan.name, str(plan.endpoint), key, tuple(dict.fromkeys(map(str, on_file)))))
     if new:
-        yes = True if options.tofu else runtime.confirm(new)
+        yes = True if request.tofu else runtime.confirm(new)
         by_name = {plan.name: plan for plan in level}
         for entry in new:
             plan = by_name[entry.host]
             if yes:
-                how[plan.name] = "replaced" if entry.old else "trusted on first use" if options.tofu else "confirmed"
+                how[plan.name] = "replaced" if entry.old else "trusted on first use" if request.tofu else "confirmed"
                 accepted.append((plan, entry.key))
             else:
                 failures[plan.name] = failed(plan.host, _refused(entry, asked=yes is not None))

@@ -45,7 +45,7 @@ class Head:
             path.unlink(missing_ok=True)
         for path in self.plan.identities:
             if path.exists():
-                self.keys[path] = files.ensure_key(path, self.plan.options.new_key_type, self._limit)
+                self.keys[path] = files.ensure_key(path, self.plan.request.new_key_type, self._limit)
 
     def prepare(self) -> None:
         """~/.ssh, the keys that are missing."""
@@ -55,7 +55,7 @@ class Head:
             if path not in self.keys:
                 self.record.head.keys[str(path)] = ""  # on record before it is made
                 self.record.save()
-                self.keys[path] = files.ensure_key(path, self.plan.options.new_key_type, self._limit)
+                self.keys[path] = files.ensure_key(path, self.plan.request.new_key_type, self._limit)
                 self.record.head.keys[str(path)] = self.keys[path].id
                 self.record.save()
                 self.changed.append(f"made key {path}")

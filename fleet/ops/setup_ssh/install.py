@@ -127,7 +127,7 @@ def _there(plan: HostPlan, *argv: str) -> Reason:
 
 
 def _look(session: Session, plan: HostPlan, head: Head, runtime: Runtime) -> NodeState:
-    options = head.plan.options
+    options = head.plan.request
     own_key = options.new_key_type if options.mesh and not plan.gateway else None
     state = node.look(session, key_type=own_key, make=False, cancel=runtime.cancel)
     trace, created, modes = head.record.host(plan.name), state.created, state.modes
@@ -211,12 +211,12 @@ def wanted_files(
     now = {key.blob for key in public}
     for other in reached.values():
         # a machine that took another's place: the old one's key opens nothing any more
-        old = [key.split()[1].encode() for key in other.used if other.plan.name in plan.options.replace]
+        old = [key.split()[1].encode() for key in other.used if other.plan.name in plan.request.replace_key]
         gone = [blob for blob in old if blob not in now]
         lines = [line for line in mine.files.get("authorized_keys", ()) if edits.blobs(edits.raw(line)) & {*gone}]
         held = edits.remove(held or b"", lines) if lines else held
     for other in reached.values():
-        if other.plan.name in plan.options.replace:
+        if other.plan.name in plan.request.replace_key:
             known = edits.forget_hosts(known, other.plan.names, keep=other.host_key)
     keys, keys_added = add_keys(held, public)
     known, known_added = edits.add_hosts(known, [(r.plan.names, r.host_key) for r in reached.values()])
@@ -239,7 +239,7 @@ def needs(found: Reached, reached: Mapping[str, Reached], keys: list[PublicKey],
 
 def _warn_of_stale(found: Reached, reached: Mapping[str, Reached], head: Head, runtime: Runtime) -> None:
     """A node may remember a host as it was before it was installed anew; the head has verified who it is now."""
-    kept = head.plan.options.replace
+    kept = head.plan.request.replace_key
     wanted = {n: (r.plan.name, r.host_key) for r in reached.values() if r.plan.name not in kept for n in r.plan.names}
     stale: dict[str, set[str]] = {}
     for name, key in edits.plain_keys(found.state.data("known_hosts")):

@@ -15,27 +15,11 @@ from fleet.ops.setup_ssh import config_block
 from fleet.ops.setup_ssh.config_block import ConfigEntry
 from fleet.ops.setup_ssh.edits import known_name
 from fleet.ops.setup_ssh.record import block_name
+from fleet.requests.hosts import SetupSsh
 from fleet.transport.ssh.config import SshConfig
 from fleet.transport.ssh.endpoint import Endpoint
 from fleet.transport.ssh.settings import tilde
 from fleet.transport.ssh.transport import SshTransport
-
-
-@dataclass(frozen=True)
-class SetupOptions:
-    """mesh: also every node to every node. tofu: take unknown host keys on trust. replace: hosts whose key on
-    file may be replaced. key_type: of keys that are made, None means ed25519 and whatever key is in use.
-    limit: seconds for each pair that is verified."""
-
-    mesh: bool = True
-    tofu: bool = False
-    replace: frozenset[str] = frozenset()
-    key_type: str | None = None
-    limit: float = 10.0
-
-    @property
-    def new_key_type(self) -> str:
-        return self.key_type or "ed25519"
 
 
 @dataclass(frozen=True)
@@ -72,7 +56,7 @@ class SetupPlan:
     block: str
     source: str
     home: Path
-    options: SetupOptions
+    request: SetupSsh
     levels: tuple[tuple[HostPlan, ...], ...]
     head_entries: tuple[ConfigEntry, ...]
     node_entries: tuple[ConfigEntry, ...]
@@ -116,12 +100,12 @@ class SetupPlan:
         return {
             "head": {
                 "keys": {
-                    str(p): "reuse" if p.exists() else f"create ({self.options.new_key_type})" for p in self.identities
+                    str(p): "reuse" if p.exists() else f"create ({self.request.new_key_type})" for p in self.identities
                 },
                 "config": f"{self.home / '.ssh' / 'config'}: block '{self.block}'",
             },
             "hosts": {h.name: self._describe(h) for h in self.all},
-            "verify": f"{len(self.hosts) * (len(self.hosts) if self.options.mesh else 1)} pairs",
+            "verify": f"{len(self.hosts) * (len(self.hosts) if self.request.mesh else 1)} pairs",
         }
 
     def lines(self) -> Iterator[Line]:
@@ -136,16 +120,16 @@ class SetupPlan:
     def _describe(self, plan: HostPlan) -> dict[str, Any]:
         if plan.host.host_key:
             host_key = f"must be {plan.host.host_key}"
-        elif plan.name in self.options.replace:
-            host_key = "replace what is on file" + (", on trust" if self.options.tofu else ", after confirmation")
+        elif plan.name in self.request.replace_key:
+            host_key = "replace what is on file" + (", on trust" if self.request.tofu else ", after confirmation")
         elif plan.name in self.known:
             host_key = "must be the one on file"
         else:
-            host_key = "accept on trust" if self.options.tofu else "show and ask"
+            host_key = "accept on trust" if self.request.tofu else "show and ask"
         steps = [f"authorise {plan.identity}.pub; with the password where the key is not accepted yet"]
-        if self.options.mesh and not plan.gateway:
+        if self.request.mesh and not plan.gateway:
             steps += [
-                f"a key of its own (~/.ssh/id_{self.options.new_key_type}), made there if missing",
+                f"a key of its own (~/.ssh/id_{self.request.new_key_type}), made there if missing",
                 f"authorise the keys of all {len(self.hosts)} hosts",
                 f"known_hosts: {len(self.hosts)} hosts",
                 f"~/.ssh/config: block '{self.node_block_name}'",
@@ -159,7 +143,7 @@ class SetupPlan:
         }
 
 
-def plan(inventory: Inventory, everyone: Inventory, options: SetupOptions, home: Path) -> SetupPlan:
+def plan(inventory: Inventory, everyone: Inventory, request: SetupSsh, home: Path) -> SetupPlan:
     """The plan for the hosts of `inventory`, a selection of `everyone`: config blocks are about all of them.
 
     Reads the user's ssh config as it is without fleet's blocks, so that what an inventory no longer says, or
@@ -169,7 +153,7 @@ def plan(inventory: Inventory, everyone: Inventory, options: SetupOptions, home:
     transport = SshTransport(home=home, hosts=everyone.hosts)
     transport.config = SshConfig(home, edit=config_block.without_any)
     with ThreadPoolExecutor() as pool:  # where ssh itself is asked about them, a few at a time
-        made = pool.map(lambda host: _host_plan(host, transport, options, home), everyone.hosts)
+        made = pool.map(lambda host: _host_plan(host, transport, request, home), everyone.hosts)
         plans = dict(zip(everyone.names, made, strict=True))
         found = pool.map(lambda name: transport.resolve(Host(name, name)), everyone.names)
         plain = dict(zip(everyone.names, found, strict=True))
@@ -177,7 +161,7 @@ def plan(inventory: Inventory, everyone: Inventory, options: SetupOptions, home:
     wanted: dict[str, HostPlan] = {}
     for name in selected:
         for hop in plans[name].route:
-            hop_plan = plans.get(hop.name) or _host_plan(hop, transport, options, home)
+            hop_plan = plans.get(hop.name) or _host_plan(hop, transport, request, home)
             wanted.setdefault(hop.name, replace(hop_plan, gateway=hop.name not in selected))
         wanted[name] = plans[name]
     known = frozenset(name for name, plan in wanted.items() if transport.known_hosts.of(plan.endpoint).known)
@@ -188,7 +172,7 @@ def plan(inventory: Inventory, everyone: Inventory, options: SetupOptions, home:
         block,
         everyone.source,
         home,
-        options,
+        request,
         tuple(level for level in levels if level),
         tuple(_head_entry(plans[h.name], plain[h.name]) for h in everyone.hosts),
         tuple(
@@ -204,13 +188,13 @@ def plan(inventory: Inventory, everyone: Inventory, options: SetupOptions, home:
     )
 
 
-def _host_plan(host: Host, transport: SshTransport, options: SetupOptions, home: Path) -> HostPlan:
+def _host_plan(host: Host, transport: SshTransport, request: SetupSsh, home: Path) -> HostPlan:
     endpoint = transport.resolve(host)
     if host.identity_file:
         identity = Path.cwd() / tilde(host.identity_file, home)
     else:
-        configured = endpoint.identity_files if endpoint.explicit_identities and options.key_type is None else ()
-        identity = next((p for p in configured if p.exists()), home / ".ssh" / f"id_{options.new_key_type}")
+        configured = endpoint.identity_files if endpoint.explicit_identities and request.key_type is None else ()
+        identity = next((p for p in configured if p.exists()), home / ".ssh" / f"id_{request.new_key_type}")
     addresses = [endpoint.address, host.name, host.address, *([host.data_address] if host.data_address else [])]
     names = dict.fromkeys([endpoint.known_name, *(known_name(a, endpoint.port) for a in addresses)])
     return HostPlan(host, endpoint, identity, tuple(names), transport.route(host))

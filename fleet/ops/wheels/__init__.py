@@ -19,24 +19,22 @@ from fleet.ops.wheels.node import carry, digest_of_set, folder_of, forget
 from fleet.ops.wheels.requirements import Requirements
 from fleet.ops.wheels.tags import agree, choose
 from fleet.ops.wheels.wheel import DAMAGE, SDISTS, Wheel, read_folder, read_wheel, sdist_refused
+from fleet.requests.sync import SyncWheels
 from fleet.rules.units import counted, size
 from fleet.runtime import Runtime
 
 __all__ = ["DAMAGE", "Wheel", "WheelsPlan", "plan", "read_wheel", "run"]
 
-IMPORT_SECONDS = 120.0
 Facts = Mapping[str, Mapping[str, Any]]
 
 
 @dataclass(frozen=True)
 class WheelsPlan(OnHosts):
-    """source: a folder of wheels, one wheel, or a requirements file on the head. import_seconds: how long importing
-    all of the wheels may take on a node. refresh: resolve requirements again."""
+    """source: the request's. kind: "folder", "wheel" or "requirements"."""
 
+    request: SyncWheels
     source: Path
     kind: str
-    import_seconds: float = IMPORT_SECONDS
-    refresh: bool = False
 
     @property
     def pythons(self) -> dict[str, str | None]:
@@ -57,10 +55,9 @@ class WheelsPlan(OnHosts):
         yield PerHost({name: [f"in {python or 'python3'}"] for name, python in self.pythons.items()})
 
 
-def plan(
-    inventory: Inventory, source: Path, *, import_seconds: float = IMPORT_SECONDS, refresh: bool = False
-) -> WheelsPlan:
+def plan(inventory: Inventory, request: SyncWheels) -> WheelsPlan:
     """What is to be installed where; UsageError where the source is missing, an sdist, or would run code here."""
+    source = Path(request.source)
     if source.name.endswith(SDISTS) and source.is_file():
         raise sdist_refused(source)
     if not source.exists():
@@ -68,7 +65,7 @@ def plan(
     kind = "folder" if source.is_dir() else "wheel" if source.suffix == ".whl" else "requirements"
     if kind == "requirements":
         Requirements(source)
-    return WheelsPlan(inventory, source, kind, import_seconds, refresh)
+    return WheelsPlan(inventory, request, source, kind)
 
 
 def run(plan: WheelsPlan, runtime: Runtime) -> Report:
@@ -89,7 +86,7 @@ def run(plan: WheelsPlan, runtime: Runtime) -> Report:
         asked = tuple(wheels)
         if plan.kind == "requirements":
             _refuse(inventory, (), facts)
-            wheels = read_folder(collect(plan.source, facts, runtime, refresh=plan.refresh))
+            wheels = read_folder(collect(plan.source, facts, runtime, refresh=plan.request.refresh))
         elif any(found["pip"] is None for found in facts.values()):
             _refuse(inventory, wheels, facts)
         wheels = choose(wheels, facts)
@@ -159,7 +156,7 @@ def _bring(plan: WheelsPlan, wheels: Sequence[Wheel], facts: Facts, runtime: Run
         if not failed:
             folder = folder_of(name)
             some = inventory.only(h for h in inventory.hosts if node.lacking(facts[h.name], wheels))
-            done = node.install(some, wheels, facts, folder, runtime, plan.import_seconds)
+            done = node.install(some, wheels, facts, folder, runtime, plan.request.import_timeout)
             results |= {r.host: r for r in done}
             through = {r.host for r in done if set(r.data["wheels"].values()) <= {"there", "installed"}}
             forget(some.only(h for h in some.hosts if h.name in through), folder, runtime)

@@ -24,6 +24,7 @@ from fleet.ops.wheels.wheel import Wheel
 from fleet.protocol.messages.values import Failed
 from fleet.protocol.messages.wheels import Installed, InstallFailed, InstallSpec, Interpreter, InterpreterSpec
 from fleet.protocol.state import CODE_STATE, DATA_STATE, HOME, WHEELS
+from fleet.requests.exec import Exec
 from fleet.rules.units import size
 from fleet.runtime import Runtime
 from fleet.transport.base import Session
@@ -204,6 +205,6 @@ def carry(inventory: Inventory, wheels: Sequence[Wheel], name: str, runtime: Run
 def forget(there: Inventory, folder: str, runtime: Runtime) -> None:
     """Take the carried files away again where they were installed; what fails is left to the next time."""
     if there.hosts and not runtime.cancel.is_set():
-        options = execute.ExecOptions(argv=("sh", "-c", CLEAN, folder.rpartition("/")[2]), timeout=60.0)
+        request = Exec(("sh", "-c", CLEAN, folder.rpartition("/")[2]), timeout=60.0)
         quiet = Runtime(runtime.transport, runtime.fanout, cancel=runtime.cancel)
-        execute.run(execute.plan(there, options), quiet)
+        execute.run(execute.plan(there, request), quiet)

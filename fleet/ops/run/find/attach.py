@@ -31,6 +31,7 @@ from fleet.ops.run.launch.attempts import follow_run
 from fleet.ops.run.launch.course import pause_before
 from fleet.ops.run.sessions import START_SECONDS, Sessions
 from fleet.protocol.state import RESTARTING, STARTING
+from fleet.requests.runs import Attach, Logs
 from fleet.rules.units import counted
 from fleet.runtime import Runtime
 
@@ -41,17 +42,13 @@ MOMENT_SECONDS = 1.0  # for which a folder may be held by who only looks, or is 
 
 @dataclass(frozen=True)
 class AttachPlan(OnHosts):
-    """word: what names the run. detach: lead it without a terminal."""
-
-    word: str
-    runs_dir: Path
-    detach: bool = False
+    request: Attach
 
     def describe(self) -> dict[str, Any]:
-        return {"run": self.word, "logs": str(self.runs_dir)}
+        return {"run": self.request.run, "logs": str(self.request.runs)}
 
     def lines(self) -> Iterator[Line]:
-        yield f"follows run {self.word} to its end"
+        yield f"follows run {self.request.run} to its end"
 
 
 def run(plan: AttachPlan, runtime: Runtime) -> Report:
@@ -67,31 +64,33 @@ def _follow(plan: AttachPlan, runtime: Runtime, sessions: Sessions) -> Report:
         hint = f"fleet stop {found.run_id}, where its hosts are gone for good"
         where = f": no answer from {fold(result.host for result in silent)}" if silent else ""
         raise ConnectError(f"no host knows of run {found.run_id}{where}", hint=hint, kind="unknown")
-    folder = RunFolder.open(plan.runs_dir, found.run_id)
+    folder = RunFolder.open(plan.request.runs, found.run_id)
     # how it ended, as who followed it saw: its nodes may know less, and not that it was interrupted between attempts
     known = None if found.live else report_of(folder)
     if known is not None and not _provisional(known) & set(found.hosts):
         folder.release()
-        runtime.emit(_attached(found, found.record(plan.runs_dir), {}))
-        return replace(known, data={**known.data, "logs": str(plan.runs_dir / found.run_id)})
+        runtime.emit(_attached(found, found.record(plan.request.runs), {}))
+        return replace(known, data={**known.data, "logs": str(plan.request.runs / found.run_id)})
     if (lacks := missing(found, asked)) is not None:
         runtime.emit(Notice("warning", lacks))
-    if plan.detach:
+    if plan.request.detach:
         runtime.detach.set()
     if not folder.held:
         folder.ask_for()
     if not folder.held and not folder.hold(MOMENT_SECONDS):  # it is led already
         if (machine := _machine(folder)) != gethostname():
             raise _elsewhere(found, folder, machine)
-        record = found.record(plan.runs_dir)
+        record = found.record(plan.request.runs)
         runtime.emit(_attached(found, record, {}))
-        report = watch(LogsPlan(plan.inventory, found.run_id, plan.runs_dir, tail=0), folder, runtime)
+        report = watch(
+            LogsPlan(plan.inventory, Logs(found.run_id, runs_dir=plan.request.runs, tail=0)), folder, runtime
+        )
         if report is not None or not folder.held:
             folder.release()
             return report or left_alone(record, led=False)
     try:
         while True:
-            record = found.record(plan.runs_dir)
+            record = found.record(plan.request.runs)
             folder.begin(record.attempt)
             runtime.emit(_attached(found, record, folder.event("attached", **_told(found, record))))
             report = follow_run(record, folder, sessions.take_all(found.hosts), runtime)
@@ -113,7 +112,7 @@ def _known(plan: AttachPlan, runtime: Runtime, sessions: Sessions) -> tuple[Foun
     until = time.monotonic() + START_SECONDS
     while True:
         runs, asked = find(plan.inventory, runtime, live=False, sessions=sessions)
-        found = chosen_here(plan.word, runs, asked, plan.runs_dir, plan.inventory)
+        found = chosen_here(plan.request.run, runs, asked, plan.request.runs, plan.inventory)
         begins = found.live and time.time() - found.started < START_SECONDS and time.monotonic() < until
         elastic = found.about is not None and found.about.get("least", 0) > 0  # its nodes may come much later
         if len(found.parts) >= found.nnodes or not begins or elastic or not all(result.ok for result in asked):
@@ -161,7 +160,7 @@ def _another(report: Report, record: RunRecord, plan: AttachPlan, runtime: Runti
         runs, _ = find(plan.inventory, runtime, live=False)
         for run in runs:
             if run.run_id == record.run_id:
-                begun = run if run.record(plan.runs_dir).attempt > record.attempt else None
+                begun = run if run.record(plan.request.runs).attempt > record.attempt else None
                 if run.withdrawn or begun and len(run.parts) >= run.nnodes:  # its first node begins first
                     return run
                 if run.state in (RESTARTING, STARTING):
@@ -215,7 +214,10 @@ def watch(plan: LogsPlan, folder: RunFolder, runtime: Runtime) -> Report | None:
     reader, events = Reader(folder.path, plan, show), NewEvents(folder.path / "events.jsonl")
     reader.poll()
     list(events.read())
-    looking, reader.plan = True, replace(plan, tail=None)  # of files that come from here on all is new
+    looking, reader.plan = (
+        True,
+        replace(plan, request=replace(plan.request, tail=None)),
+    )  # of files that come from here on all is new
     while not runtime.detach.is_set() and not runtime.cancel.is_set():
         free = folder.hold()
         for record in _news(events):

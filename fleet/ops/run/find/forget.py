@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any
 
 from fleet.errors import EXIT_OK, UsageError
@@ -18,30 +17,28 @@ from fleet.ops.run.kept.folder import RunFolder
 from fleet.ops.run.kept.local import names
 from fleet.ops.run.kept.record import whoami
 from fleet.ops.run.kept.word import choose
+from fleet.requests.runs import Forget
 from fleet.runtime import Runtime
 
 
 @dataclass(frozen=True)
 class ForgetPlan(OnHosts):
-    """word: what names the run, of those that have a folder in runs_dir."""
-
-    word: str
-    runs_dir: Path
+    request: Forget
 
     def describe(self) -> dict[str, Any]:
-        return {"run": self.word, "logs": str(self.runs_dir)}
+        return {"run": self.request.run, "logs": str(self.request.runs)}
 
     def lines(self) -> Iterator[Line]:
-        yield f"gives up run {self.word}, and asks no host"
+        yield f"gives up run {self.request.run}, and asks no host"
 
 
 def run(plan: ForgetPlan, runtime: Runtime) -> Report:
     """Each of its hosts, an error where it is not known how the run ended there, or all that its ranks wrote: it never
     will be. UsageError for a run that is over everywhere."""
-    run_id = choose(plan.word, names(plan.runs_dir))
-    path = plan.runs_dir / run_id
+    run_id = choose(plan.request.run, names(plan.request.runs))
+    path = plan.request.runs / run_id
     if not (path / "summary.json").exists() and (found := from_folder(path, plan.inventory)) is not None:
-        end_here(found, plan.runs_dir, runtime, stopped_by(whoami()))
+        end_here(found, plan.request.runs, runtime, stopped_by(whoami()))
     summary = read_object(path / "summary.json")
     given_up = {*summary.get("unknown", ()), *summary.get("incomplete_logs", ())}
     if not given_up:

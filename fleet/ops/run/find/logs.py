@@ -33,38 +33,38 @@ def run(plan: LogsPlan, runtime: Runtime) -> Report:
 
 def _shown(plan: LogsPlan, runtime: Runtime, sessions: Sessions) -> Report:
     run_id, found = _named(plan, runtime, sessions)
-    known = _ranks_of(plan.runs_dir / run_id, found)
-    if plan.ranks is not None and known and not plan.ranks <= known:
-        raise no_such_rank(run_id, plan.ranks - known, known)
-    folder = RunFolder.open(plan.runs_dir, run_id)
-    if wrong := broken(plan.runs_dir / run_id):
+    known = _ranks_of(plan.request.runs / run_id, found)
+    if plan.request.ranks is not None and known and not plan.request.ranks <= known:
+        raise no_such_rank(run_id, plan.request.ranks - known, known)
+    folder = RunFolder.open(plan.request.runs, run_id)
+    if wrong := broken(plan.request.runs / run_id):
         runtime.emit(Notice("warning", f"run {run_id}: {wrong}"))
     untold: Mapping[str, FleetError] = {}
     errors: Mapping[str, FleetError] = {}
     try:
-        reader = Reader(folder.logs_of(plan.attempt), plan, runtime.emit)
-        if plan.since is not None and found is not None:
-            reader.begins, untold = offsets_since(plan.since, found, sessions)
+        reader = Reader(folder.logs_of(plan.request.attempt), plan, runtime.emit)
+        if plan.request.since is not None and found is not None:
+            reader.begins, untold = offsets_since(plan.request.since, found, sessions)
         if found is not None and folder.held:
             errors = bring(found, folder, runtime, sessions, once=True)
         events = NewEvents(folder.path / "events.jsonl")
 
         def poll() -> None:
-            if plan.follow:
+            if plan.request.follow:
                 for record in events.read():
                     runtime.emit(Notice("info", "", data=record, time=record["time"]))
             reader.poll()
 
-        if plan.follow and folder.held and found is not None and found.live:
+        if plan.request.follow and folder.held and found is not None and found.live:
             errors = _brought_meanwhile(found, folder, runtime, sessions, poll)
         is_others = not folder.held
         folder.release()  # for long nobody may read on what is shown, as in a pager
-        if plan.follow and is_others:
+        if plan.request.follow and is_others:
             wait_for(folder, runtime, poll)
         poll()
     finally:
         folder.release()
-    if plan.ranks is not None and (said := _without(plan.ranks, reader.folder, plan.only)):
+    if plan.request.ranks is not None and (said := _without(plan.request.ranks, reader.folder, plan.only)):
         runtime.emit(Notice("warning", f"run {run_id}: {said}"))
     errors = {**errors, **untold}
     hosts = [host.name for host in plan.hosts] if found is None else list(found.parts)
@@ -96,18 +96,18 @@ def _brought_meanwhile(
 def _named(plan: LogsPlan, runtime: Runtime, sessions: Sessions) -> tuple[str, FoundRun | None]:
     """The run, and what its nodes know of it; None where all of it is here, or brought here by another process, or
     nothing is known there any more."""
-    run_id, here = local(plan.word, plan.runs_dir, follow=plan.follow, since=plan.since)
+    run_id, here = local(plan.request.run, plan.request.runs, follow=plan.request.follow, since=plan.request.since)
     if here:
         return run_id, None
     runs, asked = find(plan.inventory, runtime, live=False, sessions=sessions)
     known = {each.run_id: each for each in runs}
-    if plan.follow:
+    if plan.request.follow:
         with suppress(FleetError):
-            run_id = choose(plan.word, [each.run_id for each in runs if each.live])
-    run_id = run_id or chosen(plan.word, runs, asked, plan.runs_dir).run_id
+            run_id = choose(plan.request.run, [each.run_id for each in runs if each.live])
+    run_id = run_id or chosen(plan.request.run, runs, asked, plan.request.runs).run_id
     found = known.get(run_id)
     silent = [result.host for result in asked if not result.ok]
-    if found is None and plan.since is not None:
+    if found is None and plan.request.since is not None:
         raise FleetError(
             f"run {run_id}: when its lines were written is known to its nodes alone, and none of them knows it",
             hint=f"fleet logs {run_id} --tail 100",

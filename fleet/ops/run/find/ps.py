@@ -9,25 +9,24 @@ from typing import Any
 from fleet.model import Report, exit_code_of
 from fleet.ops.plans import Line, OnHosts
 from fleet.ops.run.find.find import find
+from fleet.requests.runs import Ps
 from fleet.runtime import Runtime
 
 
 @dataclass(frozen=True)
 class PsPlan(OnHosts):
-    """every: those that have ended, too, as long as their nodes keep them."""
-
-    every: bool = False
+    request: Ps
 
     def describe(self) -> dict[str, Any]:
-        return {"all": self.every}
+        return {"all": self.request.all}
 
     def lines(self) -> Iterator[Line]:
-        yield f"asks {len(self.hosts)} hosts for {'all' if self.every else 'live'} runs"
+        yield f"asks {len(self.hosts)} hosts for {'all' if self.request.all else 'live'} runs"
 
 
 def run(plan: PsPlan, runtime: Runtime) -> Report:
     """data["runs"]: newest first."""
-    runs, results = find(plan.inventory, runtime, live=not plan.every)
-    runs = [run for run in runs if plan.every or run.live]
+    runs, results = find(plan.inventory, runtime, live=not plan.request.all)
+    runs = [run for run in runs if plan.request.all or run.live]
     bare = tuple(replace(result, data={}) for result in results)
     return Report("ps", bare, exit_code_of(bare), {"runs": [each.as_json() for each in runs]})

@@ -13,31 +13,31 @@ from fleet.ops.plans import Line, OnHosts
 from fleet.ops.run.find.find import chosen, find, missing
 from fleet.ops.run.follow.stacks import ask_stacks, by_host
 from fleet.ops.run.kept.word import no_such_rank
+from fleet.requests.runs import Stacks
 from fleet.rules.stacks import in_short, places
 from fleet.runtime import Runtime
 
 
 @dataclass(frozen=True)
 class StacksPlan(OnHosts):
-    """word: what names the run. ranks: only these, None: all. native: frames of C and C++, too, where py-spy is there;
-    a rank is held for a moment while it tells them."""
-
-    word: str
-    ranks: frozenset[int] | None = None
-    native: bool = True
+    request: Stacks
 
     def describe(self) -> dict[str, Any]:
-        return {"run": self.word, "ranks": self.ranks and sorted(self.ranks), "native": self.native}
+        return {
+            "run": self.request.run,
+            "ranks": self.request.ranks and sorted(self.request.ranks),
+            "native": self.request.native,
+        }
 
     def lines(self) -> Iterator[Line]:
-        yield f"takes the stacks of run {self.word}'s ranks"
+        yield f"takes the stacks of run {self.request.run}'s ranks"
 
 
 def run(plan: StacksPlan, runtime: Runtime) -> Report:
     """data: "run", "places" (rules.stacks.Place), "summary", "absent": ranks that have ended, or not begun. A host's
     data["ranks"] is what its ranks told."""
     runs, asked = find(plan.inventory, runtime, live=False)
-    found = chosen(plan.word, sorted(runs, key=lambda run: not run.live), asked)
+    found = chosen(plan.request.run, sorted(runs, key=lambda run: not run.live), asked)
     if not found.live:
         raise UsageError(f"run {found.run_id} is over: {found.state}", hint=f"fleet logs {found.run_id}")
     if (lacks := missing(found, asked)) is not None:
@@ -45,21 +45,21 @@ def run(plan: StacksPlan, runtime: Runtime) -> Report:
     parts = {
         name: host
         for name, host in found.hosts.items()
-        if plan.ranks is None or plan.ranks.intersection(found.parts[name]["ranks"])
+        if plan.request.ranks is None or plan.request.ranks.intersection(found.parts[name]["ranks"])
     }
     # a script may have started ranks that have numbers of their own
-    results = ask_stacks(found.run_id, parts or found.hosts, plan.ranks, plan.native, runtime)
+    results = ask_stacks(found.run_id, parts or found.hosts, plan.request.ranks, plan.request.native, runtime)
     stacks = by_host(results)
     where = places(stacks)
     known = {stack["rank"] for each in stacks.values() for stack in each}
     if not parts and not known:
         there = {rank for part in found.parts.values() for rank in part["ranks"]}
-        raise no_such_rank(found.run_id, plan.ranks or (), there)
+        raise no_such_rank(found.run_id, plan.request.ranks or (), there)
     wanted = {rank for result in results if result.ok for rank in found.parts[result.host]["ranks"]}
     data = {
         "run": found.run_id,
         "summary": in_short(where),
         "places": [place.as_json() for place in where],
-        "absent": sorted((wanted if plan.ranks is None else wanted & plan.ranks) - known),
+        "absent": sorted((wanted if plan.request.ranks is None else wanted & plan.request.ranks) - known),
     }
     return Report("stacks", results, exit_code_of(results), data)

@@ -26,6 +26,7 @@ from fleet.ops.run.launch.attempts import conclude
 from fleet.ops.run.launch.loop import Run
 from fleet.ops.run.sessions import STOP_SECONDS
 from fleet.protocol.messages.run import RunEnd, Stopped, StopSpec
+from fleet.requests.runs import Stop
 from fleet.rules.launch import UNDYING, undying
 from fleet.rules.units import seconds as duration
 from fleet.runtime import Runtime
@@ -35,17 +36,13 @@ from fleet.transport.program import call
 
 @dataclass(frozen=True)
 class StopPlan(OnHosts):
-    """word: what names the run. grace: seconds between SIGTERM and SIGKILL, None: the run's own."""
-
-    word: str
-    grace: float | None
-    runs_dir: Path
+    request: Stop
 
     def describe(self) -> dict[str, Any]:
-        return {"run": self.word, "grace": self.grace}
+        return {"run": self.request.run, "grace": self.request.grace}
 
     def lines(self) -> Iterator[Line]:
-        yield f"ends run {self.word} on all its nodes"
+        yield f"ends run {self.request.run} on all its nodes"
 
 
 def stays(janitor: int, record: RunRecord) -> str:
@@ -76,11 +73,16 @@ def end_here(found: FoundRun, runs_dir: Path, runtime: Runtime, end: RunEnd) -> 
 def run(plan: StopPlan, runtime: Runtime) -> Report:
     """Hosts that do not answer are tried again by a process that this one leaves behind; they are errors here."""
     runs, asked = find(plan.inventory, runtime, live=False)
-    found = chosen_here(plan.word, runs, asked, plan.runs_dir, plan.inventory)
+    found = chosen_here(plan.request.run, runs, asked, plan.request.runs, plan.inventory)
     silent = [result for result in asked if result.error is not None]
-    if silent and not found.live and len(found.parts) >= found.nnodes and is_a_matter_of_time(plan.word, found.run_id):
+    if (
+        silent
+        and not found.live
+        and len(found.parts) >= found.nnodes
+        and is_a_matter_of_time(plan.request.run, found.run_id)
+    ):
         raise unanswered(f"{found.run_id} has ended, and no live run is known", silent)
-    grace = found.stop_grace if plan.grace is None else plan.grace
+    grace = found.stop_grace if plan.request.grace is None else plan.request.grace
     end = stopped_by(whoami())
     spec: StopSpec = {"run": found.run_id, "grace": grace, "reason": end["message"], "end": end}
 
@@ -102,18 +104,18 @@ def run(plan: StopPlan, runtime: Runtime) -> Report:
     left = [result.host for result in (*stopped, *unknown) if result.error is not None and not result.data]
     data: dict[str, Any] = {"run": found.run_id, "janitor": None}
     if not found.parts:
-        end_here(found, plan.runs_dir, runtime, end)
-    if not found.live and found.state != "done" and found.record(plan.runs_dir).restartable:
+        end_here(found, plan.request.runs, runtime, end)
+    if not found.live and found.state != "done" and found.record(plan.request.runs).restartable:
         data["restartable"] = True  # until now
     if left:
-        record = replace(found.record(plan.runs_dir), stop_grace=grace)
-        folder = RunFolder.open(plan.runs_dir, found.run_id)
+        record = replace(found.record(plan.request.runs), stop_grace=grace)
+        folder = RunFolder.open(plan.request.runs, found.run_id)
         folder.release()
         later = [host for host in plan.inventory.hosts if host.name in left]
         data["janitor"] = send_janitor(record, later, runtime.transport, end)
         if data["janitor"]:
             runtime.emit(Notice("warning", stays(data["janitor"], record)))
     else:
-        note(RunFolder(plan.runs_dir / found.run_id), spec["reason"], grace)
+        note(RunFolder(plan.request.runs / found.run_id), spec["reason"], grace)
     results = (*stopped, *unknown)
     return Report("stop", results, exit_code_of(results), data)

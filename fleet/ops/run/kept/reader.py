@@ -14,38 +14,30 @@ from fleet.events import Output
 from fleet.ops.plans import Line, OnHosts
 from fleet.ops.run.kept.logs import LOG, stream_of
 from fleet.protocol.state import ATTEMPT
+from fleet.requests.runs import Logs
 
 CHUNK = 1 << 20
 
 
 @dataclass(frozen=True)
 class LogsPlan(OnHosts):
-    """word: what names the run. ranks: only these, and nothing of the engines; None: all. err: standard errors alone.
-    only: hosts. tail: lines of each log to begin with, None: all. since: what was written from then on, seconds since
-    the epoch. attempt: of a run that was started again, None: the last. follow: until the run is over."""
+    """only: hosts, None: all."""
 
-    word: str
-    runs_dir: Path
-    follow: bool = False
+    request: Logs
     only: tuple[str, ...] | None = None
-    ranks: frozenset[int] | None = None
-    err: bool = False
-    tail: int | None = None
-    since: float | None = None
-    attempt: int | None = None
 
     def describe(self) -> dict[str, Any]:
-        return {"run": self.word, "logs": str(self.runs_dir), "follow": self.follow}
+        return {"run": self.request.run, "logs": str(self.request.runs), "follow": self.request.follow}
 
     def lines(self) -> Iterator[Line]:
-        yield f"shows the logs of run {self.word}"
+        yield f"shows the logs of run {self.request.run}"
 
     def wants(self, host: str, name: str) -> bool:
         rank, stream = stream_of(name)
         return (
             (self.only is None or host in self.only)
-            and (rank is not None if self.ranks is None else rank in self.ranks)
-            and (stream == "stderr" or not self.err)
+            and (rank is not None if self.request.ranks is None else rank in self.request.ranks)
+            and (stream == "stderr" or not self.request.err)
         )
 
 
@@ -112,7 +104,7 @@ class Reader:
         host, (rank, stream), moved = path.parent.name, stream_of(path.name), False
         with suppress(FileNotFoundError), path.open("rb") as f:
             if file not in self.offsets:
-                tail = 0 if self.plan.tail is None else tail_offset(path, self.plan.tail)
+                tail = 0 if self.plan.request.tail is None else tail_offset(path, self.plan.request.tail)
                 self.offsets[file] = max(tail, (self.begins or {}).get(host, {}).get(path.name, 0))
             f.seek(self.offsets[file])
             while data := f.read(CHUNK):

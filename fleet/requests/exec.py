@@ -1,0 +1,42 @@
+"""What `fleet exec` is asked for."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import Any, BinaryIO, Literal
+
+from fleet.errors import UsageError
+from fleet.requests.request import MOMENT, OptionError, Request, number
+
+
+@dataclass(frozen=True, kw_only=True)
+class Exec(Request):
+    """Run exactly `argv` on every host, or the line `shell` in its shell. Times are seconds.
+
+    timeout: the command is ended after that, None: never. grace: between SIGTERM and SIGKILL. keep: False leaves the
+    outputs to events. env_of: "python" for the environment of each host's training interpreter. stdin: bytes, or a
+    file open for reading them, for the command on every host; None: an empty one."""
+
+    argv: Sequence[str] = field(default=(), kw_only=False)
+    shell: str | None = None
+    timeout: float | None = number(None, MOMENT)
+    grace: float = number(2.0, 0)
+    keep: bool = True
+    env_of: Literal["python"] | None = None
+    stdin: bytes | BinaryIO | None = field(default=None, repr=False)
+
+    @classmethod
+    def fitted(cls, name: str, value: Any) -> Any:
+        if name == "argv" and isinstance(value, str):
+            raise OptionError("argv", "is one text: must be a list of words", "for a line: shell=...")
+        return super().fitted(name, value)
+
+    def check(self) -> None:
+        example = "fleet exec -- nvidia-smi -L"
+        if (self.shell is None) == (not self.argv):
+            raise UsageError("give either a command behind '--' or --shell LINE", hint=example)
+        if self.argv and not self.argv[0] or self.shell is not None and not self.shell.strip():
+            raise UsageError("the command is empty", hint=example)
+        if isinstance(self.stdin, str):
+            raise OptionError("stdin", "is a text: must be bytes, or a file of them")

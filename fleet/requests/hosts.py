@@ -1,0 +1,96 @@
+"""What the verbs that look at hosts and change them are asked for: check, kill-port, setup-ssh, build."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Collection, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, Literal
+
+from fleet.errors import UsageError
+from fleet.requests.request import MOMENT, Request, number, within
+from fleet.requests.sync import IMPORT_SECONDS
+
+
+@dataclass(frozen=True, kw_only=True)
+class Check(Request):
+    """Compare the hosts' environments. timeout: seconds that each probe step has; all of them run at once. engine: what
+    is to run there."""
+
+    timeout: float = number(20.0, 0.1, 600)
+    engine: str = "torchrun"
+
+
+@dataclass(frozen=True, kw_only=True)
+class KillPort(Request):
+    """End who listens on these ports, and nothing else. force: other users' processes, too. grace: seconds between
+    SIGTERM and SIGKILL. runs: ids or names of live runs whose processes may be ended, too. agree: is shown the
+    KillPlan, and may refuse."""
+
+    ports: Collection[int] = field(kw_only=False, metadata=within(1, 65535))
+    force: bool = False
+    grace: float = number(5.0, 0, 600)
+    runs: Collection[str] = ()
+    agree: Callable[[Any], bool] = lambda plan: True
+
+
+@dataclass(frozen=True, kw_only=True)
+class SetupSsh(Request):
+    """Passwordless SSH from here to every host and, with `mesh`, between all of them.
+
+    password: of every host that does not take the key yet. replace_key: names of hosts that may have another host key.
+    key_type: of keys that are made, None: ed25519, and whatever key is in use. limit: seconds for each pair that is
+    verified. confirm: is shown host keys that nobody vouches for (passwords.NewKey). undo: takes away what this
+    added."""
+
+    password: str | None = field(default=None, repr=False)
+    password_file: str | os.PathLike[str] | None = None
+    mesh: bool = True
+    tofu: bool = False
+    replace_key: Collection[str] = ()
+    key_type: Literal["ed25519", "rsa"] | None = None
+    undo: bool = False
+    limit: float = number(10.0, MOMENT)
+    confirm: Callable[[Sequence[Any]], bool | None] = lambda keys: None
+    ask_password: Callable[[Sequence[str]], str | None] = lambda hosts: None
+
+    def check(self) -> None:
+        if self.undo and (self.tofu or self.replace_key or self.key_type or not self.mesh):
+            text = "--undo takes away what was added: it goes with neither --tofu, --replace-key, --key-type nor"
+            raise UsageError(f"{text} --no-mesh", hint="fleet setup-ssh --undo")
+
+    @property
+    def new_key_type(self) -> str:
+        return self.key_type or "ed25519"
+
+
+@dataclass(frozen=True, kw_only=True)
+class Build(Request):
+    """Build a wheel on one host for the GPUs of all, and install it everywhere. what: "deepspeed", or a tree's path.
+
+    source: deepspeed's own tree. arch: "auto" or capabilities, "8.0;9.0". ops: deepspeed's, () chooses. on: the host
+    that builds, None the first. cpu: as if no host had a GPU. env: literal, for the build. builds_dir: logs and wheels
+    on this machine. import_timeout: seconds that importing it may take on a host."""
+
+    what: str = field(kw_only=False)
+    version: str | None = None
+    source: str | os.PathLike[str] | None = None
+    arch: str = "auto"
+    ops: Sequence[str] = ()
+    on: str | None = None
+    cpu: bool = False
+    env: Mapping[str, str] | None = None
+    install: bool = True
+    builds_dir: str | os.PathLike[str] = "builds"
+    import_timeout: float = number(IMPORT_SECONDS, 1, 3600)
+
+    def check(self) -> None:
+        if not self.what:
+            raise UsageError("nothing is named", hint="fleet build deepspeed, or fleet build ./my-extension")
+        if self.what != "deepspeed" and (self.source or self.version or self.ops):
+            raise UsageError(
+                "--source, --version and --ops belong to 'fleet build deepspeed'",
+                hint="for any other tree: fleet build PATH --env NAME=VALUE",
+            )
+        if self.source and self.version:
+            raise UsageError("--version and --source exclude each other", hint="a tree has its own version")

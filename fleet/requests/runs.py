@@ -1,0 +1,108 @@
+"""What the verbs of runs are asked for, and `fleet get`. run: its id, "latest", its name, or a unique prefix. runs_dir:
+where runs/RUN is on this machine."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Collection
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from fleet.errors import UsageError
+from fleet.requests.request import Request, number
+
+
+@dataclass(frozen=True, kw_only=True)
+class OfRun(Request):
+    """Base of those about a run that this machine may have a folder of."""
+
+    runs_dir: str | os.PathLike[str] = "runs"
+
+    @property
+    def runs(self) -> Path:
+        return Path(self.runs_dir)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Attach(OfRun):
+    """Follow a run that was detached, that lost its head, or that another head started. detach: leave it to itself
+    again, led by a process of this machine."""
+
+    run: str = field(default="latest", kw_only=False)
+    detach: bool = False
+
+
+@dataclass(frozen=True, kw_only=True)
+class Stop(OfRun):
+    """End a run on all its nodes. grace: seconds between SIGTERM and SIGKILL, None: the run's own."""
+
+    run: str = field(kw_only=False)
+    grace: float | None = number(None, 0)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Forget(OfRun):
+    """Give up a run of this machine whose hosts are gone for good: none is asked."""
+
+    run: str = field(kw_only=False)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Ps(Request):
+    """The runs on the hosts. all: those that have ended, too, as long as their nodes keep them."""
+
+    all: bool = False
+
+
+@dataclass(frozen=True, kw_only=True)
+class Logs(OfRun):
+    """What the ranks of a run wrote. follow: until it is over. host: a node set; rank: numbers; None: all. err:
+    standard errors alone. tail: lines of each log to begin with. since: only what was written from then on, in seconds
+    since the epoch. attempt: of a run that was started again, None: the last."""
+
+    run: str = field(default="latest", kw_only=False)
+    follow: bool = False
+    host: str | None = None
+    rank: Collection[int] | None = number(None, 0)
+    err: bool = False
+    tail: int | None = number(None, 0)
+    since: float | None = None
+    attempt: int | None = number(None, 0)
+
+    @property
+    def ranks(self) -> frozenset[int] | None:
+        return None if self.rank is None else frozenset(self.rank)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Stacks(Request):
+    """Where the ranks of a live run stand. rank: only these. native: frames of C and C++, too, where py-spy is there; a
+    rank is held for a moment while it tells them."""
+
+    run: str = field(default="latest", kw_only=False)
+    rank: Collection[int] | None = number(None, 0)
+    native: bool = True
+
+    @property
+    def ranks(self) -> frozenset[int] | None:
+        return None if self.rank is None else frozenset(self.rank)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Get(OfRun):
+    """Bring a path of the hosts, relative to their workdir, or what a run wrote in its folder, to the folder `to` of
+    this machine. force: replace what is here, and no get put there as it is, without asking. all: repositories of git,
+    too."""
+
+    what: str = field(kw_only=False)
+    to: str | os.PathLike[str] = "."
+    force: bool = False
+    all: bool = False
+
+    def check(self) -> None:
+        if not self.what or "\0" in self.what:
+            raise UsageError("nothing is named", hint="fleet get checkpoints; or fleet get latest")
+
+    @property
+    def is_path(self) -> bool:
+        return "/" in self.what or self.what[:1] in ("~", ".")

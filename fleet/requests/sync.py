@@ -1,0 +1,82 @@
+"""What `fleet sync` is asked for: code, data, or wheels."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import Literal
+
+from fleet.errors import UsageError
+from fleet.requests.request import OptionError, Request, number
+
+IMPORT_SECONDS = 120.0
+
+
+def _consent(force: bool | Sequence[str], keep: bool) -> None:
+    if keep and force is True:
+        raise UsageError("--force and --keep exclude each other", hint="--force=PATTERN --keep replaces some of it")
+
+
+@dataclass(frozen=True, kw_only=True)
+class Sync(Request):
+    """Make `to` on every host what the folder `source` is; None: its workdir.
+
+    force: also over a node's own files and what another source's sync delivered there, without asking; patterns: over
+    the node's own files that they name. keep: leave a node's own files. delete_excluded: delete what was delivered and
+    is left out now. all: send what is left out unasked, but private keys. copy_unsafe_links: send what links that lead
+    out point to. source_id: what the source is known by, for sources that are made again and again."""
+
+    source: str | os.PathLike[str] = field(default=".", kw_only=False)
+    to: str | None = field(default=None, kw_only=False)
+    force: bool | Sequence[str] = False
+    keep: bool = False
+    delete_excluded: bool = False
+    all: bool = False
+    copy_unsafe_links: bool = False
+    source_id: str | None = None
+
+    def check(self) -> None:
+        if os.fspath(self.source) == "":  # a variable that is not set, rather than the current folder
+            raise UsageError("SRC is empty", hint="leave it away, or give '.', for the current folder")
+        if self.to is not None and not self.to.strip():
+            raise OptionError("to", "is empty", "name a folder on the hosts, '~/work' for instance")
+        _consent(self.force, self.keep)
+
+
+@dataclass(frozen=True, kw_only=True)
+class SyncData(Request):
+    """Bring each "PATH[:DEST]" to every host by a pipelined broadcast.
+
+    limit: "100MB" or "200mbit" a second. from_host: the host that has PATH, instead of this machine; all others get it.
+    force, keep, copy_unsafe_links: as of Sync."""
+
+    data: Sequence[str]
+    limit: str | None = None
+    via: Literal["chain", "rsync"] = "chain"
+    from_host: str | None = None
+    force: bool | Sequence[str] = False
+    keep: bool = False
+    copy_unsafe_links: bool = False
+
+    def check(self) -> None:
+        if not self.data:
+            raise OptionError("data", "names nothing", "fleet sync --data PATH[:DEST]")
+        _consent(self.force, self.keep)
+        if self.from_host is None:
+            return
+        if self.via == "rsync":
+            raise UsageError("--via rsync sends from here, not --from a host", hint="leave one of them out")
+        if self.copy_unsafe_links:
+            here = f"bring it here first: fleet get --from {self.from_host}"
+            raise UsageError("--copy-unsafe-links sends from here, not --from a host", hint=here)
+
+
+@dataclass(frozen=True, kw_only=True)
+class SyncWheels(Request):
+    """Install wheels into every host's Python, offline, all or none. source: a folder, one wheel, or a requirements
+    file. refresh: resolve requirements again. import_timeout: seconds that importing them may take on a host."""
+
+    source: str | os.PathLike[str] = field(kw_only=False)
+    refresh: bool = False
+    import_timeout: float = number(IMPORT_SECONDS, 1, 3600)
