@@ -13,6 +13,7 @@ import pytest
 from fleet.cli.run import launch_view
 from fleet.cli.run.launch_view import LaunchView, folded
 from fleet.cli.screen import lines as of_ranks
+from fleet.cli.screen import terminal
 from fleet.cli.screen.lines import Lines, last_state
 from fleet.errors import Reason
 from fleet.events import Notice, Output
@@ -147,3 +148,33 @@ def test_remarks_of_one_moment_are_folded_over_hosts() -> None:
         "output",
         "stopping",
     ]
+
+
+@pytest.mark.parametrize("where", ["_progress", "_show_held", "_notice", "_show"])
+def test_a_fault_in_the_view_is_named_once_and_the_run_goes_on_in_plain_lines(
+    where: str, capfdbinary: pytest.CaptureFixture[bytes], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def fail(*args: object) -> None:
+        raise ValueError("a column too many")
+
+    monkeypatch.setattr(LaunchView, where, fail)
+    with LaunchView(["h"]) as view:
+        view(out(b"one\n"))
+        view(Notice("warning", "odd", "h"))
+        time.sleep(0.3)
+        view(out(b"two\nthr"))
+        view(out(b"err\n", 1, "stderr"))
+    said = capfdbinary.readouterr()
+    assert said.out == b"[h:0] one\n[h:0] two\n[h:0] thr\n"
+    assert said.err.count(b"a fault in what fleet shows here: ValueError: a column too many") == 1
+    assert b"[h:1] err\n" in said.err and said.err.count(b"warning: odd") == 1
+
+
+def test_a_fault_in_a_live_line_is_named_and_the_work_goes_on(capfd: pytest.CaptureFixture[str]) -> None:
+    class Odd(terminal.Ticking):
+        def tick(self) -> None:
+            raise KeyError("host")
+
+    with Odd():
+        time.sleep(0.5)
+    assert capfd.readouterr().err.count("a fault in what fleet shows here: KeyError: 'host'") == 1

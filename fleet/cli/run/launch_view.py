@@ -17,6 +17,7 @@ from dataclasses import replace
 import click
 
 from fleet.cli.line.values import Scrolling
+from fleet.cli.run.plain import PlainLines
 from fleet.cli.screen import terminal
 from fleet.cli.screen.board import KEYS, Board
 from fleet.cli.screen.lines import Tracebacks, last_state, who, write_line
@@ -66,6 +67,7 @@ class LaunchView:
         self._board = Board(names, scrolls)
         self._starting = ProgressLine("sending")
         self._queue: deque[Event] = deque()
+        self._taken: deque[Event] = deque()  # out of the queue, and not shown yet
         self._bytes = 0
         self._dropped = 0
         self._written = 0  # lines and events
@@ -111,36 +113,67 @@ class LaunchView:
     # -- the printing thread ------------------------------------------------------------------------------
     def _work(self) -> None:
         try:
-            while True:
-                with self._wake:
-                    if not self._queue and not self._closing:
-                        self._wake.wait(self._pause())
-                    events, self._queue = self._queue, deque()
-                    self._bytes = 0
-                    dropped, self._dropped = self._dropped, 0
-                    closing = self._closing
-                began = time.monotonic()
-                if events or closing or self.tracebacks.waits():
-                    terminal.block()
-                    with terminal.aside():
-                        for event in events if self._json or self._level > 0 else folded(events):
-                            self._show(event)
-                            self._written += 1
-                        self._show_held(closing)
-                        if dropped:
-                            talk(f"({dropped} bytes of output not shown here; the log files have them)")
-                        if closing:
-                            self._flush()
-                            return
-                self._progress()
-                sys.stdout.flush()
-                if self._live and events:
-                    with self._wake:
-                        calm = min(MAX_CALM_SECONDS, max(CALM_SECONDS, time.monotonic() - began))
-                        self._wake.wait_for(lambda: self._closing, calm)
+            try:
+                self._draw()
+            except OSError:
+                raise
+            except Exception as fault:
+                if not (sys.stdout.closed or sys.stderr.closed):
+                    terminal.tell_fault(fault)
+                    self._go_on()
         except (OSError, ValueError):
             # whoever read our output has gone, or its disk is full: the run goes on, its files are written
             return
+
+    def _take(self) -> tuple[bool, int]:
+        """What came meanwhile is to be shown: (whether no more will come, bytes that had no room)."""
+        with self._wake:
+            if not self._queue and not self._closing:
+                self._wake.wait(self._pause())
+            self._taken.extend(self._queue)
+            self._queue.clear()
+            self._bytes = 0
+            dropped, self._dropped = self._dropped, 0
+            return self._closing, dropped
+
+    def _draw(self) -> None:
+        """Everything, live, to the end."""
+        closing = False
+        while not closing:
+            closing, dropped = self._take()
+            began, some = time.monotonic(), bool(self._taken)
+            if some or closing or self.tracebacks.waits():
+                terminal.block()
+                with terminal.aside():
+                    if not (self._json or self._level > 0):
+                        self._taken = deque(folded(self._taken))
+                    while self._taken:
+                        self._show(self._taken[0])
+                        self._taken.popleft()  # one in which a fault shows is shown in plain lines
+                        self._written += 1
+                    self._show_held(closing)
+                    if dropped:
+                        talk(f"({dropped} bytes of output not shown here; the log files have them)")
+                    if closing:
+                        self._flush()
+                        return
+            self._progress()
+            sys.stdout.flush()
+            if self._live and some:
+                with self._wake:
+                    calm = min(MAX_CALM_SECONDS, max(CALM_SECONDS, time.monotonic() - began))
+                    self._wake.wait_for(lambda: self._closing, calm)
+
+    def _go_on(self) -> None:
+        """The same in plain lines, behind a fault."""
+        plain, closing = PlainLines(json=self._json, quiet=self._level < 0), False
+        while not closing:
+            closing, _ = self._take()
+            with terminal.aside():
+                while self._taken:
+                    plain.show(self._taken.popleft())
+                    self._written += 1
+        plain.flush()
 
     def _pause(self) -> float:
         """How long nothing need be done where nothing happens."""

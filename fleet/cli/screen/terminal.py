@@ -9,6 +9,7 @@ import select
 import sys
 import termios
 import threading
+import traceback
 import tty
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
@@ -186,6 +187,14 @@ def give_up() -> None:
         sys.stderr = open(os.devnull, "w")  # noqa: SIM115
 
 
+def tell_fault(fault: Exception) -> None:
+    """Once, of a fault in what only shows: the work goes on."""
+    text = "".join(traceback.format_exception_only(fault)).strip().splitlines()[-1]
+    with aside():
+        sys.stderr.write(f"warning: a fault in what fleet shows here: {text}; the work goes on. Please report it\n")
+        sys.stderr.flush()
+
+
 class Ticking:
     """Something live: `tick` is called every TICK_SECONDS by a thread of its own, as long as it lasts, and the live
     lines are gone behind it."""
@@ -208,8 +217,13 @@ class Ticking:
         """Draw what is to be seen now."""
 
     def _run(self) -> None:
-        while not self._over.wait(TICK_SECONDS):
-            self.tick()
+        try:
+            while not self._over.wait(TICK_SECONDS):
+                self.tick()
+        except OSError:  # whoever read it has gone
+            return
+        except Exception as fault:
+            tell_fault(fault)
         draw([])
 
 
