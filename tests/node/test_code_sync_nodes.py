@@ -91,7 +91,6 @@ def test_who_shares_a_folder_that_could_not_be_written_is_not_well(
         monkeypatch,
         f"""
 import os, time
-from fleet.requests.sync import Sync
 from fleet.node.delivery import code_sync
 send, shared = code_sync.send_json, {str(source.parent / "shared")!r}
 def send_json(message):

@@ -218,7 +218,7 @@ def test_what_could_not_be_ended_is_named(open_folder: Path) -> None:
             assert line
         found = LEFT.search(said)
         assert found and found[2].startswith(f"{sudo} -I -S -c".encode())
-        error = _cut_short([(int(found[1]), found[2].decode())], Exec(timeout=1.0), "n1", asked=False)
+        error = _cut_short([(int(found[1]), found[2].decode())], Exec(["true"], timeout=1.0), "n1", asked=False)
         assert isinstance(error, DeadlineError) and "there is left: pid" in error.message and "sudo" in error.message
         assert error.hint and "ended there" not in error.message
         assert len(status(sudo)) == 1

@@ -88,7 +88,7 @@ def test_an_import_that_fails_is_a_failure_also_the_next_time(python: Path, fold
 
 def test_an_import_that_hangs_or_dies(python: Path, folder: Path) -> None:
     make_wheel(folder, "tinypkg", files={"tinypkg.py": "import time; time.sleep(1000)\n"})
-    assert "'import tinypkg' took more than 2 s" in error(sync(folder, python, import_seconds=2)).message
+    assert "'import tinypkg' took more than 2 s" in error(sync(folder, python, import_timeout=2)).message
     make_wheel(folder, "tinypkg", files={"tinypkg.py": "import os; os.kill(os.getpid(), 11)\n"})
     assert "'import tinypkg' fails: signal 11" in error(sync(folder, python)).message
 

@@ -145,9 +145,6 @@ BIG = """
 import contextlib
 from fleet.errors import FleetError
 from fleet.protocol.frames import LIMITS, PREAMBLE
-from fleet.requests.hosts import Check
-from fleet.requests.sync import Sync
-from fleet.requests.sync import SyncData
 from fleet.transport.program import call
 from tests.unit.test_hostile_node import Node, frame
 for item in (b"[],", b"{},", b"0,", b'"",', b"[", b'{"a":', b"1.5,", b"x"):

@@ -166,9 +166,6 @@ def test_the_last_lines_of_a_log(tmp_path: Path, text: str, lines: int) -> None:
 HOLD = """
 import sys
 from pathlib import Path
-from fleet.requests.runs import Attach
-from fleet.requests.runs import Logs
-from fleet.requests.runs import Stop
 from fleet.ops.run.kept.folder import RunFolder
 folder = RunFolder(Path(sys.argv[1]))
 print(folder.hold(helper=True), flush=True)
