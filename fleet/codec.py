@@ -9,7 +9,7 @@ from __future__ import annotations
 import typing
 from collections.abc import Hashable, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import MISSING, fields, is_dataclass
+from dataclasses import MISSING, field, fields, is_dataclass
 from functools import cache
 from pathlib import Path
 from types import UnionType
@@ -24,14 +24,43 @@ if TYPE_CHECKING:
 T = TypeVar("T")
 _ROWS: Mapping[Any, Any] = {tuple: tuple, list: list, frozenset: frozenset, Sequence: tuple}
 CLASS = "class"
+# of a field's metadata: what it is called in documents, where that is left out for None; it does not leave this process
+KEY, STAYS = "key", "stays"
+SPREAD = "**"  # the key of a mapping whose items stand among the fields
 MISFIT = (TypeError, KeyError, AttributeError, ValueError)
 OF_ERROR = ("message", "hint", "where", "host", "kind")
+
+
+def where_known(key: str | None = None) -> Any:
+    """A field of an answer that is left out of its JSON where it is None. key: what it is called there."""
+    return field(default=None, metadata={KEY: key})
+
+
+def spread() -> Any:
+    """A field of an answer whose items stand among the fields."""
+    return field(default_factory=dict, metadata={KEY: SPREAD})
+
+
+def plain(value: Any) -> Any:
+    """An answer as documents have it: its fields, by their names, without classes."""
+    if is_dataclass(value) and not isinstance(value, type):
+        found: dict[str, Any] = {}
+        for each in fields(value):
+            part = getattr(value, each.name)
+            if each.metadata.get(KEY) == SPREAD:
+                found |= plain(part)
+            elif part is not None or KEY not in each.metadata:
+                found[each.metadata.get(KEY) or each.name] = plain(part)
+        return found
+    if isinstance(value, Mapping):
+        return {key: plain(item) for key, item in value.items()}
+    return [plain(item) for item in value] if isinstance(value, (list, tuple)) else value
 
 
 def to_json(value: Any) -> Any:
     """`value` as JSON has it. TypeError: it holds what is not meant to leave this process."""
     if is_dataclass(value) and not isinstance(value, type):
-        parts = {each.name: to_json(getattr(value, each.name)) for each in fields(value) if each.init}
+        parts = {each.name: to_json(getattr(value, each.name)) for each in fields(value) if STAYS not in each.metadata}
         return {CLASS: type(value).__name__, **parts}
     if isinstance(value, FleetError):
         return {CLASS: type(value).__name__, **{name: getattr(value, name) for name in OF_ERROR}}
@@ -103,8 +132,9 @@ def hints(kind: Hashable) -> dict[str, Any]:
 
 
 def _record(kind: Any, stored: Mapping[str, Any]) -> Any:
-    known = {each.name: each for each in fields(kind) if each.init}
-    given = {name: _read(hints(kind)[name], stored[name]) for name in known if name in stored}
+    known = {each.name: each for each in fields(kind) if STAYS not in each.metadata}
+    keys = {name: each.metadata.get(KEY) or name for name, each in known.items()}
+    given = {name: _read(hints(kind)[name], stored[key]) for name, key in keys.items() if key in stored}
     for name, each in known.items():
         if name not in given and each.default is MISSING and each.default_factory is MISSING:
             raise TypeError(f"{kind.__name__} without {name}")

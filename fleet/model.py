@@ -7,9 +7,11 @@ from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any, Literal, TypeVar
 
+from fleet.codec import STAYS, from_json, plain
 from fleet.errors import EXIT_HOST_FAILED, EXIT_OK, FleetError
 from fleet.spool import Spooled, pieces
 
+A = TypeVar("A")
 K = TypeVar("K")
 V = TypeVar("V")
 
@@ -155,10 +157,30 @@ class Text:
         return "".join(self)
 
 
+class Inside:
+    """Base of answers that are no part of a document."""
+
+
+class Answering:
+    """What has an answer: a dataclass, and `data`, which is made of it."""
+
+    answer: object
+    data: Mapping[str, Any]
+
+    def __post_init__(self) -> None:
+        if self.answer is not None:
+            object.__setattr__(self, "data", {} if isinstance(self.answer, Inside) else plain(self.answer))
+
+    def read(self, kind: type[A]) -> A:
+        """The answer, as that dataclass. ValueError: it is none."""
+        return self.answer if isinstance(self.answer, kind) else from_json(kind, self.data)
+
+
 @dataclass(frozen=True)
-class Result:
-    """What became of one host. Exactly one of: ok; exit_status != 0; error. `data` is verb-specific JSON. An output
-    that is too large to keep in memory is Spooled: bytes(...) of it, or its pieces as it is iterated."""
+class Result(Answering):
+    """What became of one host. Exactly one of: ok; exit_status != 0; error. `data` is verb-specific JSON, `answer` the
+    dataclass that it is made of. An output that is too large to keep in memory is Spooled: bytes(...) of it, or its
+    pieces as it is iterated."""
 
     host: str
     ok: bool
@@ -167,6 +189,7 @@ class Result:
     stderr: bytes | Spooled = b""
     error: FleetError | None = None
     data: Mapping[str, Any] = field(default_factory=dict)
+    answer: object = field(default=None, compare=False, kw_only=True, metadata={STAYS: True})
 
     def as_json(self) -> dict[str, Any]:
         return {
@@ -180,13 +203,15 @@ class Result:
 
 
 @dataclass(frozen=True)
-class Report:
-    """The outcome of a verb over all hosts, in inventory order. `data` is merged into the JSON document."""
+class Report(Answering):
+    """The outcome of a verb over all hosts, in inventory order. `data` is merged into the JSON document, `answer` the
+    dataclass that it is made of."""
 
     verb: str
     results: tuple[Result, ...]
     exit_code: int
     data: Mapping[str, Any] = field(default_factory=dict)
+    answer: object = field(default=None, compare=False, kw_only=True, metadata={STAYS: True})
 
     @property
     def ok(self) -> bool:

@@ -11,9 +11,11 @@ from contextlib import nullcontext
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
-from typing import TypeVar
+from typing import TypeVar, cast
 
 from fleet import fanout
+from fleet.answers.sync import Mirrored, Synced
+from fleet.codec import from_json
 from fleet.delivery import own_files
 from fleet.delivery.ahead import Ahead
 from fleet.delivery.answers import Answers
@@ -24,7 +26,7 @@ from fleet.delivery.own_files import OTHER, question, refusal
 from fleet.delivery.parcels import Parcels
 from fleet.delivery.source_id import identified, marked
 from fleet.delivery.tree import CHANGED, Tree, grown_notice, hard_links, scan, with_payload
-from fleet.each import over, with_shared
+from fleet.each import over, shared_with, with_shared
 from fleet.errors import HostFailed, ProtocolError
 from fleet.events import Notice, Progress, Round, Started
 from fleet.model import Host, Report, Result, exit_code_of
@@ -134,21 +136,17 @@ class _Mirroring:
             if not refused or not self._runtime.ask(asked(refused)):
                 continue
             if kind == OTHER:
-                self._replaces = list({tuple(r.data["source"].items()): r.data["source"] for r in refused}.values())
+                theirs = [source for r in refused if (source := r.read(Synced).source)]
+                self._replaces = list({tuple(each.items()): cast(Source, each) for each in theirs}.values())
             else:
                 self._answers.force = True
             names = {r.host for r in refused}
-            hosts = [h for h, r in zip(plan.hosts, results, strict=True) if names & {h.name, r.data.get("shared_with")}]
+            hosts = [h for h, r in zip(plan.hosts, results, strict=True) if names & {h.name, shared_with(r)}]
             again = {r.host: r for r in self._over(hosts)}
             results = tuple(again.get(r.host, r) for r in results)
         results = with_shared(results)
-        data = {
-            "source": str(tree.root),
-            "entries": len(tree.entries),
-            "skipped": list(tree.skipped),
-            "hard_links": hard_links([tree]),
-        }
-        return Report("sync", results, exit_code_of(results), data)
+        answer = Mirrored(str(tree.root), len(tree.entries), list(tree.skipped), hard_links([tree]))
+        return Report("sync", results, exit_code_of(results), answer=answer)
 
     def _over(self, hosts: Sequence[Host]) -> tuple[Result, ...]:
         """Once over the hosts."""
@@ -205,9 +203,9 @@ class _Mirroring:
             hello = talk.answer(Hello | Shared)
         locked(name)
         if hello["event"] == "same":
-            return Result(name, True, 0, data={"to": dest, "same": True})
+            return Result(name, True, 0, answer=Synced(dest, same=True))
         if hello["event"] == "shared":
-            return Result(name, True, 0, data={"to": dest, "shared_with": hello["with"]})
+            return Result(name, True, 0, answer=Synced(dest, shared_with=hello["with"]))
         packed = b"" if hello["known"] == tree.digest else tree.packed  # unless the node has this very one
         brought = sorted(tree.brought)
         message = with_payload("manifest", packed, digest=tree.digest, allocated=tree.allocated, brought=brought)
@@ -218,7 +216,7 @@ class _Mirroring:
         if need["event"] == "own":
             error = own_files.error(name, need["files"], self._plan.hint)
             return Result(
-                name, False, error=error, data={"to": hello["dest"], "own": [path for path, *_ in need["files"]]}
+                name, False, error=error, answer=Synced(hello["dest"], own=[path for path, *_ in need["files"]])
             )
         paths: list[str] = []
         while need["event"] == "lacks":
@@ -248,7 +246,7 @@ class _Mirroring:
 
         with Delivery(program, deliver, self._runtime.cancel):
             done = talk.answer(Done)
-        return Result(name, True, 0, data={"to": hello["dest"], **{k: v for k, v in done.items() if k != "event"}})
+        return Result(name, True, 0, answer=from_json(Synced, {**done, "to": hello["dest"]}))
 
 
 def _take(tree: Tree, files: Wanted, paths: list[str], host: str) -> None:

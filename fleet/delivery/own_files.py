@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from fleet.answers.sync import Synced
 from fleet.errors import PreflightError, Reason
 from fleet.inventory.nodeset import fold
 from fleet.model import Result
@@ -44,7 +45,12 @@ def refusal(other: Other, host: str, hint: str) -> Result:
         **lost,
     )
     error = PreflightError(message, host=host, kind=OTHER, hint=hint)
-    return Result(host, False, error=error, data={"to": other["dest"], "source": source, **lost})
+    return Result(
+        host,
+        False,
+        error=error,
+        answer=Synced(other["dest"], source=source, deleted=other["deleted"], replaced=other["replaced"]),
+    )
 
 
 def question(refused: Sequence[Result], last: str = "Replace them? They are kept on the node for 30 days") -> str:

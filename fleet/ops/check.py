@@ -10,7 +10,7 @@ from fleet.each import on_each
 from fleet.engines import engine
 from fleet.errors import EXIT_HOST_FAILED, EXIT_OK, EXIT_PREFLIGHT
 from fleet.model import Host, Inventory, Report, Result, exit_code_of
-from fleet.ops.facts import ask, training
+from fleet.ops.facts import HasFacts, ask, training
 from fleet.ops.plans import Line, PerHost, around
 from fleet.requests.hosts import Check
 from fleet.rules.judge import judge
@@ -69,11 +69,11 @@ def run(plan: CheckPlan, runtime: Runtime) -> Checked:
 
     def task(session: Session, host: Host) -> Result:
         facts = ask(session, plan.specs[host.name], runtime.cancel, clock=CLOCK_SAMPLES)
-        return Result(host.name, ok=True, exit_status=0, data={"facts": facts})
+        return Result(host.name, ok=True, exit_status=0, answer=HasFacts(facts))
 
     results = on_each(plan.hosts, runtime, task, what="asking")
     views = {
-        host.name: view_of(host, r.data["facts"], plan.request)
+        host.name: view_of(host, r.read(HasFacts).facts, plan.request)
         for host, r in zip(plan.hosts, results, strict=True)
         if r.ok
     }

@@ -5,6 +5,7 @@ from __future__ import annotations
 import time
 from collections.abc import Mapping
 from contextlib import ExitStack
+from dataclasses import dataclass
 from typing import Any
 
 from fleet.errors import ProtocolError
@@ -16,6 +17,13 @@ from fleet.transport.base import Cancel, Session
 from fleet.transport.program import Program
 
 SILENCE_SECONDS = 15.0
+
+
+@dataclass(frozen=True)
+class HasFacts:
+    """What a host told."""
+
+    facts: Any
 
 
 def training(inventory: Inventory, host: Host) -> Training:

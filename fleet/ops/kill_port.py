@@ -12,9 +12,11 @@ from dataclasses import dataclass, replace
 from operator import itemgetter
 from typing import Any, NamedTuple
 
+from fleet.answers.hosts import Listening, PortHolder, Preview
+from fleet.codec import from_json, plain
 from fleet.each import on_each
 from fleet.errors import EXIT_HOST_FAILED, EXIT_OK, ConnectError, HostFailed, Reason
-from fleet.model import Host, Inventory, Report, Result, exit_code_of, grouped
+from fleet.model import Host, Inside, Inventory, Report, Result, exit_code_of, grouped
 from fleet.ops.plans import Line
 from fleet.protocol.messages import ports as messages
 from fleet.protocol.state import run_name
@@ -50,6 +52,20 @@ def foreign(user: str) -> Left:
 
 
 @dataclass(frozen=True)
+class Scanned(Inside):
+    """Who listens on a host."""
+
+    listeners: Sequence[messages.Listener]
+
+
+@dataclass(frozen=True)
+class Over(Inside):
+    """What became of them."""
+
+    told: messages.Ended
+
+
+@dataclass(frozen=True)
 class Listener:
     """A process that listens on a port of a host. facts: its entry as fleet/node/ports/kill_port.py gives it.
 
@@ -69,12 +85,10 @@ class Listener:
     def pid(self) -> int | None:
         return self.facts["pid"]
 
-    def as_json(self) -> dict[str, Any]:
-        return {
-            **{key: value for key, value in self.facts.items() if key in SHOWN},
-            "ended": self.ended,
-            "reason": self.reason,
-        }
+    @property
+    def shown(self) -> PortHolder:
+        known = {key: value for key, value in self.facts.items() if key in SHOWN}
+        return from_json(PortHolder, {**known, "ended": self.ended, "reason": self.reason})
 
 
 @dataclass(frozen=True)
@@ -94,7 +108,7 @@ class KillPlan:
         return tuple(listener for listener in self.listeners if listener.left is None)
 
     def describe(self) -> dict[str, Any]:
-        return {h.name: [each.as_json() for each in self.listeners if each.host == h.name] for h in self.hosts}
+        return {h.name: [plain(each.shown) for each in self.listeners if each.host == h.name] for h in self.hosts}
 
     def lines(self) -> Iterator[Line]:
         for each in self.listeners:
@@ -103,14 +117,14 @@ class KillPlan:
 
 
 def look(inventory: Inventory, ports: Collection[int], runtime: Runtime) -> tuple[Result, ...]:
-    """Who listens on these ports, on every host, as data["listeners"]."""
+    """Who listens on these ports, on every host, as Scanned."""
 
     ways = dialled((*inventory.hosts, *inventory.unselected), runtime)
 
     def task(session: Session, host: Host) -> Result:
         spec = {"op": "scan", "ports": list(ports), "dialled": ways.get(host.name, [])}
         answer = call(session, "ports.kill_port", spec, messages.Scanned, timeout=SCAN_SECONDS, cancel=runtime.cancel)
-        return Result(host.name, ok=True, exit_status=0, data=answer)
+        return Result(host.name, ok=True, exit_status=0, answer=Scanned(answer["listeners"]))
 
     return on_each(inventory.hosts, runtime, task, what="looking who listens")
 
@@ -133,7 +147,7 @@ def plan(inventory: Inventory, request: KillPort, found: tuple[Result, ...]) -> 
         Listener(result.host, facts, why_left(facts, request.force, request.runs))
         for result in found
         if result.ok
-        for facts in result.data["listeners"]
+        for facts in result.read(Scanned).listeners
     )
     return KillPlan(inventory.hosts, request, listeners, found, inventory.unselected)
 
@@ -175,7 +189,7 @@ def run(plan: KillPlan, runtime: Runtime) -> Report:
             timeout=plan.request.grace + AFTER_GRACE_SECONDS,
             cancel=runtime.cancel,
         )
-        return Result(host.name, ok=True, exit_status=0, data=answer)
+        return Result(host.name, ok=True, exit_status=0, answer=Over(answer))
 
     hosts = [host for host in plan.hosts if host.name in by_host]
     ended = {result.host: result for result in on_each(hosts, runtime, task, what="ending")}
@@ -184,9 +198,9 @@ def run(plan: KillPlan, runtime: Runtime) -> Report:
 
 def preview(plan: KillPlan) -> Report:
     """What --dry-run tells: who listens, and nothing done about it."""
-    described = plan.describe()
-    results = tuple(replace(r, data={"listeners": described[r.host]}) for r in plan.results)
-    return Report("kill-port", results, exit_code_of(results), {"dry_run": True})
+    of = {host.name: [each.shown for each in plan.listeners if each.host == host.name] for host in plan.hosts}
+    results = tuple(replace(r, answer=Listening(of[r.host])) for r in plan.results)
+    return Report("kill-port", results, exit_code_of(results), answer=Preview())
 
 
 def report(plan: KillPlan, ended: Mapping[str, Result]) -> Report:
@@ -203,7 +217,7 @@ def report(plan: KillPlan, ended: Mapping[str, Result]) -> Report:
                 error is None,
                 EXIT_HOST_FAILED if error else EXIT_OK,
                 error=error,
-                data={"listeners": [listener.as_json() for listener in listeners]},
+                answer=Listening([listener.shown for listener in listeners]),
             )
         )
     return Report("kill-port", tuple(results), exit_code_of(tuple(results)))
@@ -228,9 +242,9 @@ def _outcome(listener: Listener, second: Result | None) -> Listener:
         return replace(listener, left=DECLINED)
     if not second.ok:
         return replace(listener, left=UNKNOWN)
-    reason = second.data["reasons"].get(str(listener.pid))
+    reason = second.read(Over).told["reasons"].get(str(listener.pid))
     left = Left(reason, OF_NODE.get(reason)) if reason is not None else None
-    return replace(listener, left=left, ended=listener.pid in second.data["ended"])
+    return replace(listener, left=left, ended=listener.pid in second.read(Over).told["ended"])
 
 
 def _newcomers(known: Sequence[Listener], second: Result | None) -> list[Listener]:
@@ -239,4 +253,8 @@ def _newcomers(known: Sequence[Listener], second: Result | None) -> list[Listene
         return []
     who = itemgetter("port", "protocol", "address", "pid", "start")
     seen = {who(each.facts) for each in known}
-    return [Listener(second.host, facts, NEWCOMER) for facts in second.data["listeners"] if who(facts) not in seen]
+    return [
+        Listener(second.host, facts, NEWCOMER)
+        for facts in second.read(Over).told["listeners"]
+        if who(facts) not in seen
+    ]

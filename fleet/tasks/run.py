@@ -12,6 +12,7 @@ from invoke.context import Context
 from invoke.exceptions import AuthFailure, CommandTimedOut, Exit, ThreadException, UnexpectedExit
 
 from fleet import fanout
+from fleet.answers.hosts import TaskEnded
 from fleet.each import failed, over
 from fleet.errors import EXIT_OK, DeadlineError, FleetError, HostFailed, Interrupted, Reason
 from fleet.events import Started
@@ -170,9 +171,9 @@ class _Running:
             out, err = sink.whole()
             return replace(failed(host, self._as_error(error, host.name)), stdout=out, stderr=err)
         where = where_of(error, self.file.path.resolve())
-        data = {"where": where}
+        ended = TaskEnded(where)
         if isinstance(error, UnexpectedExit):
-            data["command"] = error.result.command
+            ended = replace(ended, command=error.result.command)
             if error.result.hide:
                 sink.write("stderr", str(error).strip() + "\n")
         elif isinstance(error, Exit):
@@ -181,7 +182,7 @@ class _Running:
                 sink.write("stderr", error.message + "\n")
         elif isinstance(error, SystemExit) and isinstance(error.code, str):
             sink.write("stderr", error.code + "\n")
-        return Result(host.name, status == 0, status, *sink.whole(), data=data)
+        return Result(host.name, status == 0, status, *sink.whole(), answer=ended)
 
     def _as_error(self, error: BaseException, host: str | None = None) -> FleetError:
         """What ends a task, as one of fleet's."""

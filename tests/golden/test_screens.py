@@ -194,7 +194,7 @@ def sync_and_wheels() -> None:
                 Result(n, True, data={"wheels": there, "python": "/opt/conda/envs/train/bin/python"}) for n in GPUS[:4]
             ),
             0,
-            {"wheels": [{"name": n, "version": "1.2.3"} for n in there]},
+            {"wheels": [{"name": n, "version": "1.2.3", "file": "", "sha256": ""} for n in there]},
         ),
         data.show_wheels,
     )

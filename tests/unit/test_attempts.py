@@ -15,6 +15,7 @@ from typing import Any, cast
 
 import pytest
 
+from fleet.answers.runs import FirstFailure, RunSummary
 from fleet.errors import ConnectError, FleetError, Interrupted, PreflightError, UsageError
 from fleet.events import Event, Notice
 from fleet.model import Host, Inventory, Job, Report, Result
@@ -382,7 +383,7 @@ def test_who_attaches_waits_for_all_nodes_of_another_attempt(monkeypatch: pytest
     monkeypatch.setattr(attach, "find", lambda *args, **more: (answers.pop(0), ()))
     monkeypatch.setattr(attach, "ASK_AGAIN_SECONDS", 0.0)
     report, plan = (
-        SimpleNamespace(data={"first_failure": {}}),
+        Report("launch", (), 1, answer=RunSummary(first_failure=FirstFailure("a"))),
         SimpleNamespace(inventory=None, request=SimpleNamespace(runs=None)),
     )
     record = SimpleNamespace(restartable=True, attempt=0, owner="ada@head", run_id="r")

@@ -20,6 +20,7 @@ from fleet.cli.context import unread
 from fleet.cli.files.build import BuildTalk
 from fleet.cli.files.data import DataLine
 from fleet.cli.run.launch_view import LaunchView
+from fleet.cli.run.plain import PlainLines
 from fleet.cli.screen.board import Shown
 from fleet.cli.screen.progress import ProgressLine, telling
 from fleet.cli.verbs.exec import PrefixedLines
@@ -58,6 +59,7 @@ HANDLERS: dict[str, Callable[[], Emit]] = {
     "context.unread.emit": unread_by,
     "setup_ssh.tell.emit": lambda: tell(ProgressLine(), quiet=False),
     "launch_view.LaunchView.__call__": view,
+    "plain.PlainLines.show": lambda: PlainLines(json=False, quiet=False).show,
     "progress.telling.told": lambda: telling(ProgressLine(), Inventory((Host("gpu01", "10.0.0.1"),)), LocalTransport()),
 }
 

@@ -12,6 +12,7 @@ from pathlib import Path
 import click
 import pytest
 
+from fleet.answers.runs import LeftAlone
 from fleet.cli.line.hints import as_typed, in_document, of_line, remember
 from fleet.cli.line.options import Settings
 from fleet.cli.line.verbs import VERBS
@@ -192,7 +193,7 @@ def test_it_is_told_so_on_the_terminal(
 def test_what_to_do_with_a_run_that_was_left_is_told_so(typed: Settings, capsys: pytest.CaptureFixture[str]) -> None:
     typed.inventory = "lab"
     with click.Context(click.Command("launch")):
-        show_summary(Report("launch", (), 0, {"detached": True, "run": "r", "logs": "runs/r"}), None)  # type: ignore[arg-type]
+        show_summary(Report("launch", (), 0, answer=LeftAlone("r", 1, "runs/r")), None)  # type: ignore[arg-type]
     said = capsys.readouterr().err
     assert "'fleet -i lab ps' shows it, 'fleet -i lab logs -f' its output, 'fleet -i lab stop r' ends it" in said, said
 

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from fleet.answers.runs import FirstFailure, LeftEarly
 from fleet.model import Host, Inventory, Job
 from fleet.ops.run.end.next_steps import next_steps, typed_here
 from fleet.ops.run.plan.plan import plan
@@ -19,8 +21,7 @@ RUN = "t-20261122-060000-0a1b"
 def steps(*said: str, runs_dir: str = "runs", **failure: Any) -> list[str]:
     hosts = Inventory((Host("gpu1", "10.0.0.1"), Host("gpu2", "10.0.0.2")))
     record = plan(hosts, Job("t.py"), Launch("t.py", runs_dir=Path(runs_dir)), RUN).record(0.0)
-    usual = {"host": "gpu2", "rank": 1, "what": "rank", "log": "rank1.err", "left_early": None, "unfit": None}
-    found = next_steps({**usual, **failure}, record, said)
+    found = next_steps(replace(FirstFailure("gpu2", rank=1, log="rank1.err"), **failure), record, said)
     for line in found:
         if not line.startswith("cat "):
             accept(line)
@@ -34,7 +35,7 @@ def test_the_log_of_the_rank_that_failed() -> None:
 
 
 def test_the_log_of_the_rank_that_left_first_of_all() -> None:
-    early = {"rank": 0, "host": "gpu1", "seconds": 1.5}
+    early = LeftEarly(0, "gpu1", 1.5)
     assert steps(left_early=early)[0] == f"fleet logs {RUN} --rank 0 --tail 100"
 
 

@@ -154,7 +154,7 @@ def test_any_listeners_are_told(first: Any, second: Any, force: bool) -> None:
     plan = kill_port.KillPlan(
         (HOST,), KillPort([80], grace=1.0, force=force), tuple(listeners), (Result("n1", True, 0),)
     )
-    report = kill_port.report(plan, {"n1": Result("n1", True, 0, data=ended)})
+    report = kill_port.report(plan, {"n1": Result("n1", True, 0, answer=kill_port.Over(ended))})
     assert report.as_json()["hosts"]["n1"]["listeners"] is not None
 
 

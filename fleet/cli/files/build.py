@@ -6,6 +6,7 @@ from pathlib import Path
 
 import click
 
+from fleet.answers.sync import Built
 from fleet.cli.context import perform
 from fleet.cli.files.data import show_wheels
 from fleet.cli.line.command import Verb, completed
@@ -108,10 +109,11 @@ def show(report: Report) -> None:
     """Where the wheel is, then who has it; with -q only where the log of a failure is."""
     if report.ok and settings_of().quiet:
         return
-    if "wheel" in report.data:
-        arch = f" for {';'.join(report.data['arch'])}" if report.data["arch"] else ""
-        echo(f"{report.data['wheel']}: built on {report.data['on']}{arch}")
-    elif "log" in report.data:
-        talk(f"the log: {report.data['log']}")
-    if "wheels" in report.data:
+    built = report.read(Built)
+    if built.wheel is not None:
+        arch = f" for {';'.join(built.arch)}" if built.arch else ""
+        echo(f"{built.wheel}: built on {built.on}{arch}")
+    elif built.log is not None:
+        talk(f"the log: {built.log}")
+    if built.wheels is not None:
         show_wheels(report)

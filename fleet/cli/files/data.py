@@ -9,6 +9,7 @@ from pathlib import Path
 
 import click
 
+from fleet.answers.sync import Broadcasted, Got, HasWheels, Received, Wheels
 from fleet.cli.context import perform
 from fleet.cli.line.command import Verb, completed
 from fleet.cli.line.options import common_options, runs_dir_option, settings_of
@@ -83,30 +84,32 @@ class DataLine(ProgressLine):
 
 
 def _line(result: Result) -> str:
-    data = result.data
-    where = ", ".join(data["to"])
-    if "shared_with" in data:
-        return f"the same folder as on {data['shared_with']}: written once"
-    if not data["files"]:
+    got = result.read(Received)
+    where = ", ".join(got.to)
+    if got.shared_with is not None:
+        return f"the same folder as on {got.shared_with}: written once"
+    if not got.files:
         return f"nothing to send, in {where}"
-    return f"{counted(data['files'], 'file')} received ({size_text(data['bytes'])}), verified, in {where}"
+    return f"{counted(got.files, 'file')} received ({size_text(got.bytes or 0)}), verified, in {where}"
 
 
 def show_data(report: Report) -> None:
     """One line per group of hosts to which the same happened, then who cost time."""
+    whole = report.read(Broadcasted)
     write_grouped([r for r in report.results if r.ok], _line)
-    warn_of_own(r for r in report.results if r.ok)
-    warn_of_source(report)
-    for cut in report.data["cuts"]:
+    warn_of_own((r.host, r.read(Received)) for r in report.results if r.ok)
+    warn_of_source(whole)
+    for cut in whole.cuts:
         talk(f"host {cut['behind']} lost {cut['lost_seconds']:g} s when host {cut['host']} went out")
 
 
 def show_wheels(report: Report) -> None:
     """Who has what: one line per group of hosts that have the same now."""
-    versions = {w["name"]: w["version"] for w in report.data["wheels"]}
+    versions = {wheel.name: wheel.version for wheel in report.read(Wheels).wheels}
 
     def line(result: Result) -> str:
-        states = result.data["wheels"]
+        has = result.read(HasWheels)
+        states = has.wheels or {}
         named = {state: [f"{n} {versions[n]}" for n, s in states.items() if s == state] for state in states.values()}
         if not result.ok:
             return ", ".join(f"{WORDS[state]} {_short(named[state])}" for state in WORDS if state in named)
@@ -114,9 +117,9 @@ def show_wheels(report: Report) -> None:
         parts = [f"installed {_short(new)}"] if new else []
         there = "it is there" if old == 1 else f"all {old} are there"
         parts += [f"{old} already there" if new else f"nothing to do, {there}"] if old else []
-        return f"{', '.join(parts)}, in {result.data.get('python')}"
+        return f"{', '.join(parts)}, in {has.python}"
 
-    write_grouped([r for r in report.results if r.data.get("wheels")], line)
+    write_grouped([r for r in report.results if r.read(HasWheels).wheels], line)
 
 
 def _short(names: list[str]) -> str:
@@ -159,11 +162,11 @@ def get(what: str, sources: str | None, to: Path, runs_dir: Path, **given: bool)
 
 def show_got(report: Report) -> None:
     def told(result: Result) -> str:
-        if not result.data["to"]:
+        got = result.read(Got)
+        if not got.to:
             return "has none of it"
-        files, size, same = (result.data[name] for name in ("files", "bytes", "same"))
-        here = f"{counted(same, 'file')} already here" if same else ""
-        came = f"{counted(files, 'file')}, {size_text(size)}" if files or not same else ""
-        return f"{', '.join(filter(None, [came, here]))}, in {clean(result.data['to'])}"
+        here = f"{counted(got.same, 'file')} already here" if got.same else ""
+        came = f"{counted(got.files, 'file')}, {size_text(got.bytes)}" if got.files or not got.same else ""
+        return f"{', '.join(filter(None, [came, here]))}, in {clean(got.to)}"
 
     write_grouped((result for result in report.results if result.ok), told)

@@ -9,6 +9,7 @@ from typing import Literal
 
 import click
 
+from fleet.answers.sync import Mirrored, Synced
 from fleet.cli.context import Part, ask, load_inventory, run_parts, the_fleet
 from fleet.cli.line.command import OneOf, Verb, completed
 from fleet.cli.line.options import Limited, common_options, settings_of
@@ -21,31 +22,31 @@ from fleet.rules.units import counted, size_text
 
 
 def _line(result: Result) -> str:
-    data = result.data
-    if "same" in data:
-        return f"the same folder as the source, nothing to do: {data['to']}"
-    if "shared_with" in data:
-        return f"the same folder as on {data['shared_with']}: written once"
-    if not data["changed"] and not data["deleted"]:
-        entries = "1 entry" if data["entries"] == 1 else f"{data['entries']} entries"
-        return f"nothing to change, {entries} in {data['to']}"
-    deleted = f", {data['deleted']} deleted" if data["deleted"] else ""
-    if data["changed"] and not data["sent"]:
-        return f"{data['changed']} folders, links or modes set{deleted}, in {data['to']}"
-    return f"{counted(data['sent'], 'file')} sent ({size_text(data['bytes'])}), verified{deleted}, in {data['to']}"
+    done = result.read(Synced)
+    if done.same:
+        return f"the same folder as the source, nothing to do: {done.to}"
+    if done.shared_with is not None:
+        return f"the same folder as on {done.shared_with}: written once"
+    if not done.changed and not done.deleted:
+        return f"nothing to change, {'1 entry' if done.entries == 1 else f'{done.entries} entries'} in {done.to}"
+    deleted = f", {done.deleted} deleted" if done.deleted else ""
+    if done.changed and not done.sent:
+        return f"{done.changed} folders, links or modes set{deleted}, in {done.to}"
+    sent = f"{counted(done.sent or 0, 'file')} sent ({size_text(done.bytes or 0)})"
+    return f"{sent}, verified{deleted}, in {done.to}"
 
 
 def show(report: Report) -> None:
     """One line per group of hosts to which the same happened, then what was left alone."""
-    done = [r for r in report.results if r.ok]
+    done, whole = [r for r in report.results if r.ok], report.read(Mirrored)
     write_grouped(done, _line)
-    for kept, names in groups_by(done, lambda r: tuple(r.data.get("kept", ()))).items():
+    for kept, names in groups_by(done, lambda r: tuple(r.read(Synced).kept or ())).items():
         for path in kept:
             talk(f"warning: host {fold(names)}: kept {clean(path)}: gone from the source, but changed on the node")
-    warn_of_own(done)
-    if done and not report.data["entries"]:
-        talk(f"warning: {clean(report.data['source'])} holds nothing to carry")
-    warn_of_source(report)
+    warn_of_own((r.host, r.read(Synced)) for r in done)
+    if done and not whole.entries:
+        talk(f"warning: {clean(whole.source)} holds nothing to carry")
+    warn_of_source(whole)
 
 
 class SyncVerb(Verb):

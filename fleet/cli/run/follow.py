@@ -5,13 +5,14 @@ from __future__ import annotations
 import os
 import signal
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import click
 
+from fleet.answers.runs import LeftAlone, NodeEnd, RunSummary
 from fleet.api import Fleet, Planned
 from fleet.cli import leader
 from fleet.cli.context import detailed
@@ -43,76 +44,77 @@ def nearby(path: str) -> str:
 
 def show_summary(report: Report, view: LaunchView) -> None:
     """How it ended, on stderr: the first failure first, then what other ranks died of, and where the logs are."""
-    if report.data.get("detached"):
-        run = report.data["run"]
-        if not report.data.get("led", True):
+    if isinstance(left := report.answer, LeftAlone):
+        run = left.run
+        if not left.led:
             talk(f"run {run} goes on as before", f"fleet attach {run} looks on again")
             return
-        talk(f"run {run} goes on by itself; its logs come to {report.data['logs']}", f"fleet attach {run}")
+        talk(f"run {run} goes on by itself; its logs come to {left.logs}", f"fleet attach {run}")
         talk("  " + as_typed(f"'fleet ps' shows it, 'fleet logs -f' its output, 'fleet stop {run}' ends it"))
         return
-    if error := report.data.get("error"):
+    summary = report.read(RunSummary)
+    if error := summary.error:
         talk(clean(f"error: {error['message']}"), error["hint"])
-    failure = report.data["first_failure"]
-    mine: list[int] = []
+    failure = summary.first_failure
+    mine: Sequence[int] = ()
     if failure:
-        talk(click.style("failed: ", fg="red", bold=True) + clean(failure["message"]))
-        if failure["why"]:
-            talk(clean(f"  why: {failure['why']}"))
-        if failure["kernel"]:
-            talk(clean(f"  kernel of {failure['kernel']['host']}: {failure['kernel']['line']}"))
-        trace = failure["traceback"]
+        talk(click.style("failed: ", fg="red", bold=True) + clean(failure.message))
+        if failure.why:
+            talk(clean(f"  why: {failure.why}"))
+        if failure.kernel:
+            talk(clean(f"  kernel of {failure.kernel.host}: {failure.kernel.line}"))
+        trace = failure.traceback
         if view.tracebacks.was_shown(trace):
             trace = "(its traceback stands above)"
-        for line in (trace or failure["tail"] or "").splitlines():
-            if line != failure["why"]:  # it is said once
+        for line in (trace or failure.tail or "").splitlines():
+            if line != failure.why:  # it is said once
                 talk(f"    {clean(line)}")
-        for group in report.data["tracebacks"] if trace else ():
-            if failure["rank"] in group["ranks"]:
-                mine = group["ranks"]
+        for group in summary.tracebacks if trace else ():
+            if failure and failure.rank in group.ranks:
+                mine = group.ranks
                 if len(mine) > 1:
-                    talk(f"  {who(mine, group['hosts'])} have the same traceback")
-        if failure["hint"]:
-            talk(hint_line(failure["hint"]))
-        talk(clean(f"  log: {nearby(failure['log'])}"))
-    others = [group for group in report.data["tracebacks"] if group["ranks"] != mine]
-    after = [group for group in others if group["follows"]]
+                    talk(f"  {who(mine, group.hosts)} have the same traceback")
+        if failure.hint:
+            talk(hint_line(failure.hint))
+        talk(clean(f"  log: {nearby(failure.log)}"))
+    others = [group for group in summary.tracebacks if group.ranks != mine]
+    after = [group for group in others if group.follows]
     for group in others:
-        first = group["exception"].partition("\n")[0]
-        if not group["follows"]:
-            talk(clean(f"{who(group['ranks'], group['hosts'])}: {first}; log: {nearby(group['log'])}"))
+        first = group.exception.partition("\n")[0]
+        if not group.follows:
+            talk(clean(f"{who(group.ranks, group.hosts)}: {first}; log: {nearby(group.log)}"))
     if after:
-        ranks = sorted(rank for group in after for rank in group["ranks"])
-        hosts = dict.fromkeys(host for group in after for host in group["hosts"])
-        talk(clean(f"{who(ranks, hosts)}: what followed from it: {after[0]['exception'].partition(chr(10))[0]}"))
+        ranks = sorted(rank for group in after for rank in group.ranks)
+        hosts = dict.fromkeys(host for group in after for host in group.hosts)
+        talk(clean(f"{who(ranks, hosts)}: what followed from it: {after[0].exception.partition(chr(10))[0]}"))
     lost = [r for r in report.results if r.error is not None]
-    if lost and not (failure and len(lost) == 1 and failure["host"] == lost[0].host):
+    if lost and not (failure and len(lost) == 1 and failure.host == lost[0].host):
         write_failures(Report("launch", tuple(lost), report.exit_code))
     for result in report.results:
-        if "undying" in result.data:
-            talk(clean(f"error: host {result.host}: {result.data['undying']}"), UNDYING)
-    if report.data["incomplete_logs"]:
-        talk(f"error: logs are not complete here from: {fold(report.data['incomplete_logs'])}")
+        if undying := result.read(NodeEnd).undying:
+            talk(clean(f"error: host {result.host}: {undying}"), UNDYING)
+    if summary.incomplete_logs:
+        talk(f"error: logs are not complete here from: {fold(summary.incomplete_logs)}")
     if report.ok and settings_of().quiet:
         return
-    if restarts := report.data.get("restarts"):
-        earlier = f"logs of what came before: {report.data['logs']}/attempt*/"
-        talk(f"{counted(len(restarts), 'restart')}, attempt {report.data['attempt']} was the last; {earlier}")
+    if restarts := summary.restarts:
+        earlier = f"logs of what came before: {summary.logs}/attempt*/"
+        talk(f"{counted(len(restarts), 'restart')}, attempt {summary.attempt} was the last; {earlier}")
     interrupted = report.exit_code == EXIT_INTERRUPTED and not failure  # a rank may exit with that, too
-    end = report.data.get("end")
+    end = summary.end
     by_whom = end["message"] if end and end["by"] == "stop" else "interrupted"
     state = "done" if report.ok else clean(by_whom) if interrupted else "failed"
-    if (unknown := report.data.get("unknown")) and not failure:
+    if (unknown := summary.unknown) and not failure:
         state = f"{state if interrupted else 'over where that is known'} ({fold(unknown)} unknown)"
     talk(
-        f"run {report.data['run']} {state} after {report.data['seconds']:.1f} s, exit code {report.exit_code}; "
-        f"logs of every rank: {report.data['logs']}/HOST/rank*.out|.err"
+        f"run {summary.run} {state} after {summary.seconds:.1f} s, exit code {report.exit_code}; "
+        f"logs of every rank: {summary.logs}/HOST/rank*.out|.err"
     )
-    if killed := report.data.get("killed"):
+    if killed := summary.killed:
         talk(f"killed, since they had not ended in time: {ranks_text(killed)}")
-    if report.data["next"]:
+    if summary.next:
         talk("next:")
-    for step in report.data["next"]:  # whole lines, to be copied
+    for step in summary.next:  # whole lines, to be copied
         talk(f"  {clean(as_typed(step))}", wrap=False)
 
 
@@ -145,7 +147,7 @@ def follow(plan: Planned, scrolls: Scrolling, *, leave: bool = False) -> int:
 
         def stay(report: Report) -> None:
             end(report)
-            leader.stay(report.exit_code, f"{report.data['logs']}/keeper.log")
+            leader.stay(report.exit_code, f"{report.read(LeftAlone).logs}/keeper.log")
 
         runtime.stay = stay if leader.leads() else None
         screen.enter_context(_signals(runtime, leave, view))

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from fleet.answers.runs import Forgotten, GivenUp, RunSeen, RunsSeen, RunStopped, StoppedThere
 from fleet.cli.context import ask, finish, load_everyone, perform, the_fleet, use_inventory
 from fleet.cli.line.command import ONLY_LOOKS, Verb, completed
 from fleet.cli.line.options import NONE_LIVE, Limited, common_options, runs_dir_option, settings_of, without
@@ -40,24 +41,24 @@ def ps(**given: bool) -> int:
 
 
 def show_runs(report: Report, every: bool) -> None:
-    rows = []
+    rows, runs = [], report.read(RunsSeen).runs
     everywhere = report.ok and settings_of().hosts is None and settings_of().exclude is None
-    if everywhere and all(run["state"] in ("done", "failed", "stopped", "unknown") for run in report.data["runs"]):
+    if everywhere and all(run.state in ("done", "failed", "stopped", "unknown") for run in runs):
         click.get_current_context().meta[NONE_LIVE] = True
-    for run in report.data["runs"]:
-        nodes = run["nodes"].values()
-        total = run.get("world_size") or sum(len(node["ranks"]) for node in nodes)
+    for run in runs:
+        nodes = run.nodes.values()
+        total = run.about.get("world_size") or sum(len(node.ranks) for node in nodes)
         rows.append(
             (
-                run["run"],
-                run["state"] + _left(run),
-                "?" if run["age"] is None else seconds(run["age"]),
-                clean(run.get("owner") or "?"),
-                fold(run["nodes"]),
-                f"{run['ranks_up']}/{total}",
-                clean((run.get("master") or "?").rpartition(":")[2]),
-                "-" if run["silent"] is None else seconds(run["silent"]),
-                clean(run["last"]),
+                run.run,
+                run.state + _left(run),
+                "?" if run.age is None else seconds(run.age),
+                clean(run.about.get("owner") or "?"),
+                fold(run.nodes),
+                f"{run.ranks_up}/{total}",
+                clean((run.about.get("master") or "?").rpartition(":")[2]),
+                "-" if run.silent is None else seconds(run.silent),
+                clean(run.last),
             )
         )
     if not rows:
@@ -67,10 +68,10 @@ def show_runs(report: Report, every: bool) -> None:
     write_table(titles, rows, shorten=not settings_of().verbose)
 
 
-def _left(run: dict[str, Any]) -> str:
-    if run["unattended"] is not None:
-        return f", unattended for {seconds(run['unattended'])}"
-    return ", detached" if run["lease"] is None and run["state"] == "running" else ""
+def _left(run: RunSeen) -> str:
+    if run.unattended is not None:
+        return f", unattended for {seconds(run.unattended)}"
+    return ", detached" if run.lease is None and run.state == "running" else ""
 
 
 @click.command("stop", cls=Verb, examples=("fleet stop latest", "fleet stop train-20261121-101500-ab12"))
@@ -90,12 +91,13 @@ def stop(run: str, grace: float | None, runs_dir: Path) -> int:
 
 
 def show_stopped(report: Report) -> None:
-    over = "had ended, and is not started again" if report.data.get("restartable") else "had ended"
+    stopped = report.read(RunStopped)
+    over = "had ended, and is not started again" if stopped.restartable else "had ended"
     says = {"running": "stopped", "gone": over, "unknown": "had not begun"}
     for was, what in says.items():
-        hosts = [result.host for result in report.results if result.ok and result.data.get("was") == was]
+        hosts = [r.host for r in report.results if r.ok and r.read(StoppedThere).was == was]
         if hosts:
-            echo(f"run {report.data['run']}: {fold(hosts)}: {what}")
+            echo(f"run {stopped.run}: {fold(hosts)}: {what}")
 
 
 @click.command("forget", cls=Verb, examples=("fleet forget latest", "fleet forget train-20261121-101500-ab12"))
@@ -110,8 +112,8 @@ def forget(run: str, runs_dir: Path) -> int:
 
 
 def show_forgotten(report: Report) -> None:
-    hosts = [result.host for result in report.results if result.data["given_up"]]
-    echo(f"run {report.data['run']}: {fold(hosts)} given up; its logs so far: {report.data['logs']}")
+    hosts, forgotten = [r.host for r in report.results if r.read(GivenUp).given_up], report.read(Forgotten)
+    echo(f"run {forgotten.run}: {fold(hosts)} given up; its logs so far: {forgotten.logs}")
 
 
 @click.command("attach", cls=Verb, examples=("fleet attach", "fleet attach train-20261121"))

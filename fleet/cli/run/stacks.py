@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import click
 
+from fleet.answers.runs import StacksTaken
 from fleet.cli.context import perform
 from fleet.cli.line.command import ONLY_LOOKS, Verb, completed
 from fleet.cli.line.options import common_options
@@ -42,8 +43,9 @@ def stacks(run: str, rank: frozenset[int] | None, all_threads: bool, native: boo
 
 
 def show(report: Report, all_threads: bool) -> None:
-    if report.data["summary"]:
-        echo(clean(f"run {report.data['run']}: {report.data['summary']}"))
+    taken = report.read(StacksTaken)
+    if taken.summary:
+        echo(clean(f"run {taken.run}: {taken.summary}"))
     found = by_host(report.results)
     for line in lines(places(found), threads=all_threads):
         if not line.startswith(" "):
@@ -51,5 +53,5 @@ def show(report: Report, all_threads: bool) -> None:
         echo(clean(line), wrap=False)
     for remark in remarks(found):
         talk(clean(remark), BRING_PY_SPY if NO_PY_SPY in remark else None)
-    if report.data["absent"]:
-        echo(f"{ranks_text(report.data['absent'])}: no process: not begun yet, or over")
+    if taken.absent:
+        echo(f"{ranks_text(taken.absent)}: no process: not begun yet, or over")

@@ -11,6 +11,8 @@ from typing import Any, TextIO
 
 import click
 
+from fleet.answers.hosts import TaskEnded
+from fleet.answers.sync import Broadcasted, Mirrored, Received, Synced
 from fleet.cli.line.hints import as_typed, in_document
 from fleet.cli.line.options import settings_of
 from fleet.cli.screen import terminal
@@ -139,24 +141,24 @@ def write_grouped(results: Iterable[Result], line: Callable[[Result], str]) -> N
         echo(f"{click.style(fold(names), bold=True)}: {clean(text)}")
 
 
-def warn_of_own(results: Iterable[Result]) -> None:
+def warn_of_own(answers: Iterable[tuple[str, Synced | Received]]) -> None:
     """What of the nodes' own was left, and where that which was replaced is kept."""
-    results = list(results)
-    for left, names in groups_by(results, lambda r: tuple(r.data.get("left", ()))).items():
+    answers = list(answers)
+    for left, names in grouped((tuple(one.left or ()), host) for host, one in answers).items():
         if left:
             what = ", ".join(clean(path) for path in left[:5]) + (f" and {len(left) - 5} more" if len(left) > 5 else "")
             talk(f"warning: host {fold(names)}: left as the node has it, not as the source: {what}")
-    for aside, names in groups_by(results, lambda r: tuple(r.data.get("aside", ()))).items():
+    for aside, names in grouped((tuple(one.aside or ()), host) for host, one in answers).items():
         if aside:
             talk(f"host {fold(names)}: what was replaced is kept for 30 days in {clean(', '.join(aside))}")
 
 
-def warn_of_source(report: Report) -> None:
+def warn_of_source(whole: Mirrored | Broadcasted) -> None:
     """What of a source does not arrive as it is."""
-    for path in report.data["skipped"]:
+    for path in whole.skipped:
         talk(f"warning: left out {clean(path)}: neither file, folder nor link")
-    if report.data.get("hard_links"):
-        talk(f"warning: {report.data['hard_links']} files are hard links of each other: they arrive as separate files")
+    if whole.hard_links:
+        talk(f"warning: {whole.hard_links} files are hard links of each other: they arrive as separate files")
 
 
 def header(names: Sequence[str], more: str = "") -> str:
@@ -223,7 +225,8 @@ def differences(hunks: Iterable[Hunk], who: Mapping[int, Sequence[str]]) -> byte
 
 def _ended(result: Result) -> str:
     """Which of a task's commands it was, and where that stands."""
-    return "".join(f"{result.data[key]}: " for key in ("where", "command") if key in result.data)
+    ended = result.read(TaskEnded)
+    return "".join(f"{each}: " for each in (ended.where, ended.command) if each is not None)
 
 
 def write_failures(report: Report) -> None:

@@ -8,6 +8,7 @@ from pathlib import Path
 
 import click
 
+from fleet.answers.hosts import Proposed
 from fleet.cli.context import CliFleet
 from fleet.cli.line.command import Verb, completed
 from fleet.cli.line.hints import as_typed
@@ -157,6 +158,6 @@ def finish(plan: op.InitPlan, found: op.Proposal, written: bool) -> int:
         what = "written" if written else "has all of it" if found.text == plan.old else "left as it is"
         talk(clean(f"{plan.path}: {what}"))
         echo("next:")
-        for command in found.data["next"]:
+        for command in found.read(Proposed).next:
             echo(f"  {as_typed(command, selection=False)}")
     return found.exit_code

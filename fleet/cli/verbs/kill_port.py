@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 
 import click
 
+from fleet.answers.hosts import Listening, Preview
 from fleet.cli.context import ask, finish, the_fleet
 from fleet.cli.line.command import Verb
 from fleet.cli.line.options import Limited, common_options, settings_of
@@ -115,10 +116,10 @@ def show_ended(outcome: Report) -> None:
 
     said: list[tuple[str, str, None]] = []
     for result in outcome.results:
-        for entry in result.data["listeners"]:
-            if entry["ended"]:
-                said.append((result.host, Reason(f"port {entry['port']}, pid {{pid}}: ended", pid=entry["pid"]), None))
-            elif outcome.data.get("dry_run") and entry["reason"]:
-                said.append((result.host, f"port {entry['port']}: {entry['reason']}", None))
+        for entry in result.read(Listening).listeners:
+            if entry.ended:
+                said.append((result.host, Reason(f"port {entry.port}, pid {{pid}}: ended", pid=entry.pid), None))
+            elif isinstance(outcome.answer, Preview) and entry.reason:
+                said.append((result.host, f"port {entry.port}: {entry.reason}", None))
     for cause in by_cause(said):
         echo(f"{fold(cause.whose)}: {clean(cause.message)}")

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Literal
 
 import click
 
+from fleet.answers.hosts import SetUp, SetUpAll
 from fleet.cli.context import finish, interruptible, the_fleet
 from fleet.cli.line.command import OneOf, Verb, completed
 from fleet.cli.line.options import settings_of, without
@@ -100,23 +101,23 @@ def remark(notices: Sequence[Notice]) -> None:
 
 def show(report: Report) -> None:
     """What was done, in a few lines."""
-    pairs = report.data.get("pairs")
-    for result in report.results:
-        key = result.data.get("host_key")
-        if key and key["how"] in ("trusted on first use", "replaced"):
-            echo(clean(f"{result.host}: host key {key['how']}: {key['type']} {key['fingerprint']}"))
-    if report.data["head"]["changed"]:
-        echo(clean(f"this machine: {', '.join(report.data['head']['changed'])}"))
-    changed = [result for result in report.results if result.data.get("changed")]
-    for what, names in groups_by(changed, lambda result: ", ".join(result.data["changed"])).items():
+    whole, each = report.read(SetUpAll), {result.host: result.read(SetUp) for result in report.results}
+    for name, one in each.items():
+        key = one.host_key
+        if key and key.how in ("trusted on first use", "replaced"):
+            echo(clean(f"{name}: host key {key.how}: {key.type} {key.fingerprint}"))
+    if whole.head.changed:
+        echo(clean(f"this machine: {', '.join(whole.head.changed)}"))
+    changed = [result for result in report.results if each[result.host].changed]
+    for what, names in groups_by(changed, lambda result: ", ".join(each[result.host].changed)).items():
         echo(clean(f"{fold(names)}: {what}"))
-    if not report.data["changed"] and report.ok:
+    if not whole.changed and report.ok:
         echo("nothing to change")
-    if pairs is None or not any(r.ok for r in report.results):
+    if whole.pairs is None or not any(r.ok for r in report.results):
         return
     echo(
-        f"checked: this machine reaches {counted(pairs['from_head'], 'host')}"
-        + (f", and they reach each other in {counted(pairs['verified'], 'way')}" if pairs["verified"] else "")
+        f"checked: this machine reaches {counted(whole.pairs.from_head, 'host')}"
+        + (f", and they reach each other in {counted(whole.pairs.verified, 'way')}" if whole.pairs.verified else "")
     )
 
 

@@ -7,9 +7,11 @@ import contextlib
 import queue
 import threading
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
+from fleet.answers.sync import Received
+from fleet.codec import from_json
 from fleet.delivery.manifest import Manifest
 from fleet.errors import FleetError, HostFailed, ProtocolError
 from fleet.model import Host
@@ -74,7 +76,7 @@ class Member:
     placed: int = 0
     work: int = 0
     quiet: Silence = field(default_factory=Silence)
-    data: dict[str, Any] = field(default_factory=dict)
+    answer: Received = Received()
     error: FleetError | None = None
     cancel: Cancel = field(default_factory=Cancel)
 
@@ -188,7 +190,8 @@ class Member:
 
     def take_done(self, message: Done) -> None:
         self.state = "done"
-        self.data |= {key: message[key] for key in ("files", "bytes", "left", "aside")}
+        done = {key: message[key] for key in ("files", "bytes", "left", "aside")}
+        self.answer = replace(from_json(Received, done), to=self.answer.to)
         if problems := message["problems"]:
             more = f", and {len(problems) - 1} more" if len(problems) > 1 else ""
             self.error = HostFailed(
@@ -197,7 +200,7 @@ class Member:
                 kind="digest",
                 hint="it is not there under its name; run this again when the source is at rest",
             )
-            self.data["problems"] = [list(problem) for problem in problems]
+            self.answer = replace(self.answer, problems=[list(problem) for problem in problems])
 
     def fail(self, error: FleetError) -> None:
         self.state = "out"

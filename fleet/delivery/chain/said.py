@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
 from typing import Any
 
 from fleet.delivery.chain.coordinator import Coordinator
@@ -26,7 +27,7 @@ def shared(head: Coordinator, member: Member, message: chain.Shared) -> None:
     if message["with"] not in head.members or message["with"] == member.host.name:
         raise ProtocolError("it shares a folder with nobody here", member.host.name)
     member.state = "shared"
-    member.data["shared_with"] = message["with"]
+    member.answer = replace(member.answer, shared_with=message["with"])
     head.maybe_go()
 
 

@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Literal
 
 from fleet import fanout
+from fleet.answers.sync import Broadcasted, Received
 from fleet.delivery import own_files
 from fleet.delivery.chain.certificate import make_certificate
 from fleet.delivery.chain.coordinator import TICK_SECONDS, Coordinator
@@ -84,16 +85,26 @@ def _joined(reports: list[Report]) -> Report:
     results: list[Result] = []
     for of_host in zip(*(report.results for report in reports), strict=True):
         first = next((r for r in of_host if not r.ok), of_host[0])
-        data = {
-            "to": [to for r in of_host for to in r.data.get("to", [])],
-            **{key: sum(r.data.get(key, 0) for r in of_host) for key in ("files", "bytes")},
-        }
-        results.append(Result(first.host, first.ok, first.exit_status, error=first.error, data=data))
-    told = dict(reports[0].data)
-    told |= {key: [one for report in reports for one in report.data[key]] for key in ("sources", "cuts", "skipped")}
-    told |= {key: sum(report.data[key] for report in reports) for key in ("files", "size", "sent", "hard_links")}
+        each = [r.read(Received) for r in of_host]
+        answer = Received(
+            to=[to for one in each for to in one.to],
+            files=sum(one.files or 0 for one in each),
+            bytes=sum(one.bytes or 0 for one in each),
+        )
+        results.append(Result(first.host, first.ok, first.exit_status, error=first.error, answer=answer))
+    parts = [report.read(Broadcasted) for report in reports]
+    whole = replace(
+        parts[0],
+        sources=[one for part in parts for one in part.sources],
+        cuts=[one for part in parts for one in part.cuts],
+        skipped=[one for part in parts for one in part.skipped],
+        files=sum(part.files for part in parts),
+        size=sum(part.size for part in parts),
+        sent=sum(part.sent for part in parts),
+        hard_links=sum(part.hard_links for part in parts),
+    )
     final = tuple(results)
-    return Report("sync", final, exit_code_of(final), told)
+    return Report("sync", final, exit_code_of(final), answer=whole)
 
 
 def _run(plan: Broadcast, runtime: Runtime) -> Report:
@@ -129,7 +140,10 @@ def _sent(plan: Broadcast, runtime: Runtime, tls: dict[str, str], manifest: Mani
     # the chain needs every host at once, however small the fan-out
     fanout.check_limits(len(plan.hosts), len(plan.hosts), FDS_PER_HOST)
     members = [
-        Member(host, [item.dests[host.name] for item in plan.items], secrets.token_urlsafe(24)) for host in plan.hosts
+        Member(
+            host, to := [item.dests[host.name] for item in plan.items], secrets.token_urlsafe(24), answer=Received(to)
+        )
+        for host in plan.hosts
     ]
     transfer = _Transfer(plan, manifest, members, runtime, tls, source)
     coordinator = transfer.coordinator
@@ -140,17 +154,17 @@ def _sent(plan: Broadcast, runtime: Runtime, tls: dict[str, str], manifest: Mani
         final = with_shared(over(plan.hosts, replace(runtime, fanout=len(members)), transfer.one, ""))
     finally:
         coordinator.end()
-    data = {
-        "sources": [str(item.source) for item in plan.items],
-        "files": len(manifest.files),
-        "size": manifest.size,
-        "sent": coordinator.sent,
-        "cuts": coordinator.cuts,
-        "skipped": list(manifest.skipped),
-        "hard_links": manifest.hard_links,
-        **({"from": plan.origin.name} if plan.origin else {}),
-    }
-    return Report("sync", final, exit_code_of(final), data)
+    answer = Broadcasted(
+        sources=[str(item.source) for item in plan.items],
+        files=len(manifest.files),
+        size=manifest.size,
+        sent=coordinator.sent,
+        cuts=coordinator.cuts,
+        skipped=list(manifest.skipped),
+        hard_links=manifest.hard_links,
+        source=plan.origin.name if plan.origin else None,
+    )
+    return Report("sync", final, exit_code_of(final), answer=answer)
 
 
 class _Transfer:
@@ -233,8 +247,7 @@ class _Transfer:
             coordinator.left(host.name, error)
         if error is None or member.state == "done" or not self._runtime.cancel.is_set():
             error = member.error
-        data = {"to": member.dests, **member.data}
-        return Result(host.name, error is None, None if error else 0, error=error, data=data)
+        return Result(host.name, error is None, None if error else 0, error=error, answer=member.answer)
 
     def star(self, member: Member) -> None:
         """Bring one member its files by rsync."""

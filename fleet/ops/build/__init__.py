@@ -8,11 +8,12 @@ import time
 import uuid
 import zipfile
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
 from fleet import own
+from fleet.answers.sync import Built, Wheels
 from fleet.errors import FleetError, HostFailed, PreflightError, UsageError
 from fleet.events import Notice
 from fleet.inventory.select import host_named
@@ -21,6 +22,7 @@ from fleet.ops import wheels
 from fleet.ops.build import judge
 from fleet.ops.build.node import build_there, carry, look
 from fleet.ops.build.source import DEEPSPEED, check_tree, fetch_deepspeed
+from fleet.ops.facts import HasFacts
 from fleet.ops.plans import Line, OnHosts
 from fleet.requests.hosts import Build
 from fleet.requests.sync import SyncWheels
@@ -105,7 +107,7 @@ def run(plan: BuildPlan, runtime: Runtime) -> Report:
         return Report(
             "build", tuple(Result(r.host, r.ok, r.exit_status, error=r.error) for r in facts_of), exit_code_of(facts_of)
         )
-    facts = {r.host: r.data["facts"] for r in facts_of}
+    facts = {r.host: r.read(HasFacts).facts for r in facts_of}
     arch = () if request.cpu else plan.arch or judge.fleet_arch(facts)
     errors = judge.toolchain(facts[plan.host.name], arch, needs_torch=plan.deepspeed)
     if errors:
@@ -117,7 +119,7 @@ def run(plan: BuildPlan, runtime: Runtime) -> Report:
                 kind="toolchain",
                 hint="; ".join(dict.fromkeys(e.hint for e in errors if e.hint)),
             ),
-            {},
+            Built(),
         )
     newer = judge.older_glibc(facts, plan.host.name)
     if newer:
@@ -127,25 +129,19 @@ def run(plan: BuildPlan, runtime: Runtime) -> Report:
     build_id = time.strftime("%Y%m%d-%H%M%S-") + uuid.uuid4().hex[:4]
     folder = _own_folder(Path(request.builds_dir)) / build_id
     folder.mkdir(0o700, parents=True)
-    said: dict[str, Any] = {
-        "build": build_id,
-        "on": plan.host.name,
-        "log": str(folder / "build.log"),
-        "arch": list(arch),
-        "ops": list(ops),
-    }
+    built = Built(build=build_id, on=plan.host.name, log=str(folder / "build.log"), arch=list(arch), ops=list(ops))
     one = inventory.only([plan.host])
     try:
         there = carry(one, plan.name, tree, whole=plan.tree is None, runtime=runtime)
         path, digest = build_there(one, there, env, folder, build_id, runtime)
         check_ops(path, ops, plan.host.name)
     except FleetError as error:
-        return _failed(plan, error, said)
-    said |= {"wheel": str(path), "sha256": digest}
+        return _failed(plan, error, built)
+    built = replace(built, wheel=str(path), sha256=digest)
     if not request.install:
-        return Report("build", (Result(plan.host.name, True, 0),), 0, said)
+        return Report("build", (Result(plan.host.name, True, 0),), 0, answer=built)
     done = wheels.run(wheels.plan(inventory, SyncWheels(path, import_timeout=request.import_timeout)), runtime)
-    return Report("build", done.results, done.exit_code, {**done.data, **said})
+    return Report("build", done.results, done.exit_code, answer=replace(built, wheels=done.read(Wheels).wheels))
 
 
 def build_env(plan: BuildPlan, arch: Sequence[str], env: Mapping[str, str]) -> tuple[dict[str, str], tuple[str, ...]]:
@@ -160,10 +156,10 @@ def build_env(plan: BuildPlan, arch: Sequence[str], env: Mapping[str, str]) -> t
     return values | dict(env), ops
 
 
-def _failed(plan: BuildPlan, error: FleetError, said: Mapping[str, Any]) -> Report:
+def _failed(plan: BuildPlan, error: FleetError, built: Built) -> Report:
     error.host = error.host or plan.host.name
     result = Result(plan.host.name, False, error=error)
-    return Report("build", (result,), exit_code_of((result,)), said)
+    return Report("build", (result,), exit_code_of((result,)), answer=built)
 
 
 def _own_folder(builds: Path) -> Path:

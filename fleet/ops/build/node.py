@@ -15,7 +15,7 @@ from fleet.errors import ConnectError, HostFailed, ProtocolError, Reason
 from fleet.events import Notice, Output, Started
 from fleet.model import Host, Inventory, Result
 from fleet.node.base.files import file_digest
-from fleet.ops.facts import training
+from fleet.ops.facts import HasFacts, training
 from fleet.protocol.frames import MESSAGE, OUTPUT
 from fleet.protocol.messages.build import BuildSpec, BuildStarted, Built, ToolchainFacts, ToolchainSpec
 from fleet.protocol.messages.values import Failed
@@ -47,7 +47,7 @@ def look(inventory: Inventory, runtime: Runtime) -> tuple[Result, ...]:
             silence=SILENCE_SECONDS,
             cancel=runtime.cancel,
         )
-        return Result(host.name, True, 0, data={"facts": answer["facts"]})
+        return Result(host.name, True, 0, answer=HasFacts(answer["facts"]))
 
     return on_each(inventory.hosts, runtime, task, what="looking at its toolchain")
 

@@ -12,13 +12,14 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
+from fleet.answers.sync import Got, GotAll
 from fleet.delivery.brought import store_of
 from fleet.delivery.tree import Tree
 from fleet.each import failed, on_each
 from fleet.errors import HostFailed, UsageError
 from fleet.events import Notice
 from fleet.inventory.nodeset import fold
-from fleet.model import Host, Inventory, Report, Result, exit_code_of, grouped
+from fleet.model import Host, Inside, Inventory, Report, Result, exit_code_of, grouped
 from fleet.ops.cache import turn
 from fleet.ops.get.listed import listing
 from fleet.ops.get.names import is_repository, name_of, name_of_run
@@ -55,6 +56,20 @@ class GetPlan(OnHosts):
 
 
 @dataclass(frozen=True)
+class Listed(Inside):
+    """What a host has of it. left: what is left out."""
+
+    tree: Tree
+    left: tuple[str, ...]
+    found: bool
+
+
+@dataclass(frozen=True)
+class Brought(Inside):
+    received: Received
+
+
+@dataclass(frozen=True)
 class Asked:
     """Of one host. name: of what is written here."""
 
@@ -78,21 +93,21 @@ def run(plan: GetPlan, runtime: Runtime) -> Report:
         spec = asked[host.name].spec
         tree, left_out = listing(session, spec, runtime.cancel, plan.request.all)
         found = bool(tree.entries) or spec["run"] is None and tree.mode is not None
-        return Result(host.name, True, 0, data={"tree": tree, "left": left_out, "found": found and "." not in left_out})
+        return Result(host.name, True, 0, answer=Listed(tree, tuple(left_out), found and "." not in left_out))
 
     looked = on_each(hosts, runtime, look, what="listing")
     answered = not silent and all(result.ok for result in looked)
-    have = {result.host: result.data["tree"] for result in looked if result.ok and result.data["found"]}
-    for left, names in grouped((r.data["left"], r.host) for r in looked if r.ok and r.data["left"]).items():
+    lists = {result.host: result.answer for result in looked if isinstance(result.answer, Listed)}
+    have = {host: each.tree for host, each in lists.items() if each.found}
+    for left, names in grouped((each.left, host) for host, each in lists.items() if each.left).items():
         text = f"left out on {fold(names)}: {few(left)}: git and the like run what is configured there"
         runtime.emit(Notice("info", text, hint="--all brings it"))
     if not have and answered:
         raise _nothing(plan, any(each.spec["run"] is not None for each in asked.values()))
     brought = _bring(plan, runtime, asked, have, flat=answered and len(have) == 1) if have else {}
-    none = {"files": 0, "bytes": 0, "same": 0, "to": None}
-    without = {result.host: replace(result, data=none) if result.ok else result for result in looked}
+    without = {result.host: replace(result, answer=Got()) if result.ok else result for result in looked}
     results = (*(without | brought).values(), *silent)
-    return Report("get", results, exit_code_of(results), {"what": plan.what, "to": str(plan.to)})
+    return Report("get", results, exit_code_of(results), answer=GotAll(plan.what, str(plan.to)))
 
 
 def _nothing(plan: GetPlan, of_run: bool) -> UsageError:
@@ -161,11 +176,11 @@ def _receive(
         received = Received(session, asked[host.name].spec, places[host.name], plan.request.all, runtime)
         with in_words(host.name):
             received.bring()
-        return Result(host.name, True, 0, data={"received": received})
+        return Result(host.name, True, 0, answer=Brought(received))
 
     hosts = tuple(host for host in plan.hosts if host.name in places)
     brought = {result.host: result for result in on_each(hosts, runtime, bring, what="receiving")}
-    came: dict[str, Received] = {host: result.data["received"] for host, result in brought.items() if result.ok}
+    came = {host: result.answer.received for host, result in brought.items() if isinstance(result.answer, Brought)}
     if runtime.cancel.is_set():  # what came stays staged
         return brought | {host.name: failed(host, KeyboardInterrupt()) for host in hosts if host.name in came}
     named = (((what, *getattr(each, what)), host) for what in _NOTICES for host, each in came.items())
@@ -193,8 +208,8 @@ def _put(plan: GetPlan, host: str, received: Received, place: Place) -> Result:
             error = received.not_still()
     except HostFailed as why:
         return Result(host, False, error=why)
-    data = {"files": files, "bytes": size, "same": place.same, "to": str(plan.to / place.inside)}
-    return Result(host, error is None, 0 if error is None else None, error=error, data=data)
+    got = Got(files, size, place.same, str(plan.to / place.inside))
+    return Result(host, error is None, 0 if error is None else None, error=error, answer=got)
 
 
 def _asked(plan: GetPlan, runtime: Runtime) -> tuple[dict[str, Asked], list[Result]]:

@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import Any
 
 from fleet import own
+from fleet.answers.hosts import Asked, Proposed
 from fleet.errors import HostFailed, Interrupted, InventoryError
 from fleet.events import Notice
 from fleet.inventory.nodeset import fold
@@ -145,20 +146,17 @@ def run(plan: InitPlan, runtime: SetupRuntime) -> Proposal:
         for name, missing in left.items():
             hint = f"write it there by hand: {entry(name, missing)}"
             runtime.emit(Notice("warning", f"{plan.path} has no entry for it alone", name, hint))
-    data = {"inventory": str(plan.path), "next": _next(final)}
     rows = {
         name: choose.row(str(endpoints.get(name, host.address)), host, found[name]) for name, host in filled.items()
     }
-    return Proposal("init", final, exit_code_of(final), data, text, rows)
+    answer = Proposed(str(plan.path), _next(final))
+    return Proposal("init", final, exit_code_of(final), text=text, rows=rows, answer=answer)
 
 
 def _result(result: Result, before: Host, after: Host, found: choose.Found) -> Result:
     old, new = fields_of(before), fields_of(after)
-    data = {
-        "found": {k: v for k, v in new.items() if old.get(k) != v},
-        "lacks": [message for message, _ in found.lacks],
-    }
-    return replace(result, data=data)
+    fields = {k: v for k, v in new.items() if old.get(k) != v}
+    return replace(result, answer=Asked(fields, [message for message, _ in found.lacks]))
 
 
 def _next(results: tuple[Result, ...]) -> list[str]:

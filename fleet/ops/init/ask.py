@@ -5,15 +5,15 @@ from __future__ import annotations
 import random
 import secrets
 from collections.abc import Mapping, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
 from fleet.each import failed, on_each
 from fleet.errors import FleetError
-from fleet.model import Host, Inventory, Result
+from fleet.model import Host, Inside, Inventory, Result
 from fleet.ops import check, setup_ssh
-from fleet.ops.facts import ask
+from fleet.ops.facts import HasFacts, ask
 from fleet.ops.init.choose import Address
 from fleet.ops.setup_ssh import SetupRuntime
 from fleet.ops.setup_ssh.enrol import settle
@@ -51,19 +51,19 @@ def trust(inventory: Inventory, tofu: bool, runtime: SetupRuntime) -> tuple[Inve
 
 
 def facts(inventory: Inventory, folder: str, python: str, runtime: Runtime) -> dict[str, Result]:
-    """What the hosts tell, under data["facts"]. folder, python: whether they have it, too."""
+    """What the hosts tell, as HasFacts. folder, python: whether they have it, too."""
     specs = check.plan(inventory, Check()).specs
 
     def task(session: Session, host: Host) -> Result:
         spec = {**specs[host.name], "python": host.python or python, "workdir": folder, "survey": True}
-        return Result(host.name, ok=True, exit_status=0, data={"facts": ask(session, spec, runtime.cancel)})
+        return Result(host.name, ok=True, exit_status=0, answer=HasFacts(ask(session, spec, runtime.cancel)))
 
     return {result.host: result for result in on_each(inventory.hosts, runtime, task, what="asking")}
 
 
 def told(results: Mapping[str, Result]) -> dict[str, Facts]:
     """The facts of those that answered."""
-    return {name: result.data["facts"] for name, result in results.items() if result.ok}
+    return {name: result.read(HasFacts).facts for name, result in results.items() if result.ok}
 
 
 SECONDS = 10.0
@@ -71,6 +71,13 @@ MARGIN_SECONDS = 30.0  # for a busy node; one that only says that it lives is no
 PORTS = range(20000, 30000)
 TRIES = 3
 NEIGHBOURS = 8  # hosts that each visits: the ones behind it, in a ring
+
+
+@dataclass(frozen=True)
+class Visited(Inside):
+    """Who came to a host."""
+
+    told: Reached
 
 
 def reach(hosts: Sequence[Host], candidates: Mapping[str, Sequence[Address]], runtime: Runtime) -> dict[str, set[str]]:
@@ -84,12 +91,13 @@ def reach(hosts: Sequence[Host], candidates: Mapping[str, Sequence[Address]], ru
         def task(session: Session, host: Host, specs: Mapping[str, Any] = specs) -> Result:
             limit = SECONDS + MARGIN_SECONDS
             said = call(session, "preflight.reach", specs[host.name], Reached, timeout=limit, cancel=runtime.cancel)
-            return Result(host.name, ok=True, data=said)
+            return Result(host.name, ok=True, answer=Visited(said))
 
         results = on_each(hosts, together, task, what="finding each other")
-        if not any(result.data.get("error") for result in results):  # the port is taken on one of them
+        told = [result.answer.told for result in results if isinstance(result.answer, Visited)]
+        if not any(each.get("error") for each in told):  # the port is taken on one of them
             break
-    arrived = {int(key) for result in results for key in result.data.get("reached", ()) if key.isdecimal()}
+    arrived = {int(key) for each in told for key in each["reached"] if key.isdecimal()}
     return {
         name: {text for text, visits in addresses.items() if visits <= arrived} for name, addresses in wanted.items()
     }

@@ -8,8 +8,8 @@ from __future__ import annotations
 
 from collections.abc import Collection
 from dataclasses import replace
-from typing import Any
 
+from fleet.answers.hosts import BrokenPair, HostKeyOf, Pairs, SetUp, SetUpAll, Undone
 from fleet.each import failed
 from fleet.errors import FleetError, Interrupted
 from fleet.events import Round
@@ -111,28 +111,22 @@ def _report(
         result = failures.get(name)
         if result is None:
             result = _pairs_result(host_plan.host, mine)
-        data = {
-            "host_key": None
-            if found is None
-            else {
-                "type": found.host_key.type,
-                "fingerprint": found.host_key.fingerprint,
-                "how": how.get(name, "known"),
-            },
-            "changed": found.changed if found else [],
-        }
-        results.append(replace(result, data={**result.data, **data}))
+        answer = SetUp()
+        if found is not None:
+            key = HostKeyOf(found.host_key.type, found.host_key.fingerprint, how.get(name, "known"))
+            answer = SetUp(key, found.changed)
+        results.append(replace(result, answer=answer))
     broken = [p for p in pairs if p.reason is not None]
-    document: dict[str, Any] = {
-        "changed": bool(head.changed or any(r.changed for r in reached.values())),
-        "head": {"changed": list(dict.fromkeys(head.changed))},
-        "pairs": {
-            "verified": sum(p.source != verify.HEAD and p.reason is None for p in pairs),
-            "from_head": sum(p.source == verify.HEAD and p.reason is None for p in pairs),
-            "failed": [{"from": p.source, "to": p.target, "reason": p.reason} for p in broken],
-        },
-    }
-    return Report("setup-ssh", tuple(results), exit_code_of(tuple(results)), document)
+    whole = SetUpAll(
+        changed=bool(head.changed or any(r.changed for r in reached.values())),
+        head=Undone(list(dict.fromkeys(head.changed))),
+        pairs=Pairs(
+            verified=sum(p.source != verify.HEAD and p.reason is None for p in pairs),
+            from_head=sum(p.source == verify.HEAD and p.reason is None for p in pairs),
+            failed=[BrokenPair(p.source, p.target, p.reason) for p in broken],
+        ),
+    )
+    return Report("setup-ssh", tuple(results), exit_code_of(tuple(results)), answer=whole)
 
 
 def _pairs_result(host: Host, pairs: list[Pair]) -> Result:

@@ -8,11 +8,12 @@ from itertools import groupby
 from pathlib import Path
 from typing import Any
 
+from fleet.answers.hosts import SetUpAll, Undone
 from fleet.each import failed, on_each
 from fleet.errors import HostFailed
 from fleet.events import Notice, silent
 from fleet.inventory.nodeset import fold
-from fleet.model import Host, Inventory, Report, Result, exit_code_of
+from fleet.model import Host, Inside, Inventory, Report, Result, exit_code_of
 from fleet.ops.plans import Line, OnHosts, PerHost
 from fleet.ops.setup_ssh import config_block, files, node
 from fleet.ops.setup_ssh.install import by_key_or_password
@@ -85,7 +86,7 @@ def run(plan: UndoPlan, runtime: SetupRuntime) -> Report:
     with my_turn(everyone.source, runtime):
         record = plan.record()
         _hand_over(record, inventory, runtime)
-        by_name = {name: Result(name, ok=True, data={"changed": []}) for name in inventory.names}
+        by_name = {name: Result(name, ok=True, answer=Undone()) for name in inventory.names}
         by_name.update(_undo_hosts(inventory, everyone, record, runtime))
         left = [name for name, trace in record.hosts.items() if name in everyone.names and not trace.empty]
         if left:
@@ -94,8 +95,9 @@ def run(plan: UndoPlan, runtime: SetupRuntime) -> Report:
             head_changed = undo_head(home, record, everyone.source, runtime)
             _finish(record, everyone, runtime)
     ordered = tuple(by_name[name] for name in inventory.names)
-    changed = bool(head_changed or any(result.data.get("changed") for result in ordered))
-    return Report("setup-ssh", ordered, exit_code_of(ordered), {"changed": changed, "head": {"changed": head_changed}})
+    changed = bool(head_changed or any(result.read(Undone).changed for result in ordered))
+    answer = SetUpAll(changed, Undone(head_changed))
+    return Report("setup-ssh", ordered, exit_code_of(ordered), answer=answer)
 
 
 def _hand_over(record: Record, inventory: Inventory, runtime: Runtime) -> None:
@@ -160,7 +162,7 @@ def _undo_level(hosts: list[Host], record: Record, runtime: SetupRuntime) -> dic
             record.save()
             node.change(session, calls, cancel=runtime.cancel)
         record.forget(host.name)
-        return Result(host.name, ok=True, data={"changed": changed})
+        return Result(host.name, ok=True, answer=Undone(changed))
 
     on_record = [h for h in hosts if shares[h.name] == h.name]
     leaving = {h.name for h in on_record if record.hosts[h.name].leaving}
@@ -171,7 +173,7 @@ def _undo_level(hosts: list[Host], record: Record, runtime: SetupRuntime) -> dic
             if result.error is not None and result.error.kind == "auth":
                 # an undo was there that was cut off before it heard that the last thing was done: the key is gone
                 record.forget(result.host)
-                result = Result(result.host, ok=True, data={"changed": []})
+                result = Result(result.host, ok=True, answer=Undone())
             results[result.host] = result
 
     go_on([h for h in on_record if h.name in leaving])
@@ -190,18 +192,25 @@ def _undo_level(hosts: list[Host], record: Record, runtime: SetupRuntime) -> dic
     return results
 
 
+@dataclass(frozen=True)
+class Home(Inside):
+    """What tells a host's home from others."""
+
+    home: str
+
+
 def _homes(hosts: list[Host], runtime: SetupRuntime) -> dict[str, str]:
     """What tells homes apart where hosts have no keys of their own, by host name."""
 
     def task(session: Session, host: Host) -> Result:
         found = node.look(session, key_type=None, repair=False, cancel=runtime.cancel)
-        return Result(host.name, ok=True, data={"home": found.home})
+        return Result(host.name, ok=True, answer=Home(found.home))
 
     results = on_each(hosts, replace(runtime, emit=silent), task, what=UNDOING) if len(hosts) > 1 else ()
     for result in results:
         if result.ok:
             runtime.passwords.accepted(result.host)  # what follows logs in once more
-    return {result.host: result.data["home"] for result in results if result.ok}
+    return {result.host: result.read(Home).home for result in results if result.ok}
 
 
 def _one_account(host: Host, other: Host, transport: Transport) -> bool:

@@ -7,11 +7,13 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
+from fleet.answers.sync import HasWheels, WheelFile, Wheels
 from fleet.errors import HostFailed, UsageError
 from fleet.events import Notice
 from fleet.inventory.nodeset import fold
 from fleet.model import Inventory, Report, Result, exit_code_of
 from fleet.ops.cache import turn
+from fleet.ops.facts import HasFacts
 from fleet.ops.plans import Files, Line, OnHosts, PerHost
 from fleet.ops.wheels import node
 from fleet.ops.wheels.download import collect
@@ -104,7 +106,7 @@ class _NobodyGets(Exception):
 def _ask(inventory: Inventory, wheels: Sequence[Wheel], runtime: Runtime, *, judge: bool = True) -> Facts:
     """host name -> facts, of all hosts."""
     answers = node.ask(inventory, wheels, runtime, judge=judge)
-    facts = {r.host: r.data["facts"] for r in answers if r.ok}
+    facts = {r.host: r.read(HasFacts).facts for r in answers if r.ok}
     _all_or_none(inventory, {r.host: r for r in answers if not r.ok}, wheels, facts)
     return facts
 
@@ -114,7 +116,7 @@ def _refuse(inventory: Inventory, wheels: Sequence[Wheel], facts: Facts) -> None
     bad = {}
     for name, found in facts.items():
         if error := node.refusal(found, wheels):
-            bad[name] = Result(name, False, error=error, data={"wheels": node.states(found, wheels)})
+            bad[name] = Result(name, False, error=error, answer=HasWheels(wheels=node.states(found, wheels)))
     _all_or_none(inventory, bad, wheels, facts)
 
 
@@ -132,14 +134,12 @@ def _held(name: str, bad: Iterable[str], what: str, have: Mapping[str, str]) -> 
         kind="held",
         hint=f"all or none: mend it, or leave it out: -x {fold(bad)}",
     )
-    return Result(name, False, error=error, data={"wheels": have})
+    return Result(name, False, error=error, answer=HasWheels(wheels=have))
 
 
 def _there(inventory: Inventory, wheels: Sequence[Wheel], facts: Facts) -> dict[str, Result]:
     return {
-        name: Result(
-            name, True, 0, data={"python": facts[name]["executable"], "wheels": node.states(facts[name], wheels)}
-        )
+        name: Result(name, True, 0, answer=HasWheels(facts[name]["executable"], node.states(facts[name], wheels)))
         for name in inventory.names
     }
 
@@ -158,7 +158,7 @@ def _bring(plan: WheelsPlan, wheels: Sequence[Wheel], facts: Facts, runtime: Run
             some = inventory.only(h for h in inventory.hosts if node.lacking(facts[h.name], wheels))
             done = node.install(some, wheels, facts, folder, runtime, plan.request.import_timeout)
             results |= {r.host: r for r in done}
-            through = {r.host for r in done if set(r.data["wheels"].values()) <= {"there", "installed"}}
+            through = {r.host for r in done if set((r.read(HasWheels).wheels or {}).values()) <= {"there", "installed"}}
             forget(some.only(h for h in some.hosts if h.name in through), folder, runtime)
     return tuple((results | failed).values())
 
@@ -178,12 +178,14 @@ def _send(
     carried = carry(inventory.only(lacking), wanted, name, runtime)
     bad = [r.host for r in carried if not r.ok]
     return {
-        r.host: _held(r.host, bad, "not installed", have[r.host]) if r.ok else replace(r, data={"wheels": have[r.host]})
+        r.host: _held(r.host, bad, "not installed", have[r.host])
+        if r.ok
+        else replace(r, answer=HasWheels(wheels=have[r.host]))
         for r in carried
         if bad
     }
 
 
 def _report(results: tuple[Result, ...], wheels: Sequence[Wheel]) -> Report:
-    listed = [{"name": w.name, "version": w.version, "file": w.path.name, "sha256": w.sha256} for w in wheels]
-    return Report("sync", results, exit_code_of(results), {"wheels": listed})
+    listed = Wheels([WheelFile(w.name, w.version, w.path.name, w.sha256) for w in wheels])
+    return Report("sync", results, exit_code_of(results), answer=listed)

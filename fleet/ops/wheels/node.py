@@ -12,6 +12,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
+from fleet.answers.sync import HasWheels
 from fleet.delivery.bring import bring
 from fleet.each import on_each
 from fleet.errors import HostFailed, PreflightError, ProtocolError, Reason
@@ -19,7 +20,7 @@ from fleet.events import Started
 from fleet.model import Host, Inventory, Result
 from fleet.ops import execute
 from fleet.ops.cache import cache, fresh, head_id
-from fleet.ops.facts import training
+from fleet.ops.facts import HasFacts, training
 from fleet.ops.wheels.wheel import Wheel
 from fleet.protocol.messages.values import Failed
 from fleet.protocol.messages.wheels import Installed, InstallFailed, InstallSpec, Interpreter, InterpreterSpec
@@ -64,7 +65,7 @@ def ask(inventory: Inventory, wheels: Sequence[Wheel], runtime: Runtime, *, judg
             raise _refused(facts)
         if len(facts["states"]) != len(wheels):
             raise ProtocolError("it tells of other wheels than it was asked for", host.name)
-        return Result(host.name, True, 0, data={"facts": facts})
+        return Result(host.name, True, 0, answer=HasFacts(facts))
 
     return on_each(inventory.hosts, runtime, task, what="asking its Python")
 
@@ -130,7 +131,7 @@ def install(
     import_seconds: float,
 ) -> tuple[Result, ...]:
     """Install the carried wheels on every host of the inventory. folder: where they lie there. facts: by host name.
-    data["wheels"] is what a host has in the end, "unknown" where it was lost before it could say."""
+    Its answer is what a host has in the end, "unknown" where it was lost before it could say."""
     mine = {host.name: lacking(facts[host.name], wheels) for host in inventory.hosts}
     lost = {name: states(facts[name], wheels) | {w.name: "unknown" for w in some} for name, some in mine.items()}
 
@@ -153,22 +154,18 @@ def install(
         )
         there = {name: state for name, state in answer.get("wheels", {}).items() if name in wanted}
         if answer["event"] == "failed":
-            return Result(host.name, False, error=_refused(answer), data={"wheels": lost[host.name] | there})
+            return Result(host.name, False, error=_refused(answer), answer=HasWheels(wheels=lost[host.name] | there))
         if not there.keys() >= wanted:
             raise ProtocolError("it tells of other wheels than it was to install", host.name)
         return Result(
             host.name,
             True,
             0,
-            data={
-                "python": answer["executable"],
-                "wheels": lost[host.name] | there,
-                "seconds": round(time.monotonic() - began, 1),
-            },
+            answer=HasWheels(answer["executable"], lost[host.name] | there, round(time.monotonic() - began, 1)),
         )
 
     results = on_each(inventory.hosts, runtime, task, what="installing")
-    return tuple(r if "wheels" in r.data else replace(r, data={"wheels": lost[r.host]}) for r in results)
+    return tuple(r if r.answer else replace(r, answer=HasWheels(wheels=lost[r.host])) for r in results)
 
 
 # also what syncs left that were never brought to their end

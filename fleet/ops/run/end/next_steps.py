@@ -6,8 +6,8 @@ import re
 import shlex
 from collections.abc import Iterable
 from pathlib import Path
-from typing import Any
 
+from fleet.answers.runs import FirstFailure
 from fleet.ops.run.kept.folder import OPTION, STACKS_FILE
 from fleet.ops.run.kept.record import RunRecord
 
@@ -23,25 +23,25 @@ _SAVED = re.compile(
 )
 
 
-def next_steps(failure: dict[str, Any], run: RunRecord, said: Iterable[str]) -> list[str]:
-    """failure: as summary.describe() has it. said: last words of ranks."""
+def next_steps(failure: FirstFailure, run: RunRecord, said: Iterable[str]) -> list[str]:
+    """said: last words of ranks."""
     steps = []
-    if failure["what"] == "link":
+    if failure.what == "link":
         return [_line(run, "attach", run.run_id)]
-    if failure["what"] == "stalled":
+    if failure.what == "stalled":
         stacks = run.logs / STACKS_FILE  # who only looked on has none
         return [shlex.join(["cat", str(stacks)])] if stacks.exists() else []
-    if failure["what"] in NOT_THE_SCRIPT:
+    if failure.what in NOT_THE_SCRIPT:
         steps.append(_line(run, "launch", "--again", run.run_id))
-    elif failure["unfit"]:
-        steps.append(_line(run, "launch", "--again", run.run_id, "-x", failure["unfit"]))
-    if failure["left_early"]:
-        steps.append(_line(run, "logs", run.run_id, "--rank", str(failure["left_early"]["rank"]), "--tail", str(TAIL)))
-    if failure["rank"] is not None and failure["what"] in ("rank", "vanished"):
-        stream = ["--err"] * failure["log"].endswith(".err")
-        steps.append(_line(run, "logs", run.run_id, "--rank", str(failure["rank"]), *stream, "--tail", str(TAIL)))
-    elif failure["what"] == "engine":
-        steps.append(_line(run, "logs", run.run_id, "--host", failure["host"], "--tail", str(TAIL)))
+    elif failure.unfit:
+        steps.append(_line(run, "launch", "--again", run.run_id, "-x", failure.unfit))
+    if failure.left_early:
+        steps.append(_line(run, "logs", run.run_id, "--rank", str(failure.left_early.rank), "--tail", str(TAIL)))
+    if failure.rank is not None and failure.what in ("rank", "vanished"):
+        stream = ["--err"] * failure.log.endswith(".err")
+        steps.append(_line(run, "logs", run.run_id, "--rank", str(failure.rank), *stream, "--tail", str(TAIL)))
+    elif failure.what == "engine":
+        steps.append(_line(run, "logs", run.run_id, "--host", failure.host, "--tail", str(TAIL)))
     if any(_SAVED.search(text) for text in said):
         steps.append(shlex.join(["fleet", "get", run.run_id]))
     return steps

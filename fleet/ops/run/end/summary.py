@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
+from dataclasses import replace
 from functools import cache
 from itertools import chain
-from typing import Any
 
+from fleet.answers.runs import FirstFailure, KernelSays, LeftAlone, LeftEarly, NodeEnd, RunSummary, TracebackOf
 from fleet.errors import EXIT_CONNECT, EXIT_HOST_FAILED, EXIT_INTERRUPTED, EXIT_OK, ConnectError, FleetError
 from fleet.inventory.nodeset import fold
 from fleet.model import Node, Report, Result
@@ -66,27 +67,22 @@ def summarise(
     first = describe(failure, run, logs, gang, tail) if failure else None
     if code == EXIT_OK and not all(result.ok for result in results if result.host not in gang.away):
         code = EXIT_HOST_FAILED
-    return Report(
-        "launch",
-        results,
-        code,
-        {
-            "run": run.run_id,
-            "world_size": run.world_size,
-            "seconds": round(seconds, 3),
-            "logs": str(run.logs),
-            "stopped": gang.reason,
-            "end": gang.end,
-            "first_failure": first,
-            "next": next_steps(first, run, chain(*(_words(node, tail) for node in run.nodes))) if first else [],
-            "tracebacks": _tracebacks(run, logs, tail) if code != EXIT_OK else [],
-            "incomplete_logs": incomplete,
-            "unknown": sorted(gang.unknown),
-            "killed": sorted(
-                {e.rank for node in gang.nodes.values() for e in node.ranks.values() if e.asked and e.signal == SIGKILL}
-            ),
-        },
+    ends = [end for node in gang.nodes.values() for end in node.ranks.values()]
+    summary = RunSummary(
+        run=run.run_id,
+        world_size=run.world_size,
+        seconds=round(seconds, 3),
+        logs=str(run.logs),
+        stopped=gang.reason,
+        end=gang.end,
+        first_failure=first,
+        next=next_steps(first, run, chain(*(_words(node, tail) for node in run.nodes))) if first else [],
+        tracebacks=_tracebacks(run, logs, tail) if code != EXIT_OK else [],
+        incomplete_logs=incomplete,
+        unknown=sorted(gang.unknown),
+        killed=sorted({end.rank for end in ends if end.asked and end.signal == SIGKILL}),
     )
+    return Report("launch", results, code, answer=summary)
 
 
 def _unfit(failure: Failure, gang: Gang, kernel: Evidence | None) -> str | None:
@@ -101,25 +97,15 @@ def _unfit(failure: Failure, gang: Gang, kernel: Evidence | None) -> str | None:
 def not_started(error: FleetError, run: RunRecord) -> Report:
     """Of a run that was stopped again before all of its nodes had started."""
     results = [Result(host.name, False, error=error.hosts.get(host.name)) for host in run.hosts]
-    data = {
-        "run": run.run_id,
-        "world_size": run.world_size,
-        "seconds": 0.0,
-        "logs": str(run.logs),
-        "stopped": error.message,
-        "first_failure": None,
-        "next": [],
-        "tracebacks": [],
-        "incomplete_logs": [],
-        "error": {**error.as_json(), "message": str(error)},
-    }
-    return Report("launch", tuple(results), error.exit_code, data)
+    why = {**error.as_json(), "message": str(error)}
+    summary = RunSummary(run.run_id, run.world_size, 0.0, str(run.logs), stopped=error.message, error=why)
+    return Report("launch", tuple(results), error.exit_code, answer=summary)
 
 
 def left_alone(run: RunRecord, led: bool = True) -> Report:
     """Of a run that goes on without this process: nothing has failed yet. led: by this one, until now."""
-    data = {"run": run.run_id, "world_size": run.world_size, "logs": str(run.logs), "detached": True, "led": led}
-    return Report("launch", tuple(Result(host.name, True) for host in run.hosts), EXIT_OK, data)
+    answer = LeftAlone(run.run_id, run.world_size, str(run.logs), led=led)
+    return Report("launch", tuple(Result(host.name, True) for host in run.hosts), EXIT_OK, answer=answer)
 
 
 def tails(gang: Gang, logs: Mapping[str, NodeLogs]) -> Tail:
@@ -148,27 +134,20 @@ def _own(host: str, rank: int, tail: Tail) -> str:
     return before if raised(before) else tail(host, rank)
 
 
-def _tracebacks(run: RunRecord, logs: Mapping[str, NodeLogs], tail: Tail) -> list[dict[str, Any]]:
+def _tracebacks(run: RunRecord, logs: Mapping[str, NodeLogs], tail: Tail) -> list[TracebackOf]:
     """The last traceback of every rank, equal ones once: whose it is, the exception, the first one's log."""
-    groups: dict[str, dict[str, Any]] = {}
+    groups: dict[str, TracebackOf] = {}
     for node in run.nodes:
         host = node.host.name
         for rank in node.ranks:
             name = f"rank{rank}.err"
             trace = last_of(_own(host, rank, tail))
             if trace is not None and exception_of(trace):  # a rank that was ended while it wrote it is a victim
-                group = groups.setdefault(
-                    identity(trace),
-                    {
-                        "ranks": [],
-                        "hosts": [],
-                        "exception": exception_of(trace),
-                        "follows": is_collateral(trace) or trace != last_of(tail(host, rank, before=True)),
-                        "log": str(logs[host].folder / name),
-                    },
-                )
-                group["ranks"].append(rank)
-                group["hosts"] += [host] * (host not in group["hosts"])
+                follows = is_collateral(trace) or trace != last_of(tail(host, rank, before=True))
+                new = TracebackOf((), (), exception_of(trace), follows, str(logs[host].folder / name))
+                old = groups.get(identity(trace), new)
+                hosts = dict.fromkeys([*old.hosts, host])
+                groups[identity(trace)] = replace(old, ranks=(*old.ranks, rank), hosts=(*hosts,))
     return list(groups.values())
 
 
@@ -191,19 +170,19 @@ def _result(gang: Gang, host: str, run: RunRecord) -> Result:
         ok,
         status,
         error=error,
-        data={
-            "node_rank": node.node_rank,
-            "state": "lost" if node.lost is not None else "unknown" if host in gang.unknown else node.state,
-            "ranks": ranks,
-            "reason": node.status.get("reason"),
-            "left": node.status.get("left") or [],
-            **({"undying": left} if (left := undying(node.status)) else {}),
-        },
+        answer=NodeEnd(
+            node_rank=node.node_rank,
+            state="lost" if node.lost is not None else "unknown" if host in gang.unknown else node.state,
+            ranks=ranks,
+            reason=node.status.get("reason"),
+            left=node.status.get("left") or [],
+            undying=undying(node.status) or None,
+        ),
     )
 
 
-def describe(failure: Failure, run: RunRecord, logs: Mapping[str, NodeLogs], gang: Gang, tail: Tail) -> dict[str, Any]:
-    """The first failure as JSON: who, how, its traceback or last lines, a hint, and the log that tells more."""
+def describe(failure: Failure, run: RunRecord, logs: Mapping[str, NodeLogs], gang: Gang, tail: Tail) -> FirstFailure:
+    """The first failure: who, how, its traceback or last lines, a hint, and the log that tells more."""
     if failure.rank is None:
         name = "node.log"
         text = logs[failure.host].tail(name, TAIL_BYTES)
@@ -240,21 +219,21 @@ def describe(failure: Failure, run: RunRecord, logs: Mapping[str, NodeLogs], gan
     elif failure.signal == SIGKILL and gang.nodes[failure.host].status.get("kernel") is not None:
         why = "killed by SIGKILL, and not by the kernel for want of memory"
         hint = f"a 'kill -9' or 'pkill' there? 'fleet exec -w {failure.host} -- last -x' may say who was on it"
-    return {
-        "host": failure.host,
-        "node_rank": failure.node_rank,
-        "rank": failure.rank,
-        "local_rank": failure.local_rank,
-        "exit_code": failure.exit_code,
-        "signal": failure.signal,
-        "what": failure.what,
-        "message": said,
-        "why": why,
-        "left_early": early and {"rank": early[0].rank, "host": early[0].host, "seconds": round(early[1], 3)},
-        "kernel": kernel and {"host": kernel.host, "line": kernel.line},
-        "traceback": trace,
-        "tail": None if trace or not ran else "\n".join(lines[-TAIL_LINES:]) or None,
-        "hint": hint,
-        "unfit": _unfit(failure, gang, kernel) or (failure.host if rule is not None and rule.unfit else None),
-        "log": str(logs[failure.host].folder / name),
-    }
+    return FirstFailure(
+        host=failure.host,
+        node_rank=failure.node_rank,
+        rank=failure.rank,
+        local_rank=failure.local_rank,
+        exit_code=failure.exit_code,
+        signal=failure.signal,
+        what=failure.what,
+        message=said,
+        why=why,
+        left_early=early and LeftEarly(early[0].rank, early[0].host, round(early[1], 3)),
+        kernel=KernelSays(kernel.host, kernel.line) if kernel else None,
+        traceback=trace,
+        tail=None if trace or not ran else "\n".join(lines[-TAIL_LINES:]) or None,
+        hint=hint,
+        unfit=_unfit(failure, gang, kernel) or (failure.host if rule is not None and rule.unfit else None),
+        log=str(logs[failure.host].folder / name),
+    )

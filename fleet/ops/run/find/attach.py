@@ -12,6 +12,8 @@ from pathlib import Path
 from socket import gethostname
 from typing import Any
 
+from fleet.answers.runs import LeftAlone, NodeEnd, RunSummary
+from fleet.codec import from_json
 from fleet.errors import ConnectError, FleetError, Interrupted, UsageError
 from fleet.events import Event, Notice
 from fleet.inventory.nodeset import fold
@@ -70,7 +72,7 @@ def _follow(plan: AttachPlan, runtime: Runtime, sessions: Sessions) -> Report:
     if known is not None and not _provisional(known) & set(found.hosts):
         folder.release()
         runtime.emit(_attached(found, found.record(plan.request.runs), {}))
-        return replace(known, data={**known.data, "logs": str(plan.request.runs / found.run_id)})
+        return replace(known, answer=replace(known.read(RunSummary), logs=str(plan.request.runs / found.run_id)))
     if (lacks := missing(found, asked)) is not None:
         runtime.emit(Notice("warning", lacks))
     if plan.request.detach:
@@ -94,11 +96,12 @@ def _follow(plan: AttachPlan, runtime: Runtime, sessions: Sessions) -> Report:
             folder.begin(record.attempt)
             runtime.emit(_attached(found, record, folder.event("attached", **_told(found, record))))
             report = follow_run(record, folder, sessions.take_all(found.hosts), runtime)
-            if known is not None and known.data.get("first_failure") and found.unknown:
-                report = replace(known, data={**known.data, "incomplete_logs": report.data["incomplete_logs"]})
+            if known is not None and (before := known.read(RunSummary)).first_failure and found.unknown:
+                lacking = report.read(RunSummary).incomplete_logs
+                report = replace(known, answer=replace(before, incomplete_logs=lacking))
                 folder.write_json("summary.json", report.as_json())
                 return report
-            later = None if report.data.get("detached") else _another(report, record, plan, runtime)
+            later = None if isinstance(report.answer, LeftAlone) else _another(report, record, plan, runtime)
             if later is None:
                 return report
             found = later
@@ -123,8 +126,9 @@ def _known(plan: AttachPlan, runtime: Runtime, sessions: Sessions) -> tuple[Foun
 
 def _provisional(report: Report) -> set[str]:
     """The hosts of which it was not known how the run ended there, or all that they wrote: their answer may mend it."""
-    lost = (result.host for result in report.results if result.data.get("state") == "lost")
-    return {*report.data.get("incomplete_logs", ()), *report.data.get("unknown", ()), *lost}
+    summary = report.read(RunSummary)
+    lost = (result.host for result in report.results if result.read(NodeEnd).state == "lost")
+    return {*summary.incomplete_logs, *summary.unknown, *lost}
 
 
 def _told(found: FoundRun, record: RunRecord) -> dict[str, Any]:
@@ -151,7 +155,7 @@ def _attached(found: FoundRun, record: RunRecord, event: dict[str, Any]) -> Noti
 def _another(report: Report, record: RunRecord, plan: AttachPlan, runtime: Runtime) -> FoundRun | None:
     """The attempt that another process begins after one that failed, or this one, where the run was stopped before
     that; None where none begins."""
-    if not record.restartable or report.data["first_failure"] is None:
+    if not record.restartable or report.read(RunSummary).first_failure is None:
         return None
     seconds = pause_before(record.attempt + 1) + MARGIN_SECONDS
     runtime.emit(Notice("warning", f"it may be started again by {record.owner}: that is waited for {seconds:g} s"))
@@ -239,11 +243,13 @@ def report_of(folder: RunFolder) -> Report | None:
     summary = read_object(folder.path / "summary.json")
     if "exit_code" not in summary:
         return None
-    results = tuple(_result(name, host) for name, host in summary["hosts"].items())
-    data = {name: value for name, value in summary.items() if name not in ("verb", "ok", "exit_code", "hosts")}
-    if "next" in data:
-        data["next"] = [typed_here(step, folder.path.parent) for step in data["next"]]
-    return Report("launch", results, summary["exit_code"], data)
+    try:
+        ended = from_json(RunSummary, summary)
+        results = tuple(_result(name, host) for name, host in summary["hosts"].items())
+    except (ValueError, KeyError, TypeError):  # edited, or cut off by a full disk: the nodes know better
+        return None
+    steps = [typed_here(step, folder.path.parent) for step in ended.next]
+    return Report("launch", results, summary["exit_code"], answer=replace(ended, next=steps))
 
 
 def _result(name: str, host: dict[str, Any]) -> Result:
@@ -251,5 +257,4 @@ def _result(name: str, host: dict[str, Any]) -> Result:
     error: FleetError | None = None
     if told is not None:
         error = ConnectError(told["message"], hint=told["hint"], kind=told["kind"], host=name)
-    own = {key: value for key, value in host.items() if key not in ("ok", "exit_status", "stdout", "stderr")}
-    return Result(name, host["ok"], host["exit_status"], error=error, data=own)
+    return Result(name, host["ok"], host["exit_status"], error=error, answer=from_json(NodeEnd, host))

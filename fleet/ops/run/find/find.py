@@ -6,16 +6,16 @@ import time
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
 
 from fleet import fanout
+from fleet.answers.runs import RunNode, RunSeen
 from fleet.each import on_each
 from fleet.each import over as over_all
 from fleet.errors import ConnectError, UsageError
 from fleet.events import Notice
 from fleet.inventory.fields import NAME
 from fleet.inventory.nodeset import fold
-from fleet.model import Host, Inventory, Node, Result
+from fleet.model import Host, Inside, Inventory, Node, Result
 from fleet.ops.run.end.gang import BY_HAND
 from fleet.ops.run.follow.follow import PING_MOST
 from fleet.ops.run.kept.local import last_begun
@@ -32,6 +32,13 @@ from fleet.transport.program import Program, last_word
 
 ASK_SECONDS = 30.0
 UNATTENDED_SECONDS = 3 * PING_MOST
+
+
+@dataclass(frozen=True)
+class Known(Inside):
+    """What a host knows of runs."""
+
+    runs: Sequence[RunHere]
 
 
 @dataclass(frozen=True)
@@ -161,7 +168,8 @@ class FoundRun:
             about.get("max_log", 0) if about else 0,
         )
 
-    def as_json(self) -> dict[str, Any]:
+    @property
+    def seen(self) -> RunSeen:
         up = {name: min(part["up"], len(part["ranks"])) for name, part in self.parts.items()}
         ended = {
             name: min(len({end["rank"] for end in part["ended"]}), len(part["ranks"]) - up[name])
@@ -169,32 +177,32 @@ class FoundRun:
         }
         spoke = [(part["silent"], part["last"]) for part in self.parts.values() if part["silent"] is not None]
         silent, last = min(spoke, key=lambda it: it[0] or 0.0, default=(None, ""))
-        return {
-            "run": self.run_id,
-            "state": self.state,
-            **(self.about or {}),
-            "age": round(time.time() - self.started, 1) if self.started else None,
-            "lease": self.lease,
-            "unattended": self.unattended,
-            "ranks_up": sum(up.values()),
-            "ranks_ended": sum(ended.values()),
-            "silent": silent,
-            "last": last,
-            "nodes": {
-                name: {
-                    "node_rank": part["node_rank"],
-                    "ranks": part["ranks"],
-                    "ranks_up": up[name],
-                    "ranks_ended": ended[name],
-                    "state": part["status"].get("state"),
-                    "reason": part["status"].get("reason"),
-                    "alive": part["alive"],
-                    "silent": part["silent"],
-                    "last": part["last"],
-                }
+        return RunSeen(
+            run=self.run_id,
+            state=self.state,
+            about=self.about or {},
+            age=round(time.time() - self.started, 1) if self.started else None,
+            lease=self.lease,
+            unattended=self.unattended,
+            ranks_up=sum(up.values()),
+            ranks_ended=sum(ended.values()),
+            silent=silent,
+            last=last,
+            nodes={
+                name: RunNode(
+                    node_rank=part["node_rank"],
+                    ranks=part["ranks"],
+                    ranks_up=up[name],
+                    ranks_ended=ended[name],
+                    state=part["status"].get("state"),
+                    reason=part["status"].get("reason"),
+                    alive=part["alive"],
+                    silent=part["silent"],
+                    last=part["last"],
+                )
                 for name, part in self.parts.items()
             },
-        }
+        )
 
 
 def attempt_of(part: RunHere) -> int:
@@ -228,7 +236,7 @@ def find(
             sessions.keep(program)
         elif sessions is not None:
             sessions.drop(host)
-        return Result(host.name, True, 0, data={"runs": known})
+        return Result(host.name, True, 0, answer=Known(known))
 
     what = "asking for runs"
     if sessions is None:
@@ -241,7 +249,7 @@ def find(
         runtime.emit(Notice("warning", text, hint=f"where nothing of it runs, take it away: ~/.fleet/runs/{name}"))
     parts: dict[str, dict[str, RunHere]] = {}
     for result in results:
-        for part in result.data.get("runs", ()):
+        for part in result.answer.runs if isinstance(result.answer, Known) else ():
             parts.setdefault(part["run"], {})[result.host] = part
     hosts = {host.name: host for host in inventory.hosts}
     runs = []

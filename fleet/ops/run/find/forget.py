@@ -6,6 +6,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any
 
+from fleet.answers.runs import Forgotten, GivenUp
 from fleet.errors import EXIT_OK, UsageError
 from fleet.model import Report, Result
 from fleet.ops.plans import Line, OnHosts
@@ -44,5 +45,5 @@ def run(plan: ForgetPlan, runtime: Runtime) -> Report:
     if not given_up:
         raise UsageError(f"run {run_id} needs none of its hosts any more", hint="'fleet runs --prune' takes it away")
     RunFolder(path).amend("summary.json", forgotten=True)
-    results = tuple(Result(name, True, data={"given_up": name in given_up}) for name in summary["hosts"])
-    return Report("forget", results, EXIT_OK, {"run": run_id, "logs": str(path)})
+    results = tuple(Result(name, True, answer=GivenUp(name in given_up)) for name in summary["hosts"])
+    return Report("forget", results, EXIT_OK, answer=Forgotten(run_id, str(path)))

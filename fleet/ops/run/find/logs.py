@@ -8,6 +8,7 @@ from contextlib import closing, suppress
 from pathlib import Path
 from typing import Any
 
+from fleet.answers.runs import LogsShown
 from fleet.errors import EXIT_OK, FleetError
 from fleet.events import Notice
 from fleet.inventory.nodeset import fold
@@ -70,7 +71,7 @@ def _shown(plan: LogsPlan, runtime: Runtime, sessions: Sessions) -> Report:
     hosts = [host.name for host in plan.hosts] if found is None else list(found.parts)
     results = tuple(Result(name, name not in errors, error=errors.get(name)) for name in hosts)
     code = max((error.exit_code for error in errors.values()), default=EXIT_OK)
-    return Report("logs", results, code, {"run": run_id, "logs": str(folder.path)})
+    return Report("logs", results, code, answer=LogsShown(run_id, str(folder.path)))
 
 
 def _brought_meanwhile(

@@ -6,6 +6,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from typing import Any
 
+from fleet.answers.runs import RunsSeen
 from fleet.model import Report, exit_code_of
 from fleet.ops.plans import Line, OnHosts
 from fleet.ops.run.find.find import find
@@ -28,5 +29,5 @@ def run(plan: PsPlan, runtime: Runtime) -> Report:
     """data["runs"]: newest first."""
     runs, results = find(plan.inventory, runtime, live=not plan.request.all)
     runs = [run for run in runs if plan.request.all or run.live]
-    bare = tuple(replace(result, data={}) for result in results)
-    return Report("ps", bare, exit_code_of(bare), {"runs": [each.as_json() for each in runs]})
+    bare = tuple(replace(result, answer=None, data={}) for result in results)
+    return Report("ps", bare, exit_code_of(bare), answer=RunsSeen([each.seen for each in runs]))

@@ -6,6 +6,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any
 
+from fleet.answers.runs import StacksTaken
 from fleet.errors import UsageError
 from fleet.events import Notice
 from fleet.model import Report, exit_code_of
@@ -56,10 +57,6 @@ def run(plan: StacksPlan, runtime: Runtime) -> Report:
         there = {rank for part in found.parts.values() for rank in part["ranks"]}
         raise no_such_rank(found.run_id, plan.request.ranks or (), there)
     wanted = {rank for result in results if result.ok for rank in found.parts[result.host]["ranks"]}
-    data = {
-        "run": found.run_id,
-        "summary": in_short(where),
-        "places": [place.as_json() for place in where],
-        "absent": sorted((wanted if plan.request.ranks is None else wanted & plan.request.ranks) - known),
-    }
-    return Report("stacks", results, exit_code_of(results), data)
+    absent = sorted((wanted if plan.request.ranks is None else wanted & plan.request.ranks) - known)
+    answer = StacksTaken(found.run_id, in_short(where), [place.as_json() for place in where], absent)
+    return Report("stacks", results, exit_code_of(results), answer=answer)

@@ -9,6 +9,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
+from fleet.answers.runs import RunStopped, StoppedThere
 from fleet.each import on_each
 from fleet.errors import HostFailed, UsageError
 from fleet.events import Notice
@@ -91,31 +92,32 @@ def run(plan: StopPlan, runtime: Runtime) -> Report:
         # who follows the run ends it everywhere once it has ended on one node, and may have been quicker
         part = found.parts.get(host.name)
         was = "running" if answer["was"] == "gone" and not (part and over(part)) else answer["was"]
-        data = {"was": was, "left": answer["left"]}
         left = undying(answer)
         error = HostFailed(left, host=host.name, kind="stubborn", hint=UNDYING) if left else None
-        return Result(host.name, not error, 0 if not error else None, error=error, data=data)
+        return Result(
+            host.name, not error, 0 if not error else None, error=error, answer=StoppedThere(was, answer["left"])
+        )
 
     answered = {result.host for result in asked if result.ok}
     lost = [node.host for node in found.unknown if node.host.name in answered]  # the run's folder, not its processes
     hosts = (*found.hosts.values(), *found.replaced, *lost)
     stopped = on_each(hosts, replace(runtime, fanout=max(1, len(hosts))), stop, what="stopping")
     unknown = [result for result in asked if not result.ok] if len(found.parts) < found.nnodes else []
-    left = [result.host for result in (*stopped, *unknown) if result.error is not None and not result.data]
-    data: dict[str, Any] = {"run": found.run_id, "janitor": None}
+    left = [result.host for result in (*stopped, *unknown) if result.error is not None and result.answer is None]
+    answer = RunStopped(found.run_id)
     if not found.parts:
         end_here(found, plan.request.runs, runtime, end)
     if not found.live and found.state != "done" and found.record(plan.request.runs).restartable:
-        data["restartable"] = True  # until now
+        answer = replace(answer, restartable=True)  # until now
     if left:
         record = replace(found.record(plan.request.runs), stop_grace=grace)
         folder = RunFolder.open(plan.request.runs, found.run_id)
         folder.release()
         later = [host for host in plan.inventory.hosts if host.name in left]
-        data["janitor"] = send_janitor(record, later, runtime.transport, end)
-        if data["janitor"]:
-            runtime.emit(Notice("warning", stays(data["janitor"], record)))
+        if janitor := send_janitor(record, later, runtime.transport, end):
+            answer = replace(answer, janitor=janitor)
+            runtime.emit(Notice("warning", stays(janitor, record)))
     else:
         note(RunFolder(plan.request.runs / found.run_id), spec["reason"], grace)
     results = (*stopped, *unknown)
-    return Report("stop", results, exit_code_of(results), data)
+    return Report("stop", results, exit_code_of(results), answer=answer)

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import replace
 
+from fleet.answers.runs import StacksThere
 from fleet.each import on_each
 from fleet.errors import HostFailed, Reason
 from fleet.model import Host, Result
@@ -27,11 +28,11 @@ def ask_stacks(
         answer = call(session, "run.stacks", spec, Stacks | Failed, timeout=STACKS_SECONDS, cancel=runtime.cancel)
         if answer["event"] == "failed":
             raise HostFailed(Reason.of_node(answer["message"]), host=host.name, hint=answer["hint"])
-        return Result(host.name, True, 0, data={"ranks": answer["ranks"]})
+        return Result(host.name, True, 0, answer=StacksThere(answer["ranks"]))
 
     return on_each(tuple(hosts.values()), replace(runtime, fanout=len(hosts)), ask, what="taking stacks")
 
 
 def by_host(results: Sequence[Result]) -> dict[str, list[RankStack]]:
     """Their stacks, by host."""
-    return {result.host: result.data.get("ranks", []) for result in results}
+    return {result.host: list(result.read(StacksThere).ranks) for result in results}

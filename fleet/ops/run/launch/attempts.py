@@ -12,6 +12,8 @@ from contextlib import ExitStack, closing, suppress
 from dataclasses import replace
 from typing import Any
 
+from fleet.answers.runs import LeftAlone, RunSummary
+from fleet.codec import plain
 from fleet.each import as_one
 from fleet.errors import EXIT_HOST_FAILED, EXIT_INTERRUPTED, ConnectError, FleetError, HostFailed, Interrupted
 from fleet.events import Notice, silent
@@ -67,7 +69,7 @@ def follow_run(
             began = time.monotonic()
             run = run or Run(record, folder, waiting, runtime, course.plan if course else None)
             report = run.follow()
-            if report.data.get("detached"):
+            if isinstance(report.answer, LeftAlone):
                 course = course and replace(course, plan=run.plan or course.plan)
                 if run.leads:
                     run.unleash()
@@ -129,8 +131,9 @@ def conclude(
     report: Report, record: RunRecord, restarts: list[dict[str, Any]], folder: RunFolder, runtime: Runtime
 ) -> Report:
     """The report of the whole run is that of the attempt that ended it."""
-    report = replace(report, data={**report.data, "attempt": record.attempt, "restarts": restarts})
-    folder.event("summary", exit_code=report.exit_code, first_failure=report.data["first_failure"])
+    summary = replace(report.read(RunSummary), attempt=record.attempt, restarts=restarts)
+    report = replace(report, answer=summary)
+    folder.event("summary", exit_code=report.exit_code, first_failure=plain(summary.first_failure))
     try:
         folder.write_json("summary.json", report.as_json())
     except FleetError as error:
@@ -142,22 +145,26 @@ def _tell(
     course: Course, report: Report, record: RunRecord, lasted: float, folder: RunFolder, runtime: Runtime
 ) -> dict[str, Any]:
     """One line, and its event: what ended the attempt, and which restart that makes, or who is replaced."""
-    failure, most = report.data["first_failure"], course.most
-    log = folder.aside(record.attempt) / failure["host"] / failure["log"].rpartition("/")[2]
+    failure, most = report.read(RunSummary).first_failure, course.most
+    assert failure is not None
+    log = folder.aside(record.attempt) / failure.host / failure.log.rpartition("/")[2]
     which = f"restart {course.restarts} of {most}"
     if course.lost:
         spares = [host.name for host in course.plan.hosts if host not in record.hosts]
         which = f"restart with {fold(spares)} instead of {fold(course.lost)}"
-    said = f"{which} in {course.pause:g} s: {failure['message']}, after {lasted:.1f} s"
+    said = f"{which} in {course.pause:g} s: {failure.message}, after {lasted:.1f} s"
     notice = folder.notice(
         "warning",
         said,
         "restart",
-        failure["host"],
+        failure.host,
         attempt=course.plan.attempt,
         restart=course.restarts,
         max_restarts=most,
-        **{name: failure[name] for name in ("rank", "exit_code", "signal", "what")},
+        rank=failure.rank,
+        exit_code=failure.exit_code,
+        signal=failure.signal,
+        what=failure.what,
         replaced={name: error.message for name, error in course.lost.items()},
         seconds=round(lasted, 3),
         log=str(log),
@@ -171,15 +178,9 @@ def _not_again(error: FleetError, report: Report, folder: RunFolder, runtime: Ru
     """The report of the attempt that was the last, for no other could begin."""
     if isinstance(error, Interrupted):
         end = run_end("stop" if error.kind == "stop" else "interrupt", error.message, EXIT_INTERRUPTED)
-        mended: dict[str, Any] = {
-            "stopped": error.message,
-            "end": end,
-            "first_failure": None,
-            "next": [],
-            "tracebacks": [],
-        }
-        data = {**report.data, **mended}
-        return replace(report, exit_code=EXIT_INTERRUPTED, data=data)
+        was = report.read(RunSummary)
+        summary = replace(was, stopped=error.message, end=end, first_failure=None, next=(), tracebacks=())
+        return replace(report, exit_code=EXIT_INTERRUPTED, answer=summary)
     said = f"no restart: {error}"
     runtime.emit(folder.notice("error", said, "no-restart", error.host, error.hint))
     return report

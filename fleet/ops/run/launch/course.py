@@ -10,6 +10,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field, replace
 from typing import Any
 
+from fleet.answers.runs import RunSummary
 from fleet.model import Report
 from fleet.ops.run.plan.plan import Plan
 from fleet.ops.run.start.spares import Failed, lost_hosts
@@ -35,8 +36,8 @@ class Course:
 
     def after(self, report: Report, lasted: float) -> Course | None:
         """What is to be started after an attempt that ended so, and lasted so many seconds; None: nothing."""
-        failure, lost = report.data["first_failure"], lost_hosts(report)
-        if failure is None or failure["what"] == "link" or self.plan.world.least:  # an elastic engine restarts
+        failure, lost = report.read(RunSummary).first_failure, lost_hosts(report)
+        if failure is None or failure.what == "link" or self.plan.world.least:  # an elastic engine restarts
             return None
         quick = 0 if lasted >= LONG_SECONDS else self.quick + 1
         plan = replace(self.plan, attempt=self.plan.attempt + 1)

@@ -6,6 +6,7 @@ from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from typing import TypeVar
 
+from fleet.answers.runs import NodeEnd, RunSummary
 from fleet.errors import ConnectError, FleetError, Interrupted
 from fleet.events import Event, Notice
 from fleet.model import Report
@@ -21,9 +22,10 @@ Failed = Mapping[str, FleetError]
 
 def lost_hosts(report: Report) -> Failed:
     """The nodes that an attempt ended without: given up, or frozen for longer than the head waits."""
-    failure = report.data["first_failure"] or {}
-    frozen = {failure["host"]: FleetError(failure["message"])} if failure.get("what") == "frozen" else {}
-    return {**frozen, **{r.host: r.error for r in report.results if r.error is not None and r.data["state"] == "lost"}}
+    failure = report.read(RunSummary).first_failure
+    frozen = {failure.host: FleetError(failure.message)} if failure and failure.what == "frozen" else {}
+    lost = [r for r in report.results if r.error is not None and r.read(NodeEnd).state == "lost"]
+    return {**frozen, **{r.host: r.error for r in lost if r.error is not None}}
 
 
 def go_on(plan: Plan, error: FleetError) -> tuple[Plan, Failed]:

@@ -1,0 +1,190 @@
+"""What `fleet launch` and the verbs of runs answer."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from fleet.codec import spread, where_known
+from fleet.errors import EXIT_HOST_FAILED
+from fleet.protocol.messages.stacks import RankStack
+
+
+@dataclass(frozen=True)
+class LeftEarly:
+    """A rank that had ended well, so many seconds before others failed."""
+
+    rank: int
+    host: str
+    seconds: float
+
+
+@dataclass(frozen=True)
+class KernelSays:
+    host: str
+    line: str
+
+
+@dataclass(frozen=True)
+class FirstFailure:
+    """The first thing that went wrong: who, how, its traceback or last lines, a hint, and the log that tells more.
+    what: as gang.Failure has it. unfit: hosts that a next run should do without, a node set."""
+
+    host: str
+    node_rank: int = 0
+    rank: int | None = None
+    local_rank: int | None = None
+    exit_code: int = EXIT_HOST_FAILED
+    signal: int | None = None
+    what: str = "rank"
+    message: str = ""
+    why: str | None = None
+    left_early: LeftEarly | None = None
+    kernel: KernelSays | None = None
+    traceback: str | None = None
+    tail: str | None = None
+    hint: str | None = None
+    unfit: str | None = None
+    log: str = ""
+
+
+@dataclass(frozen=True)
+class TracebackOf:
+    """One traceback, and whose it is. follows: it is a consequence of another failure."""
+
+    ranks: Sequence[int]
+    hosts: Sequence[str]
+    exception: str
+    follows: bool
+    log: str
+
+
+@dataclass(frozen=True)
+class RunSummary:
+    """How a run ended. stopped: a sentence, end: who had it stopped (protocol.messages.run.RunEnd). next: lines to
+    copy. incomplete_logs: hosts of which bytes are missing here. unknown: hosts of which the end is not known. killed:
+    ranks that had to be. restarts: what was told of each. error: why not all of it began."""
+
+    run: str = ""
+    world_size: int = 0
+    seconds: float = 0.0
+    logs: str = ""
+    stopped: str | None = None
+    end: Mapping[str, Any] | None = None
+    first_failure: FirstFailure | None = None
+    next: Sequence[str] = ()
+    tracebacks: Sequence[TracebackOf] = ()
+    incomplete_logs: Sequence[str] = ()
+    unknown: Sequence[str] = ()
+    killed: Sequence[int] = ()
+    error: Mapping[str, Any] | None = where_known()
+    attempt: int | None = where_known()
+    restarts: Sequence[Mapping[str, Any]] | None = where_known()
+
+
+@dataclass(frozen=True)
+class LeftAlone:
+    """Of a run that goes on without this process. led: by this one, until now."""
+
+    run: str
+    world_size: int
+    logs: str
+    detached: bool = True
+    led: bool = True
+
+
+@dataclass(frozen=True)
+class NodeEnd:
+    """Of a host: rank -> {"status", "signal", "attempt"}; left: process ids. undying: what could not be ended."""
+
+    node_rank: int = 0
+    state: str = ""
+    ranks: Mapping[Any, Any] = field(default_factory=dict)
+    reason: str | None = None
+    left: Sequence[int] = ()
+    undying: str | None = where_known()
+
+
+@dataclass(frozen=True)
+class RunStopped:
+    """janitor: the process of this machine that goes on trying. restartable: it was, until now."""
+
+    run: str
+    janitor: int | None = None
+    restartable: bool | None = where_known()
+
+
+@dataclass(frozen=True)
+class StoppedThere:
+    """was: "running", "gone" or "unknown"; left: process ids."""
+
+    was: str
+    left: Sequence[int] = ()
+
+
+@dataclass(frozen=True)
+class Forgotten:
+    run: str
+    logs: str
+
+
+@dataclass(frozen=True)
+class GivenUp:
+    given_up: bool
+
+
+@dataclass(frozen=True)
+class RunNode:
+    node_rank: int
+    ranks: Sequence[int]
+    ranks_up: int
+    ranks_ended: int
+    state: str | None
+    reason: str | None
+    alive: bool
+    silent: float | None
+    last: str
+
+
+@dataclass(frozen=True, kw_only=True)
+class RunSeen:
+    """A run as its nodes tell of it. about: what it tells of itself (protocol.messages.run.About)."""
+
+    run: str
+    state: str
+    about: Mapping[str, Any] = spread()
+    age: float | None
+    lease: float | None
+    unattended: float | None
+    ranks_up: int
+    ranks_ended: int
+    silent: float | None
+    last: str
+    nodes: Mapping[str, RunNode]
+
+
+@dataclass(frozen=True)
+class RunsSeen:
+    runs: Sequence[RunSeen] = ()
+
+
+@dataclass(frozen=True)
+class LogsShown:
+    run: str
+    logs: str
+
+
+@dataclass(frozen=True)
+class StacksTaken:
+    """places: rules.stacks.Place, as JSON. summary: of them, in a sentence. absent: ranks that have no process."""
+
+    run: str
+    summary: str
+    places: Sequence[Mapping[str, Any]] = ()
+    absent: Sequence[int] = ()
+
+
+@dataclass(frozen=True)
+class StacksThere:
+    ranks: Sequence[RankStack] = ()

@@ -1,0 +1,128 @@
+"""What `fleet sync`, `fleet get` and `fleet build` answer."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from fleet.codec import where_known
+
+
+@dataclass(frozen=True)
+class Synced:
+    """Of a host: its folder `to`. What the node tells of it, or: same: it is the source itself; shared_with: the host
+    that has the same folder; own: the node's own files in the way; source: whose it was, with what would be lost."""
+
+    to: str
+    same: bool | None = where_known()
+    shared_with: str | None = where_known()
+    own: Sequence[str] | None = where_known()
+    source: Mapping[str, Any] | None = where_known()
+    sent: int | None = where_known()
+    bytes: int | None = where_known()
+    deleted: int | None = where_known()
+    kept: Sequence[str] | None = where_known()
+    left: Sequence[str] | None = where_known()
+    entries: int | None = where_known()
+    changed: int | None = where_known()
+    replaced: int | None = where_known()
+    aside: Sequence[str] | None = where_known()
+
+
+@dataclass(frozen=True)
+class Mirrored:
+    """Of a sync: its source. skipped: neither files, folders nor links. hard_links: files that are ones."""
+
+    source: str
+    entries: int
+    skipped: Sequence[str] = ()
+    hard_links: int = 0
+
+
+@dataclass(frozen=True)
+class Received:
+    """Of a host of a broadcast: where its items went, and what it got. problems: [path, why]."""
+
+    to: Sequence[str] = ()
+    shared_with: str | None = where_known()
+    files: int | None = where_known()
+    bytes: int | None = where_known()
+    left: Sequence[str] | None = where_known()
+    aside: Sequence[str] | None = where_known()
+    problems: Sequence[Sequence[str]] | None = where_known()
+
+
+@dataclass(frozen=True)
+class Cut:
+    """A host that went out, and how long the one behind it waited."""
+
+    host: str
+    behind: str
+    lost_seconds: float
+
+
+@dataclass(frozen=True)
+class Broadcasted:
+    """Of a broadcast: sent are the bytes that left the source. source: the host that had it."""
+
+    sources: Sequence[str]
+    files: int
+    size: int
+    sent: int
+    cuts: Sequence[Mapping[str, Any]] = ()
+    skipped: Sequence[str] = ()
+    hard_links: int = 0
+    source: str | None = where_known("from")
+
+
+@dataclass(frozen=True)
+class HasWheels:
+    """Of a host: its interpreter; wheel's name -> "installed", "there", ..."""
+
+    python: str | None = where_known()
+    wheels: Mapping[str, str] | None = where_known()
+    seconds: float | None = where_known()
+
+
+@dataclass(frozen=True)
+class WheelFile:
+    name: str
+    version: str
+    file: str = ""
+    sha256: str = ""
+
+
+@dataclass(frozen=True)
+class Wheels:
+    wheels: Sequence[WheelFile] = ()
+
+
+@dataclass(frozen=True)
+class Built:
+    """Of a build: its id, the host that built, its log on this machine; then the wheel, and what was installed."""
+
+    wheels: Sequence[WheelFile] | None = where_known()
+    build: str | None = where_known()
+    on: str | None = where_known()
+    log: str | None = where_known()
+    arch: Sequence[str] | None = where_known()
+    ops: Sequence[str] | None = where_known()
+    wheel: str | None = where_known()
+    sha256: str | None = where_known()
+
+
+@dataclass(frozen=True)
+class Got:
+    """Of a host: what came, what was here already, and where it is; to None: it has none of it."""
+
+    files: int = 0
+    bytes: int = 0
+    same: int = 0
+    to: str | None = None
+
+
+@dataclass(frozen=True)
+class GotAll:
+    what: str
+    to: str
