@@ -33,7 +33,7 @@ from fleet.ops.run.find.find import FoundRun, chosen
 from fleet.ops.run.find.logs import is_whole
 from fleet.ops.run.find.stop import note
 from fleet.ops.run.follow import janitor
-from fleet.ops.run.follow.follow import Heard
+from fleet.ops.run.follow.follow import Following, Heard, Over
 from fleet.ops.run.kept import local
 from fleet.ops.run.kept.folder import LOCK, RunFolder
 from fleet.ops.run.kept.local import headless, left_alone, local_runs, names, prunable, prune
@@ -930,13 +930,13 @@ class Full(threading.Thread):
 
     silent_since = None
 
-    def __init__(self, _run_id: str, host: Host, *rest: Any, **_: Any) -> None:
+    def __init__(self, host: Host, logs: object, how: Following, waiting: object) -> None:
         super().__init__()
-        self.host, self.post = host, rest[3]
+        self.host, self.post = host, how.post
 
     def run(self) -> None:
-        self.post(Heard(self.host.name, "blocked", {"reason": "No space left on device"}, 0.0))
-        self.post(Heard(self.host.name, "over", {"complete": False, "blocked": "No space left on device"}, 0.0))
+        self.post(Heard(self.host.name, "blocked", "No space left on device", 0.0))
+        self.post(Heard(self.host.name, "over", Over(False, "No space left on device"), 0.0))
 
     def give_up(self) -> None:
         pass

@@ -185,7 +185,7 @@ class FollowSpec(_Follow, total=False):
     looks on renews no lease. heartbeat: every so many seconds. term: of who leads the run."""
 
     term: int
-    attempt: int
+    attempt: int | None
     once: bool
     passive: bool
     heartbeat: float

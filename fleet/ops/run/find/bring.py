@@ -10,7 +10,7 @@ from fleet.errors import FleetError, HostFailed
 from fleet.events import silent
 from fleet.model import Host
 from fleet.ops.run.find.find import FoundRun, attempt_of
-from fleet.ops.run.follow.follow import Follower, Heard
+from fleet.ops.run.follow.follow import Follower, Following, Heard
 from fleet.ops.run.kept.folder import RunFolder
 from fleet.ops.run.kept.local import followed
 from fleet.ops.run.sessions import Sessions
@@ -40,22 +40,17 @@ def bring(
     folder.begin(attempt)
     elastic = found.about is not None and bool(found.about.get("least"))  # each node counts its own
     waiting = sessions.take_all(found.hosts)
-    followers = [
-        Follower(
-            found.run_id,
-            host,
-            waiting.get(name),
-            runtime.transport,
-            folder.node(name),
-            heard.append,
-            silent,
-            SILENCE_SECONDS,
-            attempt=None if elastic else attempt,
-            once=once,
-            passive=True,
-        )
-        for name, host in found.hosts.items()
-    ]
+    how = Following(
+        found.run_id,
+        runtime.transport,
+        heard.append,
+        silent,
+        SILENCE_SECONDS,
+        attempt=None if elastic else attempt,
+        once=once,
+        passive=True,
+    )
+    followers = [Follower(host, folder.node(name), how, waiting.get(name)) for name, host in found.hosts.items()]
     for follower in followers:
         follower.start()
     given_up = False
@@ -68,9 +63,9 @@ def bring(
     for follower in followers:
         follower.give_up()
         follower.join()
-    whole = {word.host for word in heard if word.what == "over" and word.data["complete"]}
-    said = {word.host: word.data["reason"] for word in heard if word.what == "dropped"}
-    full = {word.host: word.data["reason"] for word in heard if word.what == "blocked"}
+    whole = {word.host for word in heard if word.what == "over" and word.data.complete}
+    said = {word.host: word.data for word in heard if word.what == "dropped"}
+    full = {word.host: word.data for word in heard if word.what == "blocked"}
 
     def lacks(name: str) -> FleetError:
         why, hint = said.get(name), None

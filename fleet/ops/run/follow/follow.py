@@ -9,7 +9,7 @@ from __future__ import annotations
 import threading
 import time
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from math import inf
 from typing import Any, Literal
 
@@ -36,15 +36,45 @@ TOLD_BYTES, TOLD_A_SECOND, LINE_BYTES = 4 << 20, 1 << 16, 200
 
 @dataclass(frozen=True)
 class Heard:
-    """What the thread tells the loop. what: "message" (data is a protocol.messages.run.News), "dropped", "resumed",
-    "blocked", "unblocked", "advice" (data is one of rules.advice: a line in the logs tells of it), "broken" (who
-    answers there is not to be listened to, "error" says why), "back" (it was started again: data is the program that
-    did) or "over" (nothing more will come; data holds "complete": whether every byte of the logs is here)."""
+    """What the thread tells the loop. what: "message" (data: a protocol.messages.run.News), "dropped" (why), "resumed",
+    "blocked" (why), "unblocked", "advice" (of rules.advice: a line in the logs tells of it), "broken" (who answers
+    there is not to be listened to: the error), "back" (it was started again: the program that did) or "over" (nothing
+    more will come: an Over)."""
 
     host: str
     what: Literal["message", "dropped", "resumed", "blocked", "unblocked", "advice", "broken", "over", "back"]
     data: Any
     time: float
+
+
+@dataclass(frozen=True)
+class Over:
+    """The end of following a node. complete: every byte of its logs is here. blocked: why they could not be written.
+    gaps: log -> bytes that the node no longer had."""
+
+    complete: bool
+    blocked: str | None = None
+    gaps: Mapping[str, int] = field(default_factory=dict)
+
+
+@dataclass(frozen=True)
+class Following:
+    """How a run's nodes are followed. post: takes Heard, must not block. node_timeout: seconds. lease: the run's, to be
+    renewed in time. attempt: None for the last one. once: bring what there is now, and end. passive: look on, and do
+    not count as a head that the run has. term: of who leads it, 0: we only look on. trims: nodes keep no more of the
+    logs than they must, once the leader has them."""
+
+    run_id: str
+    transport: Transport
+    post: Callable[[Heard], None]
+    emit: Emit
+    node_timeout: float
+    lease: float | None = None
+    attempt: int | None = 0
+    once: bool = False
+    passive: bool = False
+    term: int = 0
+    trims: bool = False
 
 
 # of what Heard tells: how bad it is, what to say of the host, and what to do
@@ -87,56 +117,28 @@ class _Restart(Exception):
 
 
 class Follower(threading.Thread):
-    """waiting: a program there, with run.follow behind it, to start with, if there is one. logs: this node's files.
-    post: takes Heard, must not block. lease: the run's, to be renewed in time. attempt: None for the last one. once:
-    bring what there is now, and end. passive: look on, and do not count as a head that the run has. term: of who leads
-    it, 0: we only look on. trims: nodes keep no more of the logs than they must, once the leader has them."""
+    """Follows one node. logs: its files. waiting: a program there, with run.follow behind it, to start with."""
 
-    def __init__(
-        self,
-        run_id: str,
-        host: Host,
-        waiting: Program | None,
-        transport: Transport,
-        logs: NodeLogs,
-        post: Callable[[Heard], None],
-        emit: Emit,
-        node_timeout: float,
-        *,
-        lease: float | None = None,
-        attempt: int | None = 0,
-        once: bool = False,
-        passive: bool = False,
-        term: int = 0,
-        trims: bool = False,
-    ) -> None:
+    def __init__(self, host: Host, logs: NodeLogs, how: Following, waiting: Program | None = None) -> None:
         super().__init__(name=f"follow {host.name}", daemon=True)
-        self.run_id, self.host, self.logs = run_id, host, logs
+        self.host, self.logs, self._how = host, logs, how
         self.silent_since: float | None = None
         self.spoke = 0.0  # when a rank wrote its last, by time.monotonic()
         self.shut: FleetError | None = None  # who answers there does not let us in again
         self._waiting = waiting
         self._session: Session | None = waiting.session if waiting else None
-        self._transport, self._post, self._emit = transport, post, emit
-        self._silence = max(1.0, node_timeout / 3)
+        self._silence = max(1.0, how.node_timeout / 3)
         self._cancel = Cancel()
         self._program: Program | None = None
         self._request: dict[str, Any] | None = None
         self._sizes: dict[str, int] | None = None
         self._nonsense = 0
         self._allowance = _Allowance()
-        self._trims, self._reported = trims, 0.0
+        self._reported = 0.0
         self._advice = set(ADVICE)
         # of a run of many nodes that says nothing, heartbeats and pings, which renew the lease, are all there is to do
-        self._ping = min(PING_MOST, (lease or inf) / 4)
-        beat = min(HEARTBEAT_MOST, self._silence / 2.5)
-        self._how: dict[str, Any] = {
-            "attempt": attempt,
-            "once": once,
-            "passive": passive,
-            "heartbeat": beat,
-            "term": term,
-        }
+        self._ping = min(PING_MOST, (how.lease or inf) / 4)
+        self._beat = min(HEARTBEAT_MOST, self._silence / 2.5)
 
     def stop(self, grace: float, reason: str, end: RunEnd | None) -> None:
         """Have the run stopped on this node, now or as soon as it can be reached again."""
@@ -178,18 +180,18 @@ class Follower(threading.Thread):
             complete = self._sizes is not None and self._sizes == {
                 name: size for name, size in self.logs.sizes().items() if name in self._sizes
             }
-            self.tell("over", complete=complete, blocked=self.logs.blocked, gaps=self.logs.gaps)
+            self.tell("over", Over(complete, self.logs.blocked, self.logs.gaps))
             if self._session is not None:
                 self._session.close()
 
-    def tell(self, what: Any, **data: Any) -> None:
-        self._post(Heard(self.host.name, what, data, time.time()))
+    def tell(self, what: Any, data: object = None) -> None:
+        self._how.post(Heard(self.host.name, what, data, time.time()))
 
     def _once(self) -> None:
         """Connect if need be, follow until the end or until something breaks."""
         try:
             if self._session is None:
-                self._session = self._transport.connect(self.host, self._cancel)
+                self._session = self._how.transport.connect(self.host, self._cancel)
             self._follow(self._session)
         except _Restart:
             self.tell("unblocked")
@@ -198,25 +200,30 @@ class Follower(threading.Thread):
             self._nonsense += isinstance(error, ProtocolError)
             stranger = error.kind == "host-key"  # no wait makes it the right one
             if (stranger or self._nonsense >= NONSENSE_LIMIT) and not self._cancel.is_set():
+                hint = "something there breaks fleet's programs"
                 self.tell(
-                    "broken",
-                    error=error
-                    if stranger
-                    else ConnectError(
-                        f"given up: {error}", kind="protocol", hint="something there breaks fleet's programs"
-                    ),
+                    "broken", error if stranger else ConnectError(f"given up: {error}", kind="protocol", hint=hint)
                 )
                 self.give_up()
             if self.silent_since is None and not self._cancel.is_set():
                 self.silent_since = time.monotonic() - (self._silence if isinstance(error, Silent) else 0.0)
-                self.tell("dropped", reason=error.message)
+                self.tell("dropped", error.message)
             if self._session is not None:
                 self._session.close()
                 self._session = None
             self._cancel.wait(pause_after(time.monotonic() - (self.silent_since or inf), RETRY_SECONDS))
 
     def _follow(self, session: Session) -> None:
-        spec: FollowSpec = {"run": self.run_id, "offsets": self.logs.sizes(), **self._how}  # type: ignore[typeddict-item]
+        how = self._how
+        spec: FollowSpec = {
+            "run": how.run_id,
+            "offsets": self.logs.sizes(),
+            "attempt": how.attempt,
+            "once": how.once,
+            "passive": how.passive,
+            "heartbeat": self._beat,
+            "term": how.term,
+        }
         program, self._waiting = self._waiting, None
         if program is None:
             program = Program(session, "run.follow", spec)
@@ -234,7 +241,7 @@ class Follower(threading.Thread):
     def _frames(self, program: Program) -> None:
         streams: dict[int, tuple[str, int]] = {}
         full_since = looked = time.monotonic()
-        poll = min(self._how["heartbeat"], self._ping)
+        poll = min(self._beat, self._ping)
         # who would be heard of in time is not cut off before: the next try begins python anew
         silence, first = self._silence, 2 * self._silence
         for frame in program.frames(silence=silence, first=first, cancel=self._cancel, poll=poll, ping=self._ping):
@@ -249,7 +256,7 @@ class Follower(threading.Thread):
                 self._allowance.spend(len(frame.payload))
                 self._message(streams, frame.decode(Followed))
             now = time.monotonic()
-            if self._trims and self._how["term"] and now - self._reported >= REPORT_SECONDS:
+            if self._how.trims and self._how.term and now - self._reported >= REPORT_SECONDS:
                 self._reported = now
                 program.send({"op": "have", "sizes": self.logs.sizes()})
             if self.logs.blocked is None:
@@ -275,18 +282,18 @@ class Follower(threading.Thread):
         was_blocked = self.logs.blocked
         fresh = self.logs.write(name, offset, frame.payload)
         if self.logs.blocked and not was_blocked:
-            self.tell("blocked", reason=self.logs.blocked)
+            self.tell("blocked", self.logs.blocked)
         if fresh:
             for advice in [advice for advice in self._advice if advice.sign in fresh]:
                 self._advice.discard(advice)
-                self._post(Heard(self.host.name, "advice", advice, time.time()))
+                self.tell("advice", advice)
             rank, stream = stream_of(name)
-            self._emit(Output(self.host.name, "stdout" if stream == "stdout" else "stderr", fresh, rank))
+            self._how.emit(Output(self.host.name, "stdout" if stream == "stdout" else "stderr", fresh, rank))
 
     def _message(self, streams: dict[int, tuple[str, int]], message: Followed) -> None:
         if message["event"] == "stream":
             streams[message["id"]] = message["name"], message["offset"]
-            if self._trims:
+            if self._how.trims:
                 self.logs.skip(message["name"], message["offset"])
             self.logs.write(message["name"], message["offset"], b"")
         elif message["event"] == "end":
@@ -294,4 +301,4 @@ class Follower(threading.Thread):
         else:
             if message["event"] == "failed":  # no such run there: nothing to wait for
                 self._sizes = {}
-            self._post(Heard(self.host.name, "message", message, time.time()))
+            self.tell("message", message)

@@ -16,7 +16,7 @@ from fleet.events import silent
 from fleet.model import Host
 from fleet.ops.run.end.gang import BY_HAND
 from fleet.ops.run.follow.background import begin, leave, told
-from fleet.ops.run.follow.follow import Follower, Heard, pause_after
+from fleet.ops.run.follow.follow import Follower, Following, Heard, pause_after
 from fleet.ops.run.kept.documents import read_object
 from fleet.ops.run.kept.folder import HANDOVER_SECONDS, RunFolder
 from fleet.ops.run.kept.record import RunRecord
@@ -93,17 +93,8 @@ def fetch(run: str, program: Program, transport: Transport, until: float, folder
                 return False
         try:
             logs = folder.node(program.host.name, attempt)
-            follower = Follower(
-                run,
-                program.host,
-                program,
-                transport,
-                logs,
-                heard.append,
-                silent,
-                SILENCE_SECONDS,
-                attempt=attempt,
-            )
+            how = Following(run, transport, heard.append, silent, SILENCE_SECONDS, attempt=attempt)
+            follower = Follower(program.host, logs, how, program)
             follower.start()
             while follower.is_alive():
                 follower.join(LOOK_SECONDS)
@@ -112,7 +103,7 @@ def fetch(run: str, program: Program, transport: Transport, until: float, folder
                     follower.give_up()  # it went again: nobody else waits for it
         finally:
             folder.release()
-    return any(word.data["complete"] for word in heard if word.what == "over")
+    return any(word.data.complete for word in heard if word.what == "over")
 
 
 def correct_summary(folder: RunFolder, complete: Collection[str], attempt: int) -> None:

@@ -19,7 +19,7 @@ from fleet.events import silent
 from fleet.model import Host
 from fleet.ops.facts import ask
 from fleet.ops.run.end.elastic_gang import ElasticGang
-from fleet.ops.run.follow.follow import Follower, Heard, pause_after
+from fleet.ops.run.follow.follow import Follower, Following, Heard, pause_after
 from fleet.ops.run.kept.folder import RunFolder
 from fleet.ops.run.kept.record import RunRecord
 from fleet.ops.run.plan.findings import late_findings
@@ -182,18 +182,16 @@ class Elastic:
 
     def _fetch(self, host: Host, attempt: int) -> None:
         """The rest of what it wrote before it went."""
-        Follower(
+        how = Following(
             self._record.run_id,
-            host,
-            None,
             self._runtime.transport,
-            self._folder.node(host.name),
             lambda heard: None,
             self._runtime.emit,
             self._record.node_timeout,
             attempt=attempt,
             once=True,
-        ).run()
+        )
+        Follower(host, self._folder.node(host.name), how).run()
 
     def back(self, host: str, follower: Follower) -> None:
         """follower: of what it does now."""

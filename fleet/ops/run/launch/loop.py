@@ -14,7 +14,7 @@ from fleet.model import Host, Report
 from fleet.ops.run.end.elastic_gang import ElasticGang, gang_of
 from fleet.ops.run.end.gang import Failure, RankEnd, run_end
 from fleet.ops.run.end.summary import left_alone, summarise
-from fleet.ops.run.follow.follow import REMARKS, Follower, Heard
+from fleet.ops.run.follow.follow import REMARKS, Follower, Following, Heard, Over
 from fleet.ops.run.follow.stalls import Stalls
 from fleet.ops.run.follow.stopping import LEAVE, Stopping, of_host
 from fleet.ops.run.kept.folder import RunFolder
@@ -82,20 +82,19 @@ class Run:
         self._before, self._began, self._since = age(folder, record.started), time.time(), time.monotonic()
 
     def _follower(self, host: Host, waiting: Program | None) -> Follower:
-        follower = Follower(
-            self.record.run_id,
-            host,
-            waiting,
+        record = self.record
+        how = Following(
+            record.run_id,
             self.runtime.transport,
-            self.logs[host.name],
             self._heard.put,
             self.runtime.emit,
-            self.record.node_timeout,
-            lease=self.record.lease,
-            attempt=None if self.record.least else self.record.attempt,
-            term=self.record.term * self.leads,
-            trims=self.record.max_log > 0,
+            record.node_timeout,
+            lease=record.lease,
+            attempt=None if record.least else record.attempt,
+            term=record.term * self.leads,
+            trims=record.max_log > 0,
         )
+        follower = Follower(host, self.logs[host.name], how, waiting)
         if self.record.lease is None and self.leads:
             follower.detach()  # it has one when it is started
         return follower
@@ -236,9 +235,10 @@ class Run:
 
     def _on_remark(self, heard: Heard) -> None:
         level, text, hint = REMARKS[heard.what]
-        details = {"folder": str(self.folder.path), **heard.data}
+        reason = {"reason": str(heard.data)} if heard.data is not None else {}
+        details = {"folder": str(self.folder.path), **reason}
         said = of_host(heard.host, fill(text, details))
-        self.say(level, said, heard.what, heard.host, hint=hint and fill(hint, details), **heard.data)
+        self.say(level, said, heard.what, heard.host, hint=hint and fill(hint, details), **reason)
 
     def _on_advice(self, heard: Heard) -> None:
         advice: Advice = heard.data
@@ -249,19 +249,19 @@ class Run:
 
     def _on_broken(self, heard: Heard) -> None:
         if self.gang.nodes[heard.host].lost is None:
-            self._stopping.lose(heard.host, heard.time, heard.data["error"])
+            self._stopping.lose(heard.host, heard.time, heard.data)
 
     def _on_over(self, heard: Heard) -> None:
         node = self.gang.nodes[heard.host]
         node.ended = True
-        gaps: dict[str, int] = heard.data["gaps"]
-        if (gaps or not heard.data["complete"]) and heard.host not in self.gang.absent:
+        over: Over = heard.data
+        if (over.gaps or not over.complete) and heard.host not in self.gang.absent:
             self.incomplete.append(heard.host)
-        for name, missing in gaps.items():
+        for name, missing in over.gaps.items():
             what = of_host(heard.host, f": {missing} bytes of {name} are not here: it keeps no more than --max-log")
             hint = f"who led the run has them, as a rule {self.record.owner}"
             self.say("warning", what, "gap", heard.host, hint=hint, file=name, bytes=missing)
-        if not heard.data["complete"] and node.lost is None:
+        if not over.complete and node.lost is None:
             hint = f"the node has them all: 'fleet attach {self.record.run_id}' brings the rest"
             lacks = of_host(heard.host, ": its logs are not complete here")
             self.say("error", lacks, "incomplete", heard.host, hint=hint)
