@@ -7,6 +7,7 @@ import re
 import secrets
 import sys
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from typing import Any, TextIO
 
 import click
@@ -98,8 +99,24 @@ def write_table(
         echo(line, wrap=False)
 
 
+_collected: list[list[Any]] = []  # innermost last
+
+
+@contextmanager
+def collecting() -> Iterator[list[Any]]:
+    """The JSON documents that would be written to stdout meanwhile."""
+    _collected.append([])
+    try:
+        yield _collected[-1]
+    finally:
+        _collected.pop()
+
+
 def write_json(document: Mapping[str, Any]) -> None:
     """One JSON document (or one JSON line) on stdout. What is large in it is written piece by piece."""
+    if _collected:
+        _collected[-1].append(in_document(document))
+        return
     large: list[Text] = []
     mark = secrets.token_hex(16)
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import io
-import json
 import shlex
 from collections.abc import Mapping, Sequence
 from contextlib import redirect_stdout
@@ -19,7 +18,7 @@ from fleet.cli.line.options import Settings, common_options, pairs, settings_of
 from fleet.cli.line.shipped import find, shipped
 from fleet.cli.line.verbs import VERBS
 from fleet.cli.main import cli, run
-from fleet.cli.screen.output import clean, hint_line, talk, write_json
+from fleet.cli.screen.output import clean, collecting, hint_line, talk, write_json
 from fleet.errors import EXIT_INTERRUPTED, EXIT_OK, FleetError, UsageError
 from fleet.inventory import secret as secrets
 from fleet.inventory.select import select
@@ -96,16 +95,13 @@ class CliVerbs:
 
 @dataclass
 class JsonVerbs(CliVerbs):
-    """Collects what each step wrote on stdout as `documents`."""
+    """Keeps what each step answers as `documents`."""
 
     steps: list[dict[str, Any]] = field(default_factory=list)
 
     def run(self, argv: Sequence[str]) -> int:
-        caught = io.TextIOWrapper(io.BytesIO(), encoding="utf-8", write_through=True)
-        with redirect_stdout(caught):
+        with collecting() as documents:
             code = super().run(argv)
-        caught.seek(0)
-        documents = [json.loads(line) for line in caught if line.strip()]
         self.steps.append({"argv": masked(argv), "exit_code": code, "documents": documents})
         return code
 
