@@ -78,6 +78,16 @@ class Notice(Event):
     hint: str | None = None
     data: Mapping[str, Any] | Sequence[Mapping[str, Any]] = field(default_factory=dict)
 
+    @property
+    def records(self) -> Sequence[Mapping[str, Any]]:
+        """As JSON has it: a record an event."""
+        return [self.data] if isinstance(self.data, Mapping) else self.data
+
+    @property
+    def kinds(self) -> frozenset[str]:
+        """Of the events of a run that it tells of (ops/run/kept/kinds.py)."""
+        return frozenset(str(record["event"]) for record in self.records if "event" in record)
+
 
 Emit = Callable[[Event], None]
 

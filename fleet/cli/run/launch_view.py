@@ -11,7 +11,7 @@ import sys
 import threading
 import time
 from collections import deque
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import replace
 
 import click
@@ -97,8 +97,8 @@ class LaunchView:
 
     def __call__(self, event: Event) -> None:
         size = len(event.data) if isinstance(event, Output) else 0
-        if isinstance(event, Notice) and isinstance(event.data, Mapping) and event.data.get("event") in BEGIN:
-            self.begun, self.leased = True, event.data.get("lease") is not None
+        if isinstance(event, Notice) and not event.kinds.isdisjoint(BEGIN):
+            self.begun, self.leased = True, any(record.get("lease") is not None for record in event.records)
         with self._wake:
             if self._closing:
                 return
@@ -195,7 +195,7 @@ class LaunchView:
         elif isinstance(event, Notice):
             self._notice(event)
             self._board.notice(event)
-            if self._live and isinstance(event.data, Mapping) and event.data.get("event") == "running":
+            if self._live and "running" in event.kinds:
                 self._starting.feed(Round(RUNNING + self._keys(), ()))
         else:
             self._starting.feed(event)
@@ -212,10 +212,9 @@ class LaunchView:
             talk(f"{who((rank for _, rank in streams), hosts)}: the same traceback as above")
 
     def _notice(self, notice: Notice) -> None:
-        records = [notice.data] if isinstance(notice.data, Mapping) else notice.data
-        if any(r.get("event") == "stop" for r in records):
+        if "stop" in notice.kinds:
             self.tracebacks.stopping = True
-        if any(r.get("event") in ("restart", "attempt") for r in records):
+        if not notice.kinds.isdisjoint(("restart", "attempt")):
             self._flush()  # half a line of the last attempt is none of this one's
             self.tracebacks.restarts()
             self._show_held(True)
@@ -228,10 +227,10 @@ class LaunchView:
                 "message": notice.message,
                 "hint": notice.hint,
             }
-            for record in records or [{}]:
+            for record in notice.records or [{}]:
                 write_json(record or plain)
             sys.stdout.flush()
-        elif notice.level != "info" or self._level > 0 or any(r.get("event") in STEPS for r in records):
+        elif notice.level != "info" or self._level > 0 or not notice.kinds.isdisjoint(STEPS):
             if self._level < 0 and notice.level != "error":
                 return
             mark = {"error": click.style("error: ", fg="red"), "warning": click.style("warning: ", fg="yellow")}

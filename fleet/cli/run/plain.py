@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Mapping
 
 from fleet.cli.screen.lines import Lines, last_state, write_line
 from fleet.cli.screen.output import clean, talk, write_json
@@ -22,7 +21,7 @@ class PlainLines:
             stream = (event.host, event.rank, event.stream)
             self._write(stream, self._streams.setdefault(stream, Lines()).feed(event.data))
         elif isinstance(event, Notice) and self._json:
-            for record in [event.data] if isinstance(event.data, Mapping) else event.data:
+            for record in event.records:
                 write_json(record)
         elif isinstance(event, Notice) and event.level != "info":
             talk(f"{event.level}: {clean(event.message)}", event.hint)

@@ -63,7 +63,7 @@ class Board:
 
     def notice(self, notice: Notice) -> None:
         """How the run stands, from what is told of it."""
-        for record in [notice.data] if isinstance(notice.data, Mapping) else notice.data:
+        for record in notice.records:
             match record.get("event"):
                 case "running" | "attached" | "attempt":
                     self._world = record.get("world_size", 0)
