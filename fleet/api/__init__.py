@@ -56,7 +56,15 @@ def open(
 
     if not isinstance(inventory, Inventory):
         inventory = load(find_inventory(None if inventory is None else os.fspath(inventory), Path.cwd(), os.environ))
-    return Fleet(inventory, inventory, transport, fanout, connect_timeout, emit, ask)
+    return Fleet(
+        inventory=inventory,
+        everyone=inventory,
+        transport=transport,
+        fanout=fanout,
+        connect_timeout=connect_timeout,
+        emit=emit,
+        ask=ask,
+    )
 
 
 def reopen(
@@ -77,7 +85,14 @@ def reopen(
     recorded = again.recorded(run, Path(runs_dir))
     everyone = recorded.everyone(env or {})
     inventory = select(everyone, recorded.selected, None)
-    return Fleet(inventory, everyone, recorded.transport, fanout, connect_timeout, emit)
+    return Fleet(
+        inventory=inventory,
+        everyone=everyone,
+        transport=recorded.transport,
+        fanout=fanout,
+        connect_timeout=connect_timeout,
+        emit=emit,
+    )
 
 
 def runs(

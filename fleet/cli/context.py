@@ -95,7 +95,16 @@ def the_fleet(emit: Emit = silent) -> CliFleet:
     said = settings_of()
     inventory = load_inventory()
     typed = click.get_current_context().find_root().meta.get(TYPED, ())
-    return CliFleet(inventory, load_everyone(), said.transport, said.fanout, said.connect_timeout, emit, ask, typed)
+    return CliFleet(
+        inventory=inventory,
+        everyone=load_everyone(),
+        transport=said.transport,
+        fanout=said.fanout,
+        connect_timeout=said.connect_timeout,
+        emit=emit,
+        ask=ask,
+        typed=typed,
+    )
 
 
 def leave_if_stuck() -> None:

@@ -92,9 +92,13 @@ def plan(inventory: Inventory, request: Build) -> BuildPlan:
     if request.what == "deepspeed":
         tree = check_tree(Path(request.source)) if request.source else None
         version = None if tree else request.version or DEEPSPEED
-        return BuildPlan(inventory, request, "deepspeed", tree, version, host, arch)
+        return BuildPlan(
+            inventory=inventory, request=request, name="deepspeed", tree=tree, version=version, host=host, arch=arch
+        )
     tree = check_tree(Path(request.what))
-    return BuildPlan(inventory, request, tree.name, tree, None, host, arch)
+    return BuildPlan(
+        inventory=inventory, request=request, name=tree.name, tree=tree, version=None, host=host, arch=arch
+    )
 
 
 def run(plan: BuildPlan, runtime: Runtime) -> Report:

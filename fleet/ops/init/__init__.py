@@ -91,7 +91,17 @@ def plan(
         added = _added(given.inventory, there, read_defaults(old, str(path)))
         inventory, new = replace(there, hosts=(*there.hosts, *added)), frozenset(host.name for host in added)
     inventory = select(inventory, hosts, exclude)
-    return InitPlan(inventory, path, old, new & {*inventory.names}, given.notes, folder, python, connect_timeout, tofu)
+    return InitPlan(
+        inventory=inventory,
+        path=path,
+        old=old,
+        new=new & {*inventory.names},
+        notes=given.notes,
+        folder=folder,
+        python=python,
+        connect_timeout=connect_timeout,
+        tofu=tofu,
+    )
 
 
 def _added(given: Inventory, there: Inventory, defaults: Mapping[str, Any]) -> list[Host]:

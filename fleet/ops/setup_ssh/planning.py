@@ -169,13 +169,13 @@ def plan(inventory: Inventory, everyone: Inventory, request: SetupSsh, home: Pat
     in_order = [*selected, *(n for n in wanted if n not in selected)]
     levels = [tuple(wanted[n] for n in in_order if len(wanted[n].route) == d) for d in range(depth + 1)]
     return SetupPlan(
-        block,
-        everyone.source,
-        home,
-        request,
-        tuple(level for level in levels if level),
-        tuple(_head_entry(plans[h.name], plain[h.name]) for h in everyone.hosts),
-        tuple(
+        block=block,
+        source=everyone.source,
+        home=home,
+        request=request,
+        levels=tuple(level for level in levels if level),
+        head_entries=tuple(_head_entry(plans[h.name], plain[h.name]) for h in everyone.hosts),
+        node_entries=tuple(
             ConfigEntry(
                 h.name,
                 h.data_address or plans[h.name].endpoint.address,
@@ -184,7 +184,7 @@ def plan(inventory: Inventory, everyone: Inventory, request: SetupSsh, home: Pat
             )
             for h in everyone.hosts
         ),
-        known,
+        known=known,
     )
 
 

@@ -120,18 +120,18 @@ def _examine(path: Path) -> Wheel:
             hint="a renamed wheel must get its name back",
         )
     return Wheel(
-        path,
-        name,
-        str(version),
-        build,
-        frozenset(map(str, tags)),
-        file_digest(str(path)),
-        identity_of(rows, info),
-        tuple(metadata.get_all("Requires-Dist") or ()),
-        metadata.get("Requires-Python") or "",
-        _modules(name, rows, listed),
-        unpacked,
-        path.stat().st_size,
+        path=path,
+        name=name,
+        version=str(version),
+        build=build,
+        tags=frozenset(map(str, tags)),
+        sha256=file_digest(str(path)),
+        identity=identity_of(rows, info),
+        requires=tuple(metadata.get_all("Requires-Dist") or ()),
+        requires_python=metadata.get("Requires-Python") or "",
+        modules=_modules(name, rows, listed),
+        unpacked=unpacked,
+        size=path.stat().st_size,
     )
 
 

@@ -92,21 +92,23 @@ def resolve(host: Host, config: SshConfig, cancel: Cancel | None = None) -> Endp
     files = (*user_files, *known("globalknownhostsfile", SYSTEM_KNOWN_HOSTS))
     only = (one_of(found, "identitiesonly")[0] or "no").lower() in ("yes", "true")
     return Endpoint(
-        own or (one_of(found, "hostname")[0] or host.name).lower(),
-        host.port or int(one_of(found, "port")[0] or 22),
-        host.user or one_of(found, "user")[0] or config.local_user,
-        tuple(dict.fromkeys(identities)),
-        _jumps(host, found, put_in),
-        tuple(dict.fromkeys(files)),
-        (one_of(found, "hostkeyalias")[0] or "").lower() or None,
-        only or bool(host.identity_file),
-        explicit,
-        tuple(f"{found[key][0][1]}: fleet does not follow {name}" for key, name in UNHEEDED.items() if key in found),
-        tuple(dict.fromkeys(paths("certificatefile"))),
-        _agent(found, put_in),
-        next(iter(paths("revokedhostkeys")), None),
-        _command(host, found),
-        found != by_name,
+        address=own or (one_of(found, "hostname")[0] or host.name).lower(),
+        port=host.port or int(one_of(found, "port")[0] or 22),
+        user=host.user or one_of(found, "user")[0] or config.local_user,
+        identity_files=tuple(dict.fromkeys(identities)),
+        proxy_jump=_jumps(host, found, put_in),
+        known_hosts_files=tuple(dict.fromkeys(files)),
+        host_key_alias=(one_of(found, "hostkeyalias")[0] or "").lower() or None,
+        identities_only=only or bool(host.identity_file),
+        explicit_identities=explicit,
+        notes=tuple(
+            f"{found[key][0][1]}: fleet does not follow {name}" for key, name in UNHEEDED.items() if key in found
+        ),
+        certificates=tuple(dict.fromkeys(paths("certificatefile"))),
+        agent=_agent(found, put_in),
+        revoked=next(iter(paths("revokedhostkeys")), None),
+        proxy_command=_command(host, found),
+        by_address=found != by_name,
     )
 
 

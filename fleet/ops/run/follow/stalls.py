@@ -241,7 +241,16 @@ class Stalls:
             hint="where it only takes long: a longer --stall-timeout",
         )
         when, local_rank = time.time(), rank - node.first_rank
-        return Failure(node.host.name, node.node_rank, why.exit_code, when, rank, local_rank, what="stalled", why=why)
+        return Failure(
+            host=node.host.name,
+            node_rank=node.node_rank,
+            exit_code=why.exit_code,
+            time=when,
+            rank=rank,
+            local_rank=local_rank,
+            what="stalled",
+            why=why,
+        )
 
 
 def _whose(running: Mapping[str, Sequence[int]]) -> str:

@@ -204,14 +204,14 @@ def _read(path: Path) -> LocalRun:
         else "done"
     )
     return LocalRun(
-        path.name,
-        state,
-        _started(path, plan),
-        sum(map(_size, path.rglob("*"))),
-        code if isinstance(code, int) else None,
-        plan.get("engine") or _engine_told(path),
-        str(path),
-        _faults(path, told),
+        run=path.name,
+        state=state,
+        started=_started(path, plan),
+        size=sum(map(_size, path.rglob("*"))),
+        exit_code=code if isinstance(code, int) else None,
+        engine=plan.get("engine") or _engine_told(path),
+        logs=str(path),
+        broken=_faults(path, told),
     )
 
 

@@ -10,6 +10,7 @@ from typing import Any
 
 from fleet.model import Host, Node
 from fleet.protocol.messages.run import About, RunEnd
+from fleet.requests.launch import Launch
 
 GRACE, STOP_GRACE = 10.0, 30.0  # the latter is torchrun's own, in which ranks may save their work
 
@@ -32,9 +33,9 @@ class RunRecord:
     script: str
     master: str
     logs: Path
-    lease: float | None = 120.0
+    lease: float | None = Launch.lease
     grace: float = GRACE
-    node_timeout: float = 15.0
+    node_timeout: float = Launch.node_timeout
     restarts: bool = False
     owner: str = ""
     started: float = 0.0

@@ -153,23 +153,23 @@ class Plan:
         """What is known of it from its start on. started: seconds since the epoch."""
         job, request = self.job, self.request
         return RunRecord(
-            self.run_id,
-            tuple(Node(n.host, n.node_rank, n.local_world_size, n.first_rank) for n in self.nodes),
-            job.engine,
-            job.script,
-            self.world.master,
-            request.runs / self.run_id,
-            None if request.detach else request.lease,
-            GRACE if request.grace is None else request.grace,
-            request.node_timeout,
-            self.world.least > 0,
-            whoami(),
-            started,
-            self.attempt,
-            0 if self.world.least else job.max_restarts,
-            request.stall_timeout,
-            self.world.least,
-            len(self.spares),
+            run_id=self.run_id,
+            nodes=tuple(Node(n.host, n.node_rank, n.local_world_size, n.first_rank) for n in self.nodes),
+            engine=job.engine,
+            script=job.script,
+            master=self.world.master,
+            logs=request.runs / self.run_id,
+            lease=None if request.detach else request.lease,
+            grace=GRACE if request.grace is None else request.grace,
+            node_timeout=request.node_timeout,
+            restarts=self.world.least > 0,
+            owner=whoami(),
+            started=started,
+            attempt=self.attempt,
+            max_restarts=0 if self.world.least else job.max_restarts,
+            stall_timeout=request.stall_timeout,
+            least=self.world.least,
+            spares=len(self.spares),
             stop_grace=STOP_GRACE if request.grace is None else request.grace,
             max_log=request.max_log,
         )
@@ -252,7 +252,15 @@ def plan(
     address, port = master or (master_address(nodes[0].host, job, len(nodes)), job.master_port)
     addresses = {name: f.address for name, f in facts.items() if f.address}
     slots = {node.host.name: ranks_on(node.host, job, request, facts.get(node.host.name)) for node in nodes}
-    world = World(run_id, nodes, address, port or candidate_ports(run_id)[0], addresses, slots, request.least)
+    world = World(
+        run_id=run_id,
+        nodes=nodes,
+        master_addr=address,
+        master_port=port or candidate_ports(run_id)[0],
+        addresses=addresses,
+        slots=slots,
+        least=request.least,
+    )
     plans = []
     for node in nodes:
         host, known = node.host, facts.get(node.host.name, Known())
@@ -269,7 +277,17 @@ def plan(
         part = (host, node.node_rank, node.local_world_size, node.first_rank)
         plans.append(NodePlan(*part, start, env, job.env_expand, job.workdir or host.workdir or request.cwd))
     spares = spares_of(inventory, request)
-    return Plan(inventory, run_id, job, request, world, tuple(plans), facts, spares=spares, asked=request)
+    return Plan(
+        inventory=inventory,
+        run_id=run_id,
+        job=job,
+        request=request,
+        world=world,
+        nodes=tuple(plans),
+        facts=facts,
+        spares=spares,
+        asked=request,
+    )
 
 
 def plan_of(inventory: Inventory, request: Launch, typed: tuple[str, ...] = ()) -> Plan:
