@@ -54,17 +54,9 @@ class Received:
 
 
 @dataclass(frozen=True)
-class Cut:
-    """A host that went out, and how long the one behind it waited."""
-
-    host: str
-    behind: str
-    lost_seconds: float
-
-
-@dataclass(frozen=True)
 class Broadcasted:
-    """Of a broadcast: sent are the bytes that left the source. source: the host that had it."""
+    """Of a broadcast: sent are the bytes that left the source. cuts: hosts that went out: {"host", "behind",
+    "lost_seconds"}. source: the host that had it."""
 
     sources: Sequence[str]
     files: int

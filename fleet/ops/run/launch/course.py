@@ -46,11 +46,6 @@ class Course:
         return Course(plan, self.restarts + 1, quick) if self.restarts < self.most else None
 
     @property
-    def goes_on(self) -> bool:
-        """Whether a failure need not be the end."""
-        return self.plan.world.least > 0 or self.restarts < self.most or bool(self.plan.spares)
-
-    @property
     def most(self) -> int:
         """Restarts."""
         return self.plan.job.max_restarts
