@@ -17,14 +17,14 @@ from typing import TYPE_CHECKING, Any, TypeVar
 import click
 
 from fleet.api import Fleet, Planned
+from fleet.cli.inventory import load_everyone, load_inventory
 from fleet.cli.leader import handling
 from fleet.cli.line.options import TYPED, settings_of
 from fleet.cli.screen import plans, terminal
-from fleet.cli.screen.output import clean, clean_lines, talk, write_failures, write_json
+from fleet.cli.screen.output import clean_lines, talk, write_failures, write_json
 from fleet.errors import EXIT_INTERRUPTED, EXIT_PIPE, UsageError
 from fleet.events import Emit, Event, silent
 from fleet.model import Host, Inventory, Report
-from fleet.rules.units import counted
 from fleet.runtime import Runtime
 from fleet.transport.base import Cancel, Transport
 
@@ -33,34 +33,6 @@ if TYPE_CHECKING:
 
 T = TypeVar("T")
 STUCK_SECONDS = 10.0  # by then what was interrupted has been ended on the hosts
-
-
-def load_everyone() -> Inventory:
-    """The inventory that -i, $FLEET_INVENTORY or the current folder name, whole; read once a command line."""
-    from fleet.inventory.find import find_inventory, load
-
-    meta = click.get_current_context().find_root().meta
-    if "fleet.inventory" not in meta:
-        path = find_inventory(settings_of().inventory, Path.cwd(), os.environ)
-        meta["fleet.inventory"] = found = load(path)
-        if settings_of().verbose and not settings_of().json:
-            talk(clean(f"inventory {path}, {counted(len(found.hosts), 'host')}"))
-    everyone = meta["fleet.inventory"]
-    assert isinstance(everyone, Inventory)
-    return everyone
-
-
-def use_inventory(everyone: Inventory) -> None:
-    """Instead of one that is read."""
-    click.get_current_context().find_root().meta["fleet.inventory"] = everyone
-
-
-def load_inventory() -> Inventory:
-    """The same, narrowed by -w and -x."""
-    from fleet.inventory.select import select
-
-    settings = settings_of()
-    return select(load_everyone(), settings.hosts, settings.exclude)
 
 
 def detailed(emit: Emit, inventory: Inventory, transport: Transport, say: Callable[[str], None] = talk) -> Emit:

@@ -10,7 +10,8 @@ from typing import Literal
 import click
 
 from fleet.answers.sync import Mirrored, Synced
-from fleet.cli.context import Part, ask, load_inventory, run_parts, the_fleet
+from fleet.cli.context import Part, ask, run_parts, the_fleet
+from fleet.cli.inventory import load_inventory
 from fleet.cli.line.command import OneOf, Verb, completed
 from fleet.cli.line.options import Limited, common_options, settings_of
 from fleet.cli.screen.output import clean, fold, groups_by, talk, warn_of_own, warn_of_source, write_grouped

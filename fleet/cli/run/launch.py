@@ -10,7 +10,8 @@ from typing import Any
 
 import click
 
-from fleet.cli.context import load_inventory, the_fleet
+from fleet.cli.context import the_fleet
+from fleet.cli.inventory import load_inventory
 from fleet.cli.line.command import completed
 from fleet.cli.line.launchers import spelled, theirs, translate
 from fleet.cli.line.options import Limited, Named, common_options, runs_dir_option, settings_of, spelled_out

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 import click
 from click.core import ParameterSource
 
-from fleet.cli.context import use_inventory
+from fleet.cli.inventory import use_inventory
 from fleet.cli.line.command import F, OneOf, Verb, completed
 from fleet.cli.line.options import Settings, settings_of
 from fleet.engines import ENGINES

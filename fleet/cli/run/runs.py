@@ -10,7 +10,8 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from fleet.answers.runs import Forgotten, GivenUp, RunSeen, RunsSeen, RunStopped, StoppedThere
-from fleet.cli.context import ask, finish, load_everyone, perform, the_fleet, use_inventory
+from fleet.cli.context import ask, finish, perform, the_fleet
+from fleet.cli.inventory import load_everyone, use_inventory
 from fleet.cli.line.command import ONLY_LOOKS, Verb, completed
 from fleet.cli.line.options import NONE_LIVE, Limited, common_options, runs_dir_option, settings_of, without
 from fleet.cli.line.values import Scrolling, ranks, ranks_option, size, when

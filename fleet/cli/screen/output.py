@@ -8,20 +8,21 @@ import secrets
 import sys
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from typing import Any, TextIO
+from typing import TYPE_CHECKING, Any, TextIO
 
 import click
 
-from fleet.answers.hosts import TaskEnded
-from fleet.answers.sync import Broadcasted, Mirrored, Received, Synced
 from fleet.cli.line.hints import as_typed, in_document
 from fleet.cli.line.options import settings_of
 from fleet.cli.screen import terminal
-from fleet.cli.screen.differ import Hunk, compare
 from fleet.cli.screen.layout import table
 from fleet.cli.screen.layout import wrap as wrapped
 from fleet.model import Report, Result, Text, grouped
 from fleet.spool import Spooled, pieces
+
+if TYPE_CHECKING:
+    from fleet.answers.sync import Broadcasted, Mirrored, Received, Synced
+    from fleet.cli.screen.differ import Hunk
 
 # what drives a terminal, begins another line, or turns the direction of reading
 _CONTROL = re.compile("[\x00-\x1f\x7f-\x9f\u061c\u200e\u200f\u2028-\u202e\u2066-\u2069]")
@@ -193,7 +194,12 @@ def write_folded(results: Iterable[Result], stream: str) -> None:
     groups = [*groups[most : most + 1], *groups[:most], *groups[most + 1 :]]
     # what is not in memory is not compared, as what is no text
     small = [data if isinstance(data, bytes) else b"\0" for data, _ in groups]
-    near, hunks = compare(small) if len(groups) > 1 else ([], [])
+    near: list[int] = []
+    hunks: list[Hunk] = []
+    if len(groups) > 1:
+        from fleet.cli.screen.differ import compare
+
+        near, hunks = compare(small)
     blocks: list[tuple[str, bytes | Spooled]] = [
         (header(names), data) for i, (data, names) in enumerate(groups) if i not in near
     ]
@@ -242,6 +248,8 @@ def differences(hunks: Iterable[Hunk], who: Mapping[int, Sequence[str]]) -> byte
 
 def _ended(result: Result) -> str:
     """Which of a task's commands it was, and where that stands."""
+    from fleet.answers.hosts import TaskEnded
+
     ended = result.read(TaskEnded)
     return "".join(f"{each}: " for each in (ended.where, ended.command) if each is not None)
 

@@ -7,7 +7,7 @@ from collections.abc import Callable
 
 import click
 
-from fleet.cli.context import load_inventory
+from fleet.cli.inventory import load_inventory
 from fleet.cli.line.command import OneOf, Verb
 from fleet.cli.line.options import settings_of, without
 from fleet.cli.screen import terminal

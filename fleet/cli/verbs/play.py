@@ -12,7 +12,7 @@ from typing import Any
 
 import click
 
-from fleet.cli.context import load_inventory
+from fleet.cli.inventory import load_inventory
 from fleet.cli.line.command import SETTINGS, Verb
 from fleet.cli.line.options import Settings, common_options, pairs, settings_of
 from fleet.cli.line.shipped import find, shipped

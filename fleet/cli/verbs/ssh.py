@@ -8,7 +8,8 @@ from contextlib import suppress
 
 import click
 
-from fleet.cli.context import interruptible, load_everyone
+from fleet.cli.context import interruptible
+from fleet.cli.inventory import load_everyone
 from fleet.cli.line.command import Verb, completed
 from fleet.cli.line.options import settings_of, without
 from fleet.cli.screen import plans, terminal

@@ -10,7 +10,8 @@ from contextlib import ExitStack, contextmanager, redirect_stdout
 
 import click
 
-from fleet.cli.context import CliFleet, ask, finish, interruptible, load_everyone, load_inventory
+from fleet.cli.context import CliFleet, ask, finish, interruptible
+from fleet.cli.inventory import load_everyone, load_inventory
 from fleet.cli.line.options import settings_of
 from fleet.cli.screen import plans, terminal
 from fleet.cli.screen.output import clean, echo, talk, write_json
