@@ -69,8 +69,8 @@ def test_ranks_that_live_are_counted_whatever_earlier_ones_left(run: str, home: 
 
     def up() -> int:
         (found,) = decode(RunsHere, answer("run.list_runs", {"prefix": run, "live": False}, home))["runs"]
-        shown = FoundRun(run, {"n1": Host("n1", "n1")}, {"n1": found}).as_json()
-        assert shown["ranks_up"] + shown["ranks_ended"] == 1 and shown["nodes"]["n1"]["ranks_up"] == shown["ranks_up"]
+        shown = FoundRun(run, {"n1": Host("n1", "n1")}, {"n1": found}).seen
+        assert shown.ranks_up + shown.ranks_ended == 1 and shown.nodes["n1"].ranks_up == shown.ranks_up
         return int(found["up"])
 
     until(lambda: up() == 1)

@@ -27,7 +27,7 @@ MENDS: list[Mend] = [
         "what is called lost is provisional",
         "1",
         ATTACH,
-        'lost = (result.host for result in report.results if result.data.get("state") == "lost")',
+        'lost = (result.host for result in report.results if result.read(NodeEnd).state == "lost")',
         "lost = list[str]()",
     ),
     (
