@@ -28,7 +28,7 @@ class KernelSays:
 
 @dataclass(frozen=True)
 class FirstFailure:
-    """The first thing that went wrong: who, how, its traceback or last lines, a hint, and the log that tells more.
+    """The first thing that went wrong: who, how, its traceback or last lines, a hint, and the log.
     what: as gang.Failure has it. unfit: hosts that a next run should do without, a node set."""
 
     host: str
@@ -64,7 +64,7 @@ class TracebackOf:
 class RunSummary:
     """How a run ended. stopped: a sentence, end: who had it stopped (protocol.messages.run.RunEnd). next: lines to
     copy. incomplete_logs: hosts of which bytes are missing here. unknown: hosts of which the end is not known. killed:
-    ranks that had to be. restarts: what was told of each. error: why not all of it began."""
+    ranks that had to be. restarts: the event of each. error: why not all of it began."""
 
     run: str = ""
     world_size: int = 0
@@ -149,7 +149,7 @@ class RunNode:
 
 @dataclass(frozen=True, kw_only=True)
 class RunSeen:
-    """A run as its nodes tell of it. about: what it tells of itself (protocol.messages.run.About)."""
+    """A run as its nodes report it. about: what each of them keeps of it (protocol.messages.run.About)."""
 
     run: str
     state: str

@@ -11,7 +11,7 @@ from fleet.codec import where_known
 
 @dataclass(frozen=True)
 class Synced:
-    """Of a host: its folder `to`. What the node tells of it, or: same: it is the source itself; shared_with: the host
+    """Of a host: its folder `to`. What the node reports, or: same: it is the source itself; shared_with: the host
     that has the same folder; own: the node's own files in the way; source: whose it was, with what would be lost."""
 
     to: str

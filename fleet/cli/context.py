@@ -64,15 +64,15 @@ class CliFleet(Fleet):
 
 def the_fleet(emit: Emit = silent) -> CliFleet:
     """The hosts that -i, -w and -x name, and how they are reached."""
-    said = settings_of()
+    settings = settings_of()
     inventory = load_inventory()
     typed = click.get_current_context().find_root().meta.get(TYPED, ())
     return CliFleet(
         inventory=inventory,
         everyone=load_everyone(),
-        transport=said.transport,
-        fanout=said.fanout,
-        connect_timeout=said.connect_timeout,
+        transport=settings.transport,
+        fanout=settings.fanout,
+        connect_timeout=settings.connect_timeout,
         emit=emit,
         ask=ask,
         typed=typed,

@@ -25,7 +25,7 @@ class Answers:
     theirs stays. delete_excluded: what is left out here is gone."""
 
     def __init__(
-        self, tree: Tree, parcels: Parcels, emit: Emit, force: bool | tuple[str, ...], keep: bool, delete_excluded: bool
+        self, tree: Tree, parcels: Parcels, emit: Emit, force: bool | Sequence[str], keep: bool, delete_excluded: bool
     ) -> None:
         self._tree, self._parcels, self._emit = tree, parcels, emit
         self.force, self._keep, self._delete_excluded = force, keep, delete_excluded

@@ -24,9 +24,10 @@ from fleet.delivery.lock_order import LockOrder, claim
 from fleet.delivery.own_files import KIND as OWN
 from fleet.delivery.own_files import OTHER, question, refusal
 from fleet.delivery.parcels import Parcels
+from fleet.delivery.shared import shared_with, with_shared
 from fleet.delivery.source_id import identified, marked
 from fleet.delivery.tree import CHANGED, Tree, grown_notice, hard_links, scan, with_payload
-from fleet.each import over, shared_with, with_shared
+from fleet.each import over
 from fleet.errors import HostFailed, ProtocolError
 from fleet.events import Notice, Progress, Round, Started
 from fleet.model import Host, Report, Result, exit_code_of
@@ -70,7 +71,7 @@ class Mirror:
     source: Path
     dests: Mapping[str, str]
     whole: bool = False
-    force: bool | tuple[str, ...] = False
+    force: bool | Sequence[str] = False
     keep: bool = False
     delete_excluded: bool = False
     everything: bool = False

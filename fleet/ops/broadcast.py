@@ -83,7 +83,7 @@ def plan(inventory: Inventory, request: SyncData, origin: Host | None = None) ->
         request.via,
         origin,
         hint=hint,
-        force=request.force if isinstance(request.force, bool) else tuple(request.force),
+        force=request.force,
         keep=request.keep,
         copy_unsafe_links=request.copy_unsafe_links,
     )

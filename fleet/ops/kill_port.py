@@ -27,7 +27,6 @@ from fleet.transport.program import call
 
 SCAN_SECONDS = 30.0
 AFTER_GRACE_SECONDS = 20.0
-SHOWN = ("port", "protocol", "address", "pid", "user", "command", "run_id", "age", "also")
 
 
 class Left(NamedTuple):
@@ -87,8 +86,7 @@ class Listener:
 
     @property
     def shown(self) -> PortHolder:
-        known = {key: value for key, value in self.facts.items() if key in SHOWN}
-        return from_json(PortHolder, {**known, "ended": self.ended, "reason": self.reason})
+        return from_json(PortHolder, {**self.facts, "ended": self.ended, "reason": self.reason})
 
 
 @dataclass(frozen=True)
@@ -107,8 +105,13 @@ class KillPlan:
         """Those that would be ended."""
         return tuple(listener for listener in self.listeners if listener.left is None)
 
+    @property
+    def shown(self) -> dict[str, list[PortHolder]]:
+        """By host."""
+        return {h.name: [each.shown for each in self.listeners if each.host == h.name] for h in self.hosts}
+
     def describe(self) -> dict[str, Any]:
-        return {h.name: [plain(each.shown) for each in self.listeners if each.host == h.name] for h in self.hosts}
+        return {name: plain(listeners) for name, listeners in self.shown.items()}
 
     def lines(self) -> Iterator[Line]:
         for each in self.listeners:
@@ -175,7 +178,7 @@ def run(plan: KillPlan, runtime: Runtime) -> Report:
         approved = sorted({(t.facts["pid"], t.facts["start"], t.facts["uid"]) for t in by_host[host.name]})
         spec = {
             "op": "end",
-            "ports": list(plan.request.ports),
+            "ports": sorted(plan.request.ports),
             "dialled": ways.get(host.name, []),
             "approved": approved,
             "grace": plan.request.grace,
@@ -198,8 +201,8 @@ def run(plan: KillPlan, runtime: Runtime) -> Report:
 
 def preview(plan: KillPlan) -> Report:
     """What --dry-run tells: who listens, and nothing done about it."""
-    of = {host.name: [each.shown for each in plan.listeners if each.host == host.name] for host in plan.hosts}
-    results = tuple(replace(r, answer=Listening(of[r.host])) for r in plan.results)
+    shown = plan.shown
+    results = tuple(replace(r, answer=Listening(shown[r.host])) for r in plan.results)
     return Report("kill-port", results, exit_code_of(results), answer=Preview())
 
 

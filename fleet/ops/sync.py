@@ -55,7 +55,7 @@ def plan(inventory: Inventory, request: Sync) -> SyncPlan:
         inventory.hosts,
         source,
         {h.name: to or h.workdir or here for h in inventory.hosts},
-        force=request.force if isinstance(request.force, bool) else tuple(request.force),
+        force=request.force,
         keep=request.keep,
         delete_excluded=request.delete_excluded,
         everything=request.all,

@@ -5,18 +5,18 @@ from __future__ import annotations
 import os
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from pathlib import Path
 from typing import Any
 
 from fleet.errors import UsageError
 from fleet.inventory.fields import MAX_SLOTS
-from fleet.requests.request import OptionError, Request, number
+from fleet.requests.request import OptionError, number
+from fleet.requests.runs import OfRun
 
 COUNTS = ("auto", "gpu", "cpu")
 
 
 @dataclass(frozen=True, kw_only=True)
-class Launch(Request):
+class Launch(OfRun):
     """Start `script` as ranks on all hosts. Times are seconds.
 
     nnodes: take the first N hosts, None all but the spares; "MIN:MAX" goes on while MIN are left. spares: so many hosts
@@ -59,7 +59,6 @@ class Launch(Request):
     max_log: int = number(0, 0)
     max_restarts: int = number(0, 0)
     name: str | None = None
-    runs_dir: str | os.PathLike[str] = "runs"
     preflight: bool = True
     detach: bool = False
     share: bool = False
@@ -127,10 +126,6 @@ class Launch(Request):
         """The request of a `document`. OptionError for what it may not hold."""
         known = {name: value for name, value in document.items() if name in cls.__dataclass_fields__}
         return cls(**known, options={name: value for name, value in document.items() if name not in known})
-
-    @property
-    def runs(self) -> Path:
-        return Path(self.runs_dir)
 
     @property
     def cwd(self) -> str:

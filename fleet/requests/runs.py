@@ -6,6 +6,7 @@ from __future__ import annotations
 import os
 from collections.abc import Collection
 from dataclasses import dataclass, field
+from functools import cached_property
 from pathlib import Path
 
 from fleet.errors import UsageError
@@ -21,6 +22,17 @@ class OfRun(Request):
     @property
     def runs(self) -> Path:
         return Path(self.runs_dir)
+
+
+@dataclass(frozen=True, kw_only=True)
+class OfRanks(Request):
+    """Base of those about some ranks. rank: numbers, None: all."""
+
+    rank: Collection[int] | None = number(None, 0)
+
+    @cached_property
+    def ranks(self) -> frozenset[int] | None:
+        return None if self.rank is None else frozenset(self.rank)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -55,7 +67,7 @@ class Ps(Request):
 
 
 @dataclass(frozen=True, kw_only=True)
-class Logs(OfRun):
+class Logs(OfRanks, OfRun):
     """What the ranks of a run wrote. follow: until it is over. host: a node set; rank: numbers; None: all. err:
     standard errors alone. tail: lines of each log to begin with. since: only what was written from then on, in seconds
     since the epoch. attempt: of a run that was started again, None: the last."""
@@ -63,29 +75,19 @@ class Logs(OfRun):
     run: str = field(default="latest", kw_only=False)
     follow: bool = False
     host: str | None = None
-    rank: Collection[int] | None = number(None, 0)
     err: bool = False
     tail: int | None = number(None, 0)
     since: float | None = None
     attempt: int | None = number(None, 0)
 
-    @property
-    def ranks(self) -> frozenset[int] | None:
-        return None if self.rank is None else frozenset(self.rank)
-
 
 @dataclass(frozen=True, kw_only=True)
-class Stacks(Request):
+class Stacks(OfRanks):
     """Where the ranks of a live run stand. rank: only these. native: frames of C and C++, too, where py-spy is there; a
     rank is held for a moment while it tells them."""
 
     run: str = field(default="latest", kw_only=False)
-    rank: Collection[int] | None = number(None, 0)
     native: bool = True
-
-    @property
-    def ranks(self) -> frozenset[int] | None:
-        return None if self.rank is None else frozenset(self.rank)
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -8,8 +8,8 @@ import pytest
 
 from fleet.delivery.chain import member as members
 from fleet.delivery.chain.coordinator import Coordinator
+from fleet.delivery.chain.handlers import HANDLERS
 from fleet.delivery.chain.member import Member
-from fleet.delivery.chain.said import HANDLERS
 from fleet.delivery.manifest import Manifest
 from fleet.model import Host
 from tests.unit.test_hostile_fuzz import AT, NEED, Outbox, files

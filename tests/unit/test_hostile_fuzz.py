@@ -18,8 +18,8 @@ from hypothesis import strategies as st
 
 from fleet.delivery.chain import judge
 from fleet.delivery.chain.coordinator import Coordinator
+from fleet.delivery.chain.handlers import HANDLERS
 from fleet.delivery.chain.member import Member
-from fleet.delivery.chain.said import HANDLERS
 from fleet.delivery.manifest import Manifest
 from fleet.errors import FleetError, ProtocolError
 from fleet.model import Host, Inventory

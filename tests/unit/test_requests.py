@@ -49,6 +49,17 @@ REFUSED: list[tuple[dict[str, Any], str, list[str]]] = [
 ]
 
 
+def refuses(
+    folder: Path, monkeypatch: pytest.MonkeyPatch, verb: str, args: tuple[Any, ...], given: dict[str, Any], words: str
+) -> None:
+    """A program is refused in these words."""
+    monkeypatch.chdir(folder)
+    (folder / "hostfile").write_text("a\n")
+    with pytest.raises(UsageError) as raised:
+        getattr(fleet.open().plan, verb)(*args, **given)
+    assert str(raised.value) == words
+
+
 @pytest.mark.parametrize("given, refused, typed", REFUSED, ids=lambda it: str(it) if isinstance(it, dict) else "")
 def test_what_no_launch_can_have(
     given: dict[str, Any],
@@ -59,11 +70,7 @@ def test_what_no_launch_can_have(
     capfd: pytest.CaptureFixture[str],
 ) -> None:
     """By the program and by the command line in the same words, before any host is asked."""
-    monkeypatch.chdir(tmp_path)
-    (tmp_path / "hostfile").write_text("a\n")
-    with pytest.raises(UsageError) as raised:
-        fleet.open().plan.launch("t.py", **given)
-    assert str(raised.value) == refused
+    refuses(tmp_path, monkeypatch, "launch", ("t.py",), given, refused)
     if typed:
         code, error = run(["launch", *typed, "t.py"]), capfd.readouterr().err
         name = refused.split()[0]
@@ -119,11 +126,7 @@ def test_what_no_other_verb_can_have(
     monkeypatch: pytest.MonkeyPatch,
     capfd: pytest.CaptureFixture[str],
 ) -> None:
-    monkeypatch.chdir(tmp_path)
-    (tmp_path / "hostfile").write_text("a\n")
-    with pytest.raises(UsageError) as raised:
-        getattr(fleet.open().plan, verb)(*args, **given)
-    assert str(raised.value) == refused
+    refuses(tmp_path, monkeypatch, verb, args, given, refused)
     if typed:
         code, error = run([verb.replace("_", "-"), *typed]), capfd.readouterr().err
         name = refused.split()[0]

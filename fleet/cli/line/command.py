@@ -3,7 +3,6 @@ dashes and underscores."""
 
 from __future__ import annotations
 
-import difflib
 import re
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, TypeVar
@@ -54,22 +53,21 @@ class ExtraWords(click.UsageError):
 
 
 class OneOf(click.Choice[str]):
-    """A choice that names what was nearly typed."""
+    """A choice whose refusal knows what was typed."""
 
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> str:
         try:
             return super().convert(value, param, ctx)
         except click.BadParameter as error:
-            near = difflib.get_close_matches(str(value), [str(each) for each in self.choices], n=1)
-            refusal = NotOneOf(error.message, ctx, param)
-            refusal.near = near[0] if near else None
-            raise refusal from None
+            raise NotOneOf(error.message, str(value), self.choices, ctx, param) from None
 
 
 class NotOneOf(click.BadParameter):
-    """near: the choice that was meant."""
+    """typed: what is none of `choices`."""
 
-    near: str | None = None
+    def __init__(self, message: str, typed: str, choices: Sequence[str], *where: Any) -> None:
+        super().__init__(message, *where)
+        self.typed, self.choices = typed, choices
 
 
 class CommonOption(click.Option):

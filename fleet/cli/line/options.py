@@ -57,9 +57,9 @@ class Limited(click.ParamType):  # type: ignore[type-arg]
             raise click.UsageError(spelled_out(error).message, ctx) from None
 
 
-def spelled_out(error: OptionError, hint: str | None = None) -> UsageError:
+def spelled_out(error: OptionError) -> UsageError:
     """The same, of the option as it is written on a command line."""
-    return UsageError(f"--{error.option.replace('_', '-')} {error.problem}", hint=hint or error.hint)
+    return UsageError(f"--{error.option.replace('_', '-')} {error.problem}", hint=error.hint)
 
 
 class Named(OneOf):

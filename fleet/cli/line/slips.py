@@ -44,7 +44,8 @@ def explained(error: click.ClickException, argv: Sequence[str]) -> UsageError:
         if takes_hosts and not any(isinstance(param, click.Argument) for param in params):
             hint = f"{ctx.command_path} -w {shlex.quote(','.join(error.words))}"
     elif isinstance(error, NotOneOf):
-        hint = f"did you mean {error.near}?" if error.near else hint
+        near = difflib.get_close_matches(error.typed, error.choices, n=1)
+        hint = f"did you mean {near[0]}?" if near else hint
     elif isinstance(error, MissingVerb):
         hint = "fleet help shows them"
     return UsageError(message, hint=hint)

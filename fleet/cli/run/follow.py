@@ -67,10 +67,10 @@ def show_summary(report: Report, view: LaunchView) -> None:
         if view.tracebacks.was_shown(trace):
             trace = "(its traceback stands above)"
         for line in (trace or failure.tail or "").splitlines():
-            if line != failure.why:  # it is said once
+            if line != failure.why:  # once is enough
                 talk(f"    {clean(line)}")
         for group in summary.tracebacks if trace else ():
-            if failure and failure.rank in group.ranks:
+            if failure.rank in group.ranks:
                 mine = group.ranks
                 if len(mine) > 1:
                     talk(f"  {who(mine, group.hosts)} have the same traceback")

@@ -14,7 +14,7 @@ from fleet.cli.context import the_fleet
 from fleet.cli.inventory import load_inventory
 from fleet.cli.line.command import completed
 from fleet.cli.line.launchers import spelled, theirs, translate
-from fleet.cli.line.options import Limited, Named, common_options, runs_dir_option, settings_of, spelled_out
+from fleet.cli.line.options import Limited, Named, common_options, runs_dir_option, settings_of
 from fleet.cli.line.slips import with_options
 from fleet.cli.line.values import ranks_option, size
 from fleet.cli.run.follow import follow
@@ -35,7 +35,6 @@ from fleet.engines import DEFAULT, ENGINES, suited
 from fleet.errors import UsageError
 from fleet.model import Host
 from fleet.requests.launch import Launch
-from fleet.requests.request import OptionError
 
 
 @click.command(
@@ -142,7 +141,7 @@ from fleet.requests.request import OptionError
 @click.option(
     "--spares",
     type=Limited(Launch, "spares", int),
-    default=Launch.max_restarts,
+    default=Launch.spares,
     metavar="N",
     help="N hosts stand by to take lost ones' places.",
 )
@@ -205,8 +204,6 @@ def launch(script: str | None, args: tuple[str, ...], again: str | None, from_: 
         request = Launch.of(options) if run is None else replace(run.request(others), runs_dir=options["runs_dir"])
         fleet = the_fleet()
         plan = fleet.plan.do(plan_of(inventory, request, fleet.typed), run_it)
-    except OptionError as error:
-        raise spelled_out(error, with_options(error.hint, click.get_current_context())) from None
     except UsageError as error:
         error.hint = with_options(error.hint, click.get_current_context())
         raise

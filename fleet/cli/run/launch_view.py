@@ -21,7 +21,7 @@ from fleet.cli.run.plain import PlainLines
 from fleet.cli.screen import terminal
 from fleet.cli.screen.board import KEYS, Board
 from fleet.cli.screen.lines import Tracebacks, last_state, who, write_line
-from fleet.cli.screen.output import clean, talk, write_json
+from fleet.cli.screen.output import clean, talk, write_notice
 from fleet.cli.screen.progress import ProgressLine
 from fleet.errors import Reason
 from fleet.events import Event, Notice, Output, Round
@@ -152,8 +152,7 @@ class LaunchView:
                         self._taken.popleft()  # one in which a fault shows is shown in plain lines
                         self._written += 1
                     self._show_held(closing)
-                    if dropped:
-                        talk(f"({dropped} bytes of output not shown here; the log files have them)")
+                    self._tell_dropped(dropped)
                     if closing:
                         self._flush()
                         return
@@ -168,12 +167,17 @@ class LaunchView:
         """The same in plain lines, behind a fault."""
         plain, closing = PlainLines(json=self._json, quiet=self._level < 0), False
         while not closing:
-            closing, _ = self._take()
+            closing, dropped = self._take()
             with terminal.aside():
                 while self._taken:
                     plain.show(self._taken.popleft())
                     self._written += 1
+                self._tell_dropped(dropped)
         plain.flush()
+
+    def _tell_dropped(self, count: int) -> None:
+        if count:
+            talk(f"({count} bytes of output not shown here; the log files have them)")
 
     def _pause(self) -> float:
         """How long nothing need be done where nothing happens."""
@@ -219,16 +223,7 @@ class LaunchView:
             self.tracebacks.restarts()
             self._show_held(True)
         if self._json:
-            plain = {
-                "event": "notice",
-                "time": notice.time,
-                "host": notice.host,
-                "level": notice.level,
-                "message": notice.message,
-                "hint": notice.hint,
-            }
-            for record in notice.records or [{}]:
-                write_json(record or plain)
+            write_notice(notice)
             sys.stdout.flush()
         elif notice.level != "info" or self._level > 0 or not notice.kinds.isdisjoint(STEPS):
             if self._level < 0 and notice.level != "error":

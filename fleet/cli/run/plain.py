@@ -5,7 +5,7 @@ from __future__ import annotations
 import sys
 
 from fleet.cli.screen.lines import Lines, last_state, write_line
-from fleet.cli.screen.output import clean, talk, write_json
+from fleet.cli.screen.output import clean, talk, write_notice
 from fleet.events import Event, Notice, Output
 
 
@@ -21,8 +21,7 @@ class PlainLines:
             stream = (event.host, event.rank, event.stream)
             self._write(stream, self._streams.setdefault(stream, Lines()).feed(event.data))
         elif isinstance(event, Notice) and self._json:
-            for record in event.records:
-                write_json(record)
+            write_notice(event)
         elif isinstance(event, Notice) and event.level != "info":
             talk(f"{event.level}: {clean(event.message)}", event.hint)
 

@@ -23,6 +23,7 @@ from fleet.spool import Spooled, pieces
 if TYPE_CHECKING:
     from fleet.answers.sync import Broadcasted, Mirrored, Received, Synced
     from fleet.cli.screen.differ import Hunk
+    from fleet.events import Notice
 
 # what drives a terminal, begins another line, or turns the direction of reading
 _CONTROL = re.compile("[\x00-\x1f\x7f-\x9f\u061c\u200e\u200f\u2028-\u202e\u2066-\u2069]")
@@ -139,6 +140,20 @@ def write_json(document: Mapping[str, Any]) -> None:
             sys.stdout.write(behind)
         sys.stdout.write("\n")
         sys.stdout.flush()
+
+
+def write_notice(notice: Notice) -> None:
+    """A JSON line for each of its records, or one of its own where it has none."""
+    plain = {
+        "event": "notice",
+        "time": notice.time,
+        "host": notice.host,
+        "level": notice.level,
+        "message": notice.message,
+        "hint": notice.hint,
+    }
+    for record in notice.records or [{}]:
+        write_json(record or plain)
 
 
 def fold(names: Iterable[str]) -> str:

@@ -220,7 +220,7 @@ class Ticking:
         try:
             while not self._over.wait(TICK_SECONDS):
                 self.tick()
-        except OSError:  # whoever read it has gone
+        except OSError:  # the reader has gone
             return
         except Exception as fault:
             tell_fault(fault)

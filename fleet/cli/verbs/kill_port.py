@@ -114,12 +114,12 @@ def show_ended(outcome: Report) -> None:
     """What was ended; what is left becomes an error of its host."""
     from fleet.rules.causes import by_cause
 
-    said: list[tuple[str, str, None]] = []
+    outcomes: list[tuple[str, str, None]] = []
     for result in outcome.results:
         for entry in result.read(Listening).listeners:
             if entry.ended:
-                said.append((result.host, Reason(f"port {entry.port}, pid {{pid}}: ended", pid=entry.pid), None))
+                outcomes.append((result.host, Reason(f"port {entry.port}, pid {{pid}}: ended", pid=entry.pid), None))
             elif isinstance(outcome.answer, Preview) and entry.reason:
-                said.append((result.host, f"port {entry.port}: {entry.reason}", None))
-    for cause in by_cause(said):
+                outcomes.append((result.host, f"port {entry.port}: {entry.reason}", None))
+    for cause in by_cause(outcomes):
         echo(f"{fold(cause.whose)}: {clean(cause.message)}")

@@ -29,7 +29,7 @@ CHANGED = "changed in the source while it was read"
 
 class Coordinator:
     """members: every host, in inventory order. star: brings a member its files without a chain, in its own thread.
-    handlers: what each message of a member does, see said.py. serve, every, limit, named: see steering.Steering.
+    handlers: what each message of a member does, see handlers.py. serve, every, limit, named: see steering.Steering.
     locked: called with each host that holds its lock, or has none to take. force, keep, hint: of what is the nodes'
     own; see transfer.Broadcast.
 
@@ -50,7 +50,7 @@ class Coordinator:
         limit: int | None = None,
         named: str = HERE,
         locked: Callable[[str], None] = lambda name: None,
-        force: bool | tuple[str, ...] = False,
+        force: bool | Sequence[str] = False,
         keep: bool = False,
         hint: str = "",
     ) -> None:

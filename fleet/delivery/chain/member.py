@@ -6,7 +6,7 @@ import bisect
 import contextlib
 import queue
 import threading
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -164,7 +164,7 @@ class Member:
         same = {(manifest.files[i][0], manifest.files[i][1]) for i in self.held}
         self.own = [each for each in self.own if (each[0], each[1]) not in same]
 
-    def consent(self, force: bool | tuple[str, ...], keep: bool, manifest: Manifest) -> None:
+    def consent(self, force: bool | Sequence[str], keep: bool, manifest: Manifest) -> None:
         """Decide about what is its own and in the way: `replaces` and `keeps` say what; what is in neither must be
         asked for."""
         own = [(target, path) for target, path, *_ in self.own]
@@ -190,8 +190,7 @@ class Member:
 
     def take_done(self, message: Done) -> None:
         self.state = "done"
-        done = {key: message[key] for key in ("files", "bytes", "left", "aside")}
-        self.answer = replace(from_json(Received, done), to=self.answer.to)
+        self.answer = from_json(Received, {key: message[key] for key in ("files", "bytes", "left", "aside")})
         if problems := message["problems"]:
             more = f", and {len(problems) - 1} more" if len(problems) > 1 else ""
             self.error = HostFailed(

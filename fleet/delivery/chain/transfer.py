@@ -6,7 +6,7 @@ import contextlib
 import secrets
 import shutil
 import threading
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
@@ -17,14 +17,15 @@ from fleet.answers.sync import Broadcasted, Received
 from fleet.delivery import own_files
 from fleet.delivery.chain.certificate import make_certificate
 from fleet.delivery.chain.coordinator import TICK_SECONDS, Coordinator
+from fleet.delivery.chain.handlers import HANDLERS
 from fleet.delivery.chain.member import Member, converse
-from fleet.delivery.chain.said import HANDLERS
 from fleet.delivery.chain.source import Here, Source, There
 from fleet.delivery.chain.star import send
 from fleet.delivery.lock_order import LockOrder, claim
 from fleet.delivery.manifest import Manifest, scan
+from fleet.delivery.shared import with_shared
 from fleet.delivery.tree import grown_notice, links_notice
-from fleet.each import failed, over, with_shared
+from fleet.each import failed, over
 from fleet.errors import FleetError, HostFailed, UsageError
 from fleet.events import Notice, Round, Started
 from fleet.model import Host, Report, Result, exit_code_of
@@ -57,7 +58,7 @@ class Broadcast:
     via: Literal["chain", "rsync"] = "chain"
     origin: Host | None = None
     copy_unsafe_links: bool = False
-    force: bool | tuple[str, ...] = False
+    force: bool | Sequence[str] = False
     keep: bool = False
     hint: str = "--force replaces it"
 
@@ -140,10 +141,7 @@ def _sent(plan: Broadcast, runtime: Runtime, tls: dict[str, str], manifest: Mani
     # the chain needs every host at once, however small the fan-out
     fanout.check_limits(len(plan.hosts), len(plan.hosts), FDS_PER_HOST)
     members = [
-        Member(
-            host, to := [item.dests[host.name] for item in plan.items], secrets.token_urlsafe(24), answer=Received(to)
-        )
-        for host in plan.hosts
+        Member(host, [item.dests[host.name] for item in plan.items], secrets.token_urlsafe(24)) for host in plan.hosts
     ]
     transfer = _Transfer(plan, manifest, members, runtime, tls, source)
     coordinator = transfer.coordinator
@@ -247,7 +245,8 @@ class _Transfer:
             coordinator.left(host.name, error)
         if error is None or member.state == "done" or not self._runtime.cancel.is_set():
             error = member.error
-        return Result(host.name, error is None, None if error else 0, error=error, answer=member.answer)
+        answer = replace(member.answer, to=member.dests)
+        return Result(host.name, error is None, None if error else 0, error=error, answer=answer)
 
     def star(self, member: Member) -> None:
         """Bring one member its files by rsync."""

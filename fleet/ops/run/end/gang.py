@@ -120,6 +120,19 @@ class Failure:
     what: str = "rank"
     why: FleetError | None = None
 
+    @classmethod
+    def of(cls, end: RankEnd, time: float) -> Failure:
+        """Of a rank that failed."""
+        return cls(
+            host=end.host,
+            node_rank=end.node_rank,
+            exit_code=end.exit_code,
+            time=time,
+            rank=end.rank,
+            local_rank=end.local_rank,
+            signal=end.signal,
+        )
+
 
 @dataclass
 class NodeState:
@@ -245,15 +258,7 @@ class Gang:
         node, code = self.nodes[end["host"]], end["code"]
         ends = [e for e in node.ranks.values() if e.failed and e.exit_code == code and not e.asked]
         if rank := min(ends, key=lambda e: e.time, default=None):
-            return Failure(
-                host=node.host,
-                node_rank=node.node_rank,
-                exit_code=code,
-                time=node.began,
-                rank=rank.rank,
-                local_rank=rank.local_rank,
-                signal=rank.signal,
-            )
+            return Failure.of(rank, node.began)
         what = "engine" if node.state == "exited" and node.engine_code == code else node.cause or "node"
         why = HostFailed(Reason.of_node(end["message"]), kind="ended") if what == "node" else None
         return Failure(node.host, node.node_rank, code, node.began, what=what, why=why)
@@ -318,17 +323,7 @@ class Gang:
         # an engine passes a failure on to the rank's neighbours as SIGTERM: never the cause within a tie
         tied = [(when, end) for when, end in ends if when <= earliest + TIE_SECONDS]
         _, end = min(tied, key=lambda it: (it[1].signal == SIGTERM, collateral(it[1]), it[0], it[1].rank))
-        return [
-            Failure(
-                host=end.host,
-                node_rank=end.node_rank,
-                exit_code=end.exit_code,
-                time=earliest,
-                rank=end.rank,
-                local_rank=end.local_rank,
-                signal=end.signal,
-            )
-        ]
+        return [Failure.of(end, earliest)]
 
     def last_attempts(self) -> list[RankEnd]:
         ends = [e for node in self.nodes.values() for e in node.ranks.values()]

@@ -218,10 +218,8 @@ def watch(plan: LogsPlan, folder: RunFolder, runtime: Runtime) -> Report | None:
     reader, events = Reader(folder.path, plan, show), NewEvents(folder.path / "events.jsonl")
     reader.poll()
     list(events.read())
-    looking, reader.plan = (
-        True,
-        replace(plan, request=replace(plan.request, tail=None)),
-    )  # of files that come from here on all is new
+    looking = True
+    reader.plan = replace(plan, request=replace(plan.request, tail=None))  # of files from here on all is new
     while not runtime.detach.is_set() and not runtime.cancel.is_set():
         free = folder.hold()
         for record in _news(events):

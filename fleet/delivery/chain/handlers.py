@@ -1,4 +1,4 @@
-"""What each thing that a member says does; the coordinator, who holds its lock, asks here."""
+"""What each message of a member does; the coordinator, who holds its lock, asks here."""
 
 from __future__ import annotations
 
