@@ -33,11 +33,14 @@ def test_a_node_that_comes_late_is_taken_in(lab: VirtualLab, tmp_path: Path) -> 
     lab.stop_sshd(late)
     try:
         process = lab.popen(*words, cwd=tmp_path)
-        until(lambda: list(tmp_path.glob(f"runs/late-*/{there}/rank*.out")))
+        until(lambda: list(tmp_path.glob(f"runs/late-*/{there}/rank*.out")), process=process)
     finally:
         lab.start_sshd(late)
     try:
-        until(lambda: any("of 2" in text(path) for path in tmp_path.glob(f"runs/late-*/{late}/rank*.out")))
+        until(
+            lambda: any("of 2" in text(path) for path in tmp_path.glob(f"runs/late-*/{late}/rank*.out")),
+            process=process,
+        )
     finally:
         lab.sh(there, "touch /root/elastic-over")
         lab.sh(late, "touch /root/elastic-over")
@@ -63,9 +66,9 @@ def test_a_node_that_went_is_taken_back(lab: VirtualLab, tmp_path: Path) -> None
         return sum("of 2" in text(path) for path in tmp_path.glob(f"runs/elastic-*/{attempt}{second}/rank*.out"))
 
     try:
-        until(lambda: worlds("") == 1)
+        until(lambda: worlds("") == 1, process=process)
         lab.sh(second, "pkill -9 fleet-supervise")
-        until(lambda: worlds("attempt0/") == 1 and worlds("") == 1)
+        until(lambda: worlds("attempt0/") == 1 and worlds("") == 1, process=process)
     finally:
         lab.sh(first, "touch /root/elastic-over")
         out, err = process.communicate(timeout=300)
@@ -112,14 +115,14 @@ def test_a_rank_that_too_few_nodes_are_left_for_ends_the_run(lab: VirtualLab, tm
         return sum(text(path).count("of 3") for path in tmp_path.glob("runs/alone-*/*/rank*.out"))
 
     try:
-        until(lambda: starts() == 3)
+        until(lambda: starts() == 3, process=process)
         assert up() == 3
         ends(names[1], 5)
-        until(lambda: starts() == 6)
+        until(lambda: starts() == 6, process=process)
         assert up() == 3, "ranks of before have left records of their ends"
         ends(names[0], 0)
         ends(names[1], 0)
-        until(lambda: up() == 1)
+        until(lambda: up() == 1, process=process)
         ends(names[2], 7)
         out, err = process.communicate(timeout=100)
     finally:

@@ -98,10 +98,20 @@ def end_all(lab: VirtualLab, folder: Path) -> None:
             lab.fleet("-i", "lab", "stop", run.name, cwd=run.parent.parent)
 
 
-def until(condition: Callable[[], Any], seconds: float = 300.0) -> None:
+def until(
+    condition: Callable[[], Any], seconds: float = 300.0, *, process: subprocess.Popen[bytes] | None = None
+) -> None:
+    """Wait; a process that is to bring it about, and has not, is killed, and its output shown."""
     deadline = time.monotonic() + seconds
     while not condition():
-        assert time.monotonic() < deadline, "it did not happen"
+        over = process is not None and process.poll() is not None
+        if over or time.monotonic() > deadline:
+            if process is None:
+                raise AssertionError("it did not happen")
+            process.kill()
+            out, err = process.communicate()
+            detail = f"{err.decode(errors='replace')}\n{out.decode(errors='replace')[-5000:]}"
+            raise AssertionError(f"it did not happen; exit code {process.returncode}: {detail}")
         time.sleep(0.05)
 
 

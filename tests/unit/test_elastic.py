@@ -8,6 +8,7 @@ import pytest
 
 from fleet.ops.run.end.elastic_gang import ElasticGang
 from fleet.ops.run.end.gang import RankEnd, run_end, stopped_by
+from fleet.ops.run.kept.elasticity import Elasticity
 from fleet.protocol.messages.run import RunState
 
 KILLED: RunState = {"state": "lost", "reason": "the supervisor was killed", "cause": "supervisor", "time": 10.0}
@@ -18,7 +19,7 @@ WELL: RunState = {"state": "exited", "engine_status": 0, "time": 20.0}
 
 @pytest.fixture
 def gang() -> ElasticGang:
-    return ElasticGang(dict.fromkeys("abcd", 0) | {"b": 1, "c": 2, "d": 3}, 2, dict.fromkeys("abcd", 1))
+    return ElasticGang(dict.fromkeys("abcd", 0) | {"b": 1, "c": 2, "d": 3}, Elasticity(2), dict.fromkeys("abcd", 1))
 
 
 def end(host: str, rank: int, time: float, status: int | None, signal: int | None = None, attempt: int = 0) -> RankEnd:
@@ -84,7 +85,7 @@ def test_what_another_head_had_it_stopped_for_is_what_ended_it(gang: ElasticGang
 # -- no rank lives ---------------------------------------------------------------------------------------
 @pytest.fixture
 def three() -> ElasticGang:
-    return ElasticGang({"a": 0, "b": 1, "c": 2}, 2, dict.fromkeys("abc", 1))
+    return ElasticGang({"a": 0, "b": 1, "c": 2}, Elasticity(2), dict.fromkeys("abc", 1))
 
 
 def tell(gang: ElasticGang, time: float, **up: int) -> None:
@@ -132,7 +133,7 @@ def test_a_rank_that_its_engine_ended_to_meet_others_is_not_done(three: ElasticG
 
 
 def test_a_rank_is_done_only_once_those_beside_it_are() -> None:
-    gang = ElasticGang({"a": 0, "b": 1}, 2, {"a": 2, "b": 1})
+    gang = ElasticGang({"a": 0, "b": 1}, Elasticity(2), {"a": 2, "b": 1})
     gang.rank_ended(end("a", 0, 50.0, 0))
     gang.rank_ended(replace(end("a", 1, 51.0, None, 15), local_rank=1, signalled=True))
     gang.rank_ended(replace(end("a", 1, 60.0, 0), local_rank=1))

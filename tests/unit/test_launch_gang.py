@@ -14,6 +14,7 @@ from fleet.model import Host, Inventory, Job
 from fleet.ops.run.end.failure import own_link
 from fleet.ops.run.end.gang import Clock, Gang, RankEnd, run_end
 from fleet.ops.run.follow.follow import Heard
+from fleet.ops.run.kept.elasticity import Elasticity
 from fleet.ops.run.kept.folder import RunFolder
 from fleet.ops.run.launch.loop import Run
 from fleet.ops.run.plan.plan import plan
@@ -29,8 +30,8 @@ def end(
     return RankEnd(host, {"a": 0, "b": 1}[host], rank, 0, status, signal, time, attempt)
 
 
-def gang(offsets: dict[str, float] | None = None, restarts: bool = False) -> Gang:
-    g = Gang({"a": 0, "b": 1}, restarts)
+def gang(offsets: dict[str, float] | None = None, elastic: Elasticity = Elasticity()) -> Gang:
+    g = Gang({"a": 0, "b": 1}, elastic)
     for host, offset in (offsets or {}).items():
         g.nodes[host].clock.heard(100.0 + offset, 100.0)
     return g
@@ -201,15 +202,6 @@ def test_a_node_that_stops_itself_stops_all() -> None:
     assert first and (first.host, first.exit_code) == ("b", 1)
 
 
-@pytest.mark.parametrize("last, code", [(0, None), (5, 5)])
-def test_with_restarts_only_the_last_attempt_counts(last: int, code: int | None) -> None:
-    g = gang({"a": 0.0}, restarts=True)
-    assert g.rank_ended(end("a", 0, 101.0, 3, attempt=0)) is None
-    assert g.rank_ended(end("a", 0, 102.0, last, attempt=1)) is None
-    first = g.first()
-    assert (first.exit_code if first else None) == code
-
-
 def test_ranks_without_an_end_are_known() -> None:
     g = gang()
     g.rank_ended(end("a", 0, 1.0))
@@ -271,7 +263,7 @@ def test_a_run_is_over_when_every_rank_of_it_has_ended_well() -> None:
 
 @pytest.mark.parametrize("failing", [True, False])
 def test_an_engine_that_may_start_ranks_again_decides_itself(failing: bool) -> None:
-    g = gang(restarts=not failing)
+    g = gang(elastic=Elasticity(int(not failing)))
     g.rank_ended(end("a", 0, 10.0, 3 if failing else 0))
     assert not g.all_well({"a": [0]})
 

@@ -12,6 +12,7 @@ from fleet.model import Host, Node
 from fleet.ops.run.end.gang import Gang, RankEnd
 from fleet.ops.run.follow.stacks import STACKS_SECONDS
 from fleet.ops.run.follow.stalls import EARLY_SECONDS, MUTE_SECONDS, QUIET_SECONDS, TAKE_SECONDS, Stalls, Taking, Watch
+from fleet.ops.run.kept.elasticity import Elasticity
 from fleet.ops.run.kept.folder import RunFolder
 from fleet.ops.run.kept.record import RunRecord
 from fleet.protocol.messages.stacks import RankStack
@@ -124,7 +125,7 @@ def test_stacks_of_a_node_are_lines_of_a_file_and_no_more(tmp_path: Path) -> Non
 def test_ranks_that_their_engine_starts_again_count_as_running(tmp_path: Path) -> None:
     record = RunRecord("r", (Node(Host("n1", "10.0.0.1"), 0, 2, 0),), "torchrun", "s", "10.0.0.1:1", tmp_path / "r")
     for restarts, running in ((False, {"n1": [1]}), (True, {"n1": [0, 1]})):
-        gang = Gang({"n1": 0}, restarts=restarts)
+        gang = Gang({"n1": 0}, elastic=Elasticity(int(restarts)))
         gang.rank_ended(RankEnd("n1", 0, 0, 0, 0, None, 1.0))
         stalls = Stalls(record, gang, RunFolder(tmp_path), None, print, print)  # type: ignore[arg-type]
         assert stalls._running() == running

@@ -12,8 +12,10 @@ from fleet.cli.run.launch_view import LaunchView
 from fleet.cli.screen.lines import HOLD_SECONDS, Stream, Tracebacks
 from fleet.events import Notice, Output
 from fleet.model import Host, Inventory, Job, Report
+from fleet.ops.run.end.elastic_gang import ElasticGang
 from fleet.ops.run.end.gang import Gang, RankEnd, run_end
 from fleet.ops.run.end.summary import summarise
+from fleet.ops.run.kept.elasticity import Elasticity
 from fleet.ops.run.kept.folder import RunFolder
 from fleet.ops.run.plan.plan import plan as make_plan
 from fleet.requests.launch import Launch
@@ -147,11 +149,13 @@ def test_the_summary_tells_each_once_with_its_ranks(tmp_path: Path, capfd: pytes
 def test_a_traceback_of_an_earlier_attempt_is_none_of_the_last(tmp_path: Path) -> None:
     hosts = (Host("h0", "10.0.0.1", slots=1),)
     plan = make_plan(Inventory(hosts), Job("t.py"), Launch("t.py", runs_dir=tmp_path), "r")
-    logs, gang = {"h0": RunFolder.create(tmp_path, "r").node("h0")}, Gang({"h0": 0}, restarts=True)
+    logs = {"h0": RunFolder.create(tmp_path, "r").node("h0")}
+    gang = ElasticGang({"h0": 0}, Elasticity(1), {"h0": 1})
     before = trace(0).encode()
     logs["h0"].write("rank0.err", 0, before + b"loading\n")
     gang.rank_ended(RankEnd("h0", 0, 0, 0, 1, None, 100.0, 0))
     gang.rank_ended(RankEnd("h0", 0, 0, 0, None, 9, 101.0, 1, (0, len(before))))
+    gang.stop(run_end("failure", "h0 failed", 137, "h0"), 102.0)
     gang.nodes["h0"].ended = True
     report = summarise(plan.record(0.0), gang, logs, [], 1.0)
     first = report.data["first_failure"]

@@ -6,6 +6,7 @@ from collections.abc import Callable, Mapping
 
 from fleet.errors import EXIT_CONNECT, EXIT_HOST_FAILED, FleetError
 from fleet.ops.run.end.gang import Failure, Gang, NodeState, RankEnd, run_end
+from fleet.ops.run.kept.elasticity import Elasticity
 from fleet.ops.run.kept.record import RunRecord
 from fleet.protocol.earlier import end_of
 from fleet.protocol.messages.run import RunEnd, RunState
@@ -15,12 +16,12 @@ SETTLE_SECONDS = 4.0
 
 
 class ElasticGang(Gang):
-    """least: nodes that must be left. sizes: how many ranks each has. away: hosts that went, and are not back. The
+    """sizes: how many ranks each has. away: hosts that went, and are not back. The
     first node is where ranks meet: nothing goes on without it."""
 
-    def __init__(self, nodes: Mapping[str, int], least: int, sizes: Mapping[str, int]) -> None:
-        super().__init__(nodes, restarts=True)
-        self.least, self._sizes = least, sizes
+    def __init__(self, nodes: Mapping[str, int], elastic: Elasticity, sizes: Mapping[str, int]) -> None:
+        super().__init__(nodes, elastic)
+        self._sizes = sizes
 
     def rank_ended(self, end: RankEnd) -> RunEnd | None:
         self.nodes[end.host].done = (  # after a failure the engine starts all of them again, if it can
@@ -47,7 +48,7 @@ class ElasticGang(Gang):
             self.stopped_at is None
             and bool(there and ends)
             and not self.unknown
-            and len(self.able) < self.least
+            and not self.elastic.enough(len(self.able))
             and all(it.up[0] == 0 and it.clock.on_head(it.up[1]) > max(ends) + SETTLE_SECONDS for it in there)
         )
 
@@ -62,9 +63,8 @@ class ElasticGang(Gang):
     def too_few(self, why: str, host: str | None, code: int = EXIT_HOST_FAILED) -> RunEnd:
         # a reason to stop everyone. host: that failed, or is away
         lost = host is not None and self.nodes[host].lost is not None
-        self.needed = (
-            f"; {len(self.able)} of {len(self.nodes)} nodes can start ranks again, --nnodes asks for {self.least}"
-        )
+        able, least = len(self.able), self.elastic.least
+        self.needed = f"; {able} of {len(self.nodes)} nodes can start ranks again, --nnodes asks for {least}"
         return run_end("lost" if lost else "failure", why + self.needed, EXIT_CONNECT if lost else code, host)
 
     def node_status(self, host: str, status: RunState) -> RunEnd | None:
@@ -86,8 +86,8 @@ class ElasticGang(Gang):
         left = len(self.nodes) - len(self.away)
         if self.nodes[host].node_rank == 0:
             self.needed = "; ranks meet there, so nothing goes on without it"
-        elif left < self.least:
-            self.needed = f"; {left} of {len(self.nodes)} nodes are left, --nnodes asks for {self.least}"
+        elif not self.elastic.enough(left):
+            self.needed = f"; {left} of {len(self.nodes)} nodes are left, --nnodes asks for {self.elastic.least}"
         return {**reason, "message": reason["message"] + self.needed} if self.needed else None
 
     def back(self, host: str) -> None:
@@ -119,7 +119,7 @@ class ElasticGang(Gang):
 def gang_of(record: RunRecord) -> Gang:
     nodes = {node.host.name: node.node_rank for node in record.nodes}
     return (
-        ElasticGang(nodes, record.least, {node.host.name: node.local_world_size for node in record.nodes})
-        if record.least
-        else Gang(nodes, record.restarts)
+        ElasticGang(nodes, record.elastic, {node.host.name: node.local_world_size for node in record.nodes})
+        if record.elastic
+        else Gang(nodes)
     )

@@ -20,6 +20,7 @@ from fleet.errors import (
     HostFailed,
     Reason,
 )
+from fleet.ops.run.kept.elasticity import Elasticity
 from fleet.protocol.earlier import end_of
 from fleet.protocol.messages.run import EndedBy, RankEnded, RunEnd, RunState
 
@@ -177,9 +178,9 @@ class NodeState:
 class Gang:
     """Collects, and answers two questions: must everyone stop now (`reason`), and what failed first (`first`)."""
 
-    def __init__(self, nodes: Mapping[str, int], restarts: bool = False) -> None:
+    def __init__(self, nodes: Mapping[str, int], elastic: Elasticity = Elasticity()) -> None:
         self.nodes = {host: NodeState(host, node_rank) for host, node_rank in nodes.items()}
-        self.restarts = restarts
+        self.elastic = elastic
         self.away: set[str] = set()  # nodes that the run goes on without
         self.absent: set[str] = set()  # of those, who has not been there yet
         self.unknown: set[str] = set()  # nodes that have not answered, which is no reason to end anything
@@ -208,7 +209,7 @@ class Gang:
     def rank_ended(self, end: RankEnd) -> RunEnd | None:
         """A reason to stop everyone, or None. An engine that restarts ranks decides for itself."""
         self.nodes[end.host].ranks[(end.rank, end.attempt)] = end
-        if end.failed and not end.asked and not self.restarts and self.stopped_at is None:
+        if end.failed and not end.asked and not self.elastic and self.stopped_at is None:
             return run_end("failure", f"rank {end.rank} on {end.host} failed", end.exit_code, end.host)
         return None
 
@@ -280,7 +281,7 @@ class Gang:
         """Whether every rank of every node has ended, with 0, and none is ever started again. ranks: by host."""
         ends = (end for node in self.nodes.values() for end in node.ranks.values())
         return (
-            not self.restarts
+            not self.elastic
             and self.stopped_at is None
             and not any(self.unaccounted(host, known) for host, known in ranks.items())
             and not any(end.failed for end in ends)
@@ -326,9 +327,7 @@ class Gang:
         return [Failure.of(end, earliest)]
 
     def last_attempts(self) -> list[RankEnd]:
-        ends = [e for node in self.nodes.values() for e in node.ranks.values()]
-        last = max((e.attempt for e in ends), default=0)
-        return [e for e in ends if not self.restarts or e.attempt == last]
+        return [end for node in self.nodes.values() for end in node.ranks.values()]
 
     def _node_failures(self) -> list[Failure]:
         found = []

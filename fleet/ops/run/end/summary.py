@@ -50,7 +50,7 @@ def summarise(
     failure = None if interrupted else own_link(gang) or gang.first(lambda end: answers(end, tail))
     known = [node for node in run.nodes if node.host.name not in gang.unknown]
     missing = {n.host.name: ranks for n in known if (ranks := gang.unaccounted(n.host.name, n.ranks))}
-    if failure is None and not interrupted and missing and not run.restarts:
+    if failure is None and not interrupted and missing and not run.elastic:
         host = next(iter(missing))
         failure = Failure(host, gang.nodes[host].node_rank, EXIT_HOST_FAILED, 0.0, missing[host][0], what="vanished")
     failure = failure and blamed(failure, gang, tail)
@@ -155,7 +155,7 @@ def _result(gang: Gang, host: str, run: RunRecord) -> Result:
     node = gang.nodes[host]
     ends = sorted(node.ranks.values(), key=lambda e: (e.rank, e.attempt))
     ranks = {e.rank: {"status": e.status, "signal": e.signal, "attempt": e.attempt} for e in ends}
-    failed = [e.exit_code for e in sorted(ends, key=lambda e: e.time) if e.failed and not run.restarts]
+    failed = [e.exit_code for e in sorted(ends, key=lambda e: e.time) if e.failed and not run.elastic]
     known = node.state in FINAL
     status = (failed or [node.engine_code])[0] if known else None
     error = node.why

@@ -117,8 +117,7 @@ def _known(plan: AttachPlan, runtime: Runtime, sessions: Sessions) -> tuple[Foun
         runs, asked = find(plan.inventory, runtime, live=False, sessions=sessions)
         found = chosen_here(plan.request.run, runs, asked, plan.request.runs, plan.inventory)
         begins = found.live and time.time() - found.started < START_SECONDS and time.monotonic() < until
-        elastic = found.about is not None and found.about.get("least", 0) > 0  # its nodes may come much later
-        if len(found.parts) >= found.nnodes or not begins or elastic or not all(result.ok for result in asked):
+        if len(found.parts) >= found.nnodes or not begins or found.elastic or not all(result.ok for result in asked):
             return found, asked
         if runtime.cancel.wait(ASK_AGAIN_SECONDS):
             raise Interrupted("interrupted")

@@ -38,7 +38,6 @@ def bring(
     heard: list[Heard] = []
     attempt = max(map(attempt_of, found.parts.values()), default=0)
     folder.begin(attempt)
-    elastic = found.about is not None and bool(found.about.get("least"))  # each node counts its own
     waiting = sessions.take_all(found.hosts)
     how = Following(
         found.run_id,
@@ -46,7 +45,7 @@ def bring(
         heard.append,
         silent,
         SILENCE_SECONDS,
-        attempt=None if elastic else attempt,
+        attempt=found.elastic.attempt(attempt),
         once=once,
         passive=True,
     )

@@ -18,6 +18,7 @@ from fleet.inventory.nodeset import fold
 from fleet.model import Host, Inside, Inventory, Node, Result
 from fleet.ops.run.end.gang import BY_HAND
 from fleet.ops.run.follow.follow import PING_MOST
+from fleet.ops.run.kept.elasticity import Elasticity
 from fleet.ops.run.kept.local import last_begun
 from fleet.ops.run.kept.record import RunRecord
 from fleet.ops.run.kept.word import choose
@@ -58,6 +59,10 @@ class FoundRun:
         return next((part["about"] for part in self.parts.values() if part["about"]), self.kept)
 
     @property
+    def elastic(self) -> Elasticity:
+        return Elasticity.of(self.about)
+
+    @property
     def nnodes(self) -> int:
         """How many nodes it was started on; they need not all have answered."""
         return self.about["nnodes"] if self.about else len(self.parts)
@@ -67,7 +72,7 @@ class FoundRun:
         """The nodes that it was started on and of which nothing is known here; of an elastic run none must be there."""
         known = {part["node_rank"] for part in self.parts.values()}
         about = self.about
-        rest = enumerate(about.get("hosts", {}).items() if about and not about.get("least") else ())
+        rest = enumerate(about.get("hosts", {}).items() if about and not self.elastic else ())
         return tuple(
             Node(self._host(name, node_rank), node_rank, ranks, first)
             for node_rank, (name, (first, ranks)) in rest
@@ -153,13 +158,12 @@ class FoundRun:
             lease=self.lease,
             grace=part["grace"] if part else RunRecord.grace,
             node_timeout=max(1.0, part["node_timeout"] if part else RunRecord.node_timeout),
-            restarts=bool(about and about["restarts"]),
             owner=about["owner"] if about else "",
             started=self.started,
             attempt=attempt_of(part) if part else 0,
             max_restarts=about.get("max_restarts", 0) if about else 0,
             stall_timeout=about.get("stall_timeout") if about else None,
-            least=about.get("least", 0) if about else 0,
+            elastic=self.elastic,
             spares=about.get("spares", 0) if about else 0,
             unknown=frozenset(node.host.name for node in unknown),
             end=self.end,
@@ -208,7 +212,7 @@ class FoundRun:
 def attempt_of(part: RunHere) -> int:
     """Of the whole run: in an elastic one each node counts its own starts."""
     about = part["about"]
-    return about.get("attempt", 0) if about and not about.get("least") else 0
+    return about.get("attempt", 0) if about and not Elasticity.of(about) else 0
 
 
 def over(part: RunHere) -> bool:

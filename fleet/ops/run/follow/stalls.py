@@ -135,7 +135,7 @@ class Stalls:
         self._taking: Taking | None = None
 
     def rank_ended(self, end: RankEnd) -> None:
-        if not end.failed and not self._gang.restarts:
+        if not end.failed and not self._gang.elastic:
             self._ends.append((time.monotonic(), end))
 
     def look(self, spoke: float, *, blind: bool) -> None:
@@ -164,7 +164,7 @@ class Stalls:
         found = {node.host.name: list(node.ranks) for node in self._record.nodes}
         for host, ranks in found.items():
             state = self._gang.nodes[host]
-            found[host] = self._gang.unaccounted(host, ranks) if not self._gang.restarts else ranks * (not state.ended)
+            found[host] = self._gang.unaccounted(host, ranks) if not self._gang.elastic else ranks * (not state.ended)
         return {host: ranks for host, ranks in found.items() if ranks}
 
     def _tell(self, kind: Kind, running: Mapping[str, Sequence[int]], quiet: float) -> None:

@@ -181,7 +181,7 @@ class Stopping:
         node = self.gang.nodes[host]
         return (
             not node.up[0] and time.time() - node.clock.on_head(node.up[1]) < UP_SECONDS  # elastic: a recent report
-            if self.gang.restarts
+            if self.gang.elastic
             else not self.gang.unaccounted(host, self.record.node(host).ranks)
         )
 

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import getpass
 import socket
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, fields
 from pathlib import Path
 from typing import Any
 
 from fleet.model import Host, Node
+from fleet.ops.run.kept.elasticity import Elasticity
 from fleet.protocol.messages.run import About, RunEnd
 from fleet.requests.launch import Launch
 
@@ -19,13 +20,12 @@ GRACE, STOP_GRACE = 10.0, 30.0  # the latter is torchrun's own, in which ranks m
 class RunRecord:
     """nodes: in node-rank order. engine, script: as they were asked for. lease: seconds that it goes on without a head,
     None for ever. grace, stop_grace, node_timeout: seconds; stop_grace: between SIGTERM and SIGKILL where a user had it
-    stopped, grace: after a failure, of which peers may hang. restarts: its engine starts ranks again by itself. logs:
-    the run's folder on this machine. owner: USER@HEAD of who started it, and when, in seconds since the epoch. attempt:
-    how many starts of it came before; max_restarts: failures after which fleet starts it again; spares: that stand by.
-    stall_timeout: seconds of silence after which an attempt is over, None: never. least: of an elastic run, nodes that
-    must be left; 0: all must. unknown: hosts that have not answered who looks on. end: of one that is over, where a
-    head had it stopped. term: counts those who led it, in turn. max_log: bytes that a node keeps of a log which the
-    leader has; 0: all."""
+    stopped, grace: after a failure, of which peers may hang. logs: the run's folder on this machine. owner: USER@HEAD
+    of who started it, and when, in seconds since the epoch. attempt: how many starts of it came before; max_restarts:
+    failures after which fleet starts it again; spares: that stand by. stall_timeout: seconds of silence after which an
+    attempt is over, None: never. elastic: whether it goes on without nodes. unknown: hosts that have not answered who
+    looks on. end: of one that is over, where a head had it stopped. term: counts those who led it, in turn. max_log:
+    bytes that a node keeps of a log which the leader has; 0: all."""
 
     run_id: str
     nodes: tuple[Node, ...]
@@ -36,13 +36,12 @@ class RunRecord:
     lease: float | None = Launch.lease
     grace: float = GRACE
     node_timeout: float = Launch.node_timeout
-    restarts: bool = False
     owner: str = ""
     started: float = 0.0
     attempt: int = 0
     max_restarts: int = 0
     stall_timeout: float | None = None
-    least: int = 0
+    elastic: Elasticity = Elasticity()
     spares: int = 0
     unknown: frozenset[str] = frozenset()
     end: RunEnd | None = None
@@ -82,7 +81,7 @@ class RunRecord:
             "hosts": {node.host.name: (node.first_rank, node.local_world_size) for node in self.nodes},
             "world_size": self.world_size,
             "master": self.master,
-            "restarts": self.restarts,
+            "restarts": bool(self.elastic),
             "attempt": self.attempt,
             "max_restarts": self.max_restarts,
             "spares": self.spares,
@@ -91,14 +90,18 @@ class RunRecord:
         about["stop_grace"] = self.stop_grace
         if self.max_log:
             about["max_log"] = self.max_log
-        if self.least:
-            about["least"] = self.least
+        if self.elastic:
+            about["least"] = self.elastic.least
         return about
 
     def as_json(self) -> dict[str, Any]:
-        """For from_json() in another process of this machine."""
+        """For from_json() in another process of this machine, whose fleet may be of another version."""
+        own = asdict(self)
+        del own["elastic"]
         return {
-            **asdict(self),
+            **own,
+            "restarts": bool(self.elastic),
+            "least": self.elastic.least,
             "unknown": sorted(self.unknown),
             "logs": str(self.logs.absolute()),
             "nodes": [{**asdict(node), "host": host_as_json(node.host)} for node in self.nodes],
@@ -106,9 +109,14 @@ class RunRecord:
 
     @classmethod
     def from_json(cls, stored: dict[str, Any]) -> RunRecord:
-        nodes = tuple(Node(**{**node, "host": host_from_json(node["host"])}) for node in stored["nodes"])
-        unknown = frozenset(stored.get("unknown", ()))
-        return cls(**{**stored, "logs": Path(stored["logs"]), "nodes": nodes, "unknown": unknown})
+        changed = {
+            "logs": Path(stored["logs"]),
+            "nodes": tuple(Node(**{**node, "host": host_from_json(node["host"])}) for node in stored["nodes"]),
+            "unknown": frozenset(stored.get("unknown", ())),
+            "elastic": Elasticity(stored["least"]),
+        }
+        known = {each.name for each in fields(cls)}
+        return cls(**{**{name: value for name, value in stored.items() if name in known}, **changed})
 
 
 def whoami() -> str:

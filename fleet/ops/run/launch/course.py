@@ -37,7 +37,7 @@ class Course:
     def after(self, report: Report, lasted: float) -> Course | None:
         """What is to be started after an attempt that ended so, and lasted so many seconds; None: nothing."""
         failure, lost = report.read(RunSummary).first_failure, lost_hosts(report)
-        if failure is None or failure.what == "link" or self.plan.world.least:  # an elastic engine restarts
+        if failure is None or failure.what == "link" or self.plan.elastic:  # its engine restarts
             return None
         quick = 0 if lasted >= LONG_SECONDS else self.quick + 1
         plan = replace(self.plan, attempt=self.plan.attempt + 1)

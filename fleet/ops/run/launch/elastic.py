@@ -72,7 +72,7 @@ class Elastic:
         for host, since in self._away.items():
             if now - since > HANG_SECONDS:
                 self._away[host] = inf
-                if 0 < len(self._gang.able) < self._gang.least:
+                if self._gang.able and not self._gang.elastic.enough(len(self._gang.able)):
                     return self._gang.too_few(f"{host} is out", host)
                 self._wake(host)
         if not self._gang.at_an_end:

@@ -90,7 +90,7 @@ class Run:
             self.runtime.emit,
             record.node_timeout,
             lease=record.lease,
-            attempt=None if record.least else record.attempt,
+            attempt=record.elastic.attempt(record.attempt),
             term=record.term * self.leads,
             trims=record.max_log > 0,
         )

@@ -16,6 +16,7 @@ from fleet.inventory.nodeset import fold
 from fleet.inventory.secret import masked_words
 from fleet.model import Host, Inventory, Job, Kind, Node
 from fleet.ops.plans import Line, PerHost, around
+from fleet.ops.run.kept.elasticity import Elasticity
 from fleet.ops.run.kept.record import GRACE, STOP_GRACE, RunRecord, whoami
 from fleet.ops.run.plan.options import new_run_id
 from fleet.ops.run.plan.placement import (
@@ -84,6 +85,10 @@ class Plan:
     def hosts(self) -> tuple[Host, ...]:
         """Where it starts."""
         return tuple(n.host for n in self.nodes if n.host.name not in self.absent)
+
+    @property
+    def elastic(self) -> Elasticity:
+        return Elasticity(self.world.least)
 
     @property
     def ports(self) -> list[int]:
@@ -162,13 +167,12 @@ class Plan:
             lease=None if request.detach else request.lease,
             grace=GRACE if request.grace is None else request.grace,
             node_timeout=request.node_timeout,
-            restarts=self.world.least > 0,
             owner=whoami(),
             started=started,
             attempt=self.attempt,
-            max_restarts=0 if self.world.least else job.max_restarts,
+            max_restarts=0 if self.elastic else job.max_restarts,
             stall_timeout=request.stall_timeout,
-            least=self.world.least,
+            elastic=self.elastic,
             spares=len(self.spares),
             stop_grace=STOP_GRACE if request.grace is None else request.grace,
             max_log=request.max_log,
