@@ -167,6 +167,12 @@ def _path(text: str) -> str:
     return text
 
 
+def _unexpanded(text: str) -> str:
+    if text.startswith(("$HOME/", "${HOME}/")):
+        raise FieldError(f"{shown(text)}: variables are not expanded", f"write ~/{text.partition('/')[2]}")
+    return _path(text)
+
+
 def _host_key(text: str) -> str:
     return _fingerprint(text).rstrip("=")
 
@@ -203,13 +209,13 @@ FIELDS = {
     "slots": Field(slots, "8", "ranks that a node runs by default; default: one for each GPU, else 1"),
     "devices": Field(_devices, "0-3,6", "GPU indexes that training may use; default: all"),
     "python": Field(
-        _path,
+        _unexpanded,
         "/opt/train/bin/python",
         "the training interpreter: a path on the node, from the workdir where it is relative, or a name; default: "
         "`python3`",
     ),
     "activate": Field(_line, "source ~/train/bin/activate", "a shell line that runs before commands and ranks"),
-    "workdir": Field(_path, "~/work", "where code lives; default: the path of the head's current folder"),
+    "workdir": Field(_unexpanded, "~/work", "where code lives; default: the path of the head's current folder"),
 }
 HOST_KEYS = (*FIELDS, "env")
 # What belongs to one machine cannot be a default, nor be said of several hosts at once.

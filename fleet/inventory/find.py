@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import re
+import shlex
 from collections.abc import Mapping
 from pathlib import Path
 
 from fleet.errors import InventoryError
+from fleet.inventory.ansible import is_ansible
 from fleet.inventory.fields import shown
 from fleet.inventory.hostfile import is_hostfile, parse_hostfile
 from fleet.inventory.section import read_section
@@ -71,7 +73,13 @@ def read(path: Path, source: str) -> bytes:
 def parse(raw: bytes, source: str) -> Inventory:
     """An inventory from a file's bytes; `source` is its name, for messages and for its ending."""
     text = decode(raw, source)
-    inventory = parse_yaml(text, source) if is_yaml(text, source) else parse_hostfile(text, source)
+    try:
+        inventory = parse_yaml(text, source) if is_yaml(text, source) else parse_hostfile(text, source)
+    except InventoryError:
+        if not is_ansible(text):
+            raise
+        hint = f"fleet -i {DEFAULT_FILES[0]} init {shlex.quote(source)} makes one of fleet's of it"
+        raise InventoryError("is an inventory of ansible's", where=source, hint=hint) from None
     read_section(inventory)  # what makes no sense there is said now, whatever the verb
     return inventory
 

@@ -7,12 +7,13 @@ fields, which parse_field() has read; remarks may be a node's own text, and beco
 from __future__ import annotations
 
 import io
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from typing import Any
 
 import yaml
 
 from fleet.inventory.fields import FIELDS, OF_ONE_HOST, printable
+from fleet.inventory.nodeset import expand
 from fleet.model import Host, Inventory
 
 Fields = Mapping[str, Any]
@@ -82,7 +83,7 @@ class Edit:
 
     def __init__(self, text: str) -> None:
         self._old = text
-        self._inserts: list[tuple[int, str]] = []
+        self._inserts: list[tuple[int, str, int]] = []  # where, what, and where the old text goes on
         root: Any = yaml.compose(text, Loader=yaml.SafeLoader)
         self._hosts = next(value for key, value in root.value if key.value == "hosts")
         mapping = isinstance(self._hosts, yaml.MappingNode)
@@ -91,9 +92,9 @@ class Edit:
     @property
     def text(self) -> str:
         out, at = io.StringIO(), 0
-        for index, new in sorted(self._inserts, key=lambda insert: insert[0]):
+        for index, new, end in sorted(self._inserts, key=lambda insert: insert[0]):
             out.write(self._old[at:index] + new)
-            at = index
+            at = end
         return out.getvalue() + self._old[at:]
 
     def add_fields(self, name: str, fields: Fields) -> bool:
@@ -112,6 +113,22 @@ class Edit:
             indent = "\n" + " " * value.start_mark.column
             self._insert(value.start_mark.index, "".join(f"{line}{indent}" for line in _block(fields)))
         return True
+
+    def shared(self, names: Collection[str]) -> list[list[str]]:
+        """The hosts of each entry that stands for several, where one of `names` is among them."""
+        return [each for each in map(expand, self._entries) if len(each) > 1 and not set(each).isdisjoint(names)]
+
+    def split(self, entries: Mapping[str, Fields]) -> bool:
+        """Give these hosts, who share an entry (gpu[2-3]: {}), one each; False where that is not to be done."""
+        shared = [pair for key, pair in self._entries.items() if set(expand(key)) == entries.keys()]
+        plain = not self._hosts.flow_style if self._entries else False
+        for key, value in shared if plain else ():
+            empty = isinstance(value, yaml.ScalarNode) and value.start_mark.index == value.end_mark.index
+            if empty or isinstance(value, yaml.MappingNode) and value.flow_style:
+                lines = [entry(name, fields) for name, fields in entries.items()]
+                self._insert(key.start_mark.index, f"\n{' ' * key.start_mark.column}".join(lines), _end(value))
+                return True
+        return False
 
     def add_host(self, name: str, fields: Fields, remark: str | None) -> bool:
         """Behind the last host; False where the hosts are no mapping."""
@@ -136,8 +153,8 @@ class Edit:
         else:
             self._insert(node.start_mark.index + 1, text)
 
-    def _insert(self, index: int, text: str) -> None:
-        self._inserts.append((index, text))
+    def _insert(self, index: int, text: str, end: int | None = None) -> None:
+        self._inserts.append((index, text, index if end is None else end))
 
 
 def _end(node: yaml.Node) -> int:

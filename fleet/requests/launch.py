@@ -74,6 +74,10 @@ class Launch(OfRun):
             raise UsageError("SCRIPT is either a module (-m) or a program (--no-python)", hint="leave one of them away")
         if self.force and not self.sync:
             raise OptionError("force", "has a meaning with --sync only", f"fleet launch --sync --force {self.script}")
+        for name in ("workdir", "python"):
+            value = getattr(self, name) or ""
+            if value.startswith(("$HOME/", "${HOME}/")):
+                raise OptionError(name, f"{value}: variables are not expanded", f"write ~/{value.partition('/')[2]}")
         _ = self.nodes, self.ranks
 
     @property

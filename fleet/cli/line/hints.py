@@ -5,36 +5,47 @@ from __future__ import annotations
 
 import re
 import shlex
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import Any
 
 from fleet.cli.line.options import Settings
 from fleet.cli.line.verbs import VERBS
 from fleet.errors import InventoryError
+from fleet.inventory.secret import masked_words
 
 _VERBS = "|".join(name for name, verb in VERBS.items() if verb.hosts)
 _FLEET = r"(?<![\w./-])fleet "
 _COMMAND = re.compile(rf"{_FLEET}(?P<rest>(?:{_VERBS})(?![\w-])(?! --help)[^;`\n]*?)(?={_FLEET}|[;`\n]|\Z)")
 
+_FLAGS = re.compile(r"launch(?P<flags>(?: --[\w-]+)+)(?=['.,]|\Z)")  # of a launch without its script
+
 _line = Settings()
+_launch: tuple[list[str], list[str]] | None = None  # the running launch: its words before the script, those from it on
 
 
 @contextmanager
 def of_line() -> Iterator[None]:
     """While one command line runs; a playbook's steps are lines of their own."""
-    global _line
-    before = _line
+    global _line, _launch
+    before = _line, _launch
     try:
         yield
     finally:
-        _line = before
+        _line, _launch = before
 
 
 def remember(settings: Settings) -> None:
     """What the line that runs said."""
     global _line
     _line = settings
+
+
+def launching(typed: Sequence[str], args: Sequence[str]) -> None:
+    """The line that runs is a launch. typed: its words; the last are `args`, the script and what is its own."""
+    global _launch
+    at = len(typed) - len(args)
+    _launch = masked_words(typed[1:at]), masked_words(typed[at:])
 
 
 def quote(word: str) -> str:
@@ -56,6 +67,10 @@ def as_typed(hint: str, *, selection: bool = True) -> str:
 
     def repeat(match: re.Match[str]) -> str:
         own = match["rest"].partition(" -- ")[0]
+        if _launch is not None and (alone := _FLAGS.match(own)):
+            options, script = _launch
+            new = [flag for flag in alone["flags"].split() if flag not in options]
+            return f"fleet {' '.join(map(quote, [*options, *new, *script]))}{match['rest'][alone.end() :]}"
         given = [
             f"{flag} {quote(value)} "
             for flag, value in said.items()

@@ -24,6 +24,19 @@ from fleet.cli.line.launchers import REFUSED
 from fleet.cli.line.verbs import VERBS
 from fleet.errors import UsageError
 
+# what others call a verb
+MEANT = {
+    **dict.fromkeys(("run", "start", "train"), "launch"),
+    **dict.fromkeys(("copy", "push"), "sync"),
+    "kill": "kill-port",
+    "pull": "get",
+    "status": "ps",
+    "list": "hosts",
+    "log": "logs",
+    "cancel": "stop",
+    "doctor": "check",
+}
+
 
 def explained(error: click.ClickException, argv: Sequence[str]) -> UsageError:
     """The error as fleet tells it. argv: the whole line without "fleet"."""
@@ -54,7 +67,12 @@ def explained(error: click.ClickException, argv: Sequence[str]) -> UsageError:
 def _verb(error: NoSuchVerb) -> str:
     word, rest, group = error.words[0], error.words[1:], error.group
     assert isinstance(group.command, click.Group)
-    near = difflib.get_close_matches(one_spelling(word), group.command.list_commands(group), n=1, cutoff=0.7)
+    verbs = group.command.list_commands(group)
+    near = (
+        [MEANT[word]]
+        if word in MEANT and group.parent is None
+        else difflib.get_close_matches(one_spelling(word), verbs, n=1, cutoff=0.7)
+    )
     if near:
         return f"did you mean: {group.command_path} {shlex.join([near[0], *rest])}"
     if group.parent is None and word.endswith(".py"):
@@ -82,6 +100,8 @@ def _option(error: click.NoSuchOption, ctx: click.Context, argv: Sequence[str], 
     if ctx.command.name == "exec" and at is not None and "--shell" in argv[: at - 1]:
         line = list(argv).index("--shell") + 1
         hint = f"fleet {shlex.join([*argv[:line], ' '.join(argv[line:])])}"
+    elif name == "-H":
+        hint = "-w HOSTS chooses hosts, -i FILE the inventory"
     elif near := difflib.get_close_matches(name, known, n=1, cutoff=0.75):
         hint = f"did you mean {near[0]}?"
     elif ctx.command.name == "launch":

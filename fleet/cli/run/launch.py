@@ -13,8 +13,9 @@ import click
 from fleet.cli.context import the_fleet
 from fleet.cli.inventory import load_inventory
 from fleet.cli.line.command import completed
+from fleet.cli.line.hints import launching
 from fleet.cli.line.launchers import spelled, theirs, translate
-from fleet.cli.line.options import Limited, Named, common_options, runs_dir_option, settings_of
+from fleet.cli.line.options import TYPED, Limited, Named, common_options, runs_dir_option, settings_of
 from fleet.cli.line.slips import with_options
 from fleet.cli.line.values import ranks_option, size
 from fleet.cli.run.follow import follow
@@ -179,6 +180,7 @@ def launch(script: str | None, args: tuple[str, ...], again: str | None, from_: 
     those given now win.
     """
     run = earlier(again, from_, given)
+    launching(click.get_current_context().find_root().meta[TYPED], args if script is None else [script, *args])
     if run is not None and script is None:
         script, args = run.command
     assert script is not None

@@ -9,24 +9,28 @@ import shlex
 import stat
 import sys
 import termios
-from collections.abc import Sequence
+from collections.abc import Collection, Mapping, Sequence
 from typing import BinaryIO, Literal
 
 import click
 
 from fleet.cli.context import finish, the_fleet
 from fleet.cli.line.command import OneOf, Verb, completed
+from fleet.cli.line.hints import quote
 from fleet.cli.line.options import BY_ITSELF, Limited, common_options, settings_of
 from fleet.cli.line.slips import fleets_own, with_options
 from fleet.cli.screen import plans, terminal
 from fleet.cli.screen.lines import on
 from fleet.cli.screen.output import hint_line, talk, write_folded
 from fleet.cli.screen.progress import ProgressLine
+from fleet.engines.slips import LAUNCHERS
 from fleet.errors import UsageError
 from fleet.events import Event, Output
-from fleet.model import Result
+from fleet.model import Host, Result
 from fleet.requests.exec import Exec
 
+OPERATOR = re.compile(r"\|\|?|&&?|;|\d?>>?|<|\d>&\d")
+GLOB = re.compile(r"^[\w./~-]*[*?][\w./*?-]*$")  # and no regular expression, as far as that can be known
 LINE_BYTES = 1 << 20  # what has no newline by then gets one
 
 
@@ -83,6 +87,11 @@ class ExecVerb(Verb):
 
     def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
         given = list(args)
+        line = args[args.index("--shell") + 1 :] if "--shell" in args else []
+        if "-h" in line[1:] and not line[0].count(" ") and "--" not in line and not ctx.resilient_parsing:
+            raise UsageError(
+                "--shell takes a line as one word", hint=f"fleet exec --shell {shlex.quote(' '.join(line))}"
+            )
         rest = super().parse_args(ctx, args)
         argv: tuple[str, ...] = ctx.params["argv"] or ()
         own = given[: len(given) - len(argv)]
@@ -154,14 +163,35 @@ def exec_(
     with line_for(no_fold) as progress:
         report = plan.run(progress)
     code = finish(report, lambda it: show_outputs(it.results, progress), asked_for=True)
+    statuses = {result.exit_status for result in report.results}
     if (
-        len(argv) == 1
-        and len(argv[0].split()) > 1
+        argv
         and not settings.json
-        and any(result.exit_status == 127 for result in report.results)
+        and (meant := other_command(argv, env_of, statuses, {host.name: host for host in plan.hosts}))
     ):
-        talk(hint_line(whole_line(argv[0], env_of)))
+        talk(hint_line(meant))
     return code
+
+
+def other_command(
+    argv: Sequence[str], env_of: str | None, statuses: Collection[int | None], hosts: Mapping[str, Host]
+) -> str | None:
+    """What was probably meant by an argv that ended so, where it was something else. hosts: by name."""
+    fleet = f"fleet exec --env-of {env_of}" if env_of else "fleet exec"
+    if 127 in statuses:  # no host has such a program
+        if len(argv) == 1 and len(argv[0].split()) > 1:
+            return whole_line(argv[0], fleet)
+        if argv[0] in hosts and len(argv) > 1:
+            return f"fleet exec -w {argv[0]} -- {shlex.join(argv[1:])}"
+        trained = argv[0] in LAUNCHERS or any(host.python or host.activate for host in hosts.values())
+        if env_of is None and "/" not in argv[0] and trained:
+            own = " ".join(quote(word) for word in argv)
+            return f"'fleet exec --env-of python -- {own}' looks beside the training interpreter, too"
+    operator = next((word for word in argv[1:] if OPERATOR.fullmatch(word)), None)
+    if operator or statuses != {0} and any(GLOB.search(word) for word in argv[1:]):
+        line = " ".join(word if OPERATOR.fullmatch(word) or GLOB.search(word) else shlex.quote(word) for word in argv)
+        return f"no shell reads {operator or 'the words'}: {fleet} --shell {shlex.quote(line)}"
+    return None
 
 
 def own_input(asked: bool | None) -> BinaryIO | None:
@@ -192,8 +222,7 @@ def _is(ours: os.stat_result, path: str, *, otherwise: bool) -> bool:
         return otherwise
 
 
-def whole_line(word: str, env_of: str | None) -> str:
-    """A line that was given as one word is a program's name."""
-    fleet = f"fleet exec --env-of {env_of}" if env_of else "fleet exec"
+def whole_line(word: str, fleet: str) -> str:
+    """A line that was given as one word is a program's name. fleet: what to begin with."""
     shell = f"{fleet} --shell {shlex.quote(word)}"
     return f"{shell} takes a line" if re.search(r"[|&;<>$`*?~(]", word) else f"{fleet} -- {word}; or {shell}"

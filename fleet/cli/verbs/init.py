@@ -157,6 +157,9 @@ def finish(plan: op.InitPlan, found: op.Proposal, written: bool) -> int:
     elif not settings.quiet:
         what = "written" if written else "has all of it" if found.text == plan.old else "left as it is"
         talk(clean(f"{plan.path}: {what}"))
+        first, second = DEFAULT_FILES
+        if written and plan.old is None and str(plan.path) == first and Path(second).exists():
+            talk(f"from now on fleet reads ./{first} here, and no more ./{second}; that is -i {second}")
         echo("next:")
         for command in found.read(Proposed).next:
             echo(f"  {as_typed(command, selection=False)}")

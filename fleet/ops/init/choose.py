@@ -221,6 +221,12 @@ def proposed(
             placed = not missing or edit.add_fields(host.name, missing)
         if not placed:
             left[host.name] = missing
+    for names in edit.shared(left):
+        each = [inventory.host(name) if name in inventory.names else there.host(name) for name in names]
+        said = {host.name: fields_of(host) for host in each}
+        own = {name: {k: v for k, v in fields.items() if defaults.get(k) != v} for name, fields in said.items()}
+        if edit.split(own):
+            left = {name: missing for name, missing in left.items() if name not in own}
     meant = {host.name: host for host in there.hosts}
     meant |= {host.name: host for host in inventory.hosts if host.name not in left}
     _check(edit.text, replace(there, hosts=tuple(meant.values())), path)

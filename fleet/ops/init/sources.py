@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from fleet.errors import InventoryError
+from fleet.inventory import ansible
 from fleet.inventory.build import Builder
 from fleet.inventory.fields import NAME, FieldError, is_ipv6, parse_field, shown
 from fleet.inventory.find import decode, is_yaml
@@ -22,6 +23,7 @@ from fleet.ops.setup_ssh import config_block
 from fleet.transport.ssh.config import SshConfig
 from fleet.transport.ssh.settings import Query, one_of
 
+PASTE = "paste lines: printf 'ssh root@IP -p PORT\\n' | fleet init -"
 # what a config sets -> the field of a host
 _KEYWORDS = {
     "hostname": "address",
@@ -46,14 +48,29 @@ def read(raw: bytes, source: str, old: Inventory | None, home: Path) -> Given:
     if re.search(r"(?mi)^[ \t]*Host[ \t]+[^\s=]+[ \t]*$", text):
         config = SshConfig(home, (Path(source),), edit=lambda _: raw)
         return _named(config, source, fields=True)
+    if ansible.is_ansible(text):
+        return _of_ansible(text, source)
     if is_yaml(text, source):
         return Given(parse_yaml(text, source))
     return _lines(text, source, old, SshConfig(home).hosts())
 
 
+def _of_ansible(text: str, source: str) -> Given:
+    builder = Builder(source)
+    for name, values in ansible.hosts(text, source).items():
+        try:
+            fields = {key: parse_field(key, value) for key, value in values.items()}
+        except FieldError as error:
+            raise InventoryError(error.message, hint=error.hint, where=source, host=name) from None
+        builder.add_hosts(name, fields, 0)
+    return Given(builder.build(), (f"{source} is an inventory of ansible's: its hosts, and how they are reached",))
+
+
 def of_ssh_config(home: Path) -> Given:
     """The hosts of ~/.ssh/config, which keeps what it says of them; those that setup-ssh put there are left out."""
     file = home / ".ssh" / "config"
+    if not file.exists():
+        raise InventoryError("nothing here names hosts: no ./fleet.yaml, no ./hostfile, no ~/.ssh/config", hint=PASTE)
     return _named(SshConfig(home, (file,), edit=config_block.without_any), str(file), fields=False)
 
 
@@ -71,9 +88,7 @@ def _named(config: SshConfig, source: str, *, fields: bool) -> Given:
                 raise InventoryError(error.message, hint=error.hint, where=where, host=name) from None
         builder.add_hosts(name, values, 0)
     if not builder.lines:
-        raise InventoryError(
-            "names no hosts", where=source, hint="paste lines: printf 'ssh root@IP -p PORT\\n' | fleet init -"
-        )
+        raise InventoryError("names no hosts", where=source, hint=PASTE)
     return Given(builder.build())
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
+from difflib import get_close_matches
 from pathlib import Path
 from typing import Any
 
@@ -36,13 +37,25 @@ def findings(plan: Plan, facts: Mapping[str, Mapping[str, Any]], complete: bool 
 
 
 def _script_hint(plan: Plan) -> str | None:
-    """What leaves the script out of syncs of the folder that this is started in."""
-    names = [plan.job.script]
-    if engine(plan.job.engine).kind(plan.job) == "module":
-        names = [plan.job.script.replace(".", "/") + end for end in (".py", "/__main__.py")]
+    """Why it is on no node, where the folder that this is started in has the reason."""
+    script, kind = plan.job.script, engine(plan.job.engine).kind(plan.job)
+    here = Path(plan.request.cwd).absolute()
+    names = [script] if kind != "module" else [script.replace(".", "/") + end for end in (".py", "/__main__.py")]
     for name, why in unsent(plan, names):
         return f"it is here and not sent, by {why}; a line '!{name}' in .fleetignore brings it back"
-    return None
+    found = any((here / name).exists() for name in names)
+    if found and script.startswith("/"):
+        below = os.path.relpath(script, here)
+        return "that is a path of this machine" + f"; name it from {here} on: {below}" * (below[:3] != "../")
+    if found or kind == "program" and "/" not in script:
+        return None
+    folder = os.path.dirname(names[0])
+    there = [
+        os.path.join(folder, name) for name in sorted(os.listdir(here / folder) if (here / folder).is_dir() else ())
+    ]
+    near = get_close_matches(names[0], there, n=1)
+    nowhere = f"it is not below {here} either" if kind != "module" else None
+    return f"it is not here either, did you mean {near[0]}?" if near else nowhere
 
 
 def unsent(plan: Plan, words: Iterable[str]) -> Iterator[tuple[str, str]]:

@@ -1,0 +1,76 @@
+"""An inventory of ansible's, INI or YAML: its hosts, and how they are reached; `fleet init` reads it."""
+
+from __future__ import annotations
+
+import re
+import shlex
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+import yaml
+
+from fleet.errors import InventoryError
+
+# theirs -> a field of a host; each also as ansible_ssh_*, which older files have
+FIELDS = {
+    "ansible_host": "address",
+    "ansible_port": "port",
+    "ansible_user": "user",
+    "ansible_private_key_file": "identity_file",
+    "ansible_python_interpreter": "python",
+}
+_SIGN = re.compile(
+    r"(?m)\bansible_[a-z_]+\s*[:=]|^\[[\w.-]+:(?:vars|children)\]\s*$|^all:\s*\n\s+(?:hosts|children|vars):"
+)
+_SECTION = re.compile(r"\[([^\]:]+)(?::(\w+))?\]")
+_RANGE = re.compile(r"\[(\d+):(\d+)\]")
+
+Vars = Mapping[str, Any]
+
+
+def is_ansible(text: str) -> bool:
+    return _SIGN.search(text) is not None
+
+
+def hosts(text: str, source: str) -> dict[str, dict[str, str]]:
+    """Node set -> its fields, as texts, in the file's order. InventoryError where it is not understood."""
+    found = dict[str, dict[str, Any]]()
+    try:
+        root = yaml.safe_load(text) if re.search(r"(?m)^\w+:\s*$", text) else None
+        for name, said in _of_yaml(root, {}) if isinstance(root, dict) else _of_ini(text):
+            found[_RANGE.sub(r"[\1-\2]", name)] = {**found.get(name, {}), **said}
+    except (yaml.YAMLError, ValueError, AttributeError) as error:
+        raise InventoryError(f"an inventory of ansible's that is not understood: {error}", where=source) from None
+    return {name: {FIELDS[key]: str(value) for key, value in _known(said)} for name, said in found.items()}
+
+
+def _known(said: Vars) -> Iterator[tuple[str, Any]]:
+    for key, value in said.items():
+        name = str(key).replace("ansible_ssh_", "ansible_")
+        if name in FIELDS and "{{" not in str(value):  # a template's value is known to ansible alone
+            yield name, value
+
+
+def _of_yaml(groups: Vars, above: Vars) -> Iterator[tuple[str, Vars]]:
+    for group in groups.values():
+        common = {**above, **((group or {}).get("vars") or {})}
+        for name, said in ((group or {}).get("hosts") or {}).items():
+            yield str(name), {**common, **(said or {})}
+        yield from _of_yaml((group or {}).get("children") or {}, common)
+
+
+def _of_ini(text: str) -> Iterator[tuple[str, Vars]]:
+    groups, common = list[tuple[str, str, Vars]](), dict[str, dict[str, str]]()
+    section, kind = "ungrouped", None
+    for line in text.splitlines():
+        if match := _SECTION.match(line.strip()):
+            section, kind = match[1], match[2]
+            continue
+        words = shlex.split(line, comments=True)
+        if words and kind == "vars":
+            key, _, value = line.partition("=")
+            common.setdefault(section, {})[key.strip()] = value.strip()
+        elif words and kind is None:
+            groups.append((section, words[0], dict(word.split("=", 1) for word in words[1:])))
+    for section, name, said in groups:
+        yield name, {**common.get("all", {}), **common.get(section, {}), **said}
