@@ -25,6 +25,12 @@ def is_shells(script: str) -> bool:
     return path.suffix in (".sh", ".bash", ".zsh") or _SHELLS.fullmatch(path.name) is not None
 
 
+def starts_another(program: str) -> bool:
+    """An interpreter, a shell or a launcher: what it is given is what runs."""
+    name = PurePosixPath(program).name
+    return name in LAUNCHERS or any(kind.fullmatch(name) for kind in (_SHELLS, _PYTHON))
+
+
 def refuse(job: Job) -> None:
     """UsageError when job.script is none that Python could start."""
     name = PurePosixPath(job.script).name

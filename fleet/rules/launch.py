@@ -18,6 +18,7 @@ from fleet.rules.units import counted
 MODULE = "a module is looked for in the workdir, then in the interpreter's packages; --sync brings this folder"
 FILE = "a module's name has no .py; a file is started without -m"
 PYTHON = "behind --engine command: python train.py; other engines start Python themselves"
+PYTHON3 = "name python3, or an interpreter by its path"
 SYNC = "'fleet launch --sync' brings the current folder there; --workdir names another"
 
 
@@ -109,6 +110,9 @@ def script(view: View) -> Said | None:
     if not script.get("exists"):
         if folder := view.get("script_folder"):
             return Said(Reason("the script {path} is a folder", path=folder), "name a file in it")
+        if part.program is not None:
+            missing = Reason("no program {name} on the PATH, nor in the workdir", name=part.program)
+            return Said(missing, PYTHON3 if part.program == "python" else None)
         return Said(Reason("the script {path} does not exist", path=script.get("path")))
     if part.kind == "program" and not script.get("executable"):
         python = str(script.get("path")).endswith(".py")

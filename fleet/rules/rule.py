@@ -101,13 +101,14 @@ class Rule:
 class Part:
     """A host's part in a run. ranks: as many as the command line asks for, None for the inventory's slots. kind: what
     the script is: a "program" is started as it is. met: all nodes answered, so that it means something whether they
-    could meet. on_gpus: several ranks, which would each train alone if they found no GPU. share: other runs may live
-    there."""
+    could meet. program: its name, where it is looked for on the PATH. on_gpus: several ranks, which would each train
+    alone if they found no GPU. share: other runs may live there."""
 
     node_rank: int
     ranks: int | None
     kind: ScriptKind
     met: bool
+    program: str | None = None
     on_gpus: bool = False
     share: bool = False
 

@@ -12,7 +12,7 @@ import click
 
 from fleet.cli.context import the_fleet
 from fleet.cli.inventory import load_inventory
-from fleet.cli.line.command import completed
+from fleet.cli.line.command import completed, one_spelling
 from fleet.cli.line.hints import launching
 from fleet.cli.line.launchers import spelled, theirs, translate
 from fleet.cli.line.options import TYPED, Limited, Named, common_options, runs_dir_option, settings_of
@@ -36,6 +36,9 @@ from fleet.engines import DEFAULT, ENGINES, suited
 from fleet.errors import UsageError
 from fleet.model import Host
 from fleet.requests.launch import Launch
+
+# options of fleet's that a script hardly has
+LIKE_OURS = {"--dry-run", "--nnodes", "--nproc-per-node", "--sync", "--detach", "--no-preflight", "--transport"}
 
 
 @click.command(
@@ -188,6 +191,8 @@ def launch(script: str | None, args: tuple[str, ...], again: str | None, from_: 
         raise UsageError("SCRIPT is empty", hint="fleet launch train.py")
     inventory = load_inventory()
     settings = settings_of()
+    if not settings.silent and (passed := next((word for word in args if one_spelling(word) in LIKE_OURS), None)):
+        talk(f"{passed} stands behind the script, so the script is given it; fleet's own options stand before")
     sizes = run.fitted(inventory) if run else {}
     nnodes = given["nnodes"] or sizes.get("nnodes")
     ranks = given.pop("ranks")

@@ -119,7 +119,8 @@ class ProgressLine(terminal.Ticking):
     def words(self, seconds: float) -> list[str]:
         """What the line says of the amounts, `seconds` after the beginning of the round."""
         total = sum(event.total or 0 for event in self._last.values())
-        done = sum(event.done for event in self._last.values())
+        # a host that is through may have needed less than was thought
+        done = sum((at.total or at.done) if host in self._through else at.done for host, at in self._last.items())
         if not total:
             return []
         if self._counted():

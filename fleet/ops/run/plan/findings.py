@@ -83,7 +83,16 @@ def want(plan: Plan, node: NodePlan, met: bool) -> Want:
     by_slots = job.nproc_per_node is None and plan.request.counted == "slots" and not chosen.ranks(job)
     ranks = None if by_slots else node.local_world_size
     on_gpus = plan.world.size > 1 and chosen.on_gpus(job)
-    part = Part(node.node_rank, ranks, chosen.kind(job), met, on_gpus, plan.request.share)
+    kind = chosen.kind(job)
+    part = Part(
+        node_rank=node.node_rank,
+        ranks=ranks,
+        kind=kind,
+        met=met,
+        program=job.script if kind == "program" and "/" not in job.script else None,
+        on_gpus=on_gpus,
+        share=plan.request.share,
+    )
     return Want(host.name, host.slots if by_slots else None, host.devices, chosen.needs(job), DEADLINE_SECONDS, part)
 
 

@@ -5,14 +5,24 @@ from __future__ import annotations
 import re
 import secrets
 import time
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path, PurePosixPath
 
 from fleet.engines.env_file import check_name, read_env_file
+from fleet.engines.slips import starts_another
 from fleet.errors import UsageError
 from fleet.protocol.state import LONGEST_NAME
 
+SCRIPTS = (".py", ".sh", ".bash")
 MAX_VARIABLE = (128 << 10) - 1  # bytes of NAME=VALUE that Linux's exec takes
+
+
+def name_of(script: str, args: Sequence[str]) -> str:
+    """What a run is called by: behind an interpreter or a launcher it is the script that counts."""
+    if not starts_another(script):
+        return script
+    module = next((args[at + 1] for at, word in enumerate(args[:-1]) if word == "-m"), script)
+    return next((word for word in args if PurePosixPath(word).suffix in SCRIPTS), module)
 
 
 def new_run_id(script: str, name: str | None, now: float | None = None, token: str | None = None) -> str:

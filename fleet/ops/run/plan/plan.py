@@ -18,7 +18,7 @@ from fleet.model import Host, Inventory, Job, Kind, Node
 from fleet.ops.plans import Line, PerHost, around
 from fleet.ops.run.kept.elasticity import Elasticity
 from fleet.ops.run.kept.record import GRACE, STOP_GRACE, RunRecord, whoami
-from fleet.ops.run.plan.options import new_run_id
+from fleet.ops.run.plan.options import name_of, new_run_id
 from fleet.ops.run.plan.placement import (
     Known,
     candidate_ports,
@@ -300,7 +300,8 @@ def plan_of(inventory: Inventory, request: Launch, typed: tuple[str, ...] = ()) 
     request = replace(request, folder=str(here))
     job = job_of(request)
     job = engine(job.engine).prepare(job, here)
-    run_id = new_run_id(request.script, request.name or (request.script if request.module else None))
+    called = request.script if request.module else None
+    run_id = new_run_id(name_of(request.script, request.args), request.name or called)
     return replace(plan(inventory, job, request, run_id), typed=typed)
 
 
