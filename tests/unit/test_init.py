@@ -242,7 +242,11 @@ def test_what_has_no_place_is_told_and_nothing_is_changed_in_silence() -> None:
     there = parse_yaml(OLD, "fleet.yaml")
     hosts = tuple(replace(host, data_address="10.0.0.5") if host.name == "gpu5" else host for host in there.hosts)
     text, left = proposed(path, OLD, replace(there, hosts=hosts), frozenset(), {})
-    assert text == OLD and left == {"gpu5": {"data_address": "10.0.0.5"}}
+    own = "gpu5: {data_address: 10.0.0.5, slots: 2}\n  gpu6: {slots: 2}"
+    assert text == OLD.replace("gpu[5-6]: {slots: 2}", own) and left == {}
+    block = OLD.replace("gpu[5-6]: {slots: 2}", "gpu[5-6]:\n    slots: 2")
+    text, left = proposed(path, block, replace(there, hosts=hosts), frozenset(), {})
+    assert text == block and left == {"gpu5": {"data_address": "10.0.0.5"}}
 
 
 def test_a_new_file_says_once_what_holds_for_all() -> None:

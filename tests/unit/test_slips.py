@@ -44,6 +44,9 @@ def hint_of(line: str, capsys: pytest.CaptureFixture[str], code: int = 2) -> str
         ("fleet lab stat", "fleet lab status"),
         ("fleet train.py --lr 1", "fleet launch train.py --lr 1"),
         ("fleet ls -l", "fleet exec -- ls -l"),
+        ("fleet kill 29500", "fleet kill-port 29500"),
+        ("fleet run train.py --lr 1", "fleet launch train.py --lr 1"),
+        ("fleet exec --shell df -h", "fleet exec --shell 'df -h'"),
         (
             "fleet launch --lr 1e-4 --sync --nnodes 2 train.py -x",
             "fleet launch --sync --nnodes 2 train.py --lr 1e-4 -x",

@@ -12,7 +12,6 @@ from typing import Any
 from fleet.cli.line.options import Settings
 from fleet.cli.line.verbs import VERBS
 from fleet.errors import InventoryError
-from fleet.inventory.secret import masked_words
 
 _VERBS = "|".join(name for name, verb in VERBS.items() if verb.hosts)
 _FLEET = r"(?<![\w./-])fleet "
@@ -43,6 +42,8 @@ def remember(settings: Settings) -> None:
 
 def launching(typed: Sequence[str], args: Sequence[str]) -> None:
     """The line that runs is a launch. typed: its words; the last are `args`, the script and what is its own."""
+    from fleet.inventory.secret import masked_words
+
     global _launch
     at = len(typed) - len(args)
     _launch = masked_words(typed[1:at]), masked_words(typed[at:])

@@ -30,7 +30,7 @@ from fleet.model import Host, Result
 from fleet.requests.exec import Exec
 
 OPERATOR = re.compile(r"\|\|?|&&?|;|\d?>>?|<|\d>&\d")
-GLOB = re.compile(r"^[\w./~-]*[*?][\w./*?-]*$")  # and no regular expression, as far as that can be known
+GLOB = re.compile(r"(?=.*[*?])(?!.*\.[*?])[\w./~*?-]+")  # and no regular expression, as far as that can be known
 LINE_BYTES = 1 << 20  # what has no newline by then gets one
 
 
@@ -188,8 +188,10 @@ def other_command(
             own = " ".join(quote(word) for word in argv)
             return f"'fleet exec --env-of python -- {own}' looks beside the training interpreter, too"
     operator = next((word for word in argv[1:] if OPERATOR.fullmatch(word)), None)
-    if operator or statuses != {0} and any(GLOB.search(word) for word in argv[1:]):
-        line = " ".join(word if OPERATOR.fullmatch(word) or GLOB.search(word) else shlex.quote(word) for word in argv)
+    if operator or statuses != {0} and any(GLOB.fullmatch(word) for word in argv[1:]):
+        line = " ".join(
+            word if OPERATOR.fullmatch(word) or GLOB.fullmatch(word) else shlex.quote(word) for word in argv
+        )
         return f"no shell reads {operator or 'the words'}: {fleet} --shell {shlex.quote(line)}"
     return None
 

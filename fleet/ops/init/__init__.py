@@ -154,7 +154,7 @@ def run(plan: InitPlan, runtime: SetupRuntime) -> Proposal:
         remarks = {name: each.remark for name, each in found.items()}
         text, left = proposed(plan.path, plan.old, replace(inventory, hosts=tuple(filled.values())), plan.new, remarks)
         for name, missing in left.items():
-            hint = f"write it there by hand: {entry(name, missing)}"
+            hint = f"take it out of the entry that it shares, and add to its own: {entry(name, missing)}"
             runtime.emit(Notice("warning", f"{plan.path} has no entry for it alone", name, hint))
     rows = {
         name: choose.row(str(endpoints.get(name, host.address)), host, found[name]) for name, host in filled.items()
