@@ -121,6 +121,15 @@ def script(view: View) -> Said | None:
     return None
 
 
+def no_runs(view: View) -> Said | None:
+    path = view.get("no_runs")
+    return (
+        Said(Reason("a run keeps its logs below {path}, which is no folder that can be written", path=path))
+        if path
+        else None
+    )
+
+
 def unread(view: View) -> Said | None:
     path = view.get("unread")
     return Said(Reason("the launcher's own configuration is not read: {path}", path=path)) if path else None
@@ -234,6 +243,7 @@ RULES = (
     Rule("run-undying", partial(remains, False), "clear", "earlier runs", UNDYING, "warning", run=True),
     Rule("code-mixed", code, "clear", "the code", "run 'fleet sync' again", run=True),
     Rule("data-mixed", data, "clear", "the data", "run 'fleet sync --data' again", run=True),
+    Rule("runs-folder", no_runs, "clear", "the runs' folder", "move it away, or correct its owner", run=True),
     Rule("workdir-missing", workdir, "clear", "the workdir", SYNC, needs="launch"),
     Rule("script-missing", script, "clear", "the script", SYNC, run=True),
     Rule(

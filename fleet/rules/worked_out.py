@@ -6,6 +6,7 @@ import re
 import shlex
 from collections.abc import Mapping
 
+from fleet.inventory.nodeset import fold
 from fleet.rules.advice import UNEVEN
 
 GONE = "another rank went away first; its own log says why"
@@ -93,7 +94,8 @@ def disagreed(said: Mapping[str, str]) -> str | None:
         return None
     host, line = next(iter(lines.items()))
     file = _FILE.search(line)
+    who = f"{host} says" if len(lines) == 1 else f"{fold(lines)} say"
     return (
-        f"Only {host} says '{line[:80]}': if the others found no checkpoint, "
+        f"Only {who} '{line[:80]}': if the others found no checkpoint, "
         f"{spread(file[0] if file else 'PATH', host)} gives it to all"
     )

@@ -26,6 +26,11 @@ def test_the_host_that_went_on_has_it(line: str, path: str) -> None:
     assert f"'fleet sync --data {path} --from gpu2'" in hint
 
 
+def test_all_that_went_on_are_named() -> None:
+    hint = disagreed({"gpu1": "resumed at 5\n", "gpu2": "resumed at 5\n", "gpu3": ANEW})
+    assert hint is not None and hint.startswith("Only gpu[1-2] say 'resumed at 5': if the others found no checkpoint")
+
+
 def test_nothing_where_all_say_so_or_none_does() -> None:
     assert disagreed({"gpu1": "resumed at 5\n", "gpu2": "resumed at 5\n"}) is None
     assert disagreed({"gpu1": ANEW, "gpu2": '  File "/root/work/resume from.py", line 18, in resuming\n'}) is None

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import shlex
 import signal
 from collections.abc import Callable, Sequence
@@ -13,8 +14,11 @@ from fleet.cli.line.command import VerbGroup, completed
 from fleet.cli.line.options import settings_of, without
 from fleet.cli.screen import plans
 from fleet.cli.screen.output import clean, echo, fold, talk, write_json, write_table
-from fleet.errors import EXIT_OK
+from fleet.cli.verbs.setup_ssh import answer
+from fleet.errors import EXIT_OK, UsageError
 from fleet.model import Report, Result
+
+MANY, HOST_MIB = 32, 9
 
 if TYPE_CHECKING:
     from fleet.lab.lab import Lab
@@ -88,6 +92,8 @@ def up(count: int | None, link: str | None, disk: str | None) -> int:
         number = count or len(the.status().hosts) or 4
         lines = [f"would bring up {number} hosts, under {folder.path}"]
         return plans.write("lab", (), {"up": number, "state_dir": str(folder.path)}, lambda: lines)
+    if count is not None and count - len(the.status().hosts) > MANY:
+        agree_to(count)
     state = the.up(count, link, disk)
     if settings_of().json:
         write_json(document(the, state))
@@ -100,6 +106,16 @@ def up(count: int | None, link: str | None, disk: str | None) -> int:
         echo(f"  {again}fleet -i lab exec -- hostname")
         echo(f"  {again}fleet lab down")
     return EXIT_OK
+
+
+def agree_to(count: int) -> None:
+    """Say what so many hosts cost; UsageError where the user would rather not."""
+    if not settings_of().silent:
+        cost = f"{count} hosts take {count * HOST_MIB} MiB of memory, and each rank with torch 300 MiB more"
+        talk(f"{cost}; they share {os.cpu_count()} CPUs")
+    said = None if settings_of().silent else answer(lambda width: [f"Bring up {count}? [y/N] "])
+    if said not in (None, "y", "yes"):
+        raise UsageError("nothing was started", hint=f"fleet lab up {MANY}")
 
 
 @lab.command(examples=("fleet lab down", "fleet lab down --dry-run"))

@@ -26,6 +26,15 @@ def runs_root() -> str:
     return below_home(RUNS)
 
 
+def no_room_for_runs() -> "str | None":
+    """What keeps runs from having folders here: the first of their folder and those above it that is no folder, or
+    not this user's to write in."""
+    path = runs_root()
+    while not os.path.lexists(path):
+        path = os.path.dirname(path)
+    return None if os.path.isdir(path) and os.access(path, os.W_OK | os.X_OK) else path
+
+
 def run_names(run: str) -> "list[str]":
     """The folder names a run may have on this node. ValueError for what cannot be a run's id."""
     if not is_run_id(run):

@@ -21,6 +21,7 @@ import threading
 import time
 
 from fleet.node.base.gather import begin, finish, gather
+from fleet.node.base.run_folder import no_room_for_runs
 from fleet.node.base.types import Any, Step
 from fleet.node.base.wire import send_json
 from fleet.node.facts.network import infiniband, interfaces
@@ -66,7 +67,7 @@ def steps(spec: "dict[str, Any]", tools: Tools, done: threading.Event) -> "list[
             ("files", workdir.files),
             ("network", lambda: network(spec)),
             ("port", lambda: meet(spec, until, done)),
-            ("runs", lambda: {"runs": others(spec.get("run"))}),
+            ("runs", lambda: {"runs": others(spec.get("run")), "no_runs": no_room_for_runs()}),
         ]
         if spec.get("modules"):
             found.append(("imports", lambda: tools.imports(spec["modules"])))

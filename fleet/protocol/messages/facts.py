@@ -128,6 +128,7 @@ Facts = TypedDict(
         "clock": Clock,
         "script": Script | None,
         "script_folder": str,  # where it is one
+        "no_runs": Text,  # what is in the way of folders for runs
         "code": Code | None,
         "data": Data | None,
         "builds": list[Build],
