@@ -36,11 +36,14 @@ def with_others(view: View, message: str, remedy: str) -> Said:
     others: Sequence[View] = view.get("interpreters") or ()
     if not others:
         return Said(message)
-    listed = [f"{one['path']} (Python {one['version']}, {_torch(one)})" for one in others[:LISTED]]
-    more = f" and {len(others) - LISTED} more" if len(others) > LISTED else ""
-    found = next((str(one["path"]) for one in others if one.get("torch")), None)
-    if found:
+    fit = [one for one in others if one.get("torch")] or others
+    listed = [f"{one['path']} (Python {one['version']}, {_torch(one)})" for one in fit[:LISTED]]
+    more = f" and {len(fit) - LISTED} more" if len(fit) > LISTED else ""
+    if fit[0].get("torch"):
+        found = str(fit[0]["path"])
         remedy = f"the line for the inventory: python: {found if PLAIN.fullmatch(found) else json.dumps(found)}"
+    elif len(others) > 1:
+        return Said(message, f"none of {len(others)} interpreters found there has torch; {remedy}")
     return Said(message, f"it has {', '.join(listed)}{more}; {remedy}")
 
 

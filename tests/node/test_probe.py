@@ -203,7 +203,7 @@ def test_a_second_query_that_hangs_costs_its_own_deadline(home: Path, tmp_path: 
 
 def test_a_tool_that_writes_for_ever_is_cut_off(home: Path, tmp_path: Path) -> None:
     script(tmp_path, "nvidia-smi", "exec yes")
-    facts = probe(home, env={"PATH": f"{tmp_path}:{os.environ['PATH']}"})
+    facts = probe(home, deadline=100.0, env={"PATH": f"{tmp_path}:{os.environ['PATH']}"})
     assert facts["timed_out"] == [] and facts["gpus"] == []
 
 

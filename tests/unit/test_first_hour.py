@@ -154,6 +154,7 @@ def test_a_run_is_called_by_what_runs(script: str, args: tuple[str, ...], name: 
             "stop it; 'fleet launch --share' starts beside it",
             "stop it; 'fleet launch --env \"API_KEY=***\" -m --share pkg' starts beside it",
         ),
+        ("fleet launch -- t.py", 1, "fleet launch --share", "fleet launch --share -- t.py"),
         ("fleet launch --again latest", 0, "fleet launch --sync", "fleet launch --again latest --sync"),
         ("fleet launch t.py", 1, "fleet launch --nnodes 1", "fleet launch --nnodes 1"),
     ],

@@ -65,7 +65,7 @@ class SyncVerb(Verb):
         "fleet sync",
         "fleet sync src --to '~/work/src'",
         "fleet sync --data /data/imagenet:/data/",
-        "fleet sync --data checkpoints/last.pt --from gpu1",
+        "fleet sync --data checkpoints/last.pt --from gpu01",
         "fleet sync --wheels requirements.txt",
     ),
     sections={

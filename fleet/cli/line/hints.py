@@ -71,7 +71,9 @@ def as_typed(hint: str, *, selection: bool = True) -> str:
         if _launch is not None and (alone := _FLAGS.match(own)):
             options, script = _launch
             new = [flag for flag in alone["flags"].split() if flag not in options]
-            return f"fleet {' '.join(map(quote, [*options, *new, *script]))}{match['rest'][alone.end() :]}"
+            at = len(options) - (options[-1:] == ["--"])
+            words = [*options[:at], *new, *options[at:], *script]
+            return f"fleet {' '.join(map(quote, words))}{match['rest'][alone.end() :]}"
         given = [
             f"{flag} {quote(value)} "
             for flag, value in said.items()

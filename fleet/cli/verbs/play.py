@@ -136,8 +136,8 @@ class Play(Verb):
     "play",
     cls=Play,
     examples=(
-        "fleet play playbooks/demo.yaml --var node=gpu02",
-        "fleet --dry-run play playbooks/demo.yaml",
+        "fleet play playbooks/demo.yaml --var password_file=pw --var node=gpu02",
+        "fleet --dry-run play tasks.py:deploy",
         "fleet play tasks.py:deploy --branch main",
     ),
     sections={"A YAML playbook": ["vars_", "from_"], "Python tasks": ["no_fold", "ask_sudo"]},

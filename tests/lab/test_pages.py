@@ -1,0 +1,158 @@
+"""What the README and docs/ show to be typed, typed: in the order of each page, in a stranger's folder, on an inventory
+of its own. What cannot be typed here is marked with the reason, or with where it is tried."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from tests.lab.virtual_lab import LabFactory, VirtualLab
+from tests.pages import BLOCKS, ROOT
+from tests.wheelmaker import make_wheel
+
+# by the beginning of the command: why it is not typed here
+MARKED = {
+    "git clone": "fetches from the network",
+    "make demo": "test_quick_start",
+    "fleet lab": "the lab here is the tests'; test_lab, test_quick_start",
+    "fleet -i lab": "the block to rehearse: test_quick_start",
+    "fleet init": "asks on a terminal: test_init",
+    "fleet launch --sync train.py": "behind 'fleet init': test_init",
+    "fleet ssh gpu01": "a terminal's: test_shell",
+    "fleet forward": "ends with Ctrl-C: test_shell",
+    "fleet sync --data /data/imagenet": "a folder of this machine outside the test's: test_sync",
+    "fleet build deepspeed": "takes minutes: test_playbooks",
+    "fleet play --prompt-for-sudo-password": "asks on a terminal: test_tasks",
+    "fleet launch --engine deepspeed train.py": "its train.py is a DeepSpeed program: test_launch_engines",
+    "fleet play torchrun.yaml": "test_playbooks",
+    "fleet attach train-20261121": "a run's id of then",
+    "fleet stop train-20261121": "a run's id of then",
+    "fleet forget train-20261121": "a run's id of then",
+    "fleet launch --from train-20261122": "a run's id of then",
+}
+# what ends otherwise here than with 0, and why
+ENDS = {
+    "fleet exec -w 'gpu[01-03]' -x gpu02 -- nvidia-smi -L": (127, "no GPU"),
+    "fleet exec -- nvidia-smi -L": (127, "no GPU"),
+    "fleet exec --timeout 20 -- nvidia-smi": (127, "no GPU"),
+    "fleet stacks latest": (2, "the run is over by then: test_stacks"),
+    "fleet stacks latest --rank 0,8 --all-threads": (2, "the run is over by then: test_stacks"),
+    "fleet forget latest": (2, "the run is over by then: test_runs"),
+}
+PAGES = [page for page in dict.fromkeys(block.page for block in BLOCKS) if page not in ("docs/json.md", "docs/api.md")]
+TRAIN = """\
+import pathlib, time
+for step in range(4):
+    print("step", step, flush=True)
+    time.sleep(0.5)
+pathlib.Path("checkpoints").mkdir(exist_ok=True)
+pathlib.Path("checkpoints/last.pt").write_text("weights")
+"""
+SETUP = "from setuptools import setup\nsetup(name='tinyext', version='0.1', py_modules=['tinyext'])\n"
+TASKS = """\
+from fabric import task
+
+@task
+def build(c):
+    c.run("echo built")
+
+@task
+def deploy(c, branch="main"):
+    c.run(f"echo {branch}")
+"""
+
+
+def typed() -> Iterator[tuple[str, str, str | None]]:
+    """(page, command, why it is not typed here); a command once."""
+    known = set[str]()
+    for block in BLOCKS:
+        lines = [line[2:] for line in block.text.splitlines() if line.startswith("$ ")]
+        for line in lines if block.kind == "console" and block.page in PAGES else ():
+            if line not in known:
+                known.add(line)
+                yield block.page, line, next((why for start, why in MARKED.items() if line.startswith(start)), None)
+
+
+TYPED = list(typed())
+
+
+@pytest.fixture(scope="module")
+def gpus(lab_factory: LabFactory) -> VirtualLab:
+    """Four hosts that its inventory calls gpu01 to gpu04."""
+    return lab_factory(4).enrol()
+
+
+def stranger(folder: Path, lab: VirtualLab, page: str) -> None:
+    """A folder with what the pages speak of."""
+    for name in ("examples", "playbooks"):
+        shutil.copytree(ROOT / name, folder / name, ignore=shutil.ignore_patterns("__pycache__"))
+    for name in ("my_package", "my-extension", "checkpoints", "data", "src"):
+        (folder / name).mkdir()
+    hosts = "".join(f"  gpu{n:02}: {{address: {lab.address(name)}}}\n" for n, name in enumerate(lab.names, 1))
+    defaults = f"user: root, workdir: ~/{page.replace('/', '-')}, slots: 1, python: {sys.executable}"
+    texts = {
+        "fleet.yaml": f"defaults: {{{defaults}}}\nhosts:\n{hosts}groups: {{a100: 'gpu[01-02]'}}\n",
+        "hostfile": "gpu01\n",
+        ".gitignore": "runs/\nwheels/\npw\n",
+        "train.py": TRAIN,
+        "tasks.py": TASKS,
+        "fabfile.py": TASKS,
+        "sft.sh": "#!/bin/sh\necho node $NODE_RANK of $NNODES $1\n",
+        "setup.sh": "echo set up\n",
+        "default.yaml": "compute_environment: LOCAL_MACHINE\ndistributed_type: MULTI_CPU\n",
+        "my_package/__init__.py": "",
+        "my_package/train.py": "print('packed')\n",
+        "my-extension/setup.py": SETUP,
+        "my-extension/tinyext.py": "",
+        "data/a": "a",
+        "src/model.py": "",
+        "model.safetensors": "weights" * 9999,
+        "requirements.txt": "--no-index\n--find-links wheels\ntinypkg\n",
+        "checkpoints/last.pt": "weights",
+        "pw": lab.password_file.read_text(),
+    }
+    for name, text in texts.items():
+        (folder / name).write_text(text)
+    (folder / "pw").chmod(0o600)
+    make_wheel(folder / "wheels")
+
+
+@pytest.mark.parametrize("page", PAGES)
+def test_a_page_as_it_is_typed(page: str, gpus: VirtualLab, tmp_path: Path) -> None:
+    stranger(tmp_path, gpus, page)
+    program = str(Path(gpus.program).parent)
+    env = {**gpus.env, "PATH": f"{program}:{os.environ['PATH']}", "WANDB_API_KEY": "none"}
+
+    def end(line: str) -> tuple[int, str]:
+        done = subprocess.run(
+            ["bash", "-c", line],
+            cwd=tmp_path,
+            env=env,
+            stdin=subprocess.DEVNULL,
+            capture_output=True,
+            text=True,
+            timeout=300,
+        )
+        return done.returncode, done.stdout + done.stderr
+
+    assert end("fleet sync")[0] == 0
+    wrong = list[str]()
+    for of, line, why in TYPED:
+        if of == page and why is None:
+            code, output = end(line)
+            if code != ENDS.get(line, (0, ""))[0]:
+                wrong.append(f"$ {line}\n{output}-- exit code {code}")
+    assert not wrong, "\n".join(wrong)
+
+
+def test_what_is_marked_is_shown_somewhere_and_most_is_typed() -> None:
+    marked = [line for _, line, why in TYPED if why is not None]
+    assert all(any(line.startswith(start) for line in marked) for start in MARKED)
+    assert ENDS.keys() <= {line for _, line, why in TYPED if why is None}
+    assert len(TYPED) - len(marked) >= 60
