@@ -45,6 +45,8 @@ ENDS = {
     "fleet stacks latest --rank 0,8 --all-threads": (2, "the run is over by then: test_stacks"),
     "fleet forget latest": (2, "the run is over by then: test_runs"),
 }
+# what is typed behind it, as somebody who reads on would have waited: it repeats a run that was detached
+THEN = {"fleet launch --again latest -x gpu04": "fleet attach latest"}
 PAGES = [page for page in dict.fromkeys(block.page for block in BLOCKS) if page not in ("docs/json.md", "docs/api.md")]
 TRAIN = """\
 import pathlib, time
@@ -146,6 +148,8 @@ def test_a_page_as_it_is_typed(page: str, gpus: VirtualLab, tmp_path: Path) -> N
     for of, line, why in TYPED:
         if of == page and why is None:
             code, output = end(line)
+            if line in THEN:
+                assert end(THEN[line])[0] == 0
             if code != ENDS.get(line, (0, ""))[0]:
                 wrong.append(f"$ {line}\n{output}-- exit code {code}")
     assert not wrong, "\n".join(wrong)
