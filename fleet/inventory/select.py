@@ -163,8 +163,8 @@ class Groups:
         found: dict[str, list[str]] = {}
         for host in self._hosts:
             addresses = {canonical(text) for text in (host.address, host.data_address) if text}
-            if host.port and is_like_a_port(host.port):
-                addresses.add(f"{host.address}:{host.port}")
+            if is_like_a_port(host.port or 22) and (host.port or host.address != host.name):  # gpu1:22 has devices
+                addresses.add(f"{host.address}:{host.port or 22}")
             logins = {f"{host.user}@{word}" for word in (*addresses, host.name)} if host.user else set()
             for word in (*addresses, *logins):
                 found.setdefault(word, []).append(host.name)

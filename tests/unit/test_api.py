@@ -121,7 +121,7 @@ def test_a_refusal_tells_what_it_is_for_in_words_of_programs(hosts: api.Fleet) -
         with pytest.raises(PreflightError) as told:
             refused()
         finding = next(each for each in told.value.findings if each["id"] == "script-missing")
-        assert finding["hosts"] == ["a", "b"] and finding["message"].startswith("a,b: the script /nowhere.py"), finding
+        assert finding["hosts"] == ["a", "b"] and finding["message"].startswith("a,b: no program nowhere.py"), finding
         assert f"\n  {finding['message']}\n    hint: {finding['remedy']}" in str(told.value)
         assert told.value.hint == "preflight=False starts in spite of them"
 

@@ -130,6 +130,7 @@ def test_without_a_terminal_such_a_section_is_refused(
     assert f"{tmp_path}/secret" in said and "fleet -i theirs/fleet.yaml --transport local sync --yes" in said
     assert not (tmp_path / "got").exists()
     assert main.run([*words, "--yes"]) == 0 and (tmp_path / "got").read_text() == "mine"
+    assert main.run(words) == 0, "what was agreed to once is not asked for again"
 
 
 def test_an_option_of_wheels_is_not_dropped_where_code_is_sent(

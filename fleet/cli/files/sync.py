@@ -236,20 +236,21 @@ def sync(
     if section.wheels is not None:
         plan = of.sync_wheels(section.wheels, refresh=refresh, import_timeout=import_timeout)
         parts.append(Part("wheels", plan, partial(ProgressLine, "sending", quiet=quiet), show_wheels))
-    if theirs and not yes and not settings_of().dry_run:
-        _ask_for(inventory, [source for part in parts for source in part.sources])
+    if theirs and not settings_of().dry_run:
+        _ask_for(inventory, [source for part in parts for source in part.sources], agree=yes)
     return run_parts("sync", inventory.names, parts)
 
 
-def _ask_for(inventory: Inventory, sources: Sequence[Path]) -> None:
-    """UsageError unless the user lets the inventory send what lies outside its folder; asked once for the same."""
+def _ask_for(inventory: Inventory, sources: Sequence[Path], *, agree: bool) -> None:
+    """UsageError unless the user lets the inventory send what lies outside its folder; asked once for the same. agree:
+    the command line does."""
     from fleet.ops.sync import agreed, outside, remember
 
     paths = outside(inventory.source, sources)
     if not paths or agreed(Path.home(), inventory.source, paths):
         return
     said = f"the sync: section sends what lies outside the inventory's folder: {', '.join(map(str, paths))}"
-    yes = ask(f"{inventory.source}: {said}. Send it?")
+    yes = agree or ask(f"{inventory.source}: {said}. Send it?")
     if not yes:
         raise UsageError(
             said + ("" if yes is None else "; not agreed to"),
