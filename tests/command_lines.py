@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import re
 import shlex
 
 import click
 
 from fleet.cli.line.command import rest_of
+from fleet.cli.line.verbs import VERBS
 from fleet.cli.main import cli
+from fleet.errors import FleetError
 
 
 def accept(line: str) -> click.Context:
@@ -21,3 +24,36 @@ def accept(line: str) -> click.Context:
         assert command is not None
         ctx = command.make_context(name, rest, parent=ctx)
     return ctx
+
+
+QUOTED = re.compile(r"['`](fleet (?:\"[^\"]*\"|[^'`\"])*)['`]")
+PLACES = re.compile(r"\b(N|S|PORT)\b")  # where a number goes
+BARE = re.compile(r"(?<![\w./'`-])fleet [^;\n]*")
+
+
+def commands_in(hint: str) -> list[str]:
+    """What a hint has to be pasted. A command that more words follow stands in quotes; another one goes on to the next
+    ";", or to the end."""
+    quoted = [found[1] for found in QUOTED.finditer(hint)]
+    bare = [found[0].strip().rstrip(").") for found in BARE.finditer(QUOTED.sub("", hint))]
+    return [line for line in (*quoted, *bare) if set(line.split()[1:2]) & known_words()]
+
+
+def known_words() -> set[str]:
+    """What may stand behind "fleet" in a command: in prose it is the program's name."""
+    options = {option for param in cli.params for option in param.opts}
+    return {*VERBS, *options}
+
+
+def wrong_hints(text: str) -> list[str]:
+    """Commands in the hints of what was printed that fleet would not take."""
+    hints = [line.strip().removeprefix("hint: ") for line in text.splitlines() if line.startswith("  hint: ")]
+    wrong = list[str]()
+    for line in (line for hint in hints for line in commands_in(hint)):
+        try:
+            accept(PLACES.sub("2", line))
+        except (click.ClickException, FleetError, ValueError) as error:
+            wrong.append(f"{line}: {error}")
+        except click.exceptions.Exit:
+            pass  # --help
+    return wrong

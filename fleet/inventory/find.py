@@ -47,7 +47,7 @@ def find_inventory(explicit: str | None, cwd: Path, environ: Mapping[str, str]) 
     looked = ", ".join(["-i (not given)", f"${VARIABLE} (not set)", *(str(path) for path in tried)])
     raise InventoryError(
         f"no inventory found; looked for: {looked}",
-        hint="fleet init writes one; or write ./hostfile with one host on a line, or name a file with -i",
+        hint="'fleet init' writes one; or write ./hostfile with one host on a line, or name a file with -i",
     )
 
 
@@ -78,7 +78,7 @@ def parse(raw: bytes, source: str) -> Inventory:
     except InventoryError:
         if not is_ansible(text):
             raise
-        hint = f"fleet -i {DEFAULT_FILES[0]} init {shlex.quote(source)} makes one of fleet's of it"
+        hint = f"fleet -i {DEFAULT_FILES[0]} init {shlex.quote(source)}"
         raise InventoryError("is an inventory of ansible's", where=source, hint=hint) from None
     read_section(inventory)  # what makes no sense there is said now, whatever the verb
     return inventory

@@ -215,7 +215,7 @@ class Groups:
         if len(names) > 1:
             raise FieldError(f"{shown(word)} is the address of {len(names)} hosts", f"say which: {', '.join(names)}")
         if not names:
-            hint = suggest(word, self._names) or "fleet hosts shows those there are"
+            hint = suggest(word, self._names) or "'fleet hosts' shows those there are"
             hint = f"did you mean '@{word}'?" if word in self._definitions else hint
             raise FieldError(f"no host {shown(word)} in the inventory", hint)
         return names[0]

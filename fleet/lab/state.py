@@ -121,7 +121,7 @@ class Folder:
             return State()
         except (OSError, ValueError, TypeError, KeyError, AttributeError) as e:
             raise LabError(
-                f"{self.path / 'state.json'} cannot be read: {e}", hint="fleet lab down clears it away"
+                f"{self.path / 'state.json'} cannot be read: {e}", hint="'fleet lab down' clears it away"
             ) from e
 
     def save(self, state: State) -> None:

@@ -165,7 +165,9 @@ def why_left(facts: messages.Listener, force: bool, runs: Collection[str] = ()) 
         return foreign(facts["user"])
     run_id = facts["run_id"]
     if facts["live"] and run_id and not any(run in (run_id, run_name(run_id)) for run in runs):
-        return Left(f"it belongs to the live run {run_id}", f"fleet stop {run_id} ends it; or name it: --run {run_id}")
+        return Left(
+            f"it belongs to the live run {run_id}", f"'fleet stop {run_id}' ends it; or name it: --run {run_id}"
+        )
     return None
 
 

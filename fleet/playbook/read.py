@@ -25,7 +25,7 @@ def load(path: Path, verbs: Verbs, overrides: Mapping[str, str] | None = None) -
     except OSError as error:
         raise InventoryError(
             f"cannot read the playbook {path}: {error.strerror}",
-            hint="a YAML file, or the name of one that comes with fleet: fleet examples lists them",
+            hint="a YAML file, or the name of one that comes with fleet: 'fleet examples' lists them",
         ) from error
     except UnicodeDecodeError as error:
         raise InventoryError("not UTF-8 text", where=str(path)) from error

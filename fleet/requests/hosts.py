@@ -86,7 +86,7 @@ class Build(Request):
 
     def check(self) -> None:
         if not self.what:
-            raise UsageError("nothing is named", hint="fleet build deepspeed, or fleet build ./my-extension")
+            raise UsageError("nothing is named", hint="fleet build deepspeed; or fleet build ./my-extension")
         if self.what != "deepspeed" and (self.source or self.version or self.ops):
             raise UsageError(
                 "--source, --version and --ops belong to 'fleet build deepspeed'",

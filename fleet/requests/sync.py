@@ -68,7 +68,7 @@ class SyncData(Request):
         if self.via == "rsync":
             raise UsageError("--via rsync sends from here, not --from a host", hint="leave one of them out")
         if self.copy_unsafe_links:
-            here = f"bring it here first: fleet get --from {self.from_host}"
+            here = f"bring it here first: fleet get --from {self.from_host} PATH"
             raise UsageError("--copy-unsafe-links sends from here, not --from a host", hint=here)
 
 

@@ -40,7 +40,10 @@ REMEDIES = (
         r"Unsupported gpu architecture|nvcc fatal", "this nvcc does not know the GPU: a newer CUDA toolkit, or --arch"
     ),
     Hint(r"setuptools.scm was unable", "the tree comes without its .git: --env SETUPTOOLS_SCM_PRETEND_VERSION=1.2.3"),
-    Hint(r"No module named '(\w+)'", "the build needs it in the host's Python: fleet sync --wheels a folder with it"),
+    Hint(
+        r"No module named '(\w+)'",
+        "the build needs it in the host's Python: 'fleet sync --wheels FOLDER', with it in there",
+    ),
     Hint(r"BackendUnavailable|Cannot import '", "the build backend must be in the host's Python: sync its wheel there"),
     Hint(r"No space left on device", "free some space there, in the home folder and in /tmp"),
     Hint(r"Killed signal|Killed$|cc1plus.*terminated", "the compiler ran out of memory: --env MAX_JOBS=1"),

@@ -20,7 +20,8 @@ HOST_HINTS = (
     ),
     Hint(
         r"No module named '?([\w.]+)'?",
-        r"\1 is missing there: 'fleet sync --wheels' installs it everywhere, 'fleet sync' brings your own code",
+        r"\1 is missing there: 'fleet sync --wheels requirements.txt' installs it everywhere, 'fleet sync' brings "
+        "your own code",
     ),
     Hint(
         r"port: (\d+)\b.*EADDRINUSE",

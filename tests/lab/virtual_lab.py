@@ -13,6 +13,8 @@ from typing import Any
 
 import pytest
 
+from tests.command_lines import wrong_hints
+
 FLEET = str(Path(sys.executable).with_name("fleet"))
 # Ends when pytest does, killed or not (its stdin is our pipe), and takes the lab with it.
 WATCHER = "import subprocess, sys; sys.stdin.read(); subprocess.run([sys.argv[1], 'lab', 'down', '-q'])"
@@ -64,6 +66,7 @@ class VirtualLab:
             timeout=timeout,
             check=False,
         )
+        assert wrong_hints(done.stderr) == [], "a hint that cannot be pasted"
         if check and done.returncode != 0:
             pytest.fail(f"fleet {' '.join(args)}: exit {done.returncode}\n{done.stdout}\n{done.stderr}")
         return done

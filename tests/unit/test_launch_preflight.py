@@ -144,7 +144,7 @@ def test_a_live_run_keeps_another_from_its_start_and_from_its_code(
             code, told = run([*words, *option, "./job"]), capfd.readouterr().err
             assert code == 123, told
             assert f"error: n1: run {first.id} of " in told and "1 rank on 1 node" in told, told
-            assert f"stop {first.id}' ends it; '" in told and "launch --share' starts beside it" in told, told
+            assert f"stop {first.id}' ends it; '" in told and "--share ./job' starts beside it" in told, told
             assert "error: preflight refused, 1 finding; nothing was started anywhere" in told, told
             assert not (tmp_path / "there").exists() and "sync:" not in told and "start:" not in told
             monkeypatch.setattr(preflight, "findings", lambda *_, **__: [])

@@ -67,13 +67,17 @@ def as_typed(hint: str, *, selection: bool = True) -> str:
     }
 
     def repeat(match: re.Match[str]) -> str:
-        own = match["rest"].partition(" -- ")[0]
-        if _launch is not None and (alone := _FLAGS.match(own)):
+        rest = match["rest"]
+        own = rest.partition(" -- ")[0]
+        alone = _FLAGS.match(own)
+        if alone and _launch is None:
+            rest = f"{alone[0]} SCRIPT{rest[alone.end() :]}"
+        elif alone and _launch is not None:
             options, script = _launch
             new = [flag for flag in alone["flags"].split() if flag not in options]
             at = len(options) - (options[-1:] == ["--"])
             words = [*options[:at], *new, *options[at:], *script]
-            return f"fleet {' '.join(map(quote, words))}{match['rest'][alone.end() :]}"
+            return f"fleet {' '.join(map(quote, words))}{rest[alone.end() :]}"
         given = [
             f"{flag} {quote(value)} "
             for flag, value in said.items()
@@ -81,7 +85,7 @@ def as_typed(hint: str, *, selection: bool = True) -> str:
             and not re.search(rf" {flag}\b", own)
             and not (flag == "--transport" and own.startswith("setup-ssh"))  # which has its own
         ]
-        return f"fleet {''.join(given)}{match['rest']}"
+        return f"fleet {''.join(given)}{rest}"
 
     return _COMMAND.sub(repeat, hint)
 

@@ -40,15 +40,15 @@ REFUSED = {
     "rdzv-conf": (_RENDEZVOUS, ITSELF),
     "local-addr": ("each node has its own", "data_address in the inventory, where fleet does not find it"),
     **{
-        name: ("that is for torchrun's agent alone", f"fleet launch --engine-arg=--{name}=VALUE")
+        name: ("that is for torchrun's agent alone", f"write --engine-arg=--{name}=VALUE")
         for name in ("monitor-interval", "start-method", "role", "numa-binding", "event-log-handler")
     },
-    "standalone": ("a run on one node stays inside it anyway", "fleet launch --nnodes 1"),
+    "standalone": ("a run on one node stays inside it anyway", "write --nnodes 1"),
     "same-network": ("fleet has the ranks meet at --master-addr", ITSELF),
-    "log-dir": (_LOGS, "fleet launch --runs-dir DIR"),
+    "log-dir": (_LOGS, "write --runs-dir DIR"),
     "redirects": (_LOGS, ITSELF),
     "tee": (_LOGS, ITSELF),
-    "enable-each-rank-log": (_LOGS, "fleet launch --runs-dir DIR"),
+    "enable-each-rank-log": (_LOGS, "write --runs-dir DIR"),
     "save-pid": ("a run's processes are found by its id", ITSELF),
     "launcher": (_STARTS, ITSELF),
     "launcher-args": (_STARTS, ITSELF),
@@ -58,12 +58,12 @@ REFUSED = {
     "ssh-port": ("a host's port is its own", "port: in the inventory, or -p behind it in a hostfile"),
     "venv-script": ("a host's environment is its own", "activate: or python: in the inventory"),
     "autotuning": (_AUTOTUNING, "deepspeed --autotuning run ..., then fleet launch with what it found"),
-    "elastic-training": ("fleet starts on the hosts that are selected", "fleet launch --nnodes N"),
-    "min-elastic-nodes": ("fleet starts on the hosts that are selected", "fleet launch --nnodes N"),
-    "max-elastic-nodes": ("fleet starts on the hosts that are selected", "fleet launch --nnodes N"),
-    "deepspeed": ("that is an engine", "fleet launch --engine deepspeed"),
-    "H": ("a hostfile is an inventory", "fleet launch -i FILE"),
-    "e": ("fleet's word is -x", "fleet launch -x HOSTS"),
+    "elastic-training": ("fleet starts on the hosts that are selected", "write --nnodes N"),
+    "min-elastic-nodes": ("fleet starts on the hosts that are selected", "write --nnodes N"),
+    "max-elastic-nodes": ("fleet starts on the hosts that are selected", "write --nnodes N"),
+    "deepspeed": ("that is an engine", "write --engine deepspeed"),
+    "H": ("a hostfile is an inventory", "write -i FILE"),
+    "e": ("fleet's word is -x", "write -x HOSTS"),
 }
 
 

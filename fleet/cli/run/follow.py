@@ -47,7 +47,7 @@ def show_summary(report: Report, view: LaunchView) -> None:
     if isinstance(left := report.answer, LeftAlone):
         run = left.run
         if not left.led:
-            talk(f"run {run} goes on as before", f"fleet attach {run} looks on again")
+            talk(f"run {run} goes on as before", f"'fleet attach {run}' looks on again")
             return
         talk(f"run {run} goes on by itself; its logs come to {left.logs}", f"fleet attach {run}")
         talk("  " + as_typed(f"'fleet ps' shows it, 'fleet logs -f' its output, 'fleet stop {run}' ends it"))
@@ -173,7 +173,7 @@ def _signals(runtime: Runtime, leave: bool, view: LaunchView) -> Iterator[None]:
         latch.set()
         says = {1: "stopping all ranks; once more kills them", 2: "killing all ranks; once more leaves them alone"}
         what = says.get(latch.count, "leaving") if view.begun else "no rank runs yet, and none is started"
-        terminal.note("leaving the run to itself; 'fleet stop' ends it" if leave else f"interrupted: {what}")
+        terminal.note("leaving the run to itself; 'fleet stop latest' ends it" if leave else f"interrupted: {what}")
 
     def hang_up(signum: int, frame: Any) -> None:
         # nobody is left to read; the nodes go on for --lease seconds, in which somebody may take over

@@ -30,7 +30,7 @@ def copy(names: list[str], to: Path) -> None:
         if (to / name).exists() and (to / name).read_bytes() != files[name].read_bytes():
             raise UsageError(
                 f"{to / name} is there already, and is another one",
-                hint=f"fleet examples {name} shows fleet's own; --to ANOTHER copies it elsewhere",
+                hint=f"'fleet examples {name}' shows the one of fleet; --to ANOTHER copies it elsewhere",
             )
     for name in names:
         (to / name).parent.mkdir(parents=True, exist_ok=True)
@@ -49,7 +49,7 @@ def examples(names: tuple[str, ...], to: Path | None) -> int:
     settings, every = settings_of(), shipped()
     full = [(name, find(name)) for name in names]
     if unknown := next((name for name, found in full if found is None), None):
-        raise UsageError(f"no '{unknown}' comes with fleet", hint="fleet examples lists what does")
+        raise UsageError(f"no '{unknown}' comes with fleet", hint="'fleet examples' lists what does")
     chosen = list(dict.fromkeys(found for _, found in full if found)) or list(every)
     if to is not None and not settings.dry_run:
         copy(chosen, to)

@@ -84,7 +84,7 @@ def target(inventory: str | None) -> tuple[Path, str | None]:
     """The inventory to write, and what it holds."""
     named = inventory or os.environ.get(VARIABLE) or DEFAULT_FILES[0]
     if named == LAB:
-        raise UsageError("the lab writes its own inventory", hint="fleet init -i fleet.yaml writes one of yours")
+        raise UsageError("the lab writes its own inventory", hint="'fleet init -i fleet.yaml' writes one of yours")
     path = Path(named).expanduser()
     if not path.exists():
         return path, None
@@ -117,7 +117,7 @@ def given(source: str | None, path: Path, old: str | None, chosen: bool) -> Give
         if said not in ("y", "yes"):
             raise UsageError(
                 "which hosts are meant?" if said is None else "nothing was written",
-                hint=f"fleet init -w {names[0]} takes some, fleet init -y all; 'fleet init -' takes pasted ssh lines",
+                hint=f"'fleet init -w {names[0]}' takes some, 'fleet init -y' all, 'fleet init -' pasted ssh lines",
             )
     return found
 

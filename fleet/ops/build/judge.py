@@ -97,7 +97,10 @@ def _wrong(facts: Facts, arch: tuple[str, ...], needs_torch: bool) -> Wrong:
         )
     torch = facts.get("torch") or {}
     if needs_torch and not torch:
-        yield (f"torch is not in {python['executable']}", "fleet sync --wheels a folder with it, or set 'python'")
+        yield (
+            f"torch is not in {python['executable']}",
+            "'fleet sync --wheels FOLDER', with it in there; or set 'python'",
+        )
     nvcc = facts.get("nvcc")
     if arch:
         yield from _cuda(arch, torch, nvcc)

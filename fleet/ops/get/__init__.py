@@ -116,7 +116,7 @@ def _nothing(plan: GetPlan, of_run: bool) -> UsageError:
         wrote = f"run {plan.what} has written nothing into its folder, on none of its hosts"
         return UsageError(wrote, hint="what it wrote elsewhere: fleet get /PATH; its logs: fleet logs " + plan.what)
     if plan.what == LATEST:
-        return UsageError("there is no run yet", hint="'fleet launch' starts one; a path: fleet get ./latest")
+        return UsageError("there is no run yet", hint="'fleet launch SCRIPT' starts one; a path: fleet get ./latest")
     host, colon, path = plan.what.partition(":")
     if colon and path and host in {each.name for each in plan.hosts}:
         return UsageError(f"no host has {plan.what}", hint=f"fleet get -w {host} {shlex.quote(path)}")

@@ -253,6 +253,6 @@ def _warn_of_stale(found: Reached, reached: Mapping[str, Reached], head: Head, r
                 "warning",
                 said,
                 host=found.plan.name,
-                hint=Reason("fleet setup-ssh --replace-key {other} removes it everywhere", other=host),
+                hint=Reason("'fleet setup-ssh --replace-key {other}' removes it everywhere", other=host),
             )
         )

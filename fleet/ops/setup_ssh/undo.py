@@ -131,7 +131,7 @@ def _undo_hosts(inventory: Inventory, everyone: Inventory, record: Record, runti
                 error = HostFailed(
                     f"it is the way to {fold(behind)}, where fleet's part still is",
                     host=host.name,
-                    hint=f"fleet setup-ssh --undo -w {fold(behind)} first; then this one",
+                    hint=f"first 'fleet setup-ssh --undo -w {fold(behind)}'; then this one",
                 )
                 results[host.name] = failed(host, error)
             else:

@@ -62,8 +62,8 @@ def choose(wheels: Sequence[Wheel], facts: Mapping[str, Facts]) -> tuple[Wheel, 
         raise PreflightError(
             "; ".join(refused),
             kind="tags",
-            hint="nothing was sent; collect wheels for the hosts' Python: fleet sync --wheels "
-            "requirements.txt, or build them there: fleet build PATH",
+            hint="nothing was sent; 'fleet sync --wheels requirements.txt' collects wheels for the hosts' Python, "
+            "'fleet build PATH' builds one there",
         )
     return tuple(chosen)
 

@@ -85,7 +85,7 @@ class Said:
             return ConnectError(
                 "its host_key in the inventory takes OpenSSH 8.5 or newer here to be held to",
                 kind="config",
-                hint="enrol the key with fleet setup-ssh and drop host_key, or use --transport ssh",
+                hint="enrol the key with 'fleet setup-ssh' and drop host_key, or use --transport ssh",
             )
         if odd:
             return ConnectError(odd[3], where=f"{odd[1]}:{odd[2]}", kind="config")
@@ -99,7 +99,7 @@ class Said:
         return ConnectError(
             f"not authenticated as {self._endpoint.user}: {what}{said}",
             kind="auth",
-            hint="does 'ssh -o BatchMode=yes HOST true' get in? fleet setup-ssh installs a key there",
+            hint="does 'ssh -o BatchMode=yes HOST true' get in? 'fleet setup-ssh' installs a key there",
         )
 
     def _ended(self) -> ConnectError:

@@ -122,7 +122,7 @@ def _refused(
     if password:
         hint = "is it this user's password, and may this user log in by it? it was tried once and is not repeated"
     elif any(t.startswith("publickey") for t in tried) or not tried:
-        hint = "fleet setup-ssh installs a key there; is the user right?"
+        hint = "'fleet setup-ssh' installs a key there; is the user right?"
     else:
         hint = "fleet setup-ssh"
     return ConnectError(message, kind="auth", hint=hint)

@@ -80,5 +80,5 @@ def unknown(endpoint: Endpoint, key: object, authorities: Sequence[Entry] = ()) 
     if authorities:
         said += f" but a @cert-authority ({authorities[0].where}), which fleet does not follow"
     return ConnectError(
-        said, kind="unknown-host-key", hint="enrol it: fleet setup-ssh (or set host_key in the inventory)"
+        said, kind="unknown-host-key", hint="enrol it: fleet setup-ssh; or set host_key in the inventory"
     )

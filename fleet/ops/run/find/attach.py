@@ -63,7 +63,7 @@ def _follow(plan: AttachPlan, runtime: Runtime, sessions: Sessions) -> Report:
     found, asked = _known(plan, runtime, sessions)
     if not found.parts:
         silent = [result for result in asked if result.error is not None]
-        hint = f"fleet stop {found.run_id}, where its hosts are gone for good"
+        hint = f"'fleet stop {found.run_id}', where its hosts are gone for good"
         where = f": no answer from {fold(result.host for result in silent)}" if silent else ""
         raise ConnectError(f"no host knows of run {found.run_id}{where}", hint=hint, kind="unknown")
     folder = RunFolder.open(plan.request.runs, found.run_id)

@@ -278,7 +278,7 @@ def left_alone(run: Headless) -> Notice:
     about = {"run": run.path.name, "alone": seconds(round(time.time() - run.since))}
     if run.lease is None:
         text = "run {run} has been unattended for {alone}: a process of this machine leads it again"
-        return Notice("warning", Reason(text, **about), None, f"fleet stop {run.path.name}, where it is not to go on")
+        return Notice("warning", Reason(text, **about), None, f"'fleet stop {run.path.name}', where it is not to go on")
     text = "run {run} has been without its head for {alone}; if it goes on, its nodes end it after {lease}"
     return Notice("warning", Reason(text, **about, lease=seconds(run.lease)), None, f"fleet attach {run.path.name}")
 

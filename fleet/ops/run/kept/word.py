@@ -29,7 +29,7 @@ def choose(word: str, run_ids: Sequence[str]) -> str:
     if begun:
         raise Ambiguous(f"{word}: {len(begun)} runs begin so: {few(begun)}", hint="give more of its id, or 'latest'")
     if not run_ids:
-        raise UsageError(f"no run {word}: no run is known", hint="'fleet launch' starts one")
+        raise UsageError(f"no run {word}: no run is known", hint="'fleet launch SCRIPT' starts one")
     raise UsageError(f"no run {word}: known are {few(run_ids)}", hint="'fleet ps --all' lists them")
 
 
