@@ -135,3 +135,25 @@ def answered(lab: VirtualLab, cwd: Path, word: str) -> int:
         except OSError:  # the terminal's other end is closed
             os.close(terminal)
     return program.returncode
+
+
+def test_a_bastion_whose_key_nobody_knows_is_no_circle(hosts: VirtualLab, tmp_path: Path) -> None:
+    """Of ~/.ssh/config: init asks for its key, too, and leaves what setup-ssh goes on with."""
+    home = tmp_path / "home"
+    (home / ".ssh").mkdir(parents=True, mode=0o700)
+    at = [hosts.address(name) for name in hosts.names[:2]]
+    (home / ".ssh/config").write_text(
+        f"Host bastion\n  HostName {at[0]}\n  User root\n"
+        f"Host inner\n  HostName {at[1]}\n  User root\n  ProxyJump bastion\n"
+    )
+    (tmp_path / "pw").write_text(hosts.password)
+    (tmp_path / "pw").chmod(0o600)
+    env = {"HOME": str(home)}
+    done = hosts.fleet("init", "-w", "inner", "--tofu", cwd=tmp_path, env=env)
+    assert done.returncode == 122 and "next:\n  fleet setup-ssh\n  fleet init\n" in done.stdout, done
+    assert "gateway bastion: not authenticated as root" in done.stderr
+    assert "  inner: {}\n" in (tmp_path / "fleet.yaml").read_text()
+    done = hosts.fleet("setup-ssh", "--tofu", "--password-file", "pw", "--no-mesh", cwd=tmp_path, env=env)
+    assert "bastion: host key trusted on first use" in done.stderr + done.stdout  # this ssh has another home
+    assert hosts.fleet("init", "-y", cwd=tmp_path, env=env).returncode == 0
+    assert hosts.fleet("exec", "--", "hostname", cwd=tmp_path, env=env).stdout.split()[-1] == hosts.names[1]

@@ -16,7 +16,7 @@ from typing import Any
 
 from fleet import own
 from fleet.answers.hosts import Asked, Proposed
-from fleet.errors import HostFailed, Interrupted, InventoryError
+from fleet.errors import FleetError, HostFailed, Interrupted, InventoryError
 from fleet.events import Notice
 from fleet.inventory.nodeset import fold
 from fleet.inventory.select import select
@@ -150,7 +150,7 @@ def run(plan: InitPlan, runtime: SetupRuntime) -> Proposal:
     final = tuple(_result(results[name], plan.inventory.host(name), filled[name], found[name]) for name in filled)
     text = None
     # where no host is trusted yet, and none would take a password, all that is known is what was given
-    if any(result.ok or (result.error and result.error.kind == "auth") for result in final):
+    if any(result.ok or keyless(result.error) for result in final):
         remarks = {name: each.remark for name, each in found.items()}
         text, left = proposed(plan.path, plan.old, replace(inventory, hosts=tuple(filled.values())), plan.new, remarks)
         for name, missing in left.items():
@@ -169,11 +169,17 @@ def _result(result: Result, before: Host, after: Host, found: choose.Found) -> R
     return replace(result, answer=Asked(fields, [message for message, _ in found.lacks]))
 
 
+def keyless(error: FleetError | None) -> bool:
+    """Whether setup-ssh opens the host, or its gateway, whose error is another one's cause."""
+    why = error.__cause__ if error is not None and error.kind == "gateway" else error
+    return isinstance(why, FleetError) and why.kind == "auth"
+
+
 def _next(results: tuple[Result, ...]) -> list[str]:
     """What to do then, as lines to copy."""
-    keyless = [result.host for result in results if result.error and result.error.kind == "auth"]
-    if keyless:
-        some = "" if len(keyless) == len(results) else f" -w {shlex.quote(fold(keyless))}"
+    shut = [result.host for result in results if keyless(result.error)]
+    if shut:
+        some = "" if len(shut) == len(results) else f" -w {shlex.quote(fold(shut))}"
         return [f"fleet setup-ssh{some}", "fleet init", "fleet check"]
     return ["fleet check", "fleet launch --sync train.py"] if all(result.ok for result in results) else ["fleet init"]
 

@@ -26,8 +26,9 @@ from fleet.transport.ssh.transport import SshTransport
 
 
 def trust(inventory: Inventory, tofu: bool, runtime: SetupRuntime) -> tuple[Inventory, dict[str, Result]]:
-    """The hosts with the keys that were confirmed, and those that are not to be trusted. By setup-ssh's rules: what is
-    on file here or in the inventory is held to, and nothing is written."""
+    """The hosts with the keys that were confirmed, gateways that are none of them among the unselected; and those that
+    are not to be trusted. By setup-ssh's rules: what is on file here or in the inventory is held to, and nothing is
+    written."""
     assert isinstance(runtime.transport, SshTransport)
     failures = dict[str, Result]()
     for host in inventory.hosts:
@@ -40,13 +41,14 @@ def trust(inventory: Inventory, tofu: bool, runtime: SetupRuntime) -> tuple[Inve
     for level in setup.levels:
         transport = SshTransport(runtime.transport.options, hosts=(*inventory.hosts, *inventory.unselected))
         try:
-            settled = settle([each for each in level if not each.gateway], setup.request, transport, runtime)
+            settled = settle(level, setup.request, transport, runtime)
         finally:
             transport.close()
         failures.update(settled.failures)
         keys = {plan.name: key.fingerprint for plan, key in settled.accepted}
         pinned = (replace(host, host_key=host.host_key or keys.get(host.name)) for host in inventory.hosts)
-        inventory = replace(inventory, hosts=tuple(pinned))
+        ways = [replace(each.host, host_key=key.fingerprint) for each, key in settled.accepted if each.gateway]
+        inventory = replace(inventory, hosts=tuple(pinned), unselected=(*inventory.unselected, *ways))
     return inventory, failures
 
 
