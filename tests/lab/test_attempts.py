@@ -194,14 +194,14 @@ def test_a_spare_takes_the_place_of_a_host_that_does_not_start(ready: VirtualLab
     """What preflight could not know; also of a run that is left to itself."""
     first, second, third, _ = ready.names
     (tmp_path / "short").mkdir()
-    ready.sh(second, "mkdir -p ~/.fleet/runs && mv ~/.fleet/runs ~/.fleet/aside && echo > ~/.fleet/runs")
+    ready.sh(second, "mkdir -p ~/.fleet/runs && mount -t tmpfs -o nr_inodes=1 tmpfs ~/.fleet/runs")  # takes no folder
     try:
         words = ("-i", "lab", "-w", ",".join((first, second, third)))
         short = ready.fleet(*words, "launch", "count.sh", "2", "0", cwd=tmp_path / "short")
         assert short.returncode == 1 and "everything was stopped again" in short.stderr, short.stderr
         left = ready.fleet(*words, "launch", "--spares", "1", "--detach", "count.sh", "2", "0", cwd=tmp_path)
     finally:
-        ready.sh(second, "rm ~/.fleet/runs && mv ~/.fleet/aside ~/.fleet/runs")
+        ready.sh(second, "umount ~/.fleet/runs")
     assert left.returncode == 0 and f"{second} is left out: cannot create the run's folder" in left.stderr, left.stderr
     assert "logs of the last one" not in left.stderr, left.stderr  # it has none
     said = ready.fleet(*words, "attach", cwd=tmp_path, timeout=300)
