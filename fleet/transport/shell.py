@@ -72,15 +72,17 @@ _ASK = (
 
 
 # of PAM, where nobody gets further before a new one is set
-_EXPIRED = re.compile(r"(?i)[^\n]*password[^\n]*(?:has expired|change required|must be changed)[^\n]*")
+_EXPIRED = re.compile(r"(?i)password.*(?:has expired|change required|must be changed)")
+_LINE = 500  # characters that such a line has at most: a node may say what it will
 
 
 def foreign(host: str, said: bytes, what: str = "fleet's program") -> ConnectError:
     """The error for a host where something else was started. said: what came instead."""
     text = said.decode("utf-8", "replace").strip()
-    if expired := _EXPIRED.search(text):
+    expired = next((line for line in text.splitlines() if len(line) <= _LINE and _EXPIRED.search(line)), None)
+    if expired is not None:
         return ConnectError(
-            Reason.of_node(f"the account's password has expired there: {expired[0].strip()[:200]}"),
+            Reason.of_node(f"the account's password has expired there: {expired.strip()[:200]}"),
             host=host,
             kind="auth",
             hint="log in there with ssh and set a new one; or 'chage -M -1 USER' there, as root",

@@ -263,7 +263,8 @@ def test_chatty_login_shell_is_skipped() -> None:
     [
         ("echo 'This account is currently not available.'; exit 1", "protocol", "not available"),
         ("echo no such thing >&2; exit 127", "no-python", "no python3"),
-        ("head -c 100000 /dev/zero", "protocol", "login shell"),
+        ("head -c 100000 /dev/zero", "protocol", "login shell"),  # looked through once, whatever it is
+        ("echo 'WARNING: Your password has expired.'; exit 1", "auth", "password has expired"),
     ],
 )
 def test_a_node_that_cannot_start_programs_says_why(command: str, kind: str, text: str) -> None:
