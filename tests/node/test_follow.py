@@ -244,6 +244,24 @@ def test_a_supervisor_of_before_a_reboot_is_not_mistaken_for_ours(home: Path, ru
             os.kill(pid, signal.SIGKILL)
 
 
+def test_a_full_disk_keeps_no_head_from_its_run(tmp_path: Path, run: str) -> None:
+    """It comes, or comes again, where nothing can be noted any more."""
+    home = tmp_path / "small"
+    home.mkdir()
+    subprocess.run(["mount", "-t", "tmpfs", "-o", "size=512k", "tmpfs", str(home)], check=True)
+    try:
+        start(home, run, ranks_argv("while sleep 0.1; do head -c 50000 /dev/zero; echo more; done 2>/dev/null"))
+        until(lambda: os.statvfs(home).f_bavail == 0)
+        said = []
+        with Running("run.follow", {"run": run, "offsets": {}, "term": 1}, home) as follow:
+            follow.send({"op": "stop", "grace": 0.2})
+            said = [frame.json()["event"] for frame in follow.frames() if frame.kind == b"J"]
+        assert "failed" not in said and "superseded" not in said
+        assert final(home, run)["cause"] == "asked"
+    finally:
+        until(lambda: subprocess.run(["umount", str(home)], check=False).returncode == 0)
+
+
 def test_a_full_disk_is_said_while_the_run_goes_on_and_so_is_room(tmp_path: Path, run: str) -> None:
     home = tmp_path / "small"
     home.mkdir()

@@ -207,7 +207,10 @@ def is_led_by(folder: str, term: int) -> bool:
     """Whether no later leader has been here; from now on this one has."""
     kept = read_json(os.path.join(folder, LEASE))
     if kept.get("term", 0) < term:
-        write_json(os.path.join(folder, LEASE), dict(kept, term=term))
+        try:
+            write_json(os.path.join(folder, LEASE), dict(kept, term=term))
+        except OSError:
+            pass  # a full disk takes no note of it, and keeps nobody from the run
     return bool(kept.get("term", 0) <= term)
 
 
