@@ -3,9 +3,7 @@ of its own. What cannot be typed here is marked with the reason, or with where i
 
 from __future__ import annotations
 
-import os
 import shutil
-import subprocess
 import sys
 from collections.abc import Iterator
 from pathlib import Path
@@ -128,19 +126,9 @@ def stranger(folder: Path, lab: VirtualLab, page: str) -> None:
 @pytest.mark.parametrize("page", PAGES)
 def test_a_page_as_it_is_typed(page: str, gpus: VirtualLab, tmp_path: Path) -> None:
     stranger(tmp_path, gpus, page)
-    program = str(Path(gpus.program).parent)
-    env = {**gpus.env, "PATH": f"{program}:{os.environ['PATH']}", "WANDB_API_KEY": "none"}
 
     def end(line: str) -> tuple[int, str]:
-        done = subprocess.run(
-            ["bash", "-c", line],
-            cwd=tmp_path,
-            env=env,
-            stdin=subprocess.DEVNULL,
-            capture_output=True,
-            text=True,
-            timeout=300,
-        )
+        done = gpus.typed(line, tmp_path, {"WANDB_API_KEY": "none"})
         return done.returncode, done.stdout + done.stderr
 
     assert end("fleet sync")[0] == 0

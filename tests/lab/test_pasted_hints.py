@@ -4,9 +4,7 @@ is a usage error, and none leads back to where it came from."""
 from __future__ import annotations
 
 import contextlib
-import os
 import re
-import subprocess
 from pathlib import Path
 
 import click
@@ -86,19 +84,10 @@ def folder_of(lab: VirtualLab, folder: Path) -> None:
 
 def follow(lab: VirtualLab, folder: Path, start: str) -> list[tuple[str, str]]:
     """(what was typed, what came of it) of a chain: of each hint the commands, until one has none, or all is well."""
-    env = {**lab.env, "PATH": f"{Path(lab.program).parent}:{os.environ['PATH']}"}
     typed, todo = list[tuple[str, str]](), [start]
     while todo and len(typed) < STEPS:
         line = todo.pop(0)
-        done = subprocess.run(
-            ["bash", "-c", line],
-            cwd=folder,
-            env=env,
-            stdin=subprocess.DEVNULL,
-            capture_output=True,
-            text=True,
-            timeout=300,
-        )
+        done = lab.typed(line, folder)
         typed.append((line, done.stderr))
         if done.returncode == 0:
             continue

@@ -71,6 +71,20 @@ class VirtualLab:
             pytest.fail(f"fleet {' '.join(args)}: exit {done.returncode}\n{done.stdout}\n{done.stderr}")
         return done
 
+    def typed(self, line: str, cwd: Path, env: Mapping[str, str] | None = None) -> subprocess.CompletedProcess[str]:
+        """A line as somebody types it in bash, where "fleet" is the one under test."""
+        path = f"{Path(self.program).parent}:{os.environ['PATH']}"
+        return subprocess.run(
+            ["bash", "-c", line],
+            cwd=cwd,
+            env={**self.env, "PATH": path, **(env or {})},
+            stdin=subprocess.DEVNULL,
+            capture_output=True,
+            text=True,
+            timeout=300,
+            check=False,
+        )
+
     def popen(self, *args: str, **options: Any) -> subprocess.Popen[bytes]:
         """Start `fleet ARGS` as this lab's head and leave it running; the test waits for it or kills it."""
         pipes = {"stdin": subprocess.DEVNULL, "stdout": subprocess.PIPE, "stderr": subprocess.PIPE}
