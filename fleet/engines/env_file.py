@@ -26,7 +26,7 @@ def read_env_file(path: Path, what: str = "--env-file", strip: bool = False) -> 
         name, equals, value = line.lstrip().removeprefix("export ").partition("=")
         if strip:
             name, value = name.strip(), value.strip()
-        if len(value) > 1 and value[0] == value[-1] and value[0] in "'\"":
+        if len(value) > 1 and value[0] == value[-1] and value[0] in "'\"" and value.count(value[0]) == 2:
             value = value[1:-1]
         where = f"{path}:{number}"
         if not equals:

@@ -36,10 +36,15 @@ def hosts(text: str, source: str) -> dict[str, dict[str, str]]:
     """Node set -> its fields, as texts, in the file's order. InventoryError where it is not understood."""
     found = dict[str, dict[str, Any]]()
     try:
-        root = yaml.safe_load(text) if re.search(r"(?m)^\w+:\s*$", text) else None
+        in_yaml = re.search(r"(?m)^\w+:(\s|$)", text) is not None
+        if in_yaml and any(isinstance(token, yaml.AliasToken) for token in yaml.scan(text)):
+            raise ValueError("it has aliases (*name)")  # a few lines of them may stand for more than there is memory
+        root = yaml.safe_load(text) if in_yaml else None
         for name, said in _of_yaml(root, {}) if isinstance(root, dict) else _of_ini(text):
-            found[_RANGE.sub(r"[\1-\2]", name)] = {**found.get(name, {}), **said}
-    except (yaml.YAMLError, ValueError, AttributeError) as error:
+            if said.get("ansible_connection") != "local":
+                name = _RANGE.sub(r"[\1-\2]", name)
+                found[name] = {**found.get(name, {}), **said}
+    except (yaml.YAMLError, ValueError, AttributeError, TypeError) as error:
         raise InventoryError(f"an inventory of ansible's that is not understood: {error}", where=source) from None
     return {name: {FIELDS[key]: str(value) for key, value in _known(said)} for name, said in found.items()}
 
@@ -60,7 +65,8 @@ def _of_yaml(groups: Vars, above: Vars) -> Iterator[tuple[str, Vars]]:
 
 
 def _of_ini(text: str) -> Iterator[tuple[str, Vars]]:
-    groups, common = list[tuple[str, str, Vars]](), dict[str, dict[str, str]]()
+    listed, common = list[tuple[str, str, Vars]](), dict[str, dict[str, str]]()
+    parents = dict[str, str]()
     section, kind = "ungrouped", None
     for line in text.splitlines():
         if match := _SECTION.match(line.strip()):
@@ -70,7 +76,14 @@ def _of_ini(text: str) -> Iterator[tuple[str, Vars]]:
         if words and kind == "vars":
             key, _, value = line.partition("=")
             common.setdefault(section, {})[key.strip()] = value.strip()
+        elif words and kind == "children":
+            parents[words[0]] = section
         elif words and kind is None:
-            groups.append((section, words[0], dict(word.split("=", 1) for word in words[1:])))
-    for section, name, said in groups:
-        yield name, {**common.get("all", {}), **common.get(section, {}), **said}
+            listed.append((section, words[0], dict(word.split("=", 1) for word in words[1:])))
+    for section, name, said in listed:
+        above = [section]
+        while (parent := parents.get(above[-1])) is not None and parent not in above:
+            above.append(parent)
+        for group in above:
+            said = {**common.get(group, {}), **said}
+        yield name, {**common.get("all", {}), **said}

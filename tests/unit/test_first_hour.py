@@ -29,8 +29,14 @@ node[2:3] ansible_ssh_port=33  # old spelling
 [gpu:vars]
 ansible_user = root
 ansible_python_interpreter={{ where }}
-[all:children]
+[train:children]
 gpu
+[train:vars]
+ansible_ssh_private_key_file=~/k
+[all:children]
+train
+[here]
+localhost ansible_connection=local
 """
 YAML = """\
 all:
@@ -44,11 +50,14 @@ all:
 """
 
 
+NODE2 = Host("node2", "node2", user="root", port=33, identity_file="~/k")
+
+
 # -- inventories ------------------------------------------------------------------------------------------------
 @pytest.mark.parametrize(
     ("text", "name", "first", "second"),
     [
-        (INI, "inventory.ini", Host("node1", "10.0.0.1", user="me"), Host("node2", "node2", user="root", port=33)),
+        (INI, "inventory.ini", Host("node1", "10.0.0.1", user="me"), NODE2),
         (YAML, "site.yml", Host("node1", "10.0.0.1", user="me", port=33), Host("node2", "node2", user="me", port=33)),
     ],
 )
@@ -59,7 +68,21 @@ def test_an_inventory_of_ansibles_is_called_one_and_read_by_init(
         parse(text.encode(), name)
     assert caught.value.hint == f"fleet -i fleet.yaml init {name}"
     given = read(text.encode(), name, None, tmp_path)
+    assert "localhost" not in given.inventory.names
     assert given.inventory.hosts[:2] == (first, second) and "ansible" in given.notes[0]
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "all: &a\n  children: {x: *a}\n  hosts: {h: {ansible_port: 1}}\n",
+        "all:\n  hosts: [gpu1]\n",
+        "[a:vars]\n[a]\ngpu1 x 'y\n",
+    ],
+)
+def test_what_is_not_understood_of_one_is_an_error(text: str, tmp_path: Path) -> None:
+    with pytest.raises(InventoryError, match="not understood"):
+        read(text.encode(), "site.yml", None, tmp_path)
 
 
 def test_what_is_no_ansible_inventory_keeps_its_own_error() -> None:
@@ -174,6 +197,8 @@ def test_a_hint_of_a_launch_has_its_script(typed: str, args: int, hint: str, pri
         (["ls", "work/*.py"], {0}, None),
         (["ls", "a b", "|", "wc"], {0}, "no shell reads |: fleet exec --shell 'ls '\"'\"'a b'\"'\"' | wc'"),
         (["grep", "-E", "a.*b", "f"], {1}, None),
+        (["find", "/x", "-exec", "ls", "{}", ";"], {0}, None),
+        (["grep", "|", "f"], {0}, None),
         (
             ["torchrun", "x"],
             {127},

@@ -183,7 +183,7 @@ def launch(script: str | None, args: tuple[str, ...], again: str | None, from_: 
     those given now win.
     """
     run = earlier(again, from_, given)
-    launching(click.get_current_context().find_root().meta[TYPED], args if script is None else [script, *args])
+    launching(click.get_current_context().find_root().meta.get(TYPED, ()), args if script is None else [script, *args])
     if run is not None and script is None:
         script, args = run.command
     assert script is not None

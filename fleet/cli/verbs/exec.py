@@ -30,6 +30,7 @@ from fleet.model import Host, Result
 from fleet.requests.exec import Exec
 
 OPERATOR = re.compile(r"\|\|?|&&?|;|\d?>>?|<|\d>&\d")
+WITH_SIGNS = ("find", "grep", "egrep", "rg", "awk", "sed", "tr", "cut", "expr", "test", "[")  # which take such words
 GLOB = re.compile(r"(?=.*[*?])(?!.*\.[*?])[\w./~*?-]+")  # and no regular expression, as far as that can be known
 LINE_BYTES = 1 << 20  # what has no newline by then gets one
 
@@ -87,8 +88,9 @@ class ExecVerb(Verb):
 
     def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
         given = list(args)
-        line = args[args.index("--shell") + 1 :] if "--shell" in args else []
-        if "-h" in line[1:] and not line[0].count(" ") and "--" not in line and not ctx.resilient_parsing:
+        ours = args[: args.index("--")] if "--" in args else args
+        line = ours[ours.index("--shell") + 1 :] if "--shell" in ours else []
+        if "-h" in line[1:] and " " not in line[0] and not ctx.resilient_parsing:
             raise UsageError(
                 "--shell takes a line as one word", hint=f"fleet exec --shell {shlex.quote(' '.join(line))}"
             )
@@ -187,7 +189,7 @@ def other_command(
         if env_of is None and "/" not in argv[0] and trained:
             own = " ".join(quote(word) for word in argv)
             return f"'fleet exec --env-of python -- {own}' looks beside the training interpreter, too"
-    operator = next((word for word in argv[1:] if OPERATOR.fullmatch(word)), None)
+    operator = next((word for word in argv[1:-1] if OPERATOR.fullmatch(word) and argv[0] not in WITH_SIGNS), None)
     if operator or statuses != {0} and any(GLOB.fullmatch(word) for word in argv[1:]):
         line = " ".join(
             word if OPERATOR.fullmatch(word) or GLOB.fullmatch(word) else shlex.quote(word) for word in argv

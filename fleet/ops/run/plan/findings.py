@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import replace
 from difflib import get_close_matches
 from pathlib import Path
@@ -49,10 +50,9 @@ def _script_hint(plan: Plan) -> str | None:
         return "that is a path of this machine" + f"; name it from {here} on: {below}" * (below[:3] != "../")
     if found or kind == "program" and "/" not in script:
         return None
-    folder = os.path.dirname(names[0])
-    there = [
-        os.path.join(folder, name) for name in sorted(os.listdir(here / folder) if (here / folder).is_dir() else ())
-    ]
+    folder, there = os.path.dirname(names[0]), list[str]()
+    with suppress(OSError):
+        there = [os.path.join(folder, name) for name in sorted(os.listdir(here / folder))]
     near = get_close_matches(names[0], there, n=1)
     nowhere = f"it is not below {here} either" if kind != "module" else None
     return f"it is not here either, did you mean {near[0]}?" if near else nowhere
