@@ -40,17 +40,17 @@ def hosts(text: str, source: str) -> dict[str, dict[str, str]]:
         if in_yaml and any(isinstance(token, yaml.AliasToken) for token in yaml.scan(text)):
             raise ValueError("it has aliases (*name)")  # a few lines of them may stand for more than there is memory
         root = yaml.safe_load(text) if in_yaml else None
-        for name, said in _of_yaml(root, {}) if isinstance(root, dict) else _of_ini(text):
-            if said.get("ansible_connection") != "local":
+        for name, variables in _of_yaml(root, {}) if isinstance(root, dict) else _of_ini(text):
+            if variables.get("ansible_connection") != "local":
                 name = _RANGE.sub(r"[\1-\2]", name)
-                found[name] = {**found.get(name, {}), **said}
+                found[name] = {**found.get(name, {}), **variables}
     except (yaml.YAMLError, ValueError, AttributeError, TypeError) as error:
         raise InventoryError(f"an inventory of ansible's that is not understood: {error}", where=source) from None
-    return {name: {FIELDS[key]: str(value) for key, value in _known(said)} for name, said in found.items()}
+    return {name: {FIELDS[key]: str(value) for key, value in _known(variables)} for name, variables in found.items()}
 
 
-def _known(said: Vars) -> Iterator[tuple[str, Any]]:
-    for key, value in said.items():
+def _known(variables: Vars) -> Iterator[tuple[str, Any]]:
+    for key, value in variables.items():
         name = str(key).replace("ansible_ssh_", "ansible_")
         if name in FIELDS and "{{" not in str(value):  # a template's value is known to ansible alone
             yield name, value
@@ -59,8 +59,8 @@ def _known(said: Vars) -> Iterator[tuple[str, Any]]:
 def _of_yaml(groups: Vars, above: Vars) -> Iterator[tuple[str, Vars]]:
     for group in groups.values():
         common = {**above, **((group or {}).get("vars") or {})}
-        for name, said in ((group or {}).get("hosts") or {}).items():
-            yield str(name), {**common, **(said or {})}
+        for name, variables in ((group or {}).get("hosts") or {}).items():
+            yield str(name), {**common, **(variables or {})}
         yield from _of_yaml((group or {}).get("children") or {}, common)
 
 
@@ -80,10 +80,10 @@ def _of_ini(text: str) -> Iterator[tuple[str, Vars]]:
             parents[words[0]] = section
         elif words and kind is None:
             listed.append((section, words[0], dict(word.split("=", 1) for word in words[1:])))
-    for section, name, said in listed:
+    for section, name, variables in listed:
         above = [section]
         while (parent := parents.get(above[-1])) is not None and parent not in above:
             above.append(parent)
         for group in above:
-            said = {**common.get(group, {}), **said}
-        yield name, {**common.get("all", {}), **said}
+            variables = {**common.get(group, {}), **variables}
+        yield name, {**common.get("all", {}), **variables}

@@ -167,9 +167,14 @@ def _path(text: str) -> str:
     return text
 
 
+def instead_of_variable(text: str) -> str | None:
+    """What to write for a path that begins with $HOME, as a hint; None for another one."""
+    return f"write ~/{text.partition('/')[2]}" if text.startswith(("$HOME/", "${HOME}/")) else None
+
+
 def _unexpanded(text: str) -> str:
-    if text.startswith(("$HOME/", "${HOME}/")):
-        raise FieldError(f"{shown(text)}: variables are not expanded", f"write ~/{text.partition('/')[2]}")
+    if hint := instead_of_variable(text):
+        raise FieldError(f"{shown(text)}: variables are not expanded", hint)
     return _path(text)
 
 

@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from fleet.errors import UsageError
-from fleet.inventory.fields import MAX_SLOTS
+from fleet.inventory.fields import MAX_SLOTS, instead_of_variable
 from fleet.requests.request import OptionError, number
 from fleet.requests.runs import OfRun
 
@@ -76,8 +76,8 @@ class Launch(OfRun):
             raise OptionError("force", "has a meaning with --sync only", f"fleet launch --sync --force {self.script}")
         for name in ("workdir", "python"):
             value = getattr(self, name) or ""
-            if value.startswith(("$HOME/", "${HOME}/")):
-                raise OptionError(name, f"{value}: variables are not expanded", f"write ~/{value.partition('/')[2]}")
+            if hint := instead_of_variable(value):
+                raise OptionError(name, f"{value}: variables are not expanded", hint)
         _ = self.nodes, self.ranks
 
     @property

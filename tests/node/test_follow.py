@@ -9,8 +9,11 @@ import shutil
 import signal
 import subprocess
 import time
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
+
+import pytest
 
 from fleet.node.run.follow import Follower
 from tests.node.nodes import Running, answer, final, folder_of, marked, ranks_argv, read_json, supervise_spec, until
@@ -244,44 +247,41 @@ def test_a_supervisor_of_before_a_reboot_is_not_mistaken_for_ours(home: Path, ru
             os.kill(pid, signal.SIGKILL)
 
 
-def test_a_full_disk_keeps_no_head_from_its_run(tmp_path: Path, run: str) -> None:
+@pytest.fixture
+def small_home(tmp_path: Path) -> Iterator[Path]:
+    """A home folder that is soon full."""
+    home = tmp_path / "small"
+    home.mkdir()
+    subprocess.run(["mount", "-t", "tmpfs", "-o", "size=512k", "tmpfs", str(home)], check=True)
+    yield home
+    until(lambda: subprocess.run(["umount", str(home)], check=False).returncode == 0)
+
+
+def test_a_full_disk_keeps_no_head_from_its_run(small_home: Path, run: str) -> None:
     """It comes, or comes again, where nothing can be noted any more."""
-    home = tmp_path / "small"
-    home.mkdir()
-    subprocess.run(["mount", "-t", "tmpfs", "-o", "size=512k", "tmpfs", str(home)], check=True)
-    try:
-        start(home, run, ranks_argv("while sleep 0.1; do head -c 50000 /dev/zero; echo more; done 2>/dev/null"))
-        until(lambda: os.statvfs(home).f_bavail == 0)
-        said = []
-        with Running("run.follow", {"run": run, "offsets": {}, "term": 1}, home) as follow:
-            follow.send({"op": "stop", "grace": 0.2})
-            said = [frame.json()["event"] for frame in follow.frames() if frame.kind == b"J"]
-        assert "failed" not in said and "superseded" not in said
-        assert final(home, run)["cause"] == "asked"
-    finally:
-        until(lambda: subprocess.run(["umount", str(home)], check=False).returncode == 0)
+    start(small_home, run, ranks_argv("while sleep 0.1; do head -c 50000 /dev/zero; echo more; done 2>/dev/null"))
+    until(lambda: os.statvfs(small_home).f_bavail == 0)
+    with Running("run.follow", {"run": run, "offsets": {}, "term": 1}, small_home) as follow:
+        follow.send({"op": "stop", "grace": 0.2})
+        events = [frame.json()["event"] for frame in follow.frames() if frame.kind == b"J"]
+    assert "failed" not in events and "superseded" not in events
+    assert final(small_home, run)["cause"] == "asked"
 
 
-def test_a_full_disk_is_said_while_the_run_goes_on_and_so_is_room(tmp_path: Path, run: str) -> None:
-    home = tmp_path / "small"
-    home.mkdir()
-    subprocess.run(["mount", "-t", "tmpfs", "-o", "size=512k", "tmpfs", str(home)], check=True)
-    try:
-        start(home, run, ranks_argv("while sleep 0.1; do head -c 50000 /dev/zero; echo more; done 2>/dev/null"))
-        said = []
-        with Running("run.follow", {"run": run, "offsets": {}}, home) as follow:
-            for frame in follow.frames():
-                if frame.kind == b"J" and "disk_full" in frame.json():
-                    said.append(frame.json())
-                    if len(said) == 1:
-                        subprocess.run(["mount", "-o", "remount,size=64m", str(home)], check=True)
-                    elif len(said) == 2:
-                        follow.send({"op": "stop", "grace": 0.2})
-        full = {"event": "status", "state": "running", "disk_full": True}
-        assert said[:2] == [full, {**full, "disk_full": False}]
-        assert final(home, run)["cause"] == "asked"
-    finally:
-        until(lambda: subprocess.run(["umount", str(home)], check=False).returncode == 0)
+def test_a_full_disk_is_said_while_the_run_goes_on_and_so_is_room(small_home: Path, run: str) -> None:
+    start(small_home, run, ranks_argv("while sleep 0.1; do head -c 50000 /dev/zero; echo more; done 2>/dev/null"))
+    said = []
+    with Running("run.follow", {"run": run, "offsets": {}}, small_home) as follow:
+        for frame in follow.frames():
+            if frame.kind == b"J" and "disk_full" in frame.json():
+                said.append(frame.json())
+                if len(said) == 1:
+                    subprocess.run(["mount", "-o", "remount,size=64m", str(small_home)], check=True)
+                elif len(said) == 2:
+                    follow.send({"op": "stop", "grace": 0.2})
+    full = {"event": "status", "state": "running", "disk_full": True}
+    assert said[:2] == [full, {**full, "disk_full": False}]
+    assert final(small_home, run)["cause"] == "asked"
 
 
 def test_throughput(home: Path, run: str) -> None:

@@ -113,8 +113,8 @@ def agree_to(count: int) -> None:
     if not settings_of().silent:
         cost = f"{count} hosts take {count * HOST_MIB} MiB of memory, and each rank with torch 300 MiB more"
         talk(f"{cost}; they share {os.cpu_count()} CPUs")
-    said = None if settings_of().silent else answer(lambda width: [f"Bring up {count}? [y/N] "])
-    if said not in (None, "y", "yes"):
+    reply = None if settings_of().silent else answer(lambda width: [f"Bring up {count}? [y/N] "])
+    if reply not in (None, "y", "yes"):
         raise UsageError("nothing was started", hint=f"fleet lab up {MANY}")
 
 

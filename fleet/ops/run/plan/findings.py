@@ -15,6 +15,7 @@ from fleet.each import as_one
 from fleet.engines import engine
 from fleet.errors import EXIT_PREFLIGHT, FleetError, Interrupted, PreflightError
 from fleet.events import Emit, Notice
+from fleet.model import Job
 from fleet.ops.run.plan.plan import NodePlan, Plan
 from fleet.protocol.messages.run import LiveRun
 from fleet.rules.judge import judge, refusing, told
@@ -48,7 +49,7 @@ def _script_hint(plan: Plan) -> str | None:
     if found and script.startswith("/"):
         below = os.path.relpath(script, here)
         return "that is a path of this machine" + f"; name it from {here} on: {below}" * (below[:3] != "../")
-    if found or kind == "program" and "/" not in script:
+    if found or _on_path(plan.job):
         return None
     folder, there = os.path.dirname(names[0]), list[str]()
     with suppress(OSError):
@@ -56,6 +57,11 @@ def _script_hint(plan: Plan) -> str | None:
     near = get_close_matches(names[0], there, n=1)
     nowhere = f"it is not below {here} either" if kind != "module" else None
     return f"it is not here either, did you mean {near[0]}?" if near else nowhere
+
+
+def _on_path(job: Job) -> bool:
+    """Whether the script is a program's name, which is looked for on the PATH."""
+    return "/" not in job.script and engine(job.engine).kind(job) == "program"
 
 
 def unsent(plan: Plan, words: Iterable[str]) -> Iterator[tuple[str, str]]:
@@ -83,13 +89,12 @@ def want(plan: Plan, node: NodePlan, met: bool) -> Want:
     by_slots = job.nproc_per_node is None and plan.request.counted == "slots" and not chosen.ranks(job)
     ranks = None if by_slots else node.local_world_size
     on_gpus = plan.world.size > 1 and chosen.on_gpus(job)
-    kind = chosen.kind(job)
     part = Part(
         node_rank=node.node_rank,
         ranks=ranks,
-        kind=kind,
+        kind=chosen.kind(job),
         met=met,
-        program=job.script if kind == "program" and "/" not in job.script else None,
+        program=job.script if _on_path(job) else None,
         on_gpus=on_gpus,
         share=plan.request.share,
     )
