@@ -305,8 +305,9 @@ def read_by_pip(folder: Path, asked: Requirements) -> list[Requirement]:
                 assert not one.link.is_file or zipfile.is_zipfile(one.link.file_path), one.link
             found.append(Requirement(str(one.req) + (f" ; {one.markers}" if one.markers else "")))
     assert not allowed.no_binary and ":all:" in allowed.only_binary, (allowed.no_binary, allowed.only_binary)
-    options = [line.split(" ", 1) for line in asked.text().splitlines() if line.startswith("--") and " " in line]
-    indexes = [value for option, value in options if "index-url" in option and "--no-index\n" not in asked.text()]
+    lines = asked.text().splitlines()
+    options = [line.split(" ", 1) for line in lines if line.startswith("--") and " " in line]
+    indexes = [value for option, value in options if "index-url" in option and "--no-index" not in lines]
     assert finder.index_urls == indexes, (finder.index_urls, indexes)
     assert finder.find_links == [value for option, value in options if option == "--find-links"]
     return found

@@ -152,9 +152,9 @@ def test_a_kill_while_apt_runs_leaves_the_policy_alone(machine: Machine, policy:
     mine = f"cat >{POLICY} <<'END'\n{policy}END\n" if policy else ":"
     look = f"for f in {POLICY}*; do if [ -e $f ]; then echo $f; cat $f; fi; done"
     line = f"""{mine}
-        mkfifo ../up ../go; set -m; tools/provision system rsync & pid=$!; read up <../up
+        mkfifo ../up ../go; set -m; tools/provision system rsync & pid=$!; set +m; read up <../up
         kill -{number} -- {"-$pid" if number == signal.SIGINT else "$pid"}
-        echo >../go & wait -f $pid || echo $?; {look}
+        echo >../go & wait $pid || echo $?; {look}
         echo --; {SERVER}; {look}"""
     out, _ = machine.run(line)
     ended, again = out.split("--\n")

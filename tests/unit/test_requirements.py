@@ -95,6 +95,8 @@ def got(text: str | bytes) -> list[str]:
         ("-c fifo\n", "not a regular file"),
         ("-r links\n", "not a regular file"),
         ("good" + " " * 70000 + "\n", "is longer than"),
+        ("good" + " " * 65000 + "!\n", "invalid requirement"),
+        ("good\t==1.0+x.whl\n", "is no wheel"),
         ("(" * 60000 + "\n", "invalid requirement"),
         ("good ; " + "(" * 60000 + "\n", "invalid requirement"),
         ("./" + "a" * 5000 + "-1.0-py3-none-any.whl\n", "is no wheel: File name too long"),
@@ -111,6 +113,7 @@ def test_what_pip_would_read_in_another_way_is_refused_by_its_line(mark: Path, t
     with pytest.raises(UsageError, match=says) as caught:
         got(text)
     assert caught.value.hint and (caught.value.where or "UTF-8" in says)
+    assert caught.value.message.isprintable()
     assert not mark.exists()
 
 

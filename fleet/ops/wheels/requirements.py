@@ -39,8 +39,8 @@ PLAIN = ("--pre", "--prefer-binary", "--require-hashes", "--no-index")
 URL = r"(?i:https?|file)://[A-Za-z0-9._~:/?@!&()*+,=%\[\]-]+"
 # a wheel by its place, NAME[EXTRAS] @ PLACE.whl?QUERY#FRAGMENT[EXTRAS] ; MARKER, of which only PLACE must be there
 WHEEL = re.compile(
-    r"(?:(?P<name>[\w.-]+)\s*(?P<extras>\[[^]]*\])?\s*@\s*)?(?P<place>[^;#?]+\.whl)(?P<query>\?[^\s;#]*)?"
-    r"(?:#(?P<fragment>[^\s;]*))?\s*(?P<more>\[[^]]*\])?\s*(?:;(?P<marker>.*))?"
+    r"(?:(?P<name>[\w.-]+)(?:\s*(?P<extras>\[[^]]*\]))?\s*@\s*)?(?P<place>[^;#?]+\.whl)(?P<query>\?[^\s;#]*)?"
+    r"(?:#(?P<fragment>[^\s;]*))?(?:\s*(?P<more>\[[^]]*\]))?\s*(?:;(?P<marker>.*))?"
 )
 ARCHIVE = r"\.(zip|whl|tar|tgz|tbz|txz|tlz|tar\.(gz|bz2|xz|lzma|lz))"
 # what pip takes for a path, a URL or an archive, and not for a name

@@ -18,6 +18,7 @@ from pathlib import Path
 from packaging.utils import InvalidWheelFilename, canonicalize_name, canonicalize_version, parse_wheel_filename
 
 from fleet.errors import UsageError
+from fleet.inventory.fields import printable
 from fleet.node.base.files import file_digest, open_regular
 from fleet.ops.cache import memo, recall, remember
 from fleet.protocol.messages.wheels import Asked, Carried
@@ -143,7 +144,8 @@ def check_kind(path: Path) -> None:
 
 def reason(error: Exception) -> str:
     """What one of DAMAGE says, in words."""
-    return (isinstance(error, OSError) and error.strerror) or str(error.args[0] if error.args else error)
+    text = (isinstance(error, OSError) and error.strerror) or str(error.args[0] if error.args else error)
+    return printable(text, 200)  # a library may quote a file's name as it is
 
 
 def _unpacked(archive: zipfile.ZipFile, packed: int) -> int:
