@@ -16,7 +16,7 @@ from fleet.transport.ssh.node_channel import NodeChannel
 PRIVATE = {
     "Transport": "_channel_handler_table _channels _next_channel _parse_channel_open_failure "
     "_parse_channel_open_success _parse_disconnect _send_user_message _unlink_channel _verify_key",
-    "Channel": "_check_add_window _close_internal _feed _handle_close _handle_request _request_failed _send "
+    "Channel": "_check_add_window _close_internal _feed _handle_close _handle_request _request_failed _send _send_eof "
     "_set_transport _set_window _wait_for_send_window",
     "AuthHandler": "_parse_userauth_failure",
     "agent.AgentSSH": "_connect",

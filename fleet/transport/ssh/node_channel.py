@@ -30,7 +30,7 @@ class NodeChannel(paramiko.Channel):  # type: ignore[misc]
     """A channel that understands exit-signal (status 128+n), and says nothing more once it has said CHANNEL_CLOSE.
     bell: rung when there is something to read, or nothing more will be. denied: a request was, in words.
 
-    paramiko's own may send data from one thread behind the close from another. sshd answers that by dropping the
+    paramiko's own may send data, or the end of it, from one thread behind the close from another. sshd answers that by dropping the
     whole connection, and with it all 63 other hosts behind a gateway.
     """
 
@@ -128,6 +128,17 @@ class NodeChannel(paramiko.Channel):  # type: ignore[misc]
                 self.event.clear()
                 self.event_ready = False
             self.transport._send_user_message(m)
+
+    def shutdown(self, how: int) -> None:
+        """how: 0 no more is read, 1 no more is written, 2 both."""
+        if how != 1:
+            super().shutdown(0)
+        if how != 0:
+            with self._sending:
+                with self.lock:
+                    message = None if self.closed else self._send_eof()
+                if message is not None:
+                    self.transport._send_user_message(message)
 
     def close(self) -> None:
         with self.lock:
