@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 
 from fleet import fanout
+from fleet.answers.run_events import Refused
 from fleet.errors import FleetError, Interrupted
 from fleet.events import Emit, Finished, Notice, Round, Started
 from fleet.inventory.nodeset import fold
@@ -81,7 +82,7 @@ def failed(host: Host, error: BaseException) -> Result:
 def as_one(
     errors: Mapping[str, FleetError],
     emit: Emit,
-    event: str,
+    event: type[Refused],
     more: str = "",
     hosts: Mapping[str, FleetError | None] | None = None,
 ) -> FleetError:
@@ -97,7 +98,7 @@ def as_one(
                 f"host {_names(cause.whose)}: {cause.message}",
                 None,
                 cause.hint,
-                [{"event": event, "host": e.host, **e.as_json()} for e in cause.whose],
+                tuple(event(host=e.host, kind=e.kind, message=e.reason, hint=e.hint) for e in cause.whose),
             )
         )
     return first.but(

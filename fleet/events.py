@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
+from fleet.answers.run_events import RunEvent
 from fleet.model import Result
 
 Level = Literal["info", "warning", "error"]
@@ -70,23 +71,28 @@ class Finished(Event):
 
 @dataclass(frozen=True)
 class Notice(Event):
-    """Something worth saying: level "info", "warning" or "error"; data goes to JSON, each of several on its own."""
+    """Something worth saying: level "info", "warning" or "error". happened: the events of a run that it is about."""
 
     level: Level
     message: str
     host: str | None = None
     hint: str | None = None
-    data: Mapping[str, Any] | Sequence[Mapping[str, Any]] = field(default_factory=dict)
+    happened: tuple[RunEvent, ...] = ()
 
     @property
-    def records(self) -> Sequence[Mapping[str, Any]]:
+    def records(self) -> list[dict[str, Any]]:
         """As JSON has it: a record an event."""
-        return [self.data] if isinstance(self.data, Mapping) else self.data
+        about = {"level": self.level, "host": self.host, "message": self.message}
+        return [event.as_json(self.time, **about) for event in self.happened]
 
     @property
-    def kinds(self) -> frozenset[str]:
-        """Of the events of a run that it tells of (ops/run/kept/kinds.py)."""
-        return frozenset(str(record["event"]) for record in self.records if "event" in record)
+    def data(self) -> Mapping[str, Any]:
+        """What --json has of it (docs/json.md); empty where it is about no event of a run."""
+        return next(iter(self.records), {})
+
+    def has(self, *kinds: type[RunEvent]) -> bool:
+        """Whether it is about an event of one of these kinds."""
+        return any(isinstance(event, kinds) for event in self.happened)
 
 
 Emit = Callable[[Event], None]

@@ -5,6 +5,7 @@ They stand between `<!-- from the code: NAME -->` and `<!-- end -->`; tests/unit
 
 from __future__ import annotations
 
+import inspect
 import re
 import textwrap
 from collections.abc import Callable, Iterable, Iterator
@@ -13,12 +14,12 @@ from pathlib import Path
 import click
 
 from fleet import errors
+from fleet.answers import run_events
 from fleet.cli.line.command import COMMON, SETTINGS, Verb
 from fleet.cli.line.launchers import REFUSED, SAME
 from fleet.cli.line.verbs import VERB_GROUPS
 from fleet.cli.main import cli
 from fleet.inventory.fields import FIELDS, OF_ONE_HOST
-from fleet.ops.run.kept import kinds
 from fleet.protocol import files
 from fleet.rules.judge import RULES
 
@@ -128,10 +129,12 @@ def files_on(rows: Iterable[tuple[str, str]]) -> Callable[[], str]:
 
 def events() -> str:
     """Of a run."""
-    where = {"both": kinds.BOTH, "`--json` alone": kinds.STREAM, "`events.jsonl` alone": kinds.FILE}
+    rows = [(f"`{name}`", kind.place, inspect.cleandoc(kind.__doc__ or "")) for name, kind in run_events.KINDS.items()]
+    rows += [(f"`{name}`", run_events.STREAM, what) for name, what in run_events.OTHERS.items()]
+    places = (run_events.BOTH, run_events.STREAM, run_events.FILE)
     return table(
         ("event", "in", "when, and with what"),
-        *((f"`{kind}`", place, what) for place, told in where.items() for kind, what in told.items()),
+        *((name, place, " ".join(what.split())) for each in places for name, place, what in rows if place == each),
     )
 
 

@@ -34,6 +34,7 @@ from fleet.requests.runs import Get
 from fleet.requests.sync import Sync, SyncData
 from fleet.runtime import Runtime
 from fleet.transport.program import BOOT
+from tests.events import happened
 from tests.fuzz import neighbour_hook
 from tests.fuzz.transport import ForkedTransport, Forker
 
@@ -242,7 +243,7 @@ class Case:
                 runs, f"run-20261125-1200{self.rng.randrange(60):02}-{self.rng.randrange(1 << 16):04x}"
             )
             folder.be_latest()
-            folder.event("began", secret=PRIVATE.decode())
+            folder.event(happened("began", secret=PRIVATE.decode()))
             folder.write_json("run.json", {"secret": PRIVATE.decode()})
             (folder.path / "n1").mkdir(0o700, exist_ok=True)
             for found in local_runs(runs):

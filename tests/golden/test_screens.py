@@ -37,6 +37,7 @@ from fleet.events import Finished, Notice, Output, Progress, Round, Started
 from fleet.model import Report, Result
 from fleet.ops.kill_port import Listener, foreign
 from fleet.ops.setup_ssh.passwords import NewKey
+from tests.events import happened
 from tests.failures import FAILURES
 
 FOLDER = Path(__file__).with_name("screens")
@@ -337,7 +338,7 @@ def launch_says_who_and_why() -> None:
 def launch_while_it_runs() -> None:
     names = GPUS[:40]
     view = LaunchView(names, scrolls=Scrolling(first=True))
-    began = {"event": "running", "world_size": 320, "first_ranks": {name: 8 * n for n, name in enumerate(names)}}
+    began = happened("running", world_size=320, first_ranks={name: 8 * n for n, name in enumerate(names)})
 
     def happens(*events: Any, at: float) -> None:
         for event in events:
@@ -350,18 +351,19 @@ def launch_while_it_runs() -> None:
         return Output(host, "stderr", text.encode(), rank, time=at)
 
     bar = "epoch 3: 45%|#############                | 450/1000 [01:12<01:28, 6.2it/s, loss=0.1234]"
-    happens(Notice("info", f"run {RUN}: 320 ranks on 40 nodes", data=began, time=0.1), at=1.0)
+    happens(Notice("info", f"run {RUN}: 320 ranks on 40 nodes", happened=(began,), time=0.1), at=1.0)
     happens(
         says("gpu01", 0, "\r45%|####    |", 73.0),
         *(says(n, 8 * i, f"\r{bar}", 72.0) for i, n in enumerate(names[:32]) if i),
         at=75.0,
     )
     happens(says("gpu33", 257, "loading shard 7\n", 9.0), says("gpu01", 0, "\nepoch 3 is over\n", 80.0), at=3672.0)
-    happens(*(Notice("info", "", data=each) for each in ({"event": "rank", "rank": 9}, {"event": "stop"})), at=3673.0)
+    ends = happened("rank", rank=9), happened("stop", grace=0.0)
+    happens(*(Notice("info", "", happened=(each,), time=0.0) for each in ends), at=3673.0)
 
 
 def step(text: str, event: str = "step") -> Notice:
-    return Notice("info", text, data={"event": event})
+    return Notice("info", text, happened=(happened(event),))
 
 
 CASES: list[Callable[[], None]] = [

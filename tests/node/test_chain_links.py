@@ -23,7 +23,7 @@ from typing import Any
 
 import pytest
 
-from fleet.delivery.chain.certificate import make_certificate
+from fleet.transport.certificate import make_certificate
 from fleet.node.delivery.chain import link
 from fleet.node.delivery.chain.link import Link, tls_context
 from fleet.node.delivery.store import Store

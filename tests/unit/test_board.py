@@ -7,12 +7,13 @@ import pytest
 from fleet.cli.line.values import Scrolling
 from fleet.cli.screen.board import Board, Shown, clock
 from fleet.events import Notice, Output
+from tests.events import happened
 
 NAMES = [f"gpu{n:02}" for n in range(1, 65)]
 
 
 def told(event: str, **data: object) -> Notice:
-    return Notice("info", "", data={"event": event, **data}, time=1000.0)
+    return Notice("info", "", happened=(happened(event, **data),), time=1000.0)
 
 
 def board(names: list[str] = NAMES, scrolls: Scrolling = Scrolling()) -> Board:

@@ -9,6 +9,7 @@ from typing import Any
 import click
 import pytest
 
+from fleet.answers.run_events import Unreachable
 from fleet.cli.line.options import Settings, settings_of
 from fleet.cli.screen.output import write_failures
 from fleet.cli.screen.progress import ProgressLine
@@ -120,12 +121,12 @@ def test_a_refusal_names_all_hosts_of_its_cause_and_tells_the_others_before() ->
     errors = {f"a{i}": refused(i) for i in (1, 2)} | {"b": HostFailed("disk full", host="b")}
     for name, error in errors.items():
         error.host = name
-    one = as_one(errors, told_.append, "unreachable", "; nothing was started")
+    one = as_one(errors, told_.append, Unreachable, "; nothing was started")
     assert str(one) == "host a[1-2]: 10.0.0.[1-2] port 22 refused the connection; nothing was started"
     assert (one.kind, one.exit_code) == ("refused", 122)
     (notice,) = told_
     assert isinstance(notice, Notice) and notice.message == "host b: disk full"
-    assert [record["host"] for record in notice.data] == ["b"]  # type: ignore[index]
+    assert [record["host"] for record in notice.records] == ["b"]
 
 
 @pytest.mark.parametrize(
@@ -133,7 +134,7 @@ def test_a_refusal_names_all_hosts_of_its_cause_and_tells_the_others_before() ->
 )
 def test_a_refusal_is_of_the_kind_that_its_first_error_is(error: FleetError) -> None:
     error.host = "a1"
-    one = as_one({"a1": error}, lambda event: None, "unreachable", "; so it was")
+    one = as_one({"a1": error}, lambda event: None, Unreachable, "; so it was")
     assert type(one) is type(error) and (one.kind, one.exit_code) == (error.kind, error.exit_code)
     assert str(one) == f"host a1: {error.reason}; so it was" and not str(error).endswith("so it was")
 

@@ -29,6 +29,7 @@ from fleet.events import Emit, Event
 from fleet.model import Host, Inventory, Result
 from fleet.runtime import Runtime
 from fleet.transport.local import LocalTransport
+from tests.events import happened
 
 
 def view() -> Emit:
@@ -113,11 +114,12 @@ def every_event() -> Iterator[Event]:
         "hint": "a hint",
         "hosts": ("gpu01", "gpu02"),
         "unit": "count",
+        "happened": (happened("rank"),),
     }
     kinds = [kind for kind in vars(events).values() if isinstance(kind, type) and issubclass(kind, Event)]
     for kind in kinds:
         names = [field.name for field in dataclasses.fields(kind) if field.name not in ("time", "level")]
-        filled = {name: {} if kind is events.Notice and name == "data" else values[name] for name in names}
+        filled = {name: values[name] for name in names}
         for level in ("info", "warning", "error") if kind is events.Notice else ("",):
             yield kind(**filled, **({"level": level} if level else {}))
 

@@ -15,6 +15,7 @@ from fleet.events import Notice
 from fleet.runtime import Runtime
 from fleet.transport.base import Cancel
 from fleet.transport.local import LocalTransport
+from tests.events import happened
 
 
 @pytest.mark.parametrize(
@@ -43,13 +44,13 @@ def test_who_only_looks_on_is_told_that_nothing_is_stopped(
 @pytest.mark.parametrize("event", ["plan", "attached"])
 def test_ranks_are_stopped_only_where_some_may_run(event: str, capfd: pytest.CaptureFixture[str]) -> None:
     runtime, view = Runtime(LocalTransport()), LaunchView(["a"])
-    view(Notice("info", "sync: 1 host, 0.1 s", data={"event": "step"}))
+    view(Notice("info", "sync: 1 host, 0.1 s", happened=(happened("step"),)))
     with _signals(runtime, False, view):
         signal.raise_signal(signal.SIGINT)
     assert runtime.cancel.is_set()
     assert capfd.readouterr().err == "interrupted: no rank runs yet, and none is started\n"
     runtime = Runtime(LocalTransport())
-    view(Notice("info", "ranks meet at a:1234", data={"event": event}))
+    view(Notice("info", "ranks meet at a:1234", happened=(happened(event),)))
     with _signals(runtime, False, view):
         signal.raise_signal(signal.SIGINT)
         signal.raise_signal(signal.SIGINT)

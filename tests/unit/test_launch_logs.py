@@ -18,6 +18,7 @@ from fleet.ops.run.kept.local import followed
 from fleet.ops.run.kept.logs import NodeLogs, stream_of
 from fleet.protocol.decode import Misfit, decode
 from fleet.protocol.messages.run import Stream
+from tests.events import happened
 
 
 def test_bytes_are_appended_once(tmp_path: Path) -> None:
@@ -87,11 +88,11 @@ def test_files_that_somebody_else_removed_or_wrote_to_are_fetched_anew(tmp_path:
 def test_a_lock_that_was_removed_is_made_anew(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(launch_folder, "SIGN_SECONDS", 0.0)
     folder = RunFolder.create(tmp_path, "r")
-    folder.event("x")
+    folder.event(happened("x"))
     shutil.rmtree(tmp_path / "r")
     folder.sign()
     assert folder.held and not followed(tmp_path / "r")
-    folder.event("y")
+    folder.event(happened("y"))
     (tmp_path / "r").mkdir()
     folder.sign()
     assert followed(tmp_path / "r"), "who comes now does not write there, too"
@@ -102,7 +103,7 @@ def test_a_lock_that_was_removed_is_made_anew(tmp_path: Path, monkeypatch: pytes
 
 def test_the_run_folder_is_made_or_refused_in_words(tmp_path: Path) -> None:
     folder = RunFolder.create(tmp_path / "runs", "r")
-    folder.event("x", host="a")
+    folder.event(happened("x"), host="a")
     folder.write_json("run.json", {"a": 1})
     assert json.loads((folder.path / "run.json").read_text()) == {"a": 1}
     assert json.loads((folder.path / "events.jsonl").read_text())["event"] == "x"
@@ -117,9 +118,9 @@ def test_the_run_folder_is_made_or_refused_in_words(tmp_path: Path) -> None:
 def test_events_wait_for_room_and_are_never_half_a_line(tmp_path: Path) -> None:
     folder = RunFolder(tmp_path)
     os.mknod(tmp_path / "events.jsonl", stat.S_IFCHR | 0o600, os.stat("/dev/full").st_rdev)
-    folder.event("first")
+    folder.event(happened("first"))
     (tmp_path / "events.jsonl").unlink()
-    folder.event("second")
+    folder.event(happened("second"))
     assert [json.loads(x)["event"] for x in (tmp_path / "events.jsonl").read_text().splitlines()] == ["first", "second"]
 
 
@@ -127,7 +128,7 @@ def test_runs_are_their_owners_business(tmp_path: Path) -> None:
     folder = RunFolder.create(tmp_path / "runs", "run-1")
     logs = folder.node("gpu1")
     logs.write("rank0.out", 0, b"secret")
-    folder.event("plan")
+    folder.event(happened("plan"))
     folder.write_json("run.json", {})
     for path in tmp_path.rglob("*"):
         if path.name != ".gitignore":

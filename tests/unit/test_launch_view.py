@@ -10,6 +10,7 @@ import time
 
 import pytest
 
+from fleet.answers.run_events import Kept
 from fleet.cli.run import launch_view
 from fleet.cli.run.launch_view import LaunchView, folded
 from fleet.cli.screen import lines as of_ranks
@@ -17,6 +18,7 @@ from fleet.cli.screen import terminal
 from fleet.cli.screen.lines import Lines, last_state
 from fleet.errors import Reason
 from fleet.events import Notice, Output
+from tests.events import happened
 
 
 def out(data: bytes, rank: int | None = 0, stream: str = "stdout") -> Output:
@@ -54,8 +56,9 @@ def test_streams_keep_apart_and_the_rest_is_flushed(capfdbinary: pytest.CaptureF
 def test_json_is_events_only_and_escapes_stay_out_of_remarks(capfd: pytest.CaptureFixture[str]) -> None:
     with LaunchView(["h"], json=True) as view:
         view(out(b"line\n"))
-        view(Notice("info", "x", "h", None, {"event": "rank", "status": 0}))
-    assert [json.loads(line) for line in capfd.readouterr().out.splitlines()] == [{"event": "rank", "status": 0}]
+        view(Notice("info", "x", "h", None, (Kept(pid=7),), time=1.0))
+    (line,) = capfd.readouterr().out.splitlines()
+    assert json.loads(line) == {"event": "kept", "time": 1.0, "level": "info", "host": "h", "message": "x", "pid": 7}
     with LaunchView(["h"]) as view:
         view(Notice("error", "bad \x1b[31m", "h", "do \x07this"))
         view(Notice("info", "not shown", "h"))
@@ -108,7 +111,7 @@ def test_half_a_line_of_an_attempt_is_shown_once(capfdbinary: pytest.CaptureFixt
     with LaunchView(["h"]) as view:
         view(out(b"no newline"))
         for event in ("restart", "attempt"):
-            view(Notice("info", event, data={"event": event}))
+            view(Notice("info", event, happened=(happened(event),)))
         view(out(b"next\n"))
     assert capfdbinary.readouterr().out == b"[h:0] no newline\n[h:0] next\n"
 

@@ -10,6 +10,7 @@ from typing import Any
 
 import pytest
 
+from fleet.answers.run_events import RunEvent
 from fleet.errors import ConnectError
 from fleet.model import Host, Inventory, Job
 from fleet.ops.run.end.failure import own_link
@@ -75,7 +76,7 @@ def test_who_is_told_to_stop_and_has_not_in_time(monkeypatch: pytest.MonkeyPatch
 
     followers = {name: follower(name) for name in "abc"}
     runtime = Runtime(LocalTransport())
-    stopping = Stopping(record, gang, followers, runtime, lambda level, text, event, *_, **__: said.append(event))
+    stopping = Stopping(record, gang, followers, runtime, lambda level, text, event, *_, **__: said.append(event.event))
     gang.node_status("a", {"state": "stopped", "cause": "asked"})
     followers["b"].silent_since = 1.0
     runtime.cancel.set()
@@ -98,7 +99,7 @@ def test_a_node_that_goes_while_its_last_logs_come_is_not_lost(monkeypatch: pyte
         "b": SimpleNamespace(silent_since=hour, shut=None, give_up=lambda: given_up.append("b")),
     }
     runtime = Runtime(LocalTransport())
-    stopping = Stopping(record, gang, followers, runtime, lambda level, text, event, *_, **__: said.append(event))
+    stopping = Stopping(record, gang, followers, runtime, lambda level, text, event, *_, **__: said.append(event.event))
     for host in "ab":
         gang.node_status(host, {"state": "exited", "engine_status": 0, "time": 1.0})
     stopping.watch_silence()
@@ -121,8 +122,8 @@ def test_spares_tell_whose_fault_it_is_that_all_are_silent(cut: str, monkeypatch
         name: SimpleNamespace(silent_since=hour, shut=None, give_up=list, stop=lambda *_: None) for name in "xy"
     }
 
-    def say(level: str, message: str, event: str, *_: Any, **__: Any) -> None:
-        said.append(event)
+    def say(level: str, message: str, event: RunEvent, *_: Any) -> None:
+        said.append(event.event)
 
     stopping = Stopping(record, gang, followers, Runtime(links), say, HOSTS)
 

@@ -24,6 +24,7 @@ from fleet.ops.run.kept.local import headless, local_runs, names, passed_over, p
 from fleet.ops.setup_ssh.record import Record
 from fleet.ops.sync import remember
 from fleet.own import own_folder
+from tests.events import happened
 
 NEIGHBOUR = 12345
 ID = "train-20260101-000000-abcd"
@@ -40,7 +41,7 @@ def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 def a_run(runs: Path, name: str = ID, started: float = 1.0) -> Path:
     folder = RunFolder.create(runs, name)
-    folder.event("version")
+    folder.event(happened("version"))
     folder.write_json("run.json", {"started": started})
     folder.write_json("summary.json", {"exit_code": 0, "hosts": {"gpu1": {}}})
     folder.release()
@@ -184,7 +185,7 @@ def test_nothing_is_written_where_a_link_leads(here: Path, name: str) -> None:
     logs = folder.node("gpu1")
     for write in (
         folder.hold,
-        lambda: folder.event("x"),
+        lambda: folder.event(happened("x")),
         lambda: folder.write_json("run.json", {"a": 1}),
         lambda: folder.add("stacks.txt", "x"),
         lambda: folder.begin(1),
@@ -238,7 +239,7 @@ def test_only_what_fleet_wrote_is_pruned(here: Path, capfd: pytest.CaptureFixtur
 
 def test_hosts_that_only_an_event_names_are_pruned_too(here: Path) -> None:
     folder = RunFolder.create(here / "runs", ID)
-    folder.event("started", host="spare1")
+    folder.event(happened("started"), host="spare1")
     folder.write_json("summary.json", {"exit_code": 0})
     folder.node("spare1").write("rank0.out", 0, b"x")
     folder.release()

@@ -49,6 +49,7 @@ from fleet.runtime import Runtime
 from fleet.transport.base import Cancel
 from fleet.transport.local import LocalTransport
 from fleet.transport.program import Program
+from tests.events import happened
 
 IDS = [
     "train-20261122-120000-ab12",
@@ -257,7 +258,7 @@ def test_old_runs_of_this_machine_go_but_for_the_newest(tmp_path: Path) -> None:
 def test_a_run_that_ends_while_it_is_looked_at_is_not_open(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Who follows it writes its summary and lets go, after the documents were read or before."""
     folder = RunFolder.create(tmp_path, an_id("r-1"))
-    folder.event("version")
+    folder.event(happened("version"))
     followed, read = local.followed, local.read_object
 
     def end() -> None:
@@ -274,7 +275,7 @@ def test_a_run_that_ends_while_it_is_looked_at_is_not_open(tmp_path: Path, monke
 def test_what_goes_while_runs_are_looked_at_is_no_trouble(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """A document's next version, which gets its name; a whole run, which is pruned."""
     folder = RunFolder.create(tmp_path, an_id("r-1"))
-    folder.event("version")
+    folder.event(happened("version"))
     folder.write_json("run.json", {"lease": 36000.0})
     folder.release()
     size = local_runs(tmp_path)[0].size
@@ -315,7 +316,7 @@ def test_a_run_that_has_ended_is_not_stopped_for_one_that_a_silent_host_may_have
     word: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("HOME", str(tmp_path))
-    RunFolder.create(tmp_path, IDS[0]).event("version")
+    RunFolder.create(tmp_path, IDS[0]).event(happened("version"))
     silent = Result("n2", False, error=ConnectError("no answer", host="n2", hint="is it up?"))
     monkeypatch.setattr(stop, "find", lambda *_, **__: ([found(IDS[0], "exited")], (silent,)))
     runtime = Runtime(LocalTransport(), 1, lambda _: None)
@@ -343,7 +344,7 @@ def test_no_live_run_needs_no_head(
     monkeypatch.setenv("HOME", str(tmp_path / "home"))
     (tmp_path / "fleet.yaml").write_text("hosts: {me: {}}\n")
     folder = RunFolder.create(Path("runs"), IDS[0])
-    folder.event("version")
+    folder.event(happened("version"))
     folder.write_json("run.json", {"lease": 36000.0})
     folder.release()
     os.utime(folder.path / "events.jsonl", (time.time() - 60, time.time() - 60))
@@ -490,7 +491,7 @@ def test_a_run_that_was_launched_here_is_meant_before_what_a_node_tells_of(tmp_p
 def test_of_the_runs_here_one_that_is_followed_is_meant_first(tmp_path: Path) -> None:
     for number, ended in enumerate([False, True, False]):
         folder = RunFolder.create(tmp_path, an_id(f"r{number}"))
-        folder.event("version")
+        folder.event(happened("version"))
         folder.write_json("run.json", {"started": float(number)})
         if ended:
             folder.write_json("summary.json", {})
@@ -505,7 +506,7 @@ def test_a_run_that_never_began_is_not_the_latest(tmp_path: Path) -> None:
     """As one that was refused in its start: there is nothing to be seen of it."""
     for number, told in enumerate([{}, {}, {"error": {"kind": "preflight"}}]):
         folder = RunFolder.create(tmp_path, an_id(f"r{number}"))
-        folder.event("version")
+        folder.event(happened("version"))
         folder.write_json("run.json", {"started": float(number)})
         folder.write_json("summary.json", {"exit_code": 123, **told})
         folder.release()
@@ -522,7 +523,7 @@ def test_the_engine_of_a_run_that_has_no_document_is_that_of_its_events(
 ) -> None:
     for name, told in ((an_id("other"), {"engine": "accelerate"}), (an_id("unknown"), {})):
         folder = RunFolder.create(tmp_path, name)
-        folder.event("attached", **told)
+        folder.event(happened("attached", **told))
         folder.release()
     assert {each.run: each.engine for each in local_runs(tmp_path)} == {
         an_id("other"): "accelerate",
@@ -595,7 +596,7 @@ def test_logs_go_on_when_another_takes_a_run_over(
 def test_a_program_prunes_too(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
     for number in range(3):
         folder = RunFolder.create(tmp_path, an_id(f"r{number}"))
-        folder.event("version")
+        folder.event(happened("version"))
         folder.write_json("run.json", {"started": float(number)})
         folder.write_json("summary.json", {"exit_code": 0})
         folder.release()
@@ -613,7 +614,7 @@ def test_a_program_prunes_too(tmp_path: Path, capfd: pytest.CaptureFixture[str])
 
 def test_a_run_that_cannot_be_removed_is_told(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
     folder = RunFolder.create(tmp_path, an_id("r"))
-    folder.event("version")
+    folder.event(happened("version"))
     folder.write_json("summary.json", {"exit_code": 0})
     folder.release()
     (folder.path / LOCK).unlink()
@@ -632,7 +633,7 @@ def test_a_size_in_words(text: str, size: float | None) -> None:
 
 def test_a_run_that_lost_its_head_here_is_told_of_while_its_lease_lasts(tmp_path: Path) -> None:
     folder = RunFolder.create(tmp_path / "runs", "t-20261122-101500-0001")
-    folder.event("running")
+    folder.event(happened("running"))
     folder.be_latest()
     folder.write_json("run.json", {"lease": 60.0})
 
@@ -653,10 +654,10 @@ def test_a_run_that_lost_its_head_here_is_told_of_while_its_lease_lasts(tmp_path
     assert time.time() - (folder.path / "events.jsonl").stat().st_mtime < 60
     note(folder, "stopped by ada@head", 10.0)
     assert said(20.0) == [], "'fleet stop' was typed here"
-    folder.event("attempt")
+    folder.event(happened("attempt"))
     assert len(said(20.0)) == 1, "what was stopped was another attempt"
-    folder.event("running")
-    folder.event("detached")
+    folder.event(happened("running"))
+    folder.event(happened("detached"))
     (text,) = said(20.0)
     assert text == f"run {folder.path.name} has been unattended for 20 s: a process of this machine leads it again"
     note(RunFolder(tmp_path / "runs/elsewhere"), "a run that another head started", 10.0)
@@ -690,9 +691,9 @@ def test_who_looks_on_is_told_as_loudly_as_who_follows(tmp_path: Path) -> None:
     looking.start()
     until = time.monotonic() + 300
     while len(seen) < 3 and time.monotonic() < until:  # what was there before it began to look is not told
-        held.notice("error", "gpu1 is full", "full", "gpu1")
-        held.notice("warning", "all are silent", "alone")
-        held.event("stalled", message="of an older fleet")
+        held.notice("error", "gpu1 is full", happened("full"), "gpu1")
+        held.notice("warning", "all are silent", happened("alone"))
+        held.event(happened("stalled"), message="of an older fleet")
         time.sleep(0.05)
     runtime.detach.set()
     looking.join()
@@ -708,7 +709,7 @@ def test_a_whole_runs_logs_are_shown_without_an_inventory(
     folder = RunFolder.create(Path("runs"), "t-20261122-101500-0001")
     for host in ("gpu1", "gpu2"):
         folder.node(host).write("rank0.out", 0, b"of %s\n" % host.encode())
-    folder.event("running")
+    folder.event(happened("running"))
     folder.write_json("run.json", {"engine": "torchrun"})
     folder.write_json("summary.json", {"incomplete_logs": []})
     folder.release()
@@ -737,7 +738,7 @@ def test_a_broken_document_of_a_run_is_told_of(
     monkeypatch.chdir(tmp_path)
     folder = RunFolder.create(Path("runs"), "t-20261122-101500-0001")
     folder.node("gpu1").write("rank0.out", 0, b"one\n")
-    folder.event("running")
+    folder.event(happened("running"))
     folder.write_json("summary.json", {"incomplete_logs": [], "exit_code": 0})
     folder.release()
     (tmp_path / "hostfile").write_text("gpu1\n")
@@ -759,7 +760,7 @@ def test_the_logs_of_an_earlier_attempt(tmp_path: Path, capfd: pytest.CaptureFix
     for attempt in (0, 1, 2):
         folder.begin(attempt)
         folder.node("gpu1").write("rank0.out", 0, b"of attempt %d\n" % attempt)
-    folder.event("running")
+    folder.event(happened("running"))
     folder.write_json("summary.json", {"incomplete_logs": []})
     folder.release()
     (tmp_path / "h").write_text("gpu1\n")
@@ -780,7 +781,7 @@ def test_logs_of_a_rank_that_is_none_and_of_chosen_hosts(tmp_path: Path, capfd: 
     folder = RunFolder.create(runs, "t-20261122-101500-0001")
     for rank, host in enumerate(("gpu1", "gpu2")):
         folder.node(host).write(f"rank{rank}.out", 0, b"of rank %d\n" % rank)
-    folder.event("running")
+    folder.event(happened("running"))
     folder.write_json("run.json", {"world_size": 3})
     folder.write_json("summary.json", {"incomplete_logs": []})
     folder.release()
@@ -860,7 +861,7 @@ def test_who_attaches_to_a_run_that_is_over_is_told_what_its_head_saw(
     folder.write_json(
         "summary.json", {**Report("launch", (Result("a", True), Result("b", False)), 122).as_json(), **END}
     )
-    folder.event("version")
+    folder.event(happened("version"))
     folder.release()
     before, said = (tmp_path / IDS[0] / "summary.json").read_text(), []
     runtime = Runtime(LocalTransport(), 1, said.append)
@@ -881,7 +882,7 @@ def test_who_attaches_as_a_run_begins_follows_all_of_its_nodes(tmp_path: Path, m
         run = FoundRun(IDS[0], {host.name: host for host in hosts}, parts)  # type: ignore[arg-type]
         return [run], tuple(Result(host.name, True) for host in hosts)
 
-    RunFolder.create(tmp_path, IDS[0]).event("version")
+    RunFolder.create(tmp_path, IDS[0]).event(happened("version"))
     answers = [known("a"), known("a"), known("a", "b")]
     monkeypatch.setattr(attach, "find", lambda *_, **__: answers.pop(0))
     monkeypatch.setattr(attach, "ASK_AGAIN_SECONDS", 0.0)

@@ -20,6 +20,7 @@ from fleet.ops.run.kept.folder import RunFolder
 from fleet.ops.run.plan.plan import plan as make_plan
 from fleet.requests.launch import Launch
 from fleet.rules.tracebacks import cause_in, exception_of, identity, last_of, split
+from tests.events import happened
 
 
 def trace(rank: int, what: str = "ValueError: rank {} is negative") -> str:
@@ -176,7 +177,7 @@ def test_the_view_holds_them_back_once_the_run_is_stopped(capfd: pytest.CaptureF
     with LaunchView(["h0", "h1"]) as view:
         for rank in range(4):
             view(Output(f"h{rank // 2}", "stderr", trace(rank).encode(), rank))
-        view(Notice("info", "stopping all nodes", None, None, {"event": "stop"}))
+        view(Notice("info", "stopping all nodes", None, None, (happened("stop"),)))
     assert capfd.readouterr().err == ""
     with LaunchView(["h0"], level=1) as view:  # -v shows everything as it comes
         view(Output("h0", "stderr", trace(0).encode() * 2, 0))
@@ -201,9 +202,9 @@ def test_one_that_ends_an_attempt_is_shown_before_the_next(later: float) -> None
 def test_the_view_shows_it_above_the_restart(capfd: pytest.CaptureFixture[str]) -> None:
     with LaunchView(["h0"]) as view:
         view(Output("h0", "stderr", trace(0).encode(), 0))
-        view(Notice("info", "stopping all nodes", None, None, {"event": "stop"}))
-        view(Notice("warning", "restart 1 of 2", None, None, {"event": "restart"}))
-        view(Notice("info", "attempt 1", None, None, {"event": "attempt", "world_size": 1}))
+        view(Notice("info", "stopping all nodes", None, None, (happened("stop"),)))
+        view(Notice("warning", "restart 1 of 2", None, None, (happened("restart"),)))
+        view(Notice("info", "attempt 1", None, None, (happened("attempt", world_size=1),)))
         view(Output("h0", "stderr", b"well\n", 0))
     said = capfd.readouterr().err
     assert said.index("ValueError: rank 0") < said.index("restart 1 of 2") < said.index("well")

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from fleet.answers.run_events import Version
 from fleet.answers.runs import LeftAlone, NodeEnd, RunSummary
 from fleet.api import Fleet, Planned
 from fleet.cli import leader
@@ -120,8 +121,6 @@ def show_summary(report: Report, view: LaunchView) -> None:
 
 def follow(plan: Planned, scrolls: Scrolling, *, leave: bool = False) -> int:
     """Do it, and show it; the key d lets it go on by itself. scrolls: whose lines do. leave: so does Ctrl-C."""
-    from fleet.ops.run.plan.origin import first_event
-
     if click.get_current_context().find_root().meta.get(BY_ITSELF):
         leader.begin()
     settings = settings_of()
@@ -129,7 +128,7 @@ def follow(plan: Planned, scrolls: Scrolling, *, leave: bool = False) -> int:
     view = LaunchView([host.name for host in plan.hosts], json=settings.json, level=level, scrolls=scrolls)
 
     if settings.json:
-        write_json({"event": "version", "time": round(time.time(), 3), **first_event()})
+        write_json(Version().as_json(time.time()))
 
     def say(text: str) -> None:  # by the view's own thread: a stopped terminal holds up no other
         view(Notice("info", text))

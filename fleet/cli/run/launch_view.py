@@ -16,6 +16,19 @@ from dataclasses import replace
 
 import click
 
+from fleet.answers.run_events import (
+    Attached,
+    Attempt,
+    Back,
+    Planned,
+    Restart,
+    Resumed,
+    Room,
+    Running,
+    StepDone,
+    StopAll,
+    Unblocked,
+)
 from fleet.cli.line.values import Scrolling
 from fleet.cli.run.plain import PlainLines
 from fleet.cli.screen import terminal
@@ -34,10 +47,9 @@ LIVE_SECONDS, IDLE_SECONDS = 0.1, 0.5  # between two drawings; while nothing but
 STUCK_SECONDS = 10.0  # without a line that its reader takes, at the end
 PIPE_PATIENCE = 6  # times as long, for a pager or a busy program
 CALM_SECONDS, MAX_CALM_SECONDS = 0.05, 0.5  # between two times that the live lines make room for others
-BEGIN = ("plan", "attached")  # from then on ranks may run
 RUNNING, SPOKEN = "running, the ranks have said nothing yet", Round("", ())
 # what is done so far, where the logs are, and the end of what was warned of, is shown to everybody
-STEPS = ("step", "running", "attempt", "attached", "resumed", "unblocked", "room", "back")
+STEPS = (StepDone, Running, Attempt, Attached, Resumed, Unblocked, Room, Back)
 
 
 def folded(events: Iterable[Event]) -> list[Event]:
@@ -97,8 +109,9 @@ class LaunchView:
 
     def __call__(self, event: Event) -> None:
         size = len(event.data) if isinstance(event, Output) else 0
-        if isinstance(event, Notice) and not event.kinds.isdisjoint(BEGIN):
-            self.begun, self.leased = True, any(record.get("lease") is not None for record in event.records)
+        for each in event.happened if isinstance(event, Notice) else ():
+            if isinstance(each, Planned | Attached):  # from then on ranks may run
+                self.begun, self.leased = True, each.lease is not None
         with self._wake:
             if self._closing:
                 return
@@ -199,7 +212,7 @@ class LaunchView:
         elif isinstance(event, Notice):
             self._notice(event)
             self._board.notice(event)
-            if self._live and "running" in event.kinds:
+            if self._live and event.has(Running):
                 self._starting.feed(Round(RUNNING + self._keys(), ()))
         else:
             self._starting.feed(event)
@@ -216,16 +229,16 @@ class LaunchView:
             talk(f"{who((rank for _, rank in streams), hosts)}: the same traceback as above")
 
     def _notice(self, notice: Notice) -> None:
-        if "stop" in notice.kinds:
+        if notice.has(StopAll):
             self.tracebacks.stopping = True
-        if not notice.kinds.isdisjoint(("restart", "attempt")):
+        if notice.has(Restart, Attempt):
             self._flush()  # half a line of the last attempt is none of this one's
             self.tracebacks.restarts()
             self._show_held(True)
         if self._json:
             write_notice(notice)
             sys.stdout.flush()
-        elif notice.level != "info" or self._level > 0 or not notice.kinds.isdisjoint(STEPS):
+        elif notice.level != "info" or self._level > 0 or notice.has(*STEPS):
             if self._level < 0 and notice.level != "error":
                 return
             mark = {"error": click.style("error: ", fg="red"), "warning": click.style("warning: ", fg="yellow")}

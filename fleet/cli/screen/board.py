@@ -8,6 +8,7 @@ import threading
 import time
 from collections.abc import Mapping, Sequence
 
+from fleet.answers.run_events import Begun, RankOver, Restart, StopAll
 from fleet.cli.line.values import Scrolling
 from fleet.cli.screen import terminal
 from fleet.cli.screen.lines import Lines, label, last_state, write_line
@@ -63,21 +64,21 @@ class Board:
 
     def notice(self, notice: Notice) -> None:
         """How the run stands, from what is told of it."""
-        for record in notice.records:
-            match record.get("event"):
-                case "running" | "attached" | "attempt":
-                    self._world = record.get("world_size", 0)
-                    self._began = record.get("started") or notice.time
-                    self._first_ranks = record.get("first_ranks", {})
+        for event in notice.happened:
+            match event:
+                case Begun():
+                    self._world = event.world_size
+                    self._began = event.started or notice.time
+                    self._first_ranks = event.first_ranks
                     self._ended.clear()
                     self._streams.clear()
                     self._state = "running"
-                case "rank":
-                    self._ended.add(record.get("rank", 0))
-                case "restart":
+                case RankOver():
+                    self._ended.add(event.rank)
+                case Restart():
                     self._state = "restarting"
-                case "stop":
-                    self._state, self._by = "stopping", record.get("time", 0.0) + record.get("grace", 0.0)
+                case StopAll():
+                    self._state, self._by = "stopping", notice.time + (event.grace or 0.0)
 
     @property
     def spoke(self) -> bool:

@@ -15,7 +15,6 @@ from typing import Literal
 from fleet import fanout
 from fleet.answers.sync import Broadcasted, Received
 from fleet.delivery import own_files
-from fleet.delivery.chain.certificate import make_certificate
 from fleet.delivery.chain.coordinator import TICK_SECONDS, Coordinator
 from fleet.delivery.chain.handlers import HANDLERS
 from fleet.delivery.chain.member import Member, converse
@@ -32,6 +31,7 @@ from fleet.model import Host, Report, Result, exit_code_of
 from fleet.protocol.messages.chain import MemberSpec
 from fleet.runtime import Runtime
 from fleet.transport.base import Session
+from fleet.transport.certificate import make_certificate
 
 PATIENCE_SECONDS = 60.0  # after which a node gives up a head that says nothing, and its locks
 FDS_PER_HOST = 2

@@ -12,6 +12,7 @@ from pathlib import Path
 from socket import gethostname
 from typing import Any
 
+from fleet.answers.run_events import Attached, Cleaned, Kept, NodeStarted, RunOver
 from fleet.answers.runs import LeftAlone, NodeEnd, RunSummary
 from fleet.codec import from_json
 from fleet.errors import ConnectError, FleetError, Interrupted, UsageError
@@ -26,7 +27,6 @@ from fleet.ops.run.find.find import FoundRun, find, missing
 from fleet.ops.run.find.here import chosen_here
 from fleet.ops.run.kept.documents import read_object
 from fleet.ops.run.kept.folder import HANDOVER_SECONDS, RunFolder
-from fleet.ops.run.kept.kinds import VERSION
 from fleet.ops.run.kept.reader import LogsPlan, NewEvents, Reader
 from fleet.ops.run.kept.record import RunRecord
 from fleet.ops.run.launch.attempts import follow_run
@@ -71,7 +71,7 @@ def _follow(plan: AttachPlan, runtime: Runtime, sessions: Sessions) -> Report:
     known = None if found.live else report_of(folder)
     if known is not None and not _provisional(known) & set(found.hosts):
         folder.release()
-        runtime.emit(_attached(found, found.record(plan.request.runs), {}))
+        runtime.emit(_attached(found, found.record(plan.request.runs)))
         return replace(known, answer=replace(known.read(RunSummary), logs=str(plan.request.runs / found.run_id)))
     if (lacks := missing(found, asked)) is not None:
         runtime.emit(Notice("warning", lacks))
@@ -83,7 +83,7 @@ def _follow(plan: AttachPlan, runtime: Runtime, sessions: Sessions) -> Report:
         if (machine := _machine(folder)) != gethostname():
             raise _elsewhere(found, folder, machine)
         record = found.record(plan.request.runs)
-        runtime.emit(_attached(found, record, {}))
+        runtime.emit(_attached(found, record))
         report = watch(
             LogsPlan(plan.inventory, Logs(found.run_id, runs_dir=plan.request.runs, tail=0)), folder, runtime
         )
@@ -94,7 +94,7 @@ def _follow(plan: AttachPlan, runtime: Runtime, sessions: Sessions) -> Report:
         while True:
             record = found.record(plan.request.runs)
             folder.begin(record.attempt)
-            runtime.emit(_attached(found, record, folder.event("attached", **_told(found, record))))
+            runtime.emit(folder.keep(_attached(found, record)))
             report = follow_run(record, folder, sessions.take_all(found.hosts), runtime)
             if known is not None and (before := known.read(RunSummary)).first_failure and found.unknown:
                 lacking = report.read(RunSummary).incomplete_logs
@@ -130,25 +130,21 @@ def _provisional(report: Report) -> set[str]:
     return {*summary.incomplete_logs, *summary.unknown, *lost}
 
 
-def _told(found: FoundRun, record: RunRecord) -> dict[str, Any]:
-    return {
-        "version": VERSION,
-        **({"engine": found.about["engine"]} if found.about else {}),
-        "world_size": record.world_size,
-        "first_ranks": record.first_ranks,
-        "logs": str(record.logs),
-        "state": found.state,
-        "started": record.started,
-        "lease": record.lease,
-    }
-
-
-def _attached(found: FoundRun, record: RunRecord, event: dict[str, Any]) -> Notice:
+def _attached(found: FoundRun, record: RunRecord) -> Notice:
     size = f"{counted(record.world_size, 'rank')} on {counted(len(record.nodes), 'node')}"
     which = f", attempt {record.attempt}" * (record.attempt > 0)
     unknown = f" ({fold(record.unknown)} unknown from here)" * bool(record.unknown)
     text = f"run {record.run_id}: {found.state}{which}, {size}{unknown}, logs in {record.logs}"
-    return Notice("info", text, data=event or {"event": "attached", "time": time.time(), **_told(found, record)})
+    event = Attached(
+        engine=found.about["engine"] if found.about else None,
+        world_size=record.world_size,
+        first_ranks=record.first_ranks,
+        logs=str(record.logs),
+        state=found.state,
+        started=record.started,
+        lease=record.lease,
+    )
+    return Notice("info", text, happened=(event,))
 
 
 def _another(report: Report, record: RunRecord, plan: AttachPlan, runtime: Runtime) -> FoundRun | None:
@@ -221,18 +217,14 @@ def watch(plan: LogsPlan, folder: RunFolder, runtime: Runtime) -> Report | None:
     reader.plan = replace(plan, request=replace(plan.request, tail=None))  # of files from here on all is new
     while not runtime.detach.is_set() and not runtime.cancel.is_set():
         free = folder.hold()
-        for record in _news(events):
-            level = record.get("level", "info")  # an older fleet's have none
-            show(Notice(level, str(record.get("message", "")), record.get("host"), None, record))
+        for notice in events.read():
+            if not notice.has(RunOver, NodeStarted, Kept, Cleaned):
+                show(notice)
         reader.poll()
         if free:
             return report_of(folder)
         runtime.detach.wait(POLL_SECONDS)
     return None
-
-
-def _news(events: NewEvents) -> Iterator[dict[str, Any]]:
-    return (record for record in events.read() if record["event"] not in ("summary", "started", "kept", "cleaned"))
 
 
 def report_of(folder: RunFolder) -> Report | None:

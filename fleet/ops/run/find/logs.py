@@ -52,8 +52,8 @@ def _shown(plan: LogsPlan, runtime: Runtime, sessions: Sessions) -> Report:
 
         def poll() -> None:
             if plan.request.follow:
-                for record in events.read():
-                    runtime.emit(Notice("info", "", data=record, time=record["time"]))
+                for notice in events.read():
+                    runtime.emit(notice)
             reader.poll()
 
         if plan.request.follow and folder.held and found is not None and found.live:

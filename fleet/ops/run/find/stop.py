@@ -9,6 +9,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
+from fleet.answers.run_events import StopAll
 from fleet.answers.runs import RunStopped, StoppedThere
 from fleet.each import on_each
 from fleet.errors import HostFailed, UsageError
@@ -55,7 +56,7 @@ def note(folder: RunFolder, reason: str, grace: float) -> None:
     """Where nobody here follows the run, so that nobody is told that it waits for its head."""
     with suppress(OSError, UsageError):  # no such folder here, another user's, a disk that cannot be written
         if folder.hold():
-            folder.event("stop", reason=reason, grace=grace)
+            folder.event(StopAll(reason=reason, grace=grace))
             folder.release()
 
 

@@ -13,6 +13,7 @@ from dataclasses import dataclass, field
 from math import inf
 from typing import Any, Literal
 
+from fleet.answers.run_events import Blocked, Dropped, Remark, Resumed, Unblocked
 from fleet.errors import ConnectError, FleetError, ProtocolError, Silent
 from fleet.events import Emit, Level, Output
 from fleet.model import Host
@@ -78,15 +79,16 @@ class Following:
 
 
 # of what Heard tells: how bad it is, what to say of the host, and what to do
-REMARKS: Mapping[str, tuple[Level, str, str | None]] = {
-    "dropped": ("warning", ": {reason}; trying again", None),
-    "resumed": ("info", " is back; its logs go on where they stopped", None),
+REMARKS: Mapping[str, tuple[Level, str, str | None, type[Remark]]] = {
+    "dropped": ("warning", ": {reason}; trying again", None, Dropped),
+    "resumed": ("info", " is back; its logs go on where they stopped", None, Resumed),
     "blocked": (
         "error",
         ": logs cannot be written here: {reason}",
         "training goes on and its nodes keep every line; make room in {folder}",
+        Blocked,
     ),
-    "unblocked": ("info", ": logs are written again, nothing is lost", None),
+    "unblocked": ("info", ": logs are written again, nothing is lost", None, Unblocked),
 }
 
 

@@ -11,6 +11,7 @@ import threading
 import time
 from collections.abc import Collection, Sequence
 
+from fleet.answers.run_events import Cleaned
 from fleet.errors import EXIT_HOST_FAILED, EXIT_OK, FleetError
 from fleet.events import silent
 from fleet.model import Host
@@ -135,7 +136,7 @@ def main() -> None:
         said, whole = clean(host, record.run_id, grace, transport, until, folder, record.attempt, end)
         if whole:
             complete.append(host.name)
-        folder.event("cleaned", host=host.name, message=f"{host.name}: {said}", complete=whole)
+        folder.event(Cleaned(complete=whole), host=host.name, message=f"{host.name}: {said}")
 
     threads = [threading.Thread(target=work, args=(host,)) for host in hosts]
     for thread in threads:

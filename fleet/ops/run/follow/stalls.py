@@ -10,6 +10,7 @@ from dataclasses import dataclass, field
 from math import inf
 from typing import Literal
 
+from fleet.answers.run_events import Advised, StacksTaken, Stalled, WentOn
 from fleet.errors import DeadlineError, FleetError
 from fleet.events import silent
 from fleet.inventory.fields import printable
@@ -176,7 +177,7 @@ class Stalls:
         if kind == "stalled":
             what = f"no rank has written anything for {quiet:.0f} s: --stall-timeout {self._record.stall_timeout:g}"
             ranks = [rank for each in running.values() for rank in each]
-            self.say("error", what, "stalled", seconds=round(quiet, 1), ranks=ranks)
+            self.say("error", what, Stalled(seconds=round(quiet, 1), ranks=ranks))
         elif kind == "straggler":
             first = next(iter(running))
             what = f"{self._done(running)} done; {_whose(running)} silent for {quiet:.0f} s"
@@ -191,7 +192,7 @@ class Stalls:
             self._taking.start()
 
     def _advise(self, kind: Kind, message: str, remedy: str, host: str | None) -> None:
-        self.say("warning", message, "advice", host, hint=remedy, id=kind, remedy=remedy)
+        self.say("warning", message, Advised(id=kind, remedy=remedy), host, remedy)
 
     def _done(self, running: Mapping[str, Sequence[int]]) -> str:
         """ "3 of 4 nodes"; in ranks, where a node is not done as a whole."""
@@ -209,11 +210,11 @@ class Stalls:
             short = in_short(taking.places)
             path = self._folder.add(STACKS_FILE, "\n".join(self._text(taking)) + "\n")
             data = [{name: value for name, value in it.as_json().items() if name != "frames"} for it in taking.places]
-            self.say("warning", short, "stacks", hint=f"the stacks: {path}", file=str(path), places=data)
+            self.say("warning", short, StacksTaken(file=str(path), places=data), None, f"the stacks: {path}")
         elif taking.why == "stalled":
             taking.give_up()
             why = taking.error.message if taking.error else "; ".join(taking.remarks) or f"not in {TAKE_SECONDS:.0f} s"
-            self.say("warning", f"the ranks' stacks could not be taken: {why}", "stacks", file=None, places=[])
+            self.say("warning", f"the ranks' stacks could not be taken: {why}", StacksTaken())
         return short
 
     def _end_if(self, quiet: float, found: Sequence[Place], running: Mapping[str, Sequence[int]], short: str) -> None:
@@ -221,7 +222,7 @@ class Stalls:
         if self._watch.still_stalled(quiet):
             self._end(self._failure(found, running, short))
         else:
-            self.say("info", "the run has gone on meanwhile", "went-on")
+            self.say("info", "the run has gone on meanwhile", WentOn())
 
     def _text(self, taking: Taking) -> list[str]:
         stamp = time.strftime("%Y-%m-%d %H:%M:%S")

@@ -10,6 +10,7 @@ from contextlib import closing
 from dataclasses import dataclass
 from math import inf
 
+from fleet.answers.run_events import Alone, JanitorStays, Lost, StopAll, Stubborn, UnknownNode
 from fleet.errors import EXIT_INTERRUPTED, ConnectError, FleetError, Reason
 from fleet.model import Host
 from fleet.ops.run.end.failure import alone, fate, own_link
@@ -83,13 +84,13 @@ class Stopping:
             self.gang.unknown.add(host)
             self.gang.nodes[host].ended = True
             said = of_host(host, f" is unknown from here: {error.message}")
-            self.say("warning", said, "unknown", host, hint=error.hint, kind=error.kind)
+            self.say("warning", said, UnknownNode(kind=error.kind), host, error.hint)
             return
         if self.gang.nodes[host].state in FINAL:  # how its part ended is known, and its logs come later
             self._undrained.add(host)
             return
         reason = self.gang.node_lost(host, when, error)
-        self.say("error", of_host(host, f" is lost: {error.message}"), "lost", host, hint=error.hint, kind=error.kind)
+        self.say("error", of_host(host, f" is lost: {error.message}"), Lost(kind=error.kind), host, error.hint)
         self.stop_if(reason)
 
     def watch_silence(self) -> None:
@@ -114,7 +115,7 @@ class Stopping:
                 ),
             )
         if self.silence.alone and not known:
-            self.say("warning", alone(len(live), self.record.lease), "alone")
+            self.say("warning", alone(len(live), self.record.lease), Alone())
 
     def _link_is_whole(self, live: Mapping[str, Follower], since: Mapping[str, float | None]) -> bool:
         """Ours, though all be silent."""
@@ -144,7 +145,7 @@ class Stopping:
             elif now >= by:
                 follower.give_up()
                 self.gang.node_lost(host, time.time(), ConnectError("it did not stop in time", kind="stubborn"))
-                self.say("error", of_host(host, " did not stop in time"), "stubborn", host)
+                self.say("error", of_host(host, " did not stop in time"), Stubborn(), host)
 
     def clean_up(self) -> list[str]:
         """Whatever could not be reached is left to the janitor, who goes on after this process has ended: its hosts."""
@@ -164,11 +165,11 @@ class Stopping:
             self._followers[host].give_up()
         ends = fate(self.record.lease, send_janitor(self.record, hosts, self.runtime.transport, self.gang.end))
         for host in left:
-            self.say("warning", f"{host}: {ends}", "janitor", host)
+            self.say("warning", f"{host}: {ends}", JanitorStays(), host)
         return left
 
     def _tell_all(self, grace: float, reason: str) -> None:
-        self.say("info", f"stopping all nodes: {reason}", "stop", reason=reason, grace=grace)
+        self.say("info", f"stopping all nodes: {reason}", StopAll(reason=reason, grace=grace))
         self._patience = grace + STUBBORN_SECONDS
         self._stop_by = dict.fromkeys(self._followers, time.monotonic() + self._patience)
         for host, follower in self._followers.items():

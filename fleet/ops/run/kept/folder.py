@@ -15,6 +15,7 @@ from socket import gethostname
 from typing import Any
 
 from fleet import own
+from fleet.answers.run_events import RunEvent
 from fleet.errors import FleetError, UsageError
 from fleet.events import Level, Notice
 from fleet.node.base.files import replace_file
@@ -212,9 +213,12 @@ class RunFolder:
             raise UsageError(f"run {self.path.name} has no logs of an attempt {attempt} here", hint=known)
         return aside
 
-    def event(self, name: str, **data: Any) -> dict[str, Any]:
-        """Append one line to events.jsonl; returns it. What a full disk does not take waits for the next event."""
-        record = {"event": name, "time": round(time.time(), 3), **data}
+    def event(self, event: RunEvent, **about: Any) -> None:
+        """Append one line to events.jsonl. What a full disk does not take waits for the next event. about: its "level",
+        "host", "message"."""
+        self._append(event.as_json(time.time(), **about))
+
+    def _append(self, record: Mapping[str, Any]) -> None:
         with self._lock:
             self._waiting += json.dumps(record, default=str).encode() + b"\n"
             try:
@@ -226,13 +230,17 @@ class RunFolder:
                         f.truncate(size)  # no half lines
             except OSError:
                 pass
-        return record
 
     def notice(
-        self, level: Level, message: str, event: str, host: str | None = None, hint: str | None = None, **data: Any
+        self, level: Level, message: str, event: RunEvent, host: str | None = None, hint: str | None = None
     ) -> Notice:
-        """An event, and what is said of it to whoever looks on."""
-        return Notice(level, message, host, hint, self.event(event, level=level, host=host, message=message, **data))
+        """A line of events.jsonl, and the notice of it for whoever looks on."""
+        return self.keep(Notice(level, message, host, hint, (event,)))
+
+    def keep(self, notice: Notice) -> Notice:
+        """Append a line for its event; returns it."""
+        self._append(notice.data)
+        return notice
 
     def add(self, name: str, text: str) -> Path:
         """Append to a file for people; returns its path. What a full disk does not take is gone."""

@@ -18,6 +18,7 @@ from pathlib import Path
 from typing import Any
 
 from fleet import own
+from fleet.answers.run_events import Attached
 from fleet.errors import EXIT_INTERRUPTED, Reason, UsageError
 from fleet.events import Notice
 from fleet.ops.run.kept.documents import MISSING, read_object, read_told
@@ -136,9 +137,9 @@ def prune(run: LocalRun) -> list[str]:
     try:
         if not folder.hold():
             raise UsageError(f"{run.run}: a process follows it just now")
-        told = [{"host": name} for name in read_object(folder.path / "summary.json").get("hosts", {})]
+        hosts = read_object(folder.path / "summary.json").get("hosts", {})
         events = NewEvents(folder.path / "events.jsonl").read()
-        left = _clear(folder.path, {str(record.get("host")) for record in (*told, *events)})
+        left = _clear(folder.path, {*map(str, hosts), *(str(notice.host) for notice in events)})
         if link.is_symlink() and not link.exists():
             link.unlink()
     except OSError as error:
@@ -217,7 +218,8 @@ def _read(path: Path) -> LocalRun:
 
 def _engine_told(path: Path) -> str | None:
     """As its events have it, where another head started it, or it lost its run.json."""
-    told = (record.get("engine") for record in NewEvents(path / "events.jsonl").read())
+    events = (event for notice in NewEvents(path / "events.jsonl").read() for event in notice.happened)
+    told = (event.engine for event in events if isinstance(event, Attached))
     return next(filter(None, told), None)
 
 

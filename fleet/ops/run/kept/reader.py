@@ -10,7 +10,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from fleet.events import Output
+from fleet.answers.run_events import of_record
+from fleet.events import Notice, Output
 from fleet.ops.plans import Line, OnHosts
 from fleet.ops.run.kept.logs import LOG, stream_of
 from fleet.protocol.state import ATTEMPT
@@ -48,7 +49,8 @@ class NewEvents:
     path: Path
     offset: int = 0
 
-    def read(self) -> Iterator[dict[str, Any]]:
+    def read(self) -> Iterator[Notice]:
+        """Each with one event."""
         try:
             with self.path.open("rb") as f:
                 f.seek(self.offset)
@@ -57,10 +59,12 @@ class NewEvents:
             return
         self.offset += len(lines + end)
         for line in lines.splitlines():
-            with suppress(ValueError):  # half a line, of a disk that was full
+            with suppress(ValueError, TypeError, KeyError):  # half a line, of a disk that was full
                 record = json.loads(line)
-                if isinstance(record, dict) and {"event", "time"} <= record.keys():
-                    yield record
+                level, message = record.get("level", "info"), record.get("message", "")  # an older fleet's have none
+                yield Notice(
+                    level, message, record.get("host"), happened=(of_record(record),), time=float(record["time"])
+                )
 
 
 @dataclass

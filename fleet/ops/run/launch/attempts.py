@@ -12,8 +12,8 @@ from contextlib import ExitStack, closing, suppress
 from dataclasses import replace
 from typing import Any
 
+from fleet.answers.run_events import Attempt, Detached, NodeStarted, NoRestart, NotReady, Restart, RunOver
 from fleet.answers.runs import LeftAlone, RunSummary
-from fleet.codec import plain
 from fleet.each import as_one
 from fleet.errors import EXIT_HOST_FAILED, EXIT_INTERRUPTED, ConnectError, FleetError, HostFailed, Interrupted
 from fleet.events import Notice, silent
@@ -112,7 +112,7 @@ def _leave(
 ) -> Report:
     """It goes on without this process."""
     pid = send_keeper(replace(record, lease=None), folder, runtime.transport, course, ended)
-    runtime.emit(folder.notice("info", GOES_ON.format(record.run_id, pid), "detached", pid=pid))
+    runtime.emit(folder.notice("info", GOES_ON.format(record.run_id, pid), Detached(pid=pid)))
     return left_alone(record)
 
 
@@ -122,7 +122,7 @@ def _stay(record: RunRecord, folder: RunFolder, runtime: Runtime, course: Course
     load_all(course)
     folder.take_over(folder.lock, helper=True)
     record, pid = replace(record, lease=None), os.getpid()
-    runtime.emit(folder.notice("info", GOES_ON.format(record.run_id, pid), "detached", pid=pid))
+    runtime.emit(folder.notice("info", GOES_ON.format(record.run_id, pid), Detached(pid=pid)))
     runtime.stay(left_alone(record))
     return record, replace(runtime, emit=silent, detach=Cancel(), stay=None)
 
@@ -133,7 +133,7 @@ def conclude(
     """The report of the whole run is that of the attempt that ended it."""
     summary = replace(report.read(RunSummary), attempt=record.attempt, restarts=restarts)
     report = replace(report, answer=summary)
-    folder.event("summary", exit_code=report.exit_code, first_failure=plain(summary.first_failure))
+    folder.event(RunOver(exit_code=report.exit_code, first_failure=summary.first_failure))
     try:
         folder.write_json("summary.json", report.as_json())
     except FleetError as error:
@@ -153,11 +153,7 @@ def _tell(
         spares = [host.name for host in course.plan.hosts if host not in record.hosts]
         which = f"restart with {fold(spares)} instead of {fold(course.lost)}"
     said = f"{which} in {course.pause:g} s: {failure.message}, after {lasted:.1f} s"
-    notice = folder.notice(
-        "warning",
-        said,
-        "restart",
-        failure.host,
+    event = Restart(
         attempt=course.plan.attempt,
         restart=course.restarts,
         max_restarts=most,
@@ -169,8 +165,8 @@ def _tell(
         seconds=round(lasted, 3),
         log=str(log),
     )
+    notice = folder.notice("warning", said, event, failure.host)
     runtime.emit(notice)
-    assert isinstance(notice.data, dict)
     return {name: value for name, value in notice.data.items() if name not in ("event", "level")}
 
 
@@ -182,7 +178,7 @@ def _not_again(error: FleetError, report: Report, folder: RunFolder, runtime: Ru
         summary = replace(was, stopped=error.message, end=end, first_failure=None, next=(), tracebacks=())
         return replace(report, exit_code=EXIT_INTERRUPTED, answer=summary)
     said = f"no restart: {error}"
-    runtime.emit(folder.notice("error", said, "no-restart", error.host, error.hint))
+    runtime.emit(folder.notice("error", said, NoRestart(), error.host, error.hint))
     return report
 
 
@@ -254,21 +250,18 @@ def _begin(
         stop_all(plan, sessions, 0.0, run_end("failure", why, EXIT_HOST_FAILED, who=whoami()))
         raise
     for host, answer in started.items():
-        folder.event("started", host=host, pid=answer["pid"], folder=answer["dir"], attempt=record.attempt)
+        folder.event(NodeStarted(pid=answer["pid"], folder=answer["dir"], attempt=record.attempt), host=host)
     before = folder.aside(last.attempt)
     where = f"; logs of the last one are in {before}" if before.is_dir() else ""
     text = f"attempt {record.attempt}: ranks meet at {record.master}{where}"
-    notice = folder.notice(
-        "info",
-        text,
-        "attempt",
+    event = Attempt(
         attempt=record.attempt,
         master=record.master,
         world_size=record.world_size,
         first_ranks=record.first_ranks,
         started=record.started,
     )
-    runtime.emit(notice)
+    runtime.emit(folder.notice("info", text, event))
     return plan, record, sessions.take_all(host.name for host in plan.hosts)
 
 
@@ -312,7 +305,7 @@ def check(plan: Plan, last: RunRecord, sessions: Sessions, until: float, waiting
     if runtime.detach.is_set():
         raise Left("left between two attempts")
     if errors:
-        raise as_one(errors, runtime.emit, "not-ready", "")
+        raise as_one(errors, runtime.emit, NotReady, "")
     port = answers[first]["port"]
     if port is None:
         what = f"port {ports[0]} is taken" if plan.job.master_port else f"ports {ports} are all taken"

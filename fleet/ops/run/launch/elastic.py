@@ -14,6 +14,7 @@ from collections.abc import Callable
 from dataclasses import replace
 from math import inf
 
+from fleet.answers.run_events import Away, Back
 from fleet.errors import FleetError, HostFailed, Interrupted, Reason
 from fleet.events import silent
 from fleet.model import Host
@@ -88,9 +89,8 @@ class Elastic:
             return
         left, of = len(gang.nodes) - len(gang.away), len(gang.nodes)
         rest = "its part is started again when it answers" if self.plan else "whoever launched the run takes it back"
-        self._say(
-            "warning", f"{host} is out: the run goes on with {left} of {of} nodes; {rest}", "away", host, left=left
-        )
+        text = f"{host} is out: the run goes on with {left} of {of} nodes; {rest}"
+        self._say("warning", text, Away(left=left), host)
         if self.plan is not None:
             thread = threading.Thread(target=self._return, args=(self._record.node(host).host,), daemon=True)
             self._threads.append(thread)
@@ -122,7 +122,7 @@ class Elastic:
                 if answers and error.message != said:
                     said = error.message
                     text = Reason("{hosts}", hosts=host.name) + f" is not taken back: {error.message}"
-                    self._say("warning", text, "away", host.name, hint=error.hint)
+                    self._say("warning", text, Away(), host.name, error.hint)
             else:
                 self._post(Heard(host.name, "back", waiting, time.time()))
                 return
@@ -201,7 +201,7 @@ class Elastic:
         follower.start()
         of = len(self._gang.nodes)
         said = f"{host} is back: the run goes on with {of - len(self._gang.away)} of {of} nodes"
-        self._say("info", said, "back", host, attempt=self._attempts[host])
+        self._say("info", said, Back(attempt=self._attempts[host]), host)
 
     def close(self) -> None:
         """Nobody is taken back any more."""

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import os
 
+from fleet.answers.run_events import Kept
 from fleet.codec import from_json
 from fleet.ops.run.follow.background import told
 from fleet.ops.run.kept.folder import RunFolder
@@ -31,7 +32,7 @@ def main() -> None:
     run = Run(record, folder, {}, runtime, course.plan if course else None) if ended is None else None
     os.write(1, FOLLOWS)
     os.dup2(2, 1)
-    folder.event("kept", pid=os.getpid())
+    folder.event(Kept(pid=os.getpid()))
     follow_run(record, folder, {}, runtime, course, run, ended)
     folder.release()
     transport.close()

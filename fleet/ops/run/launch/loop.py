@@ -8,6 +8,18 @@ from collections.abc import Callable, Mapping
 from dataclasses import replace
 from typing import Any
 
+from fleet.answers.run_events import (
+    Advised,
+    BuildLock,
+    Full,
+    Gap,
+    Incomplete,
+    RankOver,
+    Room,
+    RunEvent,
+    Status,
+    Superseded,
+)
 from fleet.errors import fill
 from fleet.events import Level
 from fleet.model import Host, Report
@@ -165,10 +177,10 @@ class Run:
 
     # -- what is heard ------------------------------------------------------------------------------------
     def say(
-        self, level: Level, message: str, event: str, host: str | None = None, hint: str | None = None, **data: Any
+        self, level: Level, message: str, event: RunEvent, host: str | None = None, hint: str | None = None
     ) -> None:
         """One event: a line of events.jsonl, and a Notice for whoever looks on."""
-        self.runtime.emit(self.folder.notice(level, message, event, host, hint, **data))
+        self.runtime.emit(self.folder.notice(level, message, event, host, hint))
 
     def _on_message(self, heard: Heard) -> None:
         node = self.gang.nodes[heard.host]
@@ -180,7 +192,7 @@ class Run:
             if self.leads:
                 self.leads, self._superseded = False, True
                 self._stopping.leads = False
-                self.say("warning", "another process leads this run now; this one only looks on", "superseded")
+                self.say("warning", "another process leads this run now; this one only looks on", Superseded())
             return
         if "sent" in message:
             node.clock.heard(message["sent"], heard.time)
@@ -193,12 +205,12 @@ class Run:
             locks = message["builds"]
             what, remedy = of_locks(heard.host, locks)
             hint = f"end this run, then: {remedy}"
-            self.say("warning", f"{heard.host}: {what}", "build-lock", heard.host, locks=locks, hint=hint)
+            self.say("warning", f"{heard.host}: {what}", BuildLock(locks=locks), heard.host, hint)
         elif message.get("state") == "running" and "disk_full" in message:
             self._on_disk(heard.host, bool(message["disk_full"]))
         else:
             state: dict[str, Any] = {name: value for name, value in message.items() if name in STATUS_FIELDS}
-            self.say("info", f"{heard.host}: {message.get('state')}", "status", heard.host, **state)
+            self.say("info", f"{heard.host}: {message.get('state')}", Status(**state), heard.host)
             self._stopping.stop_if(self.gang.node_status(heard.host, message))
 
     def _on_disk(self, host: str, full: bool) -> None:
@@ -206,9 +218,9 @@ class Run:
             what = of_host(
                 host, ": the disk of ~/.fleet/runs is full there: what its ranks write waits, and is lost if that lasts"
             )
-            self.say("error", what, "full", host, hint=ROOM.format(host))
+            self.say("error", what, Full(), host, ROOM.format(host))
         else:
-            self.say("info", of_host(host, ": there is room again for what its ranks write"), "room", host)
+            self.say("info", of_host(host, ": there is room again for what its ranks write"), Room(), host)
 
     def _on_rank(self, host: str, message: RankEnded) -> None:
         end = RankEnd.of(host, self.gang.nodes[host].node_rank, message)
@@ -219,14 +231,20 @@ class Run:
         self.say(
             level,
             f"rank {end.rank} on {host} (node rank {end.node_rank}) ended: {how}",
-            "rank",
+            RankOver(
+                rank=end.rank,
+                node_rank=end.node_rank,
+                local_rank=end.local_rank,
+                status=end.status,
+                signal=end.signal,
+                attempt=end.attempt,
+            ),
             host,
-            **{name: getattr(end, name) for name in ("rank", "node_rank", "local_rank", "status", "signal", "attempt")},
         )
         self._stopping.stop_if(reason)
         if lost := sum(message.get("lost", ())):
             what = f"{lost} bytes that rank {end.rank} on {host} wrote are nowhere: the disk there took no more"
-            self.say("error", what, "gap", host, hint=ROOM.format(host), rank=end.rank, bytes=lost)
+            self.say("error", what, Gap(rank=end.rank, bytes=lost), host, ROOM.format(host))
         self._stalls.rank_ended(end)
         if self.gang.all_well({node.host.name: node.ranks for node in self.record.nodes}):
             for follower in self._followers.values():
@@ -234,18 +252,18 @@ class Run:
         self._stopping.rank_ended(host)
 
     def _on_remark(self, heard: Heard) -> None:
-        level, text, hint = REMARKS[heard.what]
-        reason = {"reason": str(heard.data)} if heard.data is not None else {}
-        details = {"folder": str(self.folder.path), **reason}
+        level, text, hint, kind = REMARKS[heard.what]
+        event = kind(reason=None if heard.data is None else str(heard.data))
+        details = {"folder": str(self.folder.path), "reason": event.reason or ""}
         said = of_host(heard.host, fill(text, details))
-        self.say(level, said, heard.what, heard.host, hint=hint and fill(hint, details), **reason)
+        self.say(level, said, event, heard.host, hint and fill(hint, details))
 
     def _on_advice(self, heard: Heard) -> None:
         advice: Advice = heard.data
         if advice not in self._advised:
             self._advised.add(advice)
             said, remedy = f"{heard.host}: {advice.message}", advice.remedy
-            self.say("warning", said, "advice", heard.host, hint=remedy, id=advice.id, remedy=remedy)
+            self.say("warning", said, Advised(id=advice.id, remedy=remedy), heard.host, remedy)
 
     def _on_broken(self, heard: Heard) -> None:
         if self.gang.nodes[heard.host].lost is None:
@@ -260,11 +278,11 @@ class Run:
         for name, missing in over.gaps.items():
             what = of_host(heard.host, f": {missing} bytes of {name} are not here: it keeps no more than --max-log")
             hint = f"who led the run has them, as a rule {self.record.owner}"
-            self.say("warning", what, "gap", heard.host, hint=hint, file=name, bytes=missing)
+            self.say("warning", what, Gap(file=name, bytes=missing), heard.host, hint)
         if not over.complete and node.lost is None:
             hint = f"the node has them all: 'fleet attach {self.record.run_id}' brings the rest"
             lacks = of_host(heard.host, ": its logs are not complete here")
-            self.say("error", lacks, "incomplete", heard.host, hint=hint)
+            self.say("error", lacks, Incomplete(), heard.host, hint)
 
     def _on_back(self, heard: Heard) -> None:
         assert self._elastic is not None

@@ -6,11 +6,12 @@ import time
 from dataclasses import replace
 
 from fleet import fanout, own
+from fleet.answers.run_events import NodeStarted, Planned, Running, Version
 from fleet.errors import FleetError
 from fleet.events import Event, Notice
 from fleet.model import Report
 from fleet.ops.run.kept.folder import OPTION, RunFolder
-from fleet.ops.run.plan.origin import Origin, first_event
+from fleet.ops.run.plan.origin import Origin
 from fleet.ops.run.plan.plan import Plan
 from fleet.ops.run.sessions import Sessions
 from fleet.ops.run.start.spares import preflight_all, record_left_out, with_enough
@@ -63,18 +64,13 @@ def _run(draft: Plan, runtime: Runtime) -> Report:
             plan, unfit = preflight_all(draft, sessions)
             out.update(unfit)
         folder = RunFolder.create(runs_dir, run_id)
-        folder.event("version", **first_event())
+        folder.event(Version())
         for name, why in out.items():
             record_left_out(folder, name, why)
         record = plan.record(time.time())
         origin = Origin(plan, record, folder, runtime, inventory)
-        runtime.emit(
-            Notice(
-                "info",
-                f"ranks meet at {plan.world.master}",
-                data=folder.event("plan", **plan.told()),
-            )
-        )
+        event = Planned(lease=record.lease, more=plan.told())
+        runtime.emit(folder.notice("info", f"ranks meet at {plan.world.master}", event))
         try:
             with step(runtime, "start", len(plan.hosts)):
                 started = start_all(plan, record, sessions)
@@ -85,20 +81,13 @@ def _run(draft: Plan, runtime: Runtime) -> Report:
             plan, record, waiting = begin_with_spares(plan, record, error, folder, runtime)
         else:
             for host, answer in started.items():
-                folder.event("started", host=host, pid=answer["pid"], folder=answer["dir"])
+                folder.event(NodeStarted(pid=answer["pid"], folder=answer["dir"]), host=host)
             waiting = sessions.take_all(host.name for host in plan.hosts)
         folder.be_latest()
         logs = runs_dir / run_id
         size = f"{counted(plan.world.size, 'rank')} on {counted(len(plan.nodes), 'node')}"
-        runtime.emit(
-            Notice(
-                "info",
-                f"run {run_id}: {size}, logs in {logs}",
-                data=folder.event(
-                    "running", world_size=plan.world.size, first_ranks=record.first_ranks, logs=str(logs)
-                ),
-            )
-        )
+        running = Running(world_size=plan.world.size, first_ranks=record.first_ranks, logs=str(logs))
+        runtime.emit(folder.notice("info", f"run {run_id}: {size}, logs in {logs}", running))
         from fleet.ops.run.launch.attempts import follow_run  # long, and ranks begin meanwhile
         from fleet.ops.run.launch.course import Course
 

@@ -10,6 +10,7 @@ from difflib import get_close_matches
 from pathlib import Path
 from typing import Any
 
+from fleet.answers.run_events import Found, Unreachable
 from fleet.delivery.ignore import why_not_sent
 from fleet.each import as_one
 from fleet.engines import engine
@@ -107,10 +108,8 @@ def beside(plan: Plan, runs: Mapping[str, Sequence[LiveRun]]) -> list[Finding]:
     return [finding for finding in found if finding.id == LIVE]
 
 
-def _event(finding: Finding) -> dict[str, Any]:
-    record = finding.as_json()
-    remedy = record.pop("remedy")
-    return {"event": "finding", **record, "hint": remedy}
+def _event(of: Finding) -> Found:
+    return Found(id=of.id, severity=of.severity, hosts=of.hosts, message=of.message, hint=of.remedy)
 
 
 def refuse(plan: Plan, found: list[Finding], errors: Mapping[str, FleetError], emit: Emit) -> None:
@@ -126,10 +125,10 @@ def refuse(plan: Plan, found: list[Finding], errors: Mapping[str, FleetError], e
     wrong.update(errors)
     for severity, cause in causes:
         level = severity if plan.request.preflight else "warning"
-        emit(Notice(level, cause.message, None, cause.hint, [_event(finding) for finding in cause.whose]))
+        emit(Notice(level, cause.message, None, cause.hint, tuple(map(_event, cause.whose))))
     if errors:
         ordered = dict(sorted(errors.items(), key=lambda it: it[1].exit_code == EXIT_PREFLIGHT))
-        raise as_one(ordered, emit, "unreachable", "; nothing was started anywhere", wrong)
+        raise as_one(ordered, emit, Unreachable, "; nothing was started anywhere", wrong)
     if fatal:
         refusal = PreflightError(
             f"preflight refused, {counted(fatal, 'finding')}; nothing was started anywhere",

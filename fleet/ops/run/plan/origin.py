@@ -12,6 +12,7 @@ from pathlib import Path
 from shlex import quote
 from typing import Any
 
+from fleet.answers.run_events import Differs
 from fleet.errors import FleetError
 from fleet.events import Notice
 from fleet.inventory.nodeset import fold
@@ -20,7 +21,6 @@ from fleet.model import Host, Inventory
 from fleet.node.base.run_folder import boot_id
 from fleet.ops.run.kept.documents import read_object
 from fleet.ops.run.kept.folder import RunFolder
-from fleet.ops.run.kept.kinds import VERSION
 from fleet.ops.run.kept.record import RunRecord, host_as_json
 from fleet.ops.run.plan.code import SECONDS, look
 from fleet.ops.run.plan.plan import Plan
@@ -32,11 +32,6 @@ from fleet.version import __version__
 RUN, DIFF = "run.json", "code.diff"
 VARIABLES = ("env", "env_expand")
 SHORT = 12  # characters of a commit, of a digest
-
-
-def first_event() -> dict[str, Any]:
-    """What the first event tells."""
-    return {"version": VERSION, "fleet": __version__}
 
 
 def since_boot() -> list[Any]:
@@ -83,10 +78,8 @@ class Origin:
         except (OSError, FleetError) as error:
             self._runtime.emit(Notice("warning", f"{RUN} does not tell of the code: {error}"))
         for said, hint in differences(self._before, self._document):
-            record = self._folder.event(
-                "differs", level="warning", message=said, hint=hint, run=self._document["repeats"]
-            )
-            self._runtime.emit(Notice("warning", said, None, hint, record))
+            event = Differs(run=self._document["repeats"], hint=hint)
+            self._runtime.emit(self._folder.notice("warning", said, event, None, hint))
 
 
 def document(plan: Plan, record: RunRecord, transport: Transport, inventory: Inventory) -> dict[str, Any]:

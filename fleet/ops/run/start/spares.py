@@ -6,6 +6,7 @@ from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from typing import TypeVar
 
+from fleet.answers.run_events import LeftOut
 from fleet.answers.runs import NodeEnd, RunSummary
 from fleet.errors import ConnectError, FleetError, Interrupted
 from fleet.events import Event, Notice
@@ -80,7 +81,7 @@ def left_out(host: str, why: FleetError) -> str:
 def record_left_out(folder: RunFolder, host: str, why: FleetError, spare: str | None = None) -> Notice:
     """A line of events.jsonl; returns what is said of it. spare: takes its place."""
     text = left_out(host, why) + (f"; {spare} takes its place" if spare else "")
-    return folder.notice("warning", text, "left-out", host, why.hint, kind=why.kind, spare=spare)
+    return folder.notice("warning", text, LeftOut(kind=why.kind, spare=spare), host, why.hint)
 
 
 @contextmanager

@@ -7,6 +7,7 @@ import time
 from collections.abc import Iterator, Mapping, Sized
 from contextlib import contextmanager
 
+from fleet.answers.run_events import NotStarted, StepDone
 from fleet.each import as_one
 from fleet.errors import EXIT_HOST_FAILED, EXIT_INTERRUPTED, HostFailed, Interrupted, PreflightError, Reason
 from fleet.events import Notice, Round
@@ -46,7 +47,7 @@ def step(runtime: Runtime, name: str, hosts: int, out: Sized = ()) -> Iterator[N
         Notice(
             "info",
             f"{name}: {counted(hosts, 'host')}, {seconds:.1f} s",
-            data={"event": "step", "time": time.time(), "step": name, "hosts": hosts, "seconds": seconds},
+            happened=(StepDone(step=name, hosts=hosts, seconds=seconds),),
         )
     )
 
@@ -150,7 +151,7 @@ def start_all(plan: Plan, record: RunRecord, sessions: Sessions) -> Mapping[str,
             refuse(plan, beside(plan, occupied), others, sessions.runtime.emit)
         ordered = sorted(errors.items(), key=lambda it: -it[1].exit_code)
         every = {host.name: errors.get(host.name) for host in plan.hosts}
-        raise as_one(dict(ordered), sessions.runtime.emit, "not-started", "; everything was stopped again", every)
+        raise as_one(dict(ordered), sessions.runtime.emit, NotStarted, "; everything was stopped again", every)
     return answers
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 from contextlib import closing
 from pathlib import Path
 
+from fleet.answers.run_events import NotSynced
 from fleet.each import as_one
 from fleet.errors import HostFailed
 from fleet.events import Notice
@@ -36,7 +37,7 @@ def sync_code(plan: Plan, runtime: Runtime) -> None:
     errors = {r.host: r.error or HostFailed("sync failed there", host=r.host) for r in report.results if not r.ok}
     if errors:
         every = {r.host: errors.get(r.host) for r in report.results}
-        raise as_one(errors, runtime.emit, "not-synced", "; nothing was started anywhere", every)
+        raise as_one(errors, runtime.emit, NotSynced, "; nothing was started anywhere", every)
     for name, why in unsent(plan, plan.job.args):
         runtime.emit(Notice("warning", f"the command names {name}, which is not sent, by {why}"))
 
@@ -55,5 +56,5 @@ def leave_alone(plan: Plan, runtime: Runtime) -> None:
         runs, errors = sessions.each(plan.hosts, ask, "looking for other runs")
     if errors:
         every = {host.name: errors.get(host.name) for host in plan.hosts}
-        raise as_one(errors, runtime.emit, "not-synced", "; nothing was started anywhere", every)
+        raise as_one(errors, runtime.emit, NotSynced, "; nothing was started anywhere", every)
     refuse(plan, beside(plan, runs), {}, runtime.emit)

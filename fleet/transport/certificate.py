@@ -1,4 +1,5 @@
-"""A certificate that lives as long as one transfer: both ends of every link hold it, and accept no other."""
+"""A certificate that lives as long as one transfer, or one step of Slurm: both ends of every link hold it, and
+accept no other."""
 
 from __future__ import annotations
 
