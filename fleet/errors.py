@@ -144,6 +144,10 @@ class InventoryError(FleetError):
     kind = "inventory"
 
 
+class NoInventory(InventoryError):
+    """None is named, and none is where it would be found (exit 121)."""
+
+
 class ConnectError(FleetError):
     """A host cannot be reached, authenticated, or is not who it was (exit 122).
 

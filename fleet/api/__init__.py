@@ -27,9 +27,11 @@ from fleet.api.fleet import Planned as Planned
 from fleet.api.fleet import Plans as Plans
 from fleet.api.run import Run as Run
 from fleet.api.verbs import Verbs as Verbs
+from fleet.errors import UsageError
 from fleet.events import Emit, silent
 from fleet.model import Inventory
 from fleet.requests.reach import Reach
+from fleet.sources import INVENTORY, SOURCES
 from fleet.transport import DEFAULT as SSH
 
 if TYPE_CHECKING:
@@ -39,6 +41,7 @@ if TYPE_CHECKING:
 def open(
     inventory: str | os.PathLike[str] | Inventory | None = None,
     *,
+    on: str = INVENTORY,
     transport: str = SSH,
     fanout: int = Reach.fanout,
     connect_timeout: float = Reach.connect_timeout,
@@ -47,14 +50,20 @@ def open(
 ) -> Fleet:
     """The hosts of an inventory: its file, "lab" for the lab's, or None for the one that the command line would find.
 
-    transport: as --transport. fanout: hosts worked on at once. connect_timeout: seconds to reach and authenticate one.
+    on: as --on; where it is not "ssh", hosts are its own. transport: as --transport. fanout: hosts worked on at once.
+    connect_timeout: seconds to reach and authenticate one.
     emit: takes the events of what happens, from several threads; those of a launch are its Run's. ask: answers
     questions by yes or no; None: nobody can.
     InventoryError when it is not there, or not understood.
     """
     from fleet.inventory.find import find_inventory, load
 
-    if not isinstance(inventory, Inventory):
+    if on != INVENTORY:
+        if inventory is not None:
+            raise UsageError(f"on={on!r} has its own hosts, and takes no inventory")
+        source = SOURCES.get(on)
+        inventory, transport = source.inventory(os.environ), source.transport if transport == SSH else transport
+    elif not isinstance(inventory, Inventory):
         inventory = load(find_inventory(None if inventory is None else os.fspath(inventory), Path.cwd(), os.environ))
     return Fleet(
         inventory=inventory,

@@ -113,7 +113,7 @@ def interrupts(cancel: Cancel) -> Iterator[None]:
     says = getattr(click.get_current_context().command, "interrupted", None) or "stopping"
 
     def handler(signum: int, frame: Any) -> None:
-        if cancel.is_set():
+        if cancel.count:
             os._exit(EXIT_INTERRUPTED)
         cancel.set()
         terminal.note(f"interrupted: {says}; once more to leave at once")

@@ -7,25 +7,51 @@ from pathlib import Path
 
 import click
 
-from fleet.cli.line.options import settings_of
+from fleet.cli.line.options import Settings, settings_of
 from fleet.cli.screen.output import clean, talk
+from fleet.errors import FleetError, NoInventory, UsageError
 from fleet.model import Inventory
 from fleet.rules.units import counted
+from fleet.sources import INVENTORY, SOURCES
 
 
 def load_everyone() -> Inventory:
-    """The inventory that -i, $FLEET_INVENTORY or the current folder name, whole; read once a command line."""
-    from fleet.inventory.find import find_inventory, load
-
+    """The inventory that -i, $FLEET_INVENTORY or the current folder name, or the hosts of --on, whole; read once a
+    command line."""
     meta = click.get_current_context().find_root().meta
     if "fleet.inventory" not in meta:
-        path = find_inventory(settings_of().inventory, Path.cwd(), os.environ)
-        meta["fleet.inventory"] = found = load(path)
+        meta["fleet.inventory"] = found = _read()
         if settings_of().verbose and not settings_of().json:
-            talk(clean(f"inventory {path}, {counted(len(found.hosts), 'host')}"))
+            where = Path(found.source).absolute() if settings_of().on == INVENTORY else found.source
+            talk(clean(f"inventory {where}, {counted(len(found.hosts), 'host')}"))
     everyone = meta["fleet.inventory"]
     assert isinstance(everyone, Inventory)
     return everyone
+
+
+def _read() -> Inventory:
+    from fleet.inventory.find import find_inventory, load
+
+    settings = settings_of()
+    if settings.on == INVENTORY:
+        try:
+            return load(find_inventory(settings.inventory, Path.cwd(), os.environ))
+        except NoInventory as error:
+            raise _within(error) from None
+    if settings.inventory is not None:
+        raise UsageError(f"--on {settings.on} has its own hosts, and takes no -i", hint="leave out one of the two")
+    source = SOURCES.get(settings.on)
+    if settings.transport == Settings.transport:
+        settings.transport = source.transport
+    return source.inventory(os.environ)
+
+
+def _within(error: NoInventory) -> FleetError:
+    """The error, with the way out where this process is in what a source knows."""
+    for name in SOURCES.own:
+        if (what := SOURCES.get(name).detect(os.environ)) is not None:
+            return error.but(message=f"no inventory found; this is {what}", hint=f"give --on {name} to take its hosts")
+    return error
 
 
 def use_inventory(everyone: Inventory) -> None:

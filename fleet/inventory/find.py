@@ -7,7 +7,7 @@ import shlex
 from collections.abc import Mapping
 from pathlib import Path
 
-from fleet.errors import InventoryError
+from fleet.errors import InventoryError, NoInventory
 from fleet.inventory.ansible import is_ansible
 from fleet.inventory.fields import shown
 from fleet.inventory.hostfile import is_hostfile, parse_hostfile
@@ -45,7 +45,7 @@ def find_inventory(explicit: str | None, cwd: Path, environ: Mapping[str, str]) 
         if path.exists():
             return path
     looked = ", ".join(["-i (not given)", f"${VARIABLE} (not set)", *(str(path) for path in tried)])
-    raise InventoryError(
+    raise NoInventory(
         f"no inventory found; looked for: {looked}",
         hint="'fleet init' writes one; or write ./hostfile with one host on a line, or name a file with -i",
     )

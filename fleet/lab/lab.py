@@ -14,6 +14,9 @@ from typing import Any
 from fleet.errors import LabError, UsageError
 from fleet.lab import names, processes, switch
 from fleet.lab.processes import Launch, require, which
+from fleet.lab.slurm import remove as remove_slurm
+from fleet.lab.slurm import require_slurm
+from fleet.lab.slurm import start as start_slurm
 from fleet.lab.state import Folder, Machine, State, make_host_keys, select
 from fleet.node.base.processes import start_time, state_of
 
@@ -32,11 +35,14 @@ class Lab:
     def __init__(self) -> None:
         self.folder = Folder()
 
-    def up(self, count: int | None = None, link: str | None = None, disk: str | None = None) -> State:
+    def up(
+        self, count: int | None = None, link: str | None = None, disk: str | None = None, slurm: bool = False
+    ) -> State:
         """Bring up `count` hosts; start those that are off, add those that are missing, leave the rest alone.
 
         link: a rate for every host's cable, both ways, and the head's; "none" lifts it; None keeps what is.
-        disk: bound of what a new host may write, as tmpfs takes it ("512m"). LabError when it cannot be had.
+        disk: bound of what a new host may write, as tmpfs takes it ("512m"). slurm: its daemons run there, from now on.
+        LabError when it cannot be had.
         """
         if count is not None and not 1 <= count <= switch.MAX_HOSTS:
             raise UsageError(f"a lab has 1 to {switch.MAX_HOSTS} hosts, not {count}")
@@ -45,6 +51,8 @@ class Lab:
         if disk is not None and not re.fullmatch(r"[1-9]\d*[kmgKMG%]?", disk):
             raise UsageError(f"--disk {disk!r} is not a size", hint="for example 512m or 4g")
         require(shaped=link is not None)
+        if slurm:
+            require_slurm()
         with self.folder.locked():
             state = self.folder.load()
             fresh = not state.up
@@ -61,6 +69,10 @@ class Lab:
                 elif state.link:
                     for name in started:
                         self._link(state, name)
+                if (slurm and not state.slurm) or (state.slurm and started):
+                    state.slurm = True
+                    self.folder.save(state)
+                    start_slurm(self.folder.path, self.folder.tag, {name: pid_of(state, name) for name in state.hosts})
             except BaseException:
                 if fresh:
                     self._clear(state.network)
@@ -180,6 +192,7 @@ class Lab:
         self._end_others(set())
         with names.machine_lock():
             switch.remove_interface(self.folder.tag)
+            remove_slurm(self.folder.path, self.folder.tag)
             names.update(names.HOSTS_FILE, self.folder.path, {})
         state = State(network=network)
         self.folder.reset(state)

@@ -13,6 +13,7 @@ BROUGHT = "brought"  # on the head
 SOURCE_IDS = "source-ids"  # on the head: what it knows sources by
 
 # in RUNS/RUN, or RUNS/RUN@NODE where nodes share a home
+SCOPE = "FLEET_SCOPE"  # in the environment of all that a job of a scheduler holds
 SPEC, STATUS, PID, NODE_LOG = "spec.json", "status.json", "pid", "node.log"
 # what such a run is while its head waits with the next attempt, and while that one begins
 RESTARTING, STARTING = "restarting", "starting"

@@ -21,6 +21,7 @@ TRANSPORTS: Registry[type[Any]] = Registry(
         "ssh": "fleet.transport.ssh.transport:SshTransport",
         "openssh": "fleet.transport.openssh.transport:OpensshTransport",
         "pdsh": "fleet.transport.pdsh:PdshTransport",
+        "srun": "fleet.transport.srun:SrunTransport",
         "local": "fleet.transport.local:LocalTransport",
     },
     group="fleet.transports",

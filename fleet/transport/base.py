@@ -56,7 +56,7 @@ class Target:
 
 class Cancel:
     """A latch that says "stop": set once, watched by every loop that waits. set() may be called from a signal
-    handler, at any moment. count: how often it was. within: seconds in which who set it wants all to be over."""
+    handler, at any moment. count: how often its user did. within: seconds in which who set it wants all to be over."""
 
     def __init__(self) -> None:
         self._flag = False
@@ -65,8 +65,9 @@ class Cancel:
         self._callbacks: dict[object, Callable[[], None]] = {}
         self._lock = threading.Lock()
 
-    def set(self) -> None:
-        self.count += 1
+    def set(self, *, asked: bool = True) -> None:
+        """asked: its user asks for it; else what this process runs in does."""
+        self.count += asked
         if not self._flag:
             self._flag = True
             # A handler runs between two steps of the main thread, which may hold the very locks that waking

@@ -19,6 +19,8 @@ MARKED = {
     "git clone": "fetches from the network",
     "make demo": "test_quick_start",
     "fleet lab": "the lab here is the tests'; test_lab, test_quick_start",
+    "fleet --on slurm": "in an allocation: test_slurm",
+    "salloc": "test_slurm",
     "fleet -i lab": "the block to rehearse: test_quick_start",
     "fleet init": "asks on a terminal: test_init",
     "fleet launch --sync train.py": "behind 'fleet init': test_init",

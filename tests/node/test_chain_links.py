@@ -23,10 +23,10 @@ from typing import Any
 
 import pytest
 
-from fleet.transport.certificate import make_certificate
 from fleet.node.delivery.chain import link
 from fleet.node.delivery.chain.link import Link, tls_context
 from fleet.node.delivery.store import Store
+from fleet.transport.certificate import make_certificate
 from tests.node.nodes import Running
 
 DATA = os.urandom(12_000_000)  # more than sockets hold, more than a block of the journal

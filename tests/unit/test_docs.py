@@ -54,7 +54,8 @@ def test_each_command_is_accepted(page: str, command: str) -> None:
 def test_options_named_in_the_text_exist() -> None:
     params = [param for verb in VERBS for param in command_of(verb).params]
     known = {option for param in params for option in [*param.opts, *param.secondary_opts]}
-    known |= {"--link", "--no-binary", "--hash", *VALUED, *PLAIN}  # some are of pip
+    known |= {"--link", "--no-binary", "--hash", *VALUED, *PLAIN}  # some are of pip, some of Slurm
+    known |= {"--overlap", "--ntasks-per-node", "--signal", "--jobid", "--cpu-bind"}
     text = re.sub(r"^\| .*? \| ", "", "\n".join(map(prose, (path for path in PAGES if of_users(path)))), flags=re.M)
     named = set(re.findall(r"`[^`]*?(--[a-z][a-z-]+)", text))
     assert len(named) > 15

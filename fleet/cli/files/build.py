@@ -10,7 +10,7 @@ from fleet.answers.sync import Built
 from fleet.cli.context import perform
 from fleet.cli.files.data import show_wheels
 from fleet.cli.line.command import Verb, completed
-from fleet.cli.line.options import Limited, common_options, pairs, settings_of
+from fleet.cli.line.options import Limited, pairs, settings_of, without
 from fleet.cli.screen.lines import Lines
 from fleet.cli.screen.output import clean, echo, talk
 from fleet.cli.screen.progress import ProgressLine
@@ -67,7 +67,7 @@ class BuildTalk(ProgressLine):
     metavar="S",
     help="Seconds that importing it may take on a host [120].",
 )
-@common_options
+@without(own=("on",))
 def build(
     what: str,
     version: str | None,

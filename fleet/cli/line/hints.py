@@ -57,13 +57,14 @@ def quote(word: str) -> str:
 
 
 def as_typed(hint: str, *, selection: bool = True) -> str:
-    """The hint, in front of the verb of its commands the -i, -w, -x and --transport of the user's line. selection: not
-    -w and -x where it may be they that are wrong."""
+    """The hint, in front of the verb of its commands the -i, --on, -w, -x, --transport of the user's line. selection:
+    not -w and -x where it may be they that are wrong."""
     said = {
         "-i": _line.inventory,
+        "--on": _line.on if _line.on != Settings.on else None,
         "-w": _line.hosts if selection else None,
         "-x": _line.exclude if selection else None,
-        "--transport": _line.transport if _line.transport != Settings.transport else None,
+        "--transport": _line.transport if _line.transport != Settings.transport and _line.on == Settings.on else None,
     }
 
     def repeat(match: re.Match[str]) -> str:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -15,6 +15,7 @@ from fleet.errors import UsageError
 from fleet.registry import Registry
 from fleet.requests.reach import Reach
 from fleet.requests.request import OptionError, Request
+from fleet.sources import INVENTORY, SOURCES
 from fleet.transport import DEFAULT, TRANSPORTS
 
 
@@ -23,6 +24,7 @@ class Settings:
     """What the common options said. Lives in the root context's `meta`, one a command line."""
 
     inventory: str | None = None
+    on: str = INVENTORY
     hosts: str | None = None
     exclude: str | None = None
     transport: str = DEFAULT
@@ -63,17 +65,19 @@ def spelled_out(error: OptionError) -> UsageError:
 
 
 class Named(OneOf):
-    """A name of a registry; other packages' are looked up for one that is not fleet's own, for help and completion."""
+    """A name of a registry; other packages' are looked up for one that is not fleet's own, for help and completion.
+    more: names that mean something, and are not in there."""
 
-    def __init__(self, registry: Registry[Any]) -> None:
-        self.registry, self.case_sensitive = registry, True
+    def __init__(self, registry: Registry[Any], *more: str) -> None:
+        self.registry, self.more, self.case_sensitive = registry, more, True
 
     @property
     def choices(self) -> tuple[str, ...]:  # type: ignore[override]
-        return self.registry.names
+        return (*self.more, *self.registry.names)
 
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> str:
-        return str(value) if value in self.registry.own else super().convert(value, param, ctx)
+        own = value in self.registry.own or value in self.more
+        return str(value) if own else super().convert(value, param, ctx)
 
 
 def runs_dir_option(said: str) -> Callable[[F], F]:
@@ -119,6 +123,16 @@ _OPTIONS: dict[str, tuple[tuple[str, ...], dict[str, Any]]] = {
             "metavar": "FILE",
             "help": "Inventory file, or 'lab' for the lab's.",
             "shell_complete": completed("inventory_file"),
+        },
+    ),
+    "on": (
+        ("--on",),
+        {
+            "type": Named(SOURCES, INVENTORY),
+            "metavar": f"[{'|'.join((INVENTORY, *SOURCES.own))}]",
+            "default": INVENTORY,
+            "show_default": True,
+            "help": "Where hosts come from: an inventory, or the Slurm allocation that this is in.",
         },
     ),
     "hosts": (
@@ -174,9 +188,10 @@ def common_options(command: F) -> F:
     return without()(command)
 
 
-def without(*hidden: str, refused: Mapping[str, str] | None = None) -> Callable[[F], F]:
+def without(*hidden: str, refused: Mapping[str, str] | None = None, own: Sequence[str] = ()) -> Callable[[F], F]:
     """common_options, of which `hidden` mean nothing to this verb: accepted, so that an alias or a playbook may give
-    them to every verb, and not offered. refused: those that somebody would mean something by, with what to write."""
+    them to every verb, and not offered. refused: those that somebody would mean something by, with what to write. own:
+    those by whose name it has an option of its own; the common ones stand before the verb."""
     refused = refused or {}
 
     def refuse(ctx: click.Context, param: click.Parameter, value: Any) -> None:
@@ -184,7 +199,7 @@ def without(*hidden: str, refused: Mapping[str, str] | None = None) -> Callable[
             raise UsageError(f"{ctx.command_path} takes no {'/'.join(param.opts)}", hint=refused[str(param.name)])
 
     def add(command: F) -> F:
-        for name, (flags, attrs) in reversed(_OPTIONS.items()):
+        for name, (flags, attrs) in reversed([each for each in _OPTIONS.items() if each[0] not in own]):
             command = click.option(
                 *flags,
                 name,

@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 
 # what follows from an inventory means nothing here; the lab's hosts are arguments
 _NAMED = dict.fromkeys(("hosts", "exclude"), "hosts of the lab are named behind the word: fleet lab kill lab02")
-lab_options = without("inventory", "transport", "fanout", "connect_timeout", refused=_NAMED)
+lab_options = without("inventory", "on", "transport", "fanout", "connect_timeout", refused=_NAMED)
 
 
 def the_lab() -> Lab:
@@ -79,8 +79,11 @@ def ended(hosts: Sequence[str], text: str) -> int:
 @click.argument("count", metavar="[N]", type=int, required=False)
 @click.option("--link", metavar="RATE", help="Limit every link, both ways: 200mbit; none.")
 @click.option("--disk", metavar="SIZE", help="What a host may write, in memory: 512m [half of memory].")
+@click.option(
+    "--slurm", is_flag=True, help="With Slurm (Debian's slurm-wlm, munge): srun, salloc, sbatch on every host."
+)
 @lab_options
-def up(count: int | None, link: str | None, disk: str | None) -> int:
+def up(count: int | None, link: str | None, disk: str | None, slurm: bool) -> int:
     """Bring up N hosts [4].
 
     Starts those that are off; with a larger N than before, adds hosts.
@@ -94,7 +97,7 @@ def up(count: int | None, link: str | None, disk: str | None) -> int:
         return plans.write("lab", (), {"up": number, "state_dir": str(folder.path)}, lambda: lines)
     if count is not None and count - len(the.status().hosts) > MANY:
         agree_to(count)
-    state = the.up(count, link, disk)
+    state = the.up(count, link, disk, slurm)
     if settings_of().json:
         write_json(document(the, state))
     elif not settings_of().quiet:
@@ -104,6 +107,8 @@ def up(count: int | None, link: str | None, disk: str | None) -> int:
         echo("next:")
         echo(f"  {again}fleet -i lab setup-ssh --tofu --password-file {shlex.quote(str(folder.password_file))}")
         echo(f"  {again}fleet -i lab exec -- hostname")
+        if state.slurm:
+            echo(f"  {again}fleet -i lab -w {next(iter(state.hosts))} ssh")
         echo(f"  {again}fleet lab down")
     return EXIT_OK
 

@@ -4,12 +4,15 @@ spec: {"run", "devices": of its GPUs, or null: all}. Answers J {"event": "neighb
 fleet/protocol/messages/run.py.
 """
 
+import os
 import time
 
 from fleet.node.base.errors import Refused, answer
+from fleet.node.base.processes import environment
+from fleet.node.base.run_folder import owners, runs_root
 from fleet.node.base.types import Any, Mapping, run
 from fleet.node.run.list_runs import runs
-from fleet.protocol.state import meet
+from fleet.protocol.state import SCOPE, meet
 
 YIELD_SECONDS = 8.0  # in which a younger one goes that was turned away on another of its nodes
 
@@ -22,9 +25,16 @@ class Occupied(Refused):
         self.runs = runs
 
 
+def elsewhere(name: str) -> bool:
+    """A run that another scheduler's job holds: whose GPUs are whose is not this one's business."""
+    mine = os.environ.get(SCOPE, "").encode()
+    folder = os.path.join(runs_root(), name)
+    return any(environment(it["pid"]).get(SCOPE.encode(), b"") != mine for it in owners(folder))
+
+
 def others(own: "str | None") -> "list[run.LiveRun]":
     """Of live runs but that one those of which is known what they are."""
-    found = [it for it in runs("", True) if it["run"] != own and "about" in it]
+    found = [it for it in runs("", True) if it["run"] != own and "about" in it and not elsewhere(it["run"])]
     return [{"run": it["run"], "about": it["about"], "devices": it["devices"]} for it in found]
 
 

@@ -30,8 +30,8 @@ class NodeChannel(paramiko.Channel):  # type: ignore[misc]
     """A channel that understands exit-signal (status 128+n), and says nothing more once it has said CHANNEL_CLOSE.
     bell: rung when there is something to read, or nothing more will be. denied: a request was, in words.
 
-    paramiko's own may send data, or the end of it, from one thread behind the close from another. sshd answers that by dropping the
-    whole connection, and with it all 63 other hosts behind a gateway.
+    paramiko's own may send data, or the end of it, from one thread behind the close from another. sshd
+    answers that by dropping the whole connection, and with it all 63 other hosts behind a gateway.
     """
 
     def __init__(self, chanid: int) -> None:

@@ -28,7 +28,7 @@ STUBBORN_SECONDS = 20.0  # beyond the grace: SIGKILL takes up to 10 s to be told
 ENGINE_GRACE = 0.5  # of an engine that has no rank left: what torchrun and DeepSpeed do then helps nobody
 ASK_SECONDS, RETRY_SECONDS, UP_SECONDS = 30.0, 2.0, 5.0  # of the witness; for which a node's ranks are known
 # how often the user has asked to stop
-GENTLY, AT_ONCE, LEAVE = 1, 2, 3
+AT_ONCE, LEAVE = 2, 3
 
 
 def of_host(host: str, text: str) -> Reason:
@@ -130,7 +130,7 @@ class Stopping:
 
     def watch(self) -> None:
         """What the user asks for, and nodes that do not stop in time."""
-        if self.runtime.cancel.count >= GENTLY:
+        if self.runtime.cancel.is_set():
             self.stop_if(run_end("interrupt", INTERRUPTED, EXIT_INTERRUPTED))
         if self.runtime.cancel.count >= AT_ONCE and not self._killed:
             self._killed = True

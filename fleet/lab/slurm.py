@@ -1,0 +1,108 @@
+"""Slurm in the lab: Debian's munged and slurmd in every host, slurmctld in the first, as root.
+
+A host's processes are tracked as on real nodes, by control groups: what leaves its session ends with its step all the
+same. The hosts share this machine's freezer hierarchy, of which each sees a folder of its own as the whole.
+"""
+
+from __future__ import annotations
+
+import base64
+import os
+import secrets
+import subprocess
+import tempfile
+from collections.abc import Mapping
+from pathlib import Path
+
+from fleet.errors import LabError
+from fleet.lab.processes import which
+from fleet.node.base.processes import read_file
+from fleet.slurmconf import SlurmNode, gres_conf, slurm_conf
+
+PACKAGES = {"slurmctld": "slurm-wlm", "slurmd": "slurm-wlm", "srun": "slurm-wlm", "munged": "munge"}
+KEY = "munge.key"  # in the lab's folder: this lab has Slurm
+PARTITION = "gpu1"
+GPUS = ("/dev/zero", "/dev/full")  # there are none; Slurm counts files
+MEMORY_MIB = 4000
+SECONDS = 60.0
+ENVIRONMENT = {"PATH": "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin", "LANG": "C.UTF-8"}
+CGROUP_CONF = "CgroupPlugin=cgroup/v1\nCgroupAutomount=no\nCgroupMountpoint=/sys/fs/cgroup\n"
+SETUP = r"""
+set -e
+umask 022
+mkdir -p /run/munge /var/log/munge /var/lib/munge /etc/munge
+mkdir -p /etc/slurm /var/spool/slurmd /var/spool/slurmctld /var/log/slurm
+echo {key} | base64 -d >/etc/munge/munge.key
+chmod 0700 /etc/munge /var/log/munge /var/lib/munge
+chmod 0400 /etc/munge/munge.key
+chown -R munge:munge /etc/munge /var/log/munge /var/lib/munge /run/munge
+echo {slurm} | base64 -d >/etc/slurm/slurm.conf
+echo {gres} | base64 -d >/etc/slurm/gres.conf
+echo {cgroup} | base64 -d >/etc/slurm/cgroup.conf
+if ! [ -d /sys/fs/cgroup/freezer ]; then
+    mount -t tmpfs none /sys/fs/cgroup
+    mkdir /sys/fs/cgroup/freezer /sys/fs/cgroup/all
+    mount -t cgroup -o freezer none /sys/fs/cgroup/all
+    mkdir -p /sys/fs/cgroup/all/{tag}/{host}
+    mount --bind /sys/fs/cgroup/all/{tag}/{host} /sys/fs/cgroup/freezer
+    umount /sys/fs/cgroup/all
+fi
+pgrep -x munged >/dev/null || setpriv --reuid=munge --regid=munge --clear-groups munged --force </dev/null
+pkill -x slurmd || true
+pkill -x slurmctld || true
+while pgrep -x 'slurmd|slurmctld' >/dev/null; do sleep 0.1; done
+if [ {host} = {first} ]; then slurmctld </dev/null; fi
+slurmd </dev/null
+"""
+REMOVE = """
+mount --make-rprivate / && mount -t cgroup -o freezer none {at} || exit 0
+if [ -d {at}/{tag} ]; then find {at}/{tag} -depth -type d -exec rmdir '{{}}' +; fi
+"""
+
+
+def require_slurm() -> None:
+    """LabError where its programs are not on this machine."""
+    missing = [program for program in PACKAGES if which(program) is None]
+    if missing:
+        packages = " ".join(sorted({PACKAGES[program] for program in missing}))
+        raise LabError(f"a lab with Slurm needs {', '.join(missing)}, not found here", hint=f"apt install {packages}")
+
+
+def start(folder: Path, tag: str, pids: Mapping[str, int]) -> None:
+    """Slurm for these hosts, and no others. pids: each one's first process. tag: names the lab's control groups."""
+    if not (folder / KEY).exists():
+        with open(os.open(folder / KEY, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "wb") as file:
+            file.write(secrets.token_bytes(128))
+    key = (folder / KEY).read_bytes()
+    memory = min(MEMORY_MIB, int(read_file("/proc/meminfo").split()[1]) >> 11)
+    nodes = [SlurmNode(name, os.cpu_count() or 1, memory, GPUS) for name in pids]
+    files = {
+        "key": key,
+        "slurm": slurm_conf(nodes, cluster="lab", partition=PARTITION, user="root").encode(),
+        "gres": gres_conf(nodes).encode(),
+        "cgroup": CGROUP_CONF.encode(),
+    }
+    said = {name: base64.b64encode(data).decode() for name, data in files.items()}
+    for name, pid in pids.items():
+        script = SETUP.format(host=name, first=nodes[0].name, tag=tag, **said)
+        _run([which("nsenter") or "nsenter", "-t", str(pid), "-a", "sh", "-s"], script, name)
+
+
+def remove(folder: Path, tag: str) -> None:
+    """Take away what a lab that has ended leaves of it on this machine."""
+    if (folder / KEY).exists():
+        with tempfile.TemporaryDirectory(prefix="fleet-lab.") as at:
+            _run(["unshare", "--mount", "sh", "-s"], REMOVE.format(at=at, tag=tag), None)
+        (folder / KEY).unlink()
+
+
+def _run(argv: list[str], script: str, host: str | None) -> None:
+    try:
+        done = subprocess.run(
+            argv, input=script.encode(), env=ENVIRONMENT, capture_output=True, timeout=SECONDS, check=False
+        )
+        said, status = done.stderr.decode("utf-8", "replace").strip(), done.returncode
+    except subprocess.TimeoutExpired:
+        said, status = f"not in {SECONDS:g} s", 1
+    if status:
+        raise LabError(f"Slurm does not start: {said.splitlines()[-1] if said else status}", host=host)

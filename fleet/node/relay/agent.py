@@ -1,0 +1,117 @@
+"""What stands in for sshd where a scheduler starts processes and nobody logs in: it dials the head, and starts the
+commands that the head asks for, each with a connection of its own.
+
+spec: {"head": [[address, port]], "tls": {"cert", "key"}, "step", "scope": marks of all that is started, "name": the
+variable that has this host's name, "unset": a pattern of variables that are nobody's business here}.
+
+Both ends of every connection hold the one certificate of this step (fleet/node/delivery/chain/link.py), and accept no
+other. An agent says {"host"}, and hears {"start": number, "command"} for each channel; then it dials again and says
+{"host", "channel": number}. What follows there are frames: fleet/protocol/frames.py.
+
+The step ends when its agents do. So one that has lost its head goes on while anything it started is there: a run's
+supervisor has a lease, and another head may find it.
+"""
+
+import os
+import re
+import signal
+import socket
+import subprocess
+import sys
+import time
+
+from fleet.node.base import json
+from fleet.node.base.processes import with_env
+from fleet.node.base.types import Any
+from fleet.node.base.wire import start_thread
+from fleet.node.delivery.chain.link import NONSENSE, Link, tls_context
+from fleet.node.relay.pump import pump
+from fleet.protocol.state import SCOPE
+
+LINE_BYTES = 1 << 20
+MARK = "FLEET_STEP"  # of all that is started here
+RETRY_SECONDS = 1.0
+IDLE_SECONDS = 20.0  # without a head, and with nothing that was started here
+DIAL_SECONDS = 5.0
+
+
+def dial(spec: "dict[str, Any]", context: "Any") -> Link:
+    """A connection to the head, at the first of its addresses that answers. OSError."""
+    wrong: OSError = OSError("no address")
+    for address, port in spec["head"]:
+        try:
+            plain = socket.create_connection((address, port), DIAL_SECONDS)
+            try:
+                return Link(plain, context, False, spec["tls"])
+            except BaseException:
+                plain.close()
+                raise
+        except OSError as error:
+            wrong = error
+    raise wrong
+
+
+def serve(spec: "dict[str, Any]", context: "Any", host: str, number: int, command: str) -> None:
+    """One channel, from its command's start to its end."""
+    try:
+        link = dial(spec, context)
+        link.send_line({"host": host, "channel": number})
+    except OSError:
+        return
+    process = subprocess.Popen(
+        ["/bin/sh", "-c", command],
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        cwd=os.path.expanduser("~"),
+        start_new_session=True,
+    )
+    pump(link.sock, process)
+
+
+def report(spec: "dict[str, Any]", context: "Any", host: str, number: int) -> None:
+    """The scheduler has signalled its step: the head ends the run, and this agent with it."""
+    try:
+        link = dial(spec, context)
+        link.send_line({"host": host, "signal": number})
+        link.sock.close()
+    except OSError:
+        pass
+
+
+def heed(spec: "dict[str, Any]", context: "Any", host: str) -> bool:
+    """Do what the head asks for; True where it says that this was all. OSError, or one of NONSENSE: it is gone."""
+    link = dial(spec, context)
+    link.send_line({"host": host})
+    link.sock.settimeout(None)
+    while True:
+        asked = link.read_line(LINE_BYTES)
+        if "start" not in asked:
+            return True
+        start_thread(serve, spec, context, host, int(asked["start"]), str(asked["command"]))
+
+
+def main() -> None:
+    spec = json.loads(sys.stdin.buffer.readline().decode("utf-8"))
+    host = os.environ.get(spec["name"]) or socket.gethostname()
+    unset = re.compile(spec["unset"])
+    for name in [name for name in os.environ if unset.fullmatch(name)]:
+        del os.environ[name]
+    os.environ[MARK], os.environ[SCOPE] = spec["step"], spec["scope"]
+    try:
+        context = tls_context(False, spec["tls"])
+    except (OSError, ValueError) as error:  # ssl.SSLError is an OSError
+        sys.exit("%s: its python3 has no TLS 1.3: %s" % (host, error))
+
+    def handle(number: int, _: object) -> None:
+        start_thread(report, spec, context, host, number)
+
+    for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP, signal.SIGUSR1, signal.SIGUSR2, signal.SIGQUIT):
+        signal.signal(number, handle)
+    over, heard = False, time.monotonic()
+    while not over and (time.monotonic() - heard < IDLE_SECONDS or with_env(MARK, spec["step"])):
+        try:
+            over = heed(spec, context, host)
+            heard = time.monotonic()
+        except (OSError, *NONSENSE):
+            time.sleep(RETRY_SECONDS)

@@ -1,0 +1,123 @@
+"""Hosts of a Slurm allocation: what its variables and `scontrol` say of it."""
+
+from __future__ import annotations
+
+import re
+import shutil
+import socket
+import subprocess
+from collections.abc import Iterator, Mapping, Sequence
+
+from fleet.errors import UsageError
+from fleet.inventory.fields import FieldError
+from fleet.inventory.nodeset import expand
+from fleet.model import Host, Inventory
+from fleet.sources.source import Source
+from fleet.transport.srun import job_of, own_environment
+
+ASK_SECONDS = 30.0
+GPUS = re.compile(r"gpu:(?:[^:(,]+:)?(\d+)")
+
+
+def counts(text: str) -> list[int]:
+    """Of each node, as SLURM_TASKS_PER_NODE and SLURM_JOB_CPUS_PER_NODE have it: "8(x2),4" is 8, 8, 4. ValueError."""
+    found = list[int]()
+    for part in text.split(","):
+        match = re.fullmatch(r"([0-9]+)(?:\(x([0-9]+)\))?", part.strip())
+        if match is None or int(match[2] or 1) > 1 << 16:
+            raise ValueError(f"{text!r} is no count a node")
+        found += [int(match[1])] * int(match[2] or 1)
+    return found
+
+
+def fields(line: str) -> dict[str, str]:
+    """KEY=VALUE words of a line that scontrol writes with -o, or of one that begins with blanks."""
+    return dict(word.partition("=")[::2] for word in line.split() if "=" in word)
+
+
+def gpus(job: str) -> dict[str, int]:
+    """Node -> GPUs, as `scontrol show job -d` says."""
+    found = dict[str, int]()
+    for line in job.splitlines():
+        told = fields(line)
+        if line.startswith(" ") and "Nodes" in told and "CPU_IDs" in told:
+            number = sum(map(int, GPUS.findall(told.get("GRES", ""))))
+            found |= dict.fromkeys(expand(told["Nodes"]), number)
+    return found
+
+
+def addresses(nodes: str) -> Iterator[tuple[str, str]]:
+    """(node, address) as `scontrol show node -o` says."""
+    for line in nodes.splitlines():
+        told = fields(line)
+        if "NodeName" in told:
+            yield told["NodeName"], told.get("NodeAddr", told["NodeName"])
+
+
+def numeric(address: str) -> str:
+    """An IP: a name may be one that only Slurm resolves, and ranks meet at it."""
+    try:
+        return str(socket.getaddrinfo(address, None, socket.AF_INET, socket.SOCK_STREAM)[0][4][0])
+    except OSError:
+        return address
+
+
+def scontrol(words: Sequence[str], environ: Mapping[str, str]) -> str:
+    """What it answers; "" where it is not there or knows nothing."""
+    program = shutil.which("scontrol")
+    if program is None:
+        return ""
+    try:
+        done = subprocess.run(
+            [program, *words],
+            env=own_environment(environ),
+            stdin=subprocess.DEVNULL,
+            capture_output=True,
+            text=True,
+            errors="replace",
+            timeout=ASK_SECONDS,
+        )
+    except (OSError, subprocess.TimeoutExpired):
+        return ""
+    return done.stdout if done.returncode == 0 else ""
+
+
+def hosts(environ: Mapping[str, str], job: str = "", nodes: str = "") -> tuple[Host, ...]:
+    """Of an allocation. job, nodes: as `scontrol show job -d`, `scontrol show node -o` have them. Its slots are its
+    GPUs, else its tasks. UsageError."""
+    number, parts = job_of(environ), environ.get("SLURM_HET_SIZE", "1")
+    if parts != "1":
+        raise UsageError(
+            f"job {number} is a heterogeneous one, of {parts} parts: fleet takes no such job",
+            hint="ask for nodes of one kind, or start a fleet within each part",
+        )
+    listed = environ.get("SLURM_JOB_NODELIST") or environ.get("SLURM_NODELIST") or ""
+    try:
+        names = expand(listed) if listed else []
+        tasks = counts(environ["SLURM_TASKS_PER_NODE"]) if "SLURM_TASKS_PER_NODE" in environ else []
+    except (ValueError, FieldError) as error:
+        raise UsageError(f"job {number}: {error}") from None
+    if not names:
+        raise UsageError(f"job {number} has no nodes: SLURM_JOB_NODELIST is not set")
+    have, where = gpus(job), dict(addresses(nodes))
+    tasks = tasks if len(tasks) == len(names) else [1] * len(names)
+    return tuple(
+        Host(name, numeric(where.get(name, name)), slots=have.get(name) or task)
+        for name, task in zip(names, tasks, strict=True)
+    )
+
+
+class Slurm(Source):
+    """The allocation that this process is in."""
+
+    name, transport = "slurm", "srun"
+
+    def detect(self, environ: Mapping[str, str]) -> str | None:
+        job = environ.get("SLURM_JOB_ID")
+        return f"job {job} of Slurm" if job and environ.get("SLURM_JOB_NODELIST") else None
+
+    def inventory(self, environ: Mapping[str, str]) -> Inventory:
+        job, listed = job_of(environ), environ.get("SLURM_JOB_NODELIST", "")
+        told = scontrol(["show", "job", "-d", job], environ)
+        nodes = scontrol(["show", "node", "-o", listed], environ) if listed else ""
+        return Inventory(hosts(environ, told, nodes), source=f"slurm:{job}")

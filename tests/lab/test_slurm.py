@@ -1,0 +1,218 @@
+"""A real Slurm (slurm-wlm of Debian, with proctrack/cgroup and task/affinity), from which fleet has its hosts.
+
+What is asserted of the batch system's own (allocations, signals, grace) is Slurm's; of fleet, what it makes of that.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+import shlex
+import subprocess
+import sys
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.lab.virtual_lab import FLEET, LabFactory, VirtualLab
+from tests.node.nodes import until
+
+pytestmark = pytest.mark.slow
+PROGRAM = """\
+import os, signal, sys, time
+import torch, torch.distributed as dist
+
+def save(*_):
+    time.sleep(2)
+    open(f"saved{os.environ['RANK']}", "w").close()
+    print("saved", flush=True)
+    sys.exit(0)
+
+dist.init_process_group("gloo")
+rank, mean = dist.get_rank(), torch.ones(1)
+dist.all_reduce(mean)
+slurm = [name for name in os.environ if name.startswith(("SLURM_PROCID", "SLURM_NTASKS", "PMI"))]
+print("sum", int(mean), len(os.sched_getaffinity(0)), os.environ.get("CUDA_VISIBLE_DEVICES"), slurm, flush=True)
+if "fail" in sys.argv:
+    time.sleep(1)
+    if rank == 2:
+        raise ValueError("no such sample")
+    time.sleep(600)
+if "hold" in sys.argv:
+    signal.signal(signal.SIGTERM, save)
+    while True:
+        time.sleep(0.1)
+dist.destroy_process_group()
+"""
+ALLOCATION = "-N3 -n3 -c2 --gres=gpu:2"
+LAUNCH = f"{FLEET} --on slurm launch --workdir /root/job --python {sys.executable}"
+
+
+@pytest.fixture(scope="module")
+def slurm(lab_factory: LabFactory) -> VirtualLab:
+    lab = lab_factory(3, "--slurm")
+    for host in lab.names:
+        lab.inside(host, "sh", "-c", "mkdir -p /root/job && cat >/root/job/t.py", stdin=PROGRAM.encode())
+    until(lambda: lab.sh(lab.names[0], "sinfo -h -t idle -o %D") == "3")
+    return lab
+
+
+@pytest.fixture(autouse=True)
+def clean(slurm: VirtualLab) -> None:
+    for host in slurm.names:
+        slurm.sh(host, "scancel --me; rm -rf /root/job/runs* /root/job/saved* /root/job/*.out")
+
+
+def salloc(lab: VirtualLab, script: str, options: str = ALLOCATION) -> tuple[int, str]:
+    """(exit status, all output) of a script in an allocation, whose shell is the first host's."""
+    line = f"cd /root/job; salloc {options} bash -c {shlex.quote(script)} 2>&1"
+    done = lab.inside(lab.names[0], "bash", "-c", line, check=False)
+    return done.returncode, done.stdout.decode()
+
+
+def sbatch(lab: VirtualLab, command: str, options: str = ALLOCATION) -> str:
+    """The number of a job that runs it."""
+    script = f"#!/bin/bash\nexec {command}\n"
+    argv = ["sbatch", "--parsable", *options.split(), "--chdir", "/root/job", "-o", "/root/job/%j.out"]
+    return lab.inside(lab.names[0], *argv, stdin=script.encode()).stdout.decode().strip()
+
+
+def output(lab: VirtualLab, job: str) -> str:
+    return lab.sh(lab.names[0], f"cat /root/job/{job}.out 2>/dev/null || true")
+
+
+def ended(lab: VirtualLab, job: str) -> bool:
+    return lab.sh(lab.names[0], f"squeue -h -j {job} 2>/dev/null || true") == ""
+
+
+def document(lab: VirtualLab, name: str, runs: str = "runs") -> dict[str, Any]:
+    text = lab.sh(lab.names[0], f"cat /root/job/{runs}/latest/{name}")
+    found: dict[str, Any] = json.loads(text)
+    return found
+
+
+def ranks(lab: VirtualLab) -> int:
+    """Processes of the program on all hosts."""
+    return sum(int(lab.sh(host, "pgrep -fc '[t]\\.py' || true")) for host in lab.names)
+
+
+def test_the_hosts_of_an_allocation(slurm: VirtualLab) -> None:
+    code, said = salloc(slurm, f"{FLEET} hosts; {FLEET} --on slurm --json hosts", "-N2 -n2 --gres=gpu:1")
+    assert "no inventory found; this is job" in said and "give --on slurm to take its hosts" in said
+    (line,) = [line for line in said.splitlines() if line.startswith("{")]
+    hosts: Mapping[str, Any] = json.loads(line)["hosts"]
+    assert code == 0 and list(hosts) == slurm.names[:2]
+    assert [host["address"] for host in hosts.values()] == [slurm.address(name) for name in hosts]
+    assert [host["slots"] for host in hosts.values()] == [1, 1]
+
+
+def test_torchrun_in_an_allocation(slurm: VirtualLab) -> None:
+    code, said = salloc(slurm, f"{LAUNCH} t.py")
+    assert code == 0, said
+    cpus = int(slurm.sh(slurm.names[0], "scontrol show node -o $(hostname) | grep -o 'CPUTot=[0-9]*' | cut -d= -f2"))
+    lines = [line.partition("] ")[2] for line in said.splitlines() if "] sum" in line]
+    assert lines == [f"sum 6 {cpus} 0,1 []"] * 6, "all CPUs and GPUs of the allocation, and no task of Slurm's"
+    assert document(slurm, "summary.json")["exit_code"] == 0 and ranks(slurm) == 0
+
+
+def test_the_first_failure_ends_all(slurm: VirtualLab) -> None:
+    code, said = salloc(slurm, f"{LAUNCH} t.py fail")
+    assert "why: ValueError: no such sample" in said and code == 1, said
+    failure = document(slurm, "summary.json")["first_failure"]
+    assert (failure["rank"], failure["host"]) == (2, slurm.names[1])
+    assert ranks(slurm) == 0
+
+
+def test_other_verbs_are_steps_beside_it_and_a_head_that_is_killed_is_followed_again(slurm: VirtualLab) -> None:
+    script = f"""
+        {LAUNCH} t.py hold >first.out 2>&1 & head=$!
+        for i in $(seq 300); do [ $(grep -c '] sum' first.out) = 6 ] && break; sleep 0.1; done
+        {FLEET} --on slurm exec -- sh -c 'pgrep -fc "[t]\\.py hold"'
+        {FLEET} --on slurm stacks latest
+        {FLEET} --on slurm ps
+        kill -9 $head; sleep 1
+        (sleep 4; {FLEET} --on slurm stop latest) & {FLEET} --on slurm attach latest; echo code $?
+        wait"""
+    _, said = salloc(slurm, script)
+    assert "6/6" in said and re.search(r"ranks 0-5 in <module> \(t\.py:\d+\)", said), said
+    assert "code 130" in said and said.count("saved\n") == 6, said
+    assert document(slurm, "summary.json")["end"]["by"] == "stop" and ranks(slurm) == 0
+    until(lambda: slurm.sh(slurm.names[0], "pgrep -x srun || true") == "")
+
+
+@pytest.mark.parametrize("how", ["scancel", "the head's own step"])
+def test_what_slurm_ends_saves_its_work(slurm: VirtualLab, how: str) -> None:
+    job = sbatch(slurm, f"{LAUNCH} t.py hold")
+    until(lambda: output(slurm, job).count("] sum") == 6)
+    slurm.sh(slurm.names[0], f"scancel {job}" if how == "scancel" else f"scancel -s TERM {job}.0")
+    until(lambda: ended(slurm, job))
+    said = output(slurm, job)
+    assert said.count("saved\n") == 6 and "interrupted after" in said, said
+    assert document(slurm, "summary.json")["exit_code"] == 130
+    assert [slurm.sh(host, "ls /root/job | grep -c saved") for host in slurm.names] == ["2", "2", "2"]
+    assert ranks(slurm) == 0
+
+
+def test_two_jobs_on_the_same_nodes_do_not_meet(slurm: VirtualLab) -> None:
+    share = "-N3 -n3 -c1 --mem=100 --gres=gpu:1"
+    jobs = [sbatch(slurm, f"{LAUNCH} --runs-dir runs{number} t.py hold", share) for number in (1, 2)]
+    for job in jobs:
+        until(lambda job=job: output(slurm, job).count("] sum 3") == 3 or ended(slurm, job))  # type: ignore[misc]
+        assert not ended(slurm, job), output(slurm, job)
+    slurm.sh(slurm.names[0], f"scancel {jobs[0]}")
+    until(lambda: ended(slurm, jobs[0]))
+    assert not ended(slurm, jobs[1]) and ranks(slurm) >= 3
+    slurm.sh(slurm.names[0], f"scancel {jobs[1]}")
+    until(lambda: ended(slurm, jobs[1]))
+    assert output(slurm, jobs[1]).count("saved\n") == 3
+
+
+def test_documents_have_the_same_shape_as_over_ssh(slurm: VirtualLab, tmp_path: Path) -> None:
+    slurm.enrol()
+    words = ("-i", "lab", "launch", "--workdir", "/root/job", "--nproc-per-node", "2", "t.py")
+    slurm.fleet(*words, cwd=tmp_path, check=True)
+    code, said = salloc(slurm, f"{LAUNCH} t.py")
+    assert code == 0, said
+    here = tmp_path / "runs/latest"
+    for name in ("summary.json", "run.json"):
+        assert shape(json.loads((here / name).read_text()), slurm) == shape(document(slurm, name), slurm)
+    events = slurm.sh(slurm.names[0], "cat /root/job/runs/latest/events.jsonl")
+    assert kinds((here / "events.jsonl").read_text()) == kinds(events)
+    files = sorted(str(path.relative_to(here)) for path in here.rglob("*") if path.is_file())
+    assert (
+        files
+        == slurm.sh(slurm.names[0], "cd /root/job/runs/latest/ && find . -type f | cut -c3- | LC_ALL=C sort").split()
+    )
+
+
+# what was typed, and what the inventory's hosts are
+VARY = ("env", "code", "launch", "inventory")
+
+
+def shape(value: Any, lab: VirtualLab) -> Any:
+    """A document's keys, and what kind each value is."""
+    if isinstance(value, dict):
+        return {key: shape(item, lab) for key, item in value.items() if key not in VARY}
+    return [shape(item, lab) for item in value] if isinstance(value, list) else type(value).__name__
+
+
+def kinds(events: str) -> dict[str, list[str]]:
+    return {record["event"]: sorted(record) for record in map(json.loads, events.splitlines())}
+
+
+def test_a_lab_with_slurm_leaves_nothing(lab_factory: LabFactory, tmp_path: Path) -> None:
+    lab = lab_factory(1, "--slurm")
+    name = lab.names[0]
+    until(lambda: lab.sh(name, "sinfo -h -t idle -o %D") == "1")
+    lab.fleet("lab", "kill", name, check=True)
+    lab.fleet("lab", "up", check=True)
+    lab.refresh()
+    until(lambda: lab.sh(name, "srun -n1 hostname", check=False) == name)
+    made = lab.sh(name, "awk '$5 == \"/sys/fs/cgroup/freezer\" { print $4 }' /proc/self/mountinfo").split("/")[1]
+    assert made.startswith("fl")
+    lab.fleet("lab", "down", check=True)
+    script = f"mount --make-rprivate / && mount -t cgroup -o freezer none {tmp_path} && ls {tmp_path}"
+    seen = subprocess.run(["unshare", "--mount", "sh", "-c", script], check=True, capture_output=True, text=True).stdout
+    assert made not in seen.split()

@@ -1,0 +1,139 @@
+"""A Slurm allocation as hosts: what its variables and scontrol say of it (recorded from 22.05.8 in the lab)."""
+
+from __future__ import annotations
+
+import os
+import re
+import stat
+from pathlib import Path
+
+import pytest
+
+import fleet as fleets
+from fleet.cli import main as cli
+from fleet.errors import UsageError
+from fleet.slurmconf import SlurmNode, gres_conf, slurm_conf
+from fleet.sources.slurm import Slurm, addresses, counts, gpus, hosts
+from fleet.transport.srun import OF_TASKS, own_environment
+
+JOB = """\
+JobId=4 JobName=interactive
+   UserId=root(0) GroupId=root(0) MCS_label=N/A
+   NodeList=zz[01-03]
+   NumNodes=3 NumCPUs=6 NumTasks=3 CPUs/Task=2 ReqB:S:C:T=0:0:*:*
+   TRES=cpu=6,mem=12000M,node=3,billing=6
+   JOB_GRES=gpu:6
+     Nodes=zz[01-02] CPU_IDs=0-1 Mem=4000 GRES=gpu:2(IDX:0-1)
+     Nodes=zz03 CPU_IDs=0 Mem=4000 GRES=gpu:a100:1(IDX:1),gpu:t4:3(IDX:2-4)
+   MinCPUsNode=2 MinMemoryNode=0 MinTmpDiskNode=0
+   TresPerNode=gres:gpu:2
+"""
+NODES = """\
+NodeName=zz01 Arch=x86_64 CoresPerSocket=1 NodeAddr=127.0.0.1 NodeHostName=zz01 Version=22.05.8 RealMemory=4000
+NodeName=zz02 Arch=x86_64 CoresPerSocket=1 NodeAddr=127.0.0.2 NodeHostName=zz02 Version=22.05.8 RealMemory=4000
+"""
+ENV = {"SLURM_JOB_ID": "4", "SLURM_JOB_NODELIST": "zz[01-03]", "SLURM_TASKS_PER_NODE": "8(x2),4"}
+
+
+@pytest.mark.parametrize(
+    ("text", "numbers"), [("4(x4)", [4] * 4), ("2(x3),1", [2, 2, 2, 1]), ("8", [8]), ("72(x1),8", [72, 8])]
+)
+def test_counts_of_nodes(text: str, numbers: list[int]) -> None:
+    assert counts(text) == numbers
+
+
+@pytest.mark.parametrize("text", ["", "8x2", "8(x2", "-1", "8(x99999999)", "8(x2),", "８"])
+def test_what_is_no_count(text: str) -> None:
+    with pytest.raises(ValueError, match="no count a node"):
+        counts(text)
+
+
+def test_gpus_and_addresses_of_nodes() -> None:
+    assert gpus(JOB) == {"zz01": 2, "zz02": 2, "zz03": 4}
+    assert dict(addresses(NODES)) == {"zz01": "127.0.0.1", "zz02": "127.0.0.2"}
+    assert gpus("") == {} and dict(addresses("slurm_load_node error")) == {}
+
+
+def test_hosts_of_an_allocation() -> None:
+    found = hosts(ENV, JOB, NODES)
+    assert [(host.name, host.address, host.slots) for host in found] == [
+        ("zz01", "127.0.0.1", 2),
+        ("zz02", "127.0.0.2", 2),
+        ("zz03", "zz03", 4),
+    ]
+    assert [host.slots for host in hosts(ENV)] == [8, 8, 4], "without GPUs they are its tasks"
+    assert [host.slots for host in hosts({**ENV, "SLURM_TASKS_PER_NODE": "8"})] == [1, 1, 1], "those of another step"
+
+
+@pytest.mark.parametrize(
+    ("change", "says"),
+    [
+        ({"SLURM_JOB_ID": ""}, "no allocation of Slurm's"),
+        ({"SLURM_JOB_ID": "4;id"}, "no allocation of Slurm's"),
+        ({"SLURM_JOB_NODELIST": ""}, "has no nodes"),
+        ({"SLURM_JOB_NODELIST": "zz[01-"}, "job 4: "),
+        ({"SLURM_JOB_NODELIST": "$(id)"}, "job 4: "),
+        ({"SLURM_TASKS_PER_NODE": "many"}, "no count a node"),
+        ({"SLURM_HET_SIZE": "2"}, "heterogeneous one, of 2 parts"),
+    ],
+)
+def test_what_makes_no_sense_is_refused(change: dict[str, str], says: str) -> None:
+    with pytest.raises(UsageError, match=re.escape(says)):
+        hosts({**ENV, **change})
+
+
+def test_srun_and_ranks_get_no_options_of_a_step() -> None:
+    step = "SLURM_NTASKS SLURM_PROCID SLURM_STEP_ID SLURM_STEPID SLURM_TASK_PID SLURM_CPU_BIND SRUN_DEBUG PMI_RANK"
+    job = "SLURM_JOB_ID SLURM_JOB_NODELIST SLURM_CONF SLURM_SUBMIT_DIR SLURM_GPUS_ON_NODE CUDA_VISIBLE_DEVICES"
+    environ = dict.fromkeys([*step.split(), *job.split(), "PATH", "SBATCH_ACCOUNT", "SLURM_EXPORT_ENV"], "x")
+    assert sorted(own_environment(environ)) == ["CUDA_VISIBLE_DEVICES", "PATH", "SLURM_CONF"]
+    assert all(re.fullmatch(OF_TASKS, name) for name in step.split())
+    assert not any(re.fullmatch(OF_TASKS, name) for name in job.split())
+
+
+def test_where_no_inventory_is_the_allocation_is_named(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    for name in [name for name in os.environ if name.startswith(("SLURM", "FLEET"))]:
+        monkeypatch.delenv(name)
+    assert Slurm().detect(os.environ) is None
+    assert cli.run(["exec", "--", "true"]) == 121
+    assert "this is" not in capsys.readouterr().err
+    for name, value in ENV.items():
+        monkeypatch.setenv(name, value)
+    assert cli.run(["exec", "--", "true"]) == 121
+    said = capsys.readouterr().err
+    assert "no inventory found; this is job 4 of Slurm" in said and "give --on slurm to take its hosts" in said
+
+
+def test_by_the_api(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """scontrol is asked without a shell, and need not be there."""
+    program = tmp_path / "scontrol"
+    program.write_text(f"#!/bin/sh\ncase $2 in job) cat <<'END'\n{JOB}END\n;; node) cat <<'END'\n{NODES}END\nesac\n")
+    program.chmod(program.stat().st_mode | stat.S_IXUSR)
+    monkeypatch.setenv("PATH", f"{tmp_path}:/usr/bin:/bin")
+    for name, value in ENV.items():
+        monkeypatch.setenv(name, value)
+    gpus = fleets.open(on="slurm")
+    assert (gpus.names, gpus.transport, gpus.inventory.source) == (("zz01", "zz02", "zz03"), "srun", "slurm:4")
+    assert gpus.inventory.hosts[2].slots == 4
+    program.unlink()
+    assert fleets.open(on="slurm").inventory.hosts[2].slots == 4, "its tasks"
+    with pytest.raises(UsageError, match="takes no inventory"):
+        fleets.open("x.yaml", on="slurm")
+    with pytest.raises(UsageError, match="no source 'moon'"):
+        fleets.open(on="moon")
+
+
+def test_files_of_slurms() -> None:
+    nodes = [SlurmNode("a1", 8, 64000, ("/dev/nvidia0", "/dev/nvidia1"), "10.0.0.1"), SlurmNode("a2", 4, 32000)]
+    text = slurm_conf(nodes, cluster="c", partition="gpu")
+    assert "SlurmctldHost=a1\n" in text and "SlurmUser=slurm\n" in text
+    assert "NodeName=a1 NodeAddr=10.0.0.1 CPUs=8 RealMemory=64000 Gres=gpu:2 State=UNKNOWN\n" in text
+    assert "NodeName=a2 CPUs=4 RealMemory=32000 State=UNKNOWN\n" in text
+    assert text.endswith("PartitionName=gpu Nodes=ALL Default=YES MaxTime=INFINITE State=UP\n")
+    assert gres_conf(nodes).splitlines()[1:] == [
+        "NodeName=a1 Name=gpu File=/dev/nvidia0",
+        "NodeName=a1 Name=gpu File=/dev/nvidia1",
+    ]

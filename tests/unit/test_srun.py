@@ -1,0 +1,192 @@
+"""The transport of an allocation, over an srun that starts its tasks on this machine; the real one runs in the
+lab's tests."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import signal
+import socket
+import sys
+import threading
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from fleet import fanout
+from fleet.errors import ConnectError, UsageError
+from fleet.model import Host
+from fleet.transport.base import Cancel, ConnectOptions, Session
+from fleet.transport.program import Program
+from fleet.transport.shell import run_line
+from fleet.transport.srun import SrunTransport
+from tests.node.nodes import until
+
+HOSTS = (Host("a", "127.0.0.1"), Host("b", "127.0.0.1"))
+SRUN = f"""#!{sys.executable}
+import json, os, signal, subprocess, sys
+json.dump([sys.argv, dict(os.environ)], open(os.path.dirname(__file__) + "/asked", "w"))
+names = sys.argv[sys.argv.index("--nodelist") + 1].split(",")
+signal.signal(signal.SIGTERM, signal.SIG_IGN)
+tasks = []
+for name in names:
+    env = {{**os.environ, "SLURMD_NODENAME": name, "SLURM_PROCID": "0", "SLURM_JOB_ID": "7"}}
+    ordinary = lambda: signal.signal(15, signal.SIG_DFL)
+    tasks.append(subprocess.Popen(sys.argv[-3:], stdin=subprocess.PIPE, env=env, preexec_fn=ordinary))
+open(os.path.dirname(__file__) + "/pids", "w").write(" ".join(str(task.pid) for task in tasks))
+while data := os.read(0, 65536):
+    for task in tasks:
+        task.stdin.write(data)
+        task.stdin.flush()
+    if data.endswith(b"}}\\n"):
+        break
+sys.exit(max(task.wait() for task in tasks))
+"""
+
+
+@pytest.fixture
+def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """Where that srun stands."""
+    (tmp_path / "srun").write_text(SRUN)
+    (tmp_path / "srun").chmod(0o755)
+    monkeypatch.setenv("PATH", f"{tmp_path}:{os.environ['PATH']}")
+    monkeypatch.setenv("SLURM_JOB_ID", "7")
+    monkeypatch.setenv("SLURM_NTASKS", "99")
+    return tmp_path
+
+
+@pytest.fixture
+def transport(folder: Path) -> Iterator[SrunTransport]:
+    made = SrunTransport(ConnectOptions(30.0), hosts=HOSTS)
+    yield made
+    made.close()
+    until(lambda: not any(Path(f"/proc/{pid}").exists() for pid in pids(folder)))
+
+
+def pids(folder: Path) -> list[int]:
+    return [int(word) for word in (folder / "pids").read_text().split()]
+
+
+@pytest.fixture
+def session(transport: SrunTransport) -> Session:
+    return transport.connect(HOSTS[1], Cancel())
+
+
+def test_streams_and_ends(session: Session) -> None:
+    done = run_line(session, "cat; echo $SLURMD_NODENAME$SLURM_PROCID; echo wrong >&2; exit 7", b"in\n")
+    assert (done.status, done.stdout, done.stderr) == (7, b"in\nb\n", b"wrong\n")
+    assert run_line(session, "kill -9 $$").status == 137
+    assert run_line(session, "sleep 60 & echo over").stdout == b"over\n", "what it leaves behind holds nobody up"
+    assert session.address == "127.0.0.1"
+
+
+def test_much_both_ways_on_many_channels(session: Session) -> None:
+    def one(number: int) -> bytes:
+        return run_line(session, f"echo {number}; cat", b"x" * 3_000_000).stdout
+
+    for number, out in fanout.run(range(6), one, cancel=Cancel()):
+        assert out == b"%d\n" % number + b"x" * 3_000_000
+
+
+def test_a_process_that_writes_before_it_reads(session: Session) -> None:
+    done = run_line(session, "head -c 4000000 /dev/zero; cat | wc -c", b"y" * 4_000_000)
+    assert done.stdout[4_000_000:].split() == [b"4000000"]
+
+
+def test_programs_of_the_node_half(session: Session) -> None:
+    with Program(session, "run.list_runs", {"prefix": "", "live": True}) as program:
+        frames = list(program.frames())
+    assert frames[0].json()["event"] == "runs"
+
+
+def test_one_step_for_all_that_is_given_none_of_its_options(transport: SrunTransport, folder: Path) -> None:
+    for host in HOSTS:
+        assert run_line(transport.connect(host, Cancel()), "echo ok").stdout == b"ok\n"
+    argv, environ = json.loads((folder / "asked").read_text())
+    assert argv[1:7] == ["--jobid", "7", "--overlap", "--nodes", "2", "--ntasks-per-node"]
+    assert not any(name.startswith("SLURM") for name in environ)
+    assert "PRIVATE KEY" not in json.dumps([argv, environ])
+    assert len(pids(folder)) == 2
+
+
+def test_an_agent_that_dies_is_a_lost_host(session: Session, transport: SrunTransport, folder: Path) -> None:
+    channel = session.start("echo begun; sleep 600")
+    assert channel.recv(30.0) == b"begun\n"
+    os.kill(pids(folder)[1], signal.SIGKILL)
+    with pytest.raises(ConnectError, match="lost"):
+        while channel.recv(30.0) != b"":
+            pass
+    assert channel.wait(0.1) is None
+    channel.close()
+    assert run_line(transport.connect(HOSTS[0], Cancel()), "echo ok").stdout == b"ok\n"
+    (left,) = [pid for pid in map(int, filter(str.isdigit, os.listdir("/proc"))) if sleeps(pid)]
+    os.kill(left, signal.SIGKILL)
+
+
+def sleeps(pid: int) -> bool:
+    try:
+        return Path(f"/proc/{pid}/cmdline").read_bytes() == b"sleep\x00600\x00"
+    except OSError:
+        return False
+
+
+def test_slurm_ends_the_job(transport: SrunTransport, folder: Path) -> None:
+    cancel = Cancel()
+    session = transport.connect(HOSTS[0], cancel)
+    os.kill(pids(folder)[0], signal.SIGUSR1)
+    assert run_line(session, "echo ok").stdout == b"ok\n"
+    assert not cancel.is_set() and cancel.within == 25.0
+    os.kill(pids(folder)[0], signal.SIGTERM)
+    until(cancel.is_set)
+    assert cancel.count == 0, "a user who presses Ctrl-C then asks for the first time"
+    assert run_line(session, "echo ok").stdout == b"ok\n", "there is time to stop ranks"
+
+
+def test_who_does_not_hold_the_certificate_gets_nothing(transport: SrunTransport, session: Session) -> None:
+    step = transport._step
+    assert step is not None
+    port = step._server.getsockname()[1]
+    for said in (b"", b'{"host": "a"}\n', b"\x16\x03\x01" + b"x" * 500, b"GET / HTTP/1.0\r\n\r\n"):
+        with socket.create_connection(("127.0.0.1", port), 5.0) as stranger, contextlib.suppress(OSError):
+            stranger.sendall(said)
+            stranger.shutdown(socket.SHUT_WR)
+            stranger.settimeout(10.0)
+            assert stranger.recv(4096)[:1] in (b"", b"\x15"), "an alert, or nothing"
+    assert run_line(session, "echo ok").stdout == b"ok\n"
+
+
+def test_slurms_own_words(folder: Path) -> None:
+    text = (
+        "#!/bin/sh\necho 'srun: error: Unable to confirm allocation for job 7: Invalid job id specified' >&2; exit 1\n"
+    )
+    (folder / "srun").write_text(text)
+    transport = SrunTransport(ConnectOptions(30.0), hosts=HOSTS)
+    with pytest.raises(ConnectError, match="srun: Unable to confirm allocation for job 7: Invalid job id") as caught:
+        transport.connect(HOSTS[0], Cancel())
+    assert caught.value.host == "a" and caught.value.hint
+    transport.close()
+
+
+def test_without_an_allocation_or_srun(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (folder / "srun").unlink()
+    monkeypatch.setenv("PATH", str(folder))
+    with pytest.raises(UsageError, match="srun is not on this machine"):
+        SrunTransport(ConnectOptions(), hosts=HOSTS).connect(HOSTS[0], Cancel())
+    monkeypatch.delenv("SLURM_JOB_ID")
+    with pytest.raises(UsageError, match="no allocation"):
+        SrunTransport(ConnectOptions(), hosts=HOSTS)
+
+
+def test_no_agent_in_time(folder: Path) -> None:
+    (folder / "srun").write_text("#!/bin/sh\nexec sleep 300\n")
+    transport = SrunTransport(ConnectOptions(0.3), hosts=HOSTS)
+    began = time.monotonic()
+    with pytest.raises(ConnectError, match="no agent of Slurm's step within 0.3 s"):
+        transport.connect(HOSTS[0], Cancel())
+    closer = threading.Thread(target=transport.close)
+    closer.start()
+    closer.join(60.0)
+    assert not closer.is_alive() and time.monotonic() - began < 60.0
