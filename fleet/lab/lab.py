@@ -14,8 +14,8 @@ from typing import Any
 from fleet.errors import LabError, UsageError
 from fleet.lab import names, processes, switch
 from fleet.lab.processes import Launch, require, which
+from fleet.lab.slurm import KEY, require_slurm
 from fleet.lab.slurm import remove as remove_slurm
-from fleet.lab.slurm import require_slurm
 from fleet.lab.slurm import start as start_slurm
 from fleet.lab.state import Folder, Machine, State, make_host_keys, select
 from fleet.node.base.processes import start_time, state_of
@@ -69,9 +69,7 @@ class Lab:
                 elif state.link:
                     for name in started:
                         self._link(state, name)
-                if (slurm and not state.slurm) or (state.slurm and started):
-                    state.slurm = True
-                    self.folder.save(state)
+                if (slurm and not self.has_slurm) or (self.has_slurm and started):
                     start_slurm(self.folder.path, self.folder.tag, {name: pid_of(state, name) for name in state.hosts})
             except BaseException:
                 if fresh:
@@ -80,6 +78,11 @@ class Lab:
                     self._end_others(keep)
                 raise
             return state
+
+    @property
+    def has_slurm(self) -> bool:
+        """Whether its hosts run Slurm."""
+        return (self.folder.path / KEY).exists()
 
     def down(self) -> None:
         """End the lab. Nothing of it is left on this machine but the hosts' keys in the state folder."""

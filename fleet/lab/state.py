@@ -51,7 +51,6 @@ class State:
     disk: str | None = None
     switch_pid: int = 0
     switch_started: int | None = None
-    slurm: bool = False
     hosts: dict[str, Machine] = field(default_factory=dict)
     version: int = VERSION
 

@@ -24,6 +24,8 @@ from tests.command_lines import accept
 FLEET = Path(__file__).parents[2] / "fleet"
 # options that messages name and that are not fleet's but the script's, DeepSpeed's, docker's, pip's, ps's
 FOREIGN = {
+    *("--bind", "--make-rprivate", "--reuid", "--regid", "--clear-groups"),  # of mount, setpriv
+    *("--gres", "--me"),  # of Slurm
     "--autotuning",
     "--deepspeed_config",
     "--list",

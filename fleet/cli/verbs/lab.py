@@ -107,7 +107,7 @@ def up(count: int | None, link: str | None, disk: str | None, slurm: bool) -> in
         echo("next:")
         echo(f"  {again}fleet -i lab setup-ssh --tofu --password-file {shlex.quote(str(folder.password_file))}")
         echo(f"  {again}fleet -i lab exec -- hostname")
-        if state.slurm:
+        if the.has_slurm:
             echo(f"  {again}fleet -i lab -w {next(iter(state.hosts))} ssh")
         echo(f"  {again}fleet lab down")
     return EXIT_OK
