@@ -34,6 +34,7 @@ from fleet.transport.relay import RelayChannel
 
 LINE_BYTES = 1 << 16
 SLICE_SECONDS = 0.1
+STRANGERS = 64  # who dial at once, each with a handshake's time
 END_SECONDS = 5.0
 WITHIN_SECONDS = 25.0  # a stop is over before Slurm's KillWait, 30 s if nobody set another
 ENDS = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP, signal.SIGQUIT)
@@ -80,6 +81,7 @@ class Step:
         self._errors = b""
         self._cancels: set[Cancel] = set()
         self._closed = False
+        self._strangers = threading.Semaphore(STRANGERS)
         self._process = self._start(srun, job)
         self._ears = threading.Thread(target=self._listen, name="fleet-step", daemon=True)
         self._ears.start()
@@ -133,6 +135,7 @@ class Step:
     def _accept(self) -> None:
         with contextlib.suppress(OSError):  # closed
             while True:
+                self._strangers.acquire()
                 plain, _ = self._server.accept()
                 threading.Thread(target=self._welcome, args=(plain,), daemon=True).start()
 
@@ -163,6 +166,8 @@ class Step:
             plain.close()
             if link is not None:
                 link.sock.close()
+        finally:
+            self._strangers.release()
 
     def _stop(self) -> None:
         """Slurm ends the job: its time is over, it was cancelled or preempted."""
