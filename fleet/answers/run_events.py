@@ -128,7 +128,7 @@ class RankOver(RunEvent, event="rank"):
 
 @dataclass(frozen=True, kw_only=True)
 class Advised(RunEvent, event="advice"):
-    """the run tells of a mistake that ends nothing, or of its silence: `id`, `remedy`"""
+    """the run reports a mistake that ends nothing, or its silence: `id`, `remedy`"""
 
     id: str
     remedy: str
@@ -152,7 +152,7 @@ class StacksTaken(RunEvent, event="stacks"):
 
 @dataclass(frozen=True, kw_only=True)
 class WentOn(RunEvent, event="went-on"):
-    """a run that was told as stalled goes on"""
+    """a run that was reported as stalled goes on"""
 
 
 @dataclass(frozen=True, kw_only=True)

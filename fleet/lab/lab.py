@@ -14,7 +14,7 @@ from typing import Any
 from fleet.errors import LabError, UsageError
 from fleet.lab import names, processes, switch
 from fleet.lab.processes import Launch, require, which
-from fleet.lab.slurm import KEY, require_slurm
+from fleet.lab.slurm import KEY
 from fleet.lab.slurm import remove as remove_slurm
 from fleet.lab.slurm import start as start_slurm
 from fleet.lab.state import Folder, Machine, State, make_host_keys, select
@@ -50,9 +50,7 @@ class Lab:
             switch.parse_rate(link)
         if disk is not None and not re.fullmatch(r"[1-9]\d*[kmgKMG%]?", disk):
             raise UsageError(f"--disk {disk!r} is not a size", hint="for example 512m or 4g")
-        require(shaped=link is not None)
-        if slurm:
-            require_slurm()
+        require(shaped=link is not None, slurm=slurm)
         with self.folder.locked():
             state = self.folder.load()
             fresh = not state.up

@@ -21,6 +21,7 @@ from fleet.node.base.processes import pids, start_time, state_of, with_env
 
 TOOLS = {"ip": "iproute2", "nsenter": "util-linux", "chpasswd": "passwd", "sshd": "openssh-server"}
 SHAPING = {"tc": "iproute2"}
+SLURM = {"slurmctld": "slurm-wlm", "slurmd": "slurm-wlm", "srun": "slurm-wlm", "munged": "munge"}
 
 
 def which(tool: str) -> str | None:
@@ -28,11 +29,12 @@ def which(tool: str) -> str | None:
     return shutil.which(tool) or shutil.which(tool, path="/usr/sbin:/sbin:/usr/local/sbin")
 
 
-def require(shaped: bool = False) -> None:
-    """LabError, with what is needed, when there can be no lab here. shaped: links are to be limited."""
+def require(shaped: bool = False, slurm: bool = False) -> None:
+    """LabError, with what is needed, when there can be no lab here. shaped: links are to be limited. slurm: with its
+    daemons."""
     if not sys.platform.startswith("linux"):
         raise LabError(f"the lab is made of Linux namespaces; this is {sys.platform}", hint="use a Linux machine")
-    needed = {**TOOLS, **(SHAPING if shaped else {})}
+    needed = {**TOOLS, **(SHAPING if shaped else {}), **(SLURM if slurm else {})}
     missing = [tool for tool in needed if which(tool) is None]
     if missing:
         packages = " ".join(sorted({needed[tool] for tool in missing}))

@@ -15,17 +15,16 @@ from collections.abc import Mapping
 from pathlib import Path
 
 from fleet.errors import LabError
+from fleet.lab.host import ENVIRONMENT
 from fleet.lab.processes import which
 from fleet.node.base.processes import read_file
 from fleet.slurmconf import SlurmNode, gres_conf, slurm_conf
 
-PACKAGES = {"slurmctld": "slurm-wlm", "slurmd": "slurm-wlm", "srun": "slurm-wlm", "munged": "munge"}
 KEY = "munge.key"  # in the lab's folder: this lab has Slurm
 PARTITION = "gpu1"
 GPUS = ("/dev/zero", "/dev/full")  # there are none; Slurm counts files
 MEMORY_MIB = 4000
 SECONDS = 60.0
-ENVIRONMENT = {"PATH": "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin", "LANG": "C.UTF-8"}
 CGROUP_CONF = "CgroupPlugin=cgroup/v1\nCgroupAutomount=no\nCgroupMountpoint=/sys/fs/cgroup\n"
 SETUP = r"""
 set -e
@@ -60,14 +59,6 @@ if [ -d {at}/{tag} ]; then find {at}/{tag} -depth -type d -exec rmdir '{{}}' +; 
 """
 
 
-def require_slurm() -> None:
-    """LabError where its programs are not on this machine."""
-    missing = [program for program in PACKAGES if which(program) is None]
-    if missing:
-        packages = " ".join(sorted({PACKAGES[program] for program in missing}))
-        raise LabError(f"a lab with Slurm needs {', '.join(missing)}, not found here", hint=f"apt install {packages}")
-
-
 def start(folder: Path, tag: str, pids: Mapping[str, int]) -> None:
     """Slurm for these hosts, and no others. pids: each one's first process. tag: names the lab's control groups."""
     if not (folder / KEY).exists():
@@ -82,9 +73,9 @@ def start(folder: Path, tag: str, pids: Mapping[str, int]) -> None:
         "gres": gres_conf(nodes).encode(),
         "cgroup": CGROUP_CONF.encode(),
     }
-    said = {name: base64.b64encode(data).decode() for name, data in files.items()}
+    encoded = {name: base64.b64encode(data).decode() for name, data in files.items()}
     for name, pid in pids.items():
-        script = SETUP.format(host=name, first=nodes[0].name, tag=tag, **said)
+        script = SETUP.format(host=name, first=nodes[0].name, tag=tag, **encoded)
         _run([which("nsenter") or "nsenter", "-t", str(pid), "-a", "sh", "-s"], script, name)
 
 
@@ -101,8 +92,8 @@ def _run(argv: list[str], script: str, host: str | None) -> None:
         done = subprocess.run(
             argv, input=script.encode(), env=ENVIRONMENT, capture_output=True, timeout=SECONDS, check=False
         )
-        said, status = done.stderr.decode("utf-8", "replace").strip(), done.returncode
+        output, status = done.stderr.decode("utf-8", "replace").strip(), done.returncode
     except subprocess.TimeoutExpired:
-        said, status = f"not in {SECONDS:g} s", 1
+        output, status = f"not in {SECONDS:g} s", 1
     if status:
-        raise LabError(f"Slurm does not start: {said.splitlines()[-1] if said else status}", host=host)
+        raise LabError(f"Slurm does not start: {output.splitlines()[-1] if output else status}", host=host)

@@ -5,7 +5,6 @@ from __future__ import annotations
 import re
 import shutil
 import socket
-import subprocess
 from collections.abc import Iterator, Mapping, Sequence
 
 from fleet.errors import UsageError
@@ -13,6 +12,7 @@ from fleet.inventory.fields import FieldError
 from fleet.inventory.nodeset import expand
 from fleet.model import Host, Inventory
 from fleet.sources.source import Source
+from fleet.transport.local import finish
 from fleet.transport.srun import job_of, own_environment
 
 ASK_SECONDS = 30.0
@@ -68,18 +68,10 @@ def scontrol(words: Sequence[str], environ: Mapping[str, str]) -> str:
     if program is None:
         return ""
     try:
-        done = subprocess.run(
-            [program, *words],
-            env=own_environment(environ),
-            stdin=subprocess.DEVNULL,
-            capture_output=True,
-            text=True,
-            errors="replace",
-            timeout=ASK_SECONDS,
-        )
-    except (OSError, subprocess.TimeoutExpired):
+        status, output, _ = finish([program, *words], b"", ASK_SECONDS, env=own_environment(environ))
+    except OSError:
         return ""
-    return done.stdout if done.returncode == 0 else ""
+    return output.decode("utf-8", "replace") if status == 0 else ""
 
 
 def hosts(environ: Mapping[str, str], job: str = "", nodes: str = "") -> tuple[Host, ...]:

@@ -172,8 +172,7 @@ class Step:
     def _stop(self) -> None:
         """Slurm ends the job: its time is over, it was cancelled or preempted."""
         for cancel in list(self._cancels):
-            if not cancel.is_set():
-                cancel.set(asked=False)
+            cancel.set(asked=False)
 
     def agent(self, host: Host, seconds: float, cancel: Cancel) -> Link:
         """The host's, once it is there. cancel: is set where Slurm ends the job. ConnectError."""
