@@ -31,7 +31,7 @@ from fleet.errors import UsageError
 from fleet.events import Emit, silent
 from fleet.model import Inventory
 from fleet.requests.reach import Reach
-from fleet.sources import INVENTORY, SOURCES
+from fleet.sources import INVENTORY, hosts_on
 from fleet.transport import DEFAULT as SSH
 
 if TYPE_CHECKING:
@@ -61,8 +61,7 @@ def open(
     if on != INVENTORY:
         if inventory is not None:
             raise UsageError(f"on={on!r} has its own hosts, and takes no inventory")
-        source = SOURCES.get(on)
-        inventory, transport = source.inventory(os.environ), source.transport if transport == SSH else transport
+        inventory, transport = hosts_on(on, transport, os.environ)
     elif not isinstance(inventory, Inventory):
         inventory = load(find_inventory(None if inventory is None else os.fspath(inventory), Path.cwd(), os.environ))
     return Fleet(

@@ -7,12 +7,12 @@ from pathlib import Path
 
 import click
 
-from fleet.cli.line.options import Settings, settings_of
+from fleet.cli.line.options import settings_of
 from fleet.cli.screen.output import clean, talk
 from fleet.errors import FleetError, NoInventory, UsageError
 from fleet.model import Inventory
 from fleet.rules.units import counted
-from fleet.sources import INVENTORY, SOURCES
+from fleet.sources import INVENTORY, SOURCES, hosts_on
 
 
 def load_everyone() -> Inventory:
@@ -40,10 +40,8 @@ def _read() -> Inventory:
             raise _within(error) from None
     if settings.inventory is not None:
         raise UsageError(f"--on {settings.on} has its own hosts, and takes no -i", hint="leave out one of the two")
-    source = SOURCES.get(settings.on)
-    if settings.transport == Settings.transport:
-        settings.transport = source.transport
-    return source.inventory(os.environ)
+    found, settings.transport = hosts_on(settings.on, settings.transport, os.environ)
+    return found
 
 
 def _within(error: NoInventory) -> FleetError:

@@ -3,8 +3,12 @@ line here; another package adds one by an entry point of the group `fleet.source
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+
+from fleet.model import Inventory
 from fleet.registry import Registry
 from fleet.sources.source import Source
+from fleet.transport import DEFAULT
 
 INVENTORY = "ssh"  # hosts of an inventory
 SOURCES: Registry[Source] = Registry(
@@ -13,3 +17,9 @@ SOURCES: Registry[Source] = Registry(
     {"slurm": "fleet.sources.slurm:Slurm"},
     group="fleet.sources",
 )
+
+
+def hosts_on(name: str, transport: str, environ: Mapping[str, str]) -> tuple[Inventory, str]:
+    """The hosts of a source, and the transport that reaches them: its own, where the default was asked for. UsageError."""
+    source = SOURCES.get(name)
+    return source.inventory(environ), source.transport if transport == DEFAULT else transport
