@@ -20,6 +20,6 @@ SOURCES: Registry[Source] = Registry(
 
 
 def hosts_on(name: str, transport: str, environ: Mapping[str, str]) -> tuple[Inventory, str]:
-    """The hosts of a source, and the transport that reaches them: its own, where the default was asked for. UsageError."""
+    """The hosts of a source, and the transport that reaches them: its own, in place of the default. UsageError."""
     source = SOURCES.get(name)
     return source.inventory(environ), source.transport if transport == DEFAULT else transport
