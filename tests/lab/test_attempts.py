@@ -188,6 +188,7 @@ def test_spares_take_the_place_of_unfit_and_lost_hosts(ready: VirtualLab, tmp_pa
     moved = next(line for line in after if "rank 0 of 2" in line)
     assert int(moved.split()[-1]) == 0, "node ranks are the inventory's order, so the third host moved up"
     until(lambda: left_on(ready, tmp_path) == {})
+    until(lambda: json.loads(ready.fleet("-i", "lab", "--json", "ps", check=True).stdout)["runs"] == [])
 
 
 def test_a_spare_takes_the_place_of_a_host_that_does_not_start(ready: VirtualLab, tmp_path: Path) -> None:

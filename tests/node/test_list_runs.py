@@ -6,6 +6,7 @@ import contextlib
 import json
 import os
 import shutil
+import subprocess
 import time
 from pathlib import Path
 from typing import Any
@@ -252,6 +253,23 @@ def test_a_run_that_a_reboot_ended_is_still_known(live: bool, home: Path) -> Non
     (folder / "pid").write_text('{"boot": "an earlier one", "pid": 1, "start": 1}')
     (found,) = read(decode(RunsHere, answer("run.list_runs", {"prefix": "", "live": live}, home))["runs"])[0]
     assert (found["status"]["state"], found["status"]["cause"], found["alive"]) == ("lost", "reboot", False)
+
+
+def test_a_run_that_left_nothing_behind_shares_nothing_with_another(home: Path) -> None:
+    """Its supervisor is gone, and could not write how it ended; or the node was restarted."""
+    folder = home / ".fleet/runs" / an_id("left")
+    folder.mkdir(parents=True)
+    spec = {"run": folder.name, "node": os.uname().nodename, "ranks": [0], "host": "n1", "about": ABOUT}
+    (folder / "spec.json").write_text(json.dumps(spec))
+    (folder / "status.json").write_text('{"state": "running", "time": 1.0}')
+    asked = {"run": None, "devices": None}
+    assert decode(Neighbours, answer("run.neighbours", asked, home))["runs"] == []
+    with subprocess.Popen(["sleep", "1000"], env={**os.environ, "FLEET_RUN_ID": folder.name}) as rank:
+        try:
+            found = decode(Neighbours, answer("run.neighbours", asked, home))["runs"]
+        finally:
+            rank.kill()
+    assert [it["run"] for it in found] == [folder.name]
 
 
 @pytest.mark.parametrize(

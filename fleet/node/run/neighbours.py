@@ -12,6 +12,7 @@ from fleet.node.base.processes import environment
 from fleet.node.base.run_folder import owners, runs_root
 from fleet.node.base.types import Any, Mapping, run
 from fleet.node.run.list_runs import runs
+from fleet.node.run.marks import marked
 from fleet.protocol.state import SCOPE, meet
 
 YIELD_SECONDS = 8.0  # in which a younger one goes that was turned away on another of its nodes
@@ -32,9 +33,15 @@ def elsewhere(name: str) -> bool:
     return any(environment(it["pid"]).get(SCOPE.encode(), b"") != mine for it in owners(folder))
 
 
+def lives(it: "run.RunHere") -> bool:
+    """A run that a reboot or a full disk ended is on record as running, and holds nothing any more."""
+    return it["alive"] or bool(marked(it["run"]))
+
+
 def others(own: "str | None") -> "list[run.LiveRun]":
     """Of live runs but that one those of which is known what they are."""
-    found = [it for it in runs("", True) if it["run"] != own and "about" in it and not elsewhere(it["run"])]
+    found = [it for it in runs("", True) if it["run"] != own and "about" in it]
+    found = [it for it in found if lives(it) and not elsewhere(it["run"])]
     return [{"run": it["run"], "about": it["about"], "devices": it["devices"]} for it in found]
 
 
