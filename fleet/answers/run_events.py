@@ -58,6 +58,28 @@ class Version(RunEvent, event="version"):
 
 
 @dataclass(frozen=True, kw_only=True)
+class Submitted(RunEvent, event="submitted"):
+    """a batch system starts it by and by: `on` (as `--on` has it), `job` (its number there), `by`, `script`, `logs`"""
+
+    on: str
+    job: str
+    by: str
+    script: str
+    logs: str
+
+
+@dataclass(frozen=True, kw_only=True)
+class Waiting(RunEvent, event="waiting", place=STREAM):
+    """its job waits in the queue: `job`, `state` and `reason` in the queue's own words, `begins` (when that is
+    expected, or null)"""
+
+    job: str
+    state: str
+    reason: str
+    begins: float | None
+
+
+@dataclass(frozen=True, kw_only=True)
 class Planned(RunEvent, event="plan"):
     """what is started where: as `--dry-run` shows it"""
 

@@ -7,6 +7,7 @@ from pathlib import Path
 
 import click
 
+from fleet.answers.run_events import Submitted
 from fleet.cli.line.options import settings_of
 from fleet.cli.screen.output import clean, talk
 from fleet.errors import FleetError, NoInventory, UsageError
@@ -32,7 +33,11 @@ def load_everyone() -> Inventory:
 def _read() -> Inventory:
     from fleet.inventory.find import find_inventory, load
 
-    settings = settings_of()
+    settings, environ = settings_of(), dict(os.environ)
+    if (job := _job_of_run()) is not None:
+        settings.on = job.on
+        os.environ.update(entered := SOURCES.get(job.on).enter(job.job))  # for what is left behind, too
+        environ.update(entered)
     if settings.on == INVENTORY:
         try:
             return load(find_inventory(settings.inventory, Path.cwd(), os.environ))
@@ -40,8 +45,20 @@ def _read() -> Inventory:
             raise _within(error) from None
     if settings.inventory is not None:
         raise UsageError(f"--on {settings.on} has its own hosts, and takes no -i", hint="leave out one of the two")
-    found, settings.transport = hosts_on(settings.on, settings.transport, os.environ)
+    found, settings.transport = hosts_on(settings.on, settings.transport, environ)
     return found
+
+
+def _job_of_run() -> Submitted | None:
+    """Of the run that the verb is about, where a queue was asked for it, and this process is none of its job's."""
+    given = click.get_current_context().params
+    run, runs_dir = given.get("run"), given.get("runs_dir")
+    if not isinstance(run, str) or not isinstance(runs_dir, Path) or settings_of().inventory is not None:
+        return None
+    from fleet.ops.run.kept.job import job_of
+
+    found = job_of(run, runs_dir)
+    return None if found is None or SOURCES.get(found[1].on).detect(os.environ) else found[1]
 
 
 def _within(error: NoInventory) -> FleetError:

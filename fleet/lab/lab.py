@@ -247,6 +247,7 @@ class Lab:
             "hidden": sorted({*hidden, *LOGINS, str(self.folder.path)}),
             "shown": python_folders(),
             "disk": state.disk,
+            "shared": str(self.folder.shared),
             "password": self.folder.password(),
             "etc_hosts": etc_hosts,
             "prefix": switch.PREFIX,

@@ -102,6 +102,8 @@ def make_root(spec: dict[str, Any]) -> None:
             os.makedirs(path[1:], exist_ok=True)
             make_layer(f"../shown{number}")
             overlay(path, path[1:], f"../shown{number}")
+    os.makedirs("share", exist_ok=True)
+    mount(spec["shared"], "share", None, MS_BIND)  # the same in all hosts, as clusters have their home folders
     make_devices("/dev", "dev")
     mount("proc", "proc", "proc", MS_NOSUID | MS_NODEV | MS_NOEXEC)
     mount("sysfs", "sys", "sysfs", MS_NOSUID | MS_NODEV | MS_NOEXEC)

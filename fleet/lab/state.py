@@ -9,6 +9,7 @@ import json
 import os
 import re
 import secrets
+import shutil
 import sys
 import time
 from collections.abc import Iterator, Sequence
@@ -81,6 +82,7 @@ class Folder:
         self.password_file = self.path / "password"
         self.host_keys = self.path / "host_keys"
         self.mountpoint = self.path / "root"
+        self.shared = self.path / "share"  # /share of all hosts
 
     @property
     def tag(self) -> str:
@@ -99,7 +101,7 @@ class Folder:
                 own.home(Path.home(), "lab")
             self.path.mkdir(0o700, parents=True, exist_ok=True)
             self.path.chmod(0o700)
-            for folder in (self.host_keys, self.mountpoint):
+            for folder in (self.host_keys, self.mountpoint, self.shared):
                 folder.mkdir(mode=0o700, exist_ok=True)
         except OSError as e:
             raise LabError(f"cannot make the lab's state folder {self.path}: {e.strerror}") from e
@@ -142,6 +144,8 @@ class Folder:
         # and what a command that was killed had begun to write
         for path in (self.inventory, self.password_file, self.path / "launch.log", *self.path.glob("*.new")):
             path.unlink(missing_ok=True)
+        shutil.rmtree(self.shared, ignore_errors=True)
+        self.shared.mkdir(mode=0o700, exist_ok=True)
         write_file(self.path / "state.json", json.dumps(asdict(state), indent=1) + "\n")
 
     def password(self) -> str:

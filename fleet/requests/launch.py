@@ -13,6 +13,7 @@ from fleet.requests.request import OptionError, number
 from fleet.requests.runs import OfRun
 
 COUNTS = ("auto", "gpu", "cpu")
+NOT_REPEATED = ("runs_dir", "repeats", "claims", "attempt", "options")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -34,7 +35,8 @@ class Launch(OfRun):
 
     sync: mirror `folder` to the nodes' workdir first. force: also over what another folder delivered. folder: also the
     workdir of hosts that have none; None: the current one. runs_dir: where runs/RUN is made. repeats: the run that this
-    one is another of."""
+    one is another of. claims: the id that it has, and attempt: which one of it this is, where a queue was asked for it
+    before."""
 
     script: str = field(kw_only=False)
     args: Sequence[str] = field(default=(), kw_only=False)
@@ -65,6 +67,8 @@ class Launch(OfRun):
     spares: int = number(0, 0)
     folder: str | os.PathLike[str] | None = None
     repeats: str | None = None
+    claims: str | None = None
+    attempt: int = number(0, 0)
     options: Mapping[str, Any] = field(default_factory=dict)
 
     def check(self) -> None:
@@ -122,7 +126,7 @@ class Launch(OfRun):
     @property
     def document(self) -> dict[str, Any]:
         """For run.json: what makes the same request once more. An engine's own options stand among the others."""
-        asked = {name: value for name, value in self.given().items() if name not in ("runs_dir", "repeats", "options")}
+        asked = {name: value for name, value in self.given().items() if name not in NOT_REPEATED}
         return {**asked, **self.options}
 
     @classmethod

@@ -14,7 +14,7 @@ INVENTORY = "ssh"  # hosts of an inventory
 SOURCES: Registry[Source] = Registry(
     "source",
     Source,
-    {"slurm": "fleet.sources.slurm:Slurm"},
+    {"slurm": "fleet.sources.slurm.source:Slurm"},
     group="fleet.sources",
 )
 

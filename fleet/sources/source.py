@@ -3,16 +3,21 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 
+from fleet.engines.base import Option
+from fleet.errors import UsageError
 from fleet.model import Inventory
+from fleet.sources.queue import Queue
 
 
 class Source(ABC):
-    """Gives hosts. name: as --on has it. transport: how they are reached, as --transport has it."""
+    """Gives hosts. name: as --on has it. transport: how they are reached, as --transport has it. options: those of
+    `fleet launch` by which hosts are asked for, where they are waited for in a queue."""
 
     name: str
     transport: str
+    options: Sequence[Option] = ()
 
     @abstractmethod
     def detect(self, environ: Mapping[str, str]) -> str | None:
@@ -21,3 +26,16 @@ class Source(ABC):
     @abstractmethod
     def inventory(self, environ: Mapping[str, str]) -> Inventory:
         """Its hosts. UsageError where this process is in nothing of this kind, or what it says makes no sense."""
+
+    def run_of(self, environ: Mapping[str, str]) -> tuple[str | None, int]:
+        """(the run that what this process is in was asked for, None: for no certain one; how often it was begun again,
+        by its queue)."""
+        return None, 0
+
+    def enter(self, job: str) -> dict[str, str]:
+        """Variables by which a process outside of a job has its hosts. UsageError where it has none now."""
+        raise UsageError(f"--on {self.name} has no jobs")
+
+    def queue(self) -> Queue:
+        """Where its hosts are asked for. UsageError where they are not."""
+        raise UsageError(f"--on {self.name} has no queue: it takes the hosts that are there")

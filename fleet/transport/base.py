@@ -238,3 +238,9 @@ class Transport(Protocol):
 
     def close(self) -> None:
         """Close what is shared between hosts (gateways); never raises."""
+
+
+def ended(transport: Transport) -> tuple[str, int] | None:
+    """(why, the exit code that this makes) where a batch system ends what the transport is within; None elsewhere."""
+    ask: Callable[[], tuple[str, int] | None] | None = getattr(transport, "ended", None)
+    return ask() if ask is not None else None

@@ -20,7 +20,7 @@ import socket
 import subprocess
 import threading
 import time
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable
 from concurrent.futures import Future
 from typing import Any
 
@@ -31,6 +31,7 @@ from fleet.transport.base import Cancel, ConnectOptions, Session
 from fleet.transport.certificate import make_certificate
 from fleet.transport.program import bootstrap, packed
 from fleet.transport.relay import RelayChannel
+from fleet.transport.slurm import job_of, own_environment, why_over
 
 LINE_BYTES = 1 << 16
 SLICE_SECONDS = 0.1
@@ -38,30 +39,11 @@ STRANGERS = 64  # who dial at once, each with a handshake's time
 END_SECONDS = 5.0
 WITHIN_SECONDS = 25.0  # a stop is over before Slurm's KillWait, 30 s if nobody set another
 ENDS = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP, signal.SIGQUIT)
-# of srun, sbatch and what MPI leaves: srun takes them for options, or for another step's
-NOT_ITS = re.compile("SLURM_.*|SLURMD_.*|SBATCH_.*|SRUN_.*|SALLOC_.*|PMI_.*|PMI2_.*|PMIX_.*")
 # what a step says of its own tasks: a library that reads it takes itself for one of them
 OF_TASKS = (
     "SLURM_(STEP.*|TASK.*|NTASKS.*|NPROCS|PROCID|LOCALID|NODEID|GTIDS|SRUN_.*|LAUNCH_.*|CPU_BIND.*|MEM_BIND.*|"
     "DISTRIBUTION|PRIO_PROCESS|UMASK|TOPOLOGY_.*|CPUS_ON_NODE|CPUS_PER_TASK)|SRUN_.*|PMI_.*|PMI2_.*|PMIX_.*"
 )
-
-
-def own_environment(environ: Mapping[str, str]) -> dict[str, str]:
-    """What srun is started with."""
-    kept = {name: value for name, value in environ.items() if not NOT_ITS.fullmatch(name)}
-    return kept | {name: environ[name] for name in ("SLURM_CONF",) if name in environ}
-
-
-def job_of(environ: Mapping[str, str]) -> str:
-    """The allocation's number. UsageError where there is none."""
-    job = environ.get("SLURM_JOB_ID", "")
-    if not re.fullmatch("[0-9]+", job):
-        raise UsageError(
-            "this is no allocation of Slurm's: SLURM_JOB_ID is not set",
-            hint="salloc -N 2 --gres=gpu:8, and there: fleet --on slurm launch train.py",
-        )
-    return job
 
 
 class Step:
@@ -282,6 +264,10 @@ class SrunTransport:
 
     def route(self, host: Host) -> tuple[Host, ...]:
         return ()
+
+    def ended(self) -> tuple[str, int] | None:
+        """Why Slurm ends the job, if it does."""
+        return why_over(self._job)
 
     def close(self) -> None:
         with self._lock:

@@ -216,3 +216,78 @@ def test_a_lab_with_slurm_leaves_nothing(lab_factory: LabFactory, tmp_path: Path
     script = f"mount --make-rprivate / && mount -t cgroup -o freezer none {tmp_path} && ls {tmp_path}"
     seen = subprocess.run(["unshare", "--mount", "sh", "-c", script], check=True, capture_output=True, text=True).stdout
     assert made not in seen.split()
+
+
+# -- from a login node: the folder is one that all nodes share ------------------------------------------------
+RUNS = "until grep -qs sum runs/latest/*/rank0.out; do sleep 0.2; done"
+SUBMIT = f"{FLEET} launch --on slurm --nodes 2 --gres gpu:2 --workdir /share/job --python {sys.executable}"
+
+
+@pytest.fixture
+def login(slurm: VirtualLab) -> VirtualLab:
+    """The third host: where users log in."""
+    line = "rm -rf /share/job && mkdir /share/job && cat > /share/job/t.py"
+    slurm.inside(slurm.names[2], "sh", "-c", line, stdin=PROGRAM.encode())
+    return slurm
+
+
+def typed(lab: VirtualLab, line: str, host: int = 2) -> tuple[int, str]:
+    """(exit code, all output) of a line in the shared folder."""
+    done = lab.inside(lab.names[host], "bash", "-c", f"cd /share/job; {{ {line}; }} 2>&1", check=False)
+    return done.returncode, done.stdout.decode()
+
+
+def test_submit_wait_and_follow(login: VirtualLab) -> None:
+    code, said = typed(login, f"{SUBMIT} t.py")
+    assert code == 0 and said.count("sum 4 ") == 4 and "is job " in said, said
+    assert "done after" in said and "exit code 0" in said
+    code, said = typed(login, f"{FLEET} attach; {FLEET} logs latest; {FLEET} stop latest", host=1)
+    assert code == 0 and said.count("sum 4 ") == 4 and "done after" in said and "had ended" in said, said
+    code, said = typed(login, "sed -i /made.by/d runs/latest/job.sh; sbatch --wait runs/latest/job.sh; ls -d runs/t-*")
+    assert code == 0 and len(re.findall("^runs/t-", said, re.MULTILINE)) == 2, "plain sbatch makes a run of its own"
+
+
+def test_the_first_failure_of_a_job(login: VirtualLab) -> None:
+    code, said = typed(login, f"{SUBMIT} t.py fail")
+    assert code == 1 and "failed: rank 2 on" in said and "ValueError: no such sample" in said, said
+    until(lambda: ranks(login) == 0)
+
+
+def test_the_job_leads_the_run_whoever_looks_on(login: VirtualLab) -> None:
+    """The process that submitted it is killed; another login node looks on, leaves, and stops it."""
+    line = f"{SUBMIT} t.py hold >login.out 2>&1 & {RUNS}; kill -9 $!"
+    assert typed(login, line)[0] == 0
+    code, said = typed(login, f"timeout -s INT 3 {FLEET} attach; {FLEET} runs", host=1)
+    assert code == 0 and "goes on as before" in said and "followed" in said, said
+    code, said = typed(login, f"{FLEET} stop latest", host=1)
+    assert code == 0 and "stopped" in said, said
+    code, said = typed(login, f"{FLEET} attach", host=0)
+    assert code == 130 and "stopped by root@" in said, said
+    assert typed(login, "ls saved0 saved1 saved2 saved3")[0] == 0
+
+
+def test_scancel_is_called_what_it_was(login: VirtualLab) -> None:
+    line = f"{RUNS}; scancel --name=t"
+    code, said = typed(login, f"({line}) & {SUBMIT} t.py hold")
+    assert code == 130 and "ended by Slurm: CANCELLED after" in said, said
+    until(lambda: ranks(login) == 0)
+
+
+def test_a_job_that_waits_is_cancelled(login: VirtualLab) -> None:
+    nodes = ",".join(login.names)
+    line = f"salloc -N3 --gres=gpu:2 -w {nodes} sleep 60 2>/dev/null & "
+    line += "until squeue -h -t R | grep -q .; do sleep 0.1; done; "
+    line += f"timeout -s INT 7 {SUBMIT} t.py; squeue -h -n t; scancel --me"
+    code, said = typed(login, line)
+    assert "waits: PENDING, Resources" in said and "was cancelled before a rank ran" in said, said
+    assert "\nt " not in said and code == 0
+    code, said = typed(
+        login, f"{SUBMIT} --detach --sbatch-arg=-H t.py; {FLEET} runs; {FLEET} stop latest; squeue -h -n t"
+    )
+    assert "is out of the queue" in said and "goes on by itself" in said, said
+
+
+def test_a_refused_submission_leaves_nothing(login: VirtualLab) -> None:
+    code, said = typed(login, f"{SUBMIT} --partition nowhere t.py")
+    assert code == 2 and "Slurm refuses the job: invalid partition" in said and "sinfo -s" in said, said
+    assert typed(login, "ls runs")[1] == ""

@@ -25,7 +25,7 @@ FLEET = Path(__file__).parents[2] / "fleet"
 # options that messages name and that are not fleet's but the script's, DeepSpeed's, docker's, pip's, ps's
 FOREIGN = {
     *("--bind", "--make-rprivate", "--reuid", "--regid", "--clear-groups"),  # of mount, setpriv
-    *("--gres", "--me"),  # of Slurm
+    *("--jobs", "--me"),  # of Slurm
     "--autotuning",
     "--deepspeed_config",
     "--list",
@@ -115,7 +115,7 @@ def test_no_help_names_one_either() -> None:
 
 
 @pytest.mark.parametrize(
-    "text", ["'fleet check --network' tests it", "run 'fleet top'", "fleet halt RUN ends it", "give it --nodes"]
+    "text", ["'fleet check --network' tests it", "run 'fleet top'", "fleet halt RUN ends it", "give it --nodal"]
 )
 def test_the_test_would_find_one(text: str) -> None:
     assert wrong(text)

@@ -13,8 +13,10 @@ import fleet as fleets
 from fleet.cli import main as cli
 from fleet.errors import UsageError
 from fleet.slurmconf import SlurmNode, gres_conf, slurm_conf
-from fleet.sources.slurm import Slurm, addresses, counts, gpus, hosts
-from fleet.transport.srun import OF_TASKS, own_environment
+from fleet.sources.slurm.allocation import addresses, counts, gpus, hosts
+from fleet.sources.slurm.source import Slurm
+from fleet.transport.slurm import own_environment
+from fleet.transport.srun import OF_TASKS
 
 JOB = """\
 JobId=4 JobName=interactive

@@ -101,9 +101,10 @@ def show_summary(report: Report, view: LaunchView) -> None:
     if restarts := summary.restarts:
         earlier = f"logs of what came before: {summary.logs}/attempt*/"
         talk(f"{counted(len(restarts), 'restart')}, attempt {summary.attempt} was the last; {earlier}")
-    interrupted = report.exit_code == EXIT_INTERRUPTED and not failure  # a rank may exit with that, too
     end = summary.end
-    by_whom = end["message"] if end and end["by"] == "stop" else "interrupted"
+    # a rank may exit with that, too
+    interrupted = not failure and (report.exit_code == EXIT_INTERRUPTED or (end is not None and end["by"] == "queue"))
+    by_whom = end["message"] if end and end["by"] in ("stop", "queue") else "interrupted"
     state = "done" if report.ok else clean(by_whom) if interrupted else "failed"
     if (unknown := summary.unknown) and not failure:
         state = f"{state if interrupted else 'over where that is known'} ({fold(unknown)} unknown)"

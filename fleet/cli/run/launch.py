@@ -20,8 +20,10 @@ from fleet.cli.line.slips import with_options
 from fleet.cli.line.values import ranks_option, size
 from fleet.cli.run.follow import follow
 from fleet.cli.run.launch_options import (
+    ASKED,
     OWN,
     LaunchCommand,
+    SourceOption,
     again_options,
     changed,
     earlier,
@@ -30,6 +32,7 @@ from fleet.cli.run.launch_options import (
     sections,
     take,
 )
+from fleet.cli.run.submit import claimed, submit, waited_for
 from fleet.cli.screen import plans
 from fleet.cli.screen.output import clean, fold, talk
 from fleet.engines import DEFAULT, ENGINES, suited
@@ -66,6 +69,7 @@ LIKE_OURS = {"--dry-run", "--nnodes", "--nproc-per-node", "--sync", "--detach", 
         ],
         **sections(OWN),
         "Where, and how many": ["nnodes", "spares", "nproc_per_node", "master_addr", "master_port"],
+        **ASKED,
         "Environment": ["env", "env_expand", "env_file"],
         "While it runs": [
             "max_restarts",
@@ -189,8 +193,10 @@ def launch(script: str | None, args: tuple[str, ...], again: str | None, from_: 
     assert script is not None
     if not script:
         raise UsageError("SCRIPT is empty", hint="fleet launch train.py")
+    settings, asked = settings_of(), take(given, SourceOption)
+    if (source := waited_for(asked)) is not None:
+        return submit(source, script, args, given, asked)
     inventory = load_inventory()
-    settings = settings_of()
     if not settings.silent and (passed := next((word for word in args if one_spelling(word) in LIKE_OURS), None)):
         talk(f"{passed} stands behind the script, so the script is given it; fleet's own options stand before")
     sizes = run.fitted(inventory) if run else {}
@@ -206,7 +212,7 @@ def launch(script: str | None, args: tuple[str, ...], again: str | None, from_: 
         from fleet.ops.run.launch.run import run as run_it
         from fleet.ops.run.plan.plan import plan_of
 
-        options = {**_as_document(given), "script": script, "args": args}
+        options = {**_as_document(given), "script": script, "args": args, **claimed(given["runs_dir"])}
         others = {**sizes, **changed(options), "script": script, "args": args}
         request = Launch.of(options) if run is None else replace(run.request(others), runs_dir=options["runs_dir"])
         fleet = the_fleet()

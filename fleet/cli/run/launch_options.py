@@ -18,6 +18,7 @@ from fleet.engines.base import Option
 from fleet.errors import InventoryError, UsageError
 from fleet.model import grouped
 from fleet.requests.launch import Launch
+from fleet.sources import SOURCES
 
 if TYPE_CHECKING:
     from fleet.ops.run.find.again import Recorded
@@ -26,14 +27,24 @@ if TYPE_CHECKING:
 ELSEWHERE = {"no_preflight": "preflight", "env_file": "env"}
 
 
-class EngineOption(click.Option):
-    """An option that means something to one engine, or a few."""
+class DeclaredOption(click.Option):
+    """An option that an engine or a source declares."""
 
     def __init__(self, option: Option) -> None:
-        kind: dict[str, Any] = {"is_flag": option.metavar is None and not option.choices, "multiple": option.many}
+        kind: dict[str, Any] = {"multiple": option.many}
+        if option.metavar is None and not option.choices:
+            kind["is_flag"] = True  # False makes a value that looks like an option one
         if option.choices:
             kind["type"] = OneOf(option.choices)
         super().__init__([f"--{option.name}"], help=option.help, metavar=option.metavar, **kind)
+
+
+class EngineOption(DeclaredOption):
+    """It means something to one engine, or a few."""
+
+
+class SourceOption(DeclaredOption):
+    """It says what is asked for in a source's queue."""
 
 
 def declared(engines: Iterable[str]) -> dict[str, tuple[EngineOption, list[str]]]:
@@ -51,11 +62,13 @@ def sections(options: dict[str, tuple[EngineOption, list[str]]]) -> dict[str, li
 
 
 OWN = declared(ENGINES.own)
+ASKING = {name: [SourceOption(option) for option in SOURCES.get(name).options] for name in SOURCES.own}
+ASKED = {f"For --on {name}, from a login node": [str(it.name) for it in given] for name, given in ASKING.items()}
 
 
 def engine_options(command: F) -> F:
-    """Decorator: adds those of fleet's own engines."""
-    for option, _ in reversed(OWN.values()):
+    """Decorator: adds those of fleet's own engines and sources."""
+    for option in reversed([*(option for option, _ in OWN.values()), *ASKING["slurm"]]):
         command.__dict__.setdefault("__click_params__", []).append(option)
     return command
 
@@ -74,9 +87,9 @@ class LaunchCommand(Verb):
         return super().parse_args(ctx, args)
 
 
-def take(given: dict[str, Any]) -> dict[str, Any]:
+def take(given: dict[str, Any], kind: type[DeclaredOption] = EngineOption) -> dict[str, Any]:
     """Takes out of a command's parameters those of an engine: parameter -> value, of those that were given."""
-    options = [param for param in click.get_current_context().command.params if isinstance(param, EngineOption)]
+    options = [param for param in click.get_current_context().command.params if isinstance(param, kind)]
     values = {str(option.name): given.pop(str(option.name)) for option in options}
     return {name: value for name, value in values.items() if value not in (None, False, ())}
 

@@ -27,7 +27,9 @@ from fleet.answers.run_events import (
     Running,
     StepDone,
     StopAll,
+    Submitted,
     Unblocked,
+    Waiting,
 )
 from fleet.cli.line.values import Scrolling
 from fleet.cli.run.plain import PlainLines
@@ -49,7 +51,7 @@ PIPE_PATIENCE = 6  # times as long, for a pager or a busy program
 CALM_SECONDS, MAX_CALM_SECONDS = 0.05, 0.5  # between two times that the live lines make room for others
 RUNNING, SPOKEN = "running, the ranks have said nothing yet", Round("", ())
 # what is done so far, where the logs are, and the end of what was warned of, is shown to everybody
-STEPS = (StepDone, Running, Attempt, Attached, Resumed, Unblocked, Room, Back)
+STEPS = (Submitted, Waiting, StepDone, Running, Attempt, Attached, Resumed, Unblocked, Room, Back)
 
 
 def folded(events: Iterable[Event]) -> list[Event]:

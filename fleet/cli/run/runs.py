@@ -15,6 +15,7 @@ from fleet.cli.inventory import load_everyone, use_inventory
 from fleet.cli.line.command import ONLY_LOOKS, Verb, completed
 from fleet.cli.line.options import NONE_LIVE, Limited, common_options, runs_dir_option, settings_of, without
 from fleet.cli.line.values import Scrolling, ranks, ranks_option, size, when
+from fleet.cli.run import submit
 from fleet.cli.run.follow import follow as follow_run
 from fleet.cli.screen import plans
 from fleet.cli.screen.board import Shown
@@ -88,6 +89,8 @@ def stop(run: str, grace: float | None, runs_dir: Path) -> int:
 
     Hosts that do not answer now are tried again in the background; no node need know of it.
     """
+    if (code := submit.stop(run, runs_dir)) is not None:
+        return code
     return perform(lambda fleet: fleet.plan.stop(run, grace=grace, runs_dir=runs_dir), show_stopped)
 
 
@@ -130,6 +133,9 @@ def attach(run: str, ranks: Scrolling, **given: Any) -> int:
 
     Exit: as launch.
     """
+    code = submit.attach(run, given["runs_dir"], ranks, detach=given["detach"])
+    if code is not None:
+        return code
     planned = the_fleet().plan.attach(run, **given)
     return plans.tell(planned) if settings_of().dry_run else follow_run(planned, ranks, leave=True)
 
@@ -173,6 +179,11 @@ def logs(run: str, rank: frozenset[int] | None, **given: Any) -> int:
 
 def _or_here(run: str, runs_dir: Path, *, follow: bool, since: float | None) -> None:
     """Where there is no inventory, and none is needed: the hosts that a run has logs of here."""
+    if since is None and (found := submit.job_here(run, runs_dir)) is not None:
+        from fleet.ops.run.find.logs import hosts_here
+
+        use_inventory(hosts_here(runs_dir / found[0]))
+        return
     try:
         load_everyone()
     except InventoryError:

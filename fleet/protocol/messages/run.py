@@ -59,9 +59,10 @@ class RankEnded(_Rank, total=False):
 KernelLine = TypedDict("KernelLine", {"text": str, "time": Time, "rank": Whole | None})
 
 # who ended a run, and why, as every head is to have it: written on each node before its ranks are stopped. by:
-# "interrupt" (at the head that led it), "stop" ('fleet stop'), "stall", "lost" (a node: host) or "failure" (of a rank,
-# an engine or a node, on host). code: the run's exit code. who: USER@HEAD. message: for people
-EndedBy = Literal["interrupt", "stop", "stall", "lost", "failure"]
+# "interrupt" (at the head that led it), "stop" ('fleet stop'), "queue" (the batch system that owns the nodes), "stall",
+# "lost" (a node: host) or "failure" (of a rank, an engine or a node, on host). code: the run's exit code. who:
+# USER@HEAD. message: for people
+EndedBy = Literal["interrupt", "stop", "queue", "stall", "lost", "failure"]
 RunEnd = TypedDict("RunEnd", {"by": EndedBy, "host": str | None, "code": Whole, "who": str, "message": str})
 
 # status.json. kernel: lines since the run's beginning that may say why it ended. builds: locks that a rank waits for in

@@ -29,7 +29,7 @@ TIE_SECONDS = 0.1  # what clocks corrected over one connection cannot tell apart
 LATE_SECONDS = 0.5  # by which a node's clock may seem late to who looks at a run that is over
 SIGTERM = 15
 INTERRUPTED = "interrupted"
-BY_HAND = ("interrupt", "stop")  # the ends that a user wants
+BY_HAND = ("interrupt", "stop", "queue")  # the ends that are nobody's failure
 # why a node ended its part by itself -> the exit code; see node/base/run_folder.py
 OWN_CAUSES = {
     "lease": EXIT_TIMEOUT,

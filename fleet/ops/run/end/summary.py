@@ -56,7 +56,7 @@ def summarise(
     failure = failure and blamed(failure, gang, tail)
     code = EXIT_OK
     if interrupted:
-        code = EXIT_INTERRUPTED
+        code = gang.end["code"] if gang.end else EXIT_INTERRUPTED
     elif failure is not None:
         code = failure.exit_code or EXIT_HOST_FAILED
     elif gang.unknown:

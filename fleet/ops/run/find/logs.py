@@ -17,6 +17,7 @@ from fleet.ops.run.find.bring import POLL_SECONDS, bring, offsets_since, wait_fo
 from fleet.ops.run.find.find import FoundRun, chosen, find, missing
 from fleet.ops.run.kept.documents import read_object
 from fleet.ops.run.kept.folder import RunFolder
+from fleet.ops.run.kept.job import submitted
 from fleet.ops.run.kept.local import DOCUMENTS, broken, followed, names
 from fleet.ops.run.kept.logs import LOG, stream_of
 from fleet.ops.run.kept.reader import LogsPlan, NewEvents, Reader
@@ -131,7 +132,8 @@ def local(word: str, runs_dir: Path, *, follow: bool, since: float | None) -> tu
     except FleetError:
         return "", False
     named = run_id == word or not follow  # what is to be followed may be live elsewhere, as for attach and stop
-    whole = followed(runs_dir / run_id) or named and is_whole(runs_dir / run_id / "summary.json")
+    path = runs_dir / run_id
+    whole = followed(path) or named and (is_whole(path / "summary.json") or submitted(path) is not None)
     return run_id, since is None and whole
 
 

@@ -21,7 +21,7 @@ from fleet.ops.run.kept.record import RunRecord, whoami
 from fleet.protocol.messages.run import RunEnd, RunsHere, RunsSpec
 from fleet.protocol.state import FINAL
 from fleet.runtime import Runtime
-from fleet.transport.base import Cancel, Transport
+from fleet.transport.base import Cancel, Transport, ended
 from fleet.transport.program import call
 
 STUBBORN_SECONDS = 20.0  # beyond the grace: SIGKILL takes up to 10 s to be told from hanging in the kernel
@@ -130,8 +130,8 @@ class Stopping:
 
     def watch(self) -> None:
         """What the user asks for, and nodes that do not stop in time."""
-        if self.runtime.cancel.is_set():
-            self.stop_if(run_end("interrupt", INTERRUPTED, EXIT_INTERRUPTED))
+        if self.runtime.cancel.is_set() and self.gang.stopped_at is None:
+            self.stop_if(self._asked_for())
         if self.runtime.cancel.count >= AT_ONCE and not self._killed:
             self._killed = True
             self._tell_all(0.0, f"{INTERRUPTED} twice")
@@ -146,6 +146,11 @@ class Stopping:
                 follower.give_up()
                 self.gang.node_lost(host, time.time(), ConnectError("it did not stop in time", kind="stubborn"))
                 self.say("error", of_host(host, " did not stop in time"), Stubborn(), host)
+
+    def _asked_for(self) -> RunEnd:
+        """The stop that `cancel` stands for: what this machine is part of may be at its end."""
+        over = ended(self.runtime.transport) if self.runtime.cancel.within < inf else None
+        return run_end("queue", *over) if over else run_end("interrupt", INTERRUPTED, EXIT_INTERRUPTED)
 
     def clean_up(self) -> list[str]:
         """Whatever could not be reached is left to the janitor, who goes on after this process has ended: its hosts."""

@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
+import os
 import time
+from contextlib import suppress
 from dataclasses import replace
 
 from fleet import fanout, own
 from fleet.answers.run_events import NodeStarted, Planned, Running, Version
-from fleet.errors import FleetError
+from fleet.errors import FleetError, UsageError
 from fleet.events import Event, Notice
 from fleet.model import Report
-from fleet.ops.run.kept.folder import OPTION, RunFolder
+from fleet.ops.run.kept.folder import HANDOVER_SECONDS, OPTION, RunFolder
 from fleet.ops.run.plan.origin import Origin
 from fleet.ops.run.plan.plan import Plan
 from fleet.ops.run.sessions import Sessions
@@ -45,6 +47,21 @@ def run(draft: Plan, runtime: Runtime) -> Report:
             raise faults[0]
 
 
+def claim(plan: Plan) -> RunFolder:
+    """Of a run that a queue was asked for: what stands there of it stays."""
+    folder = RunFolder.open(plan.request.runs, plan.run_id)
+    if not folder.held and not folder.hold(HANDOVER_SECONDS):
+        who = folder.holder()
+        raise UsageError(
+            f"process {who.get('pid', '?')} of {who.get('machine', '?')} leads run {plan.run_id} already",
+            hint=f"fleet logs -f {plan.run_id}",
+        )
+    folder.begin(plan.attempt)
+    with suppress(FileNotFoundError):
+        os.unlink(folder.path / "summary.json")  # of the attempt before this one
+    return folder
+
+
 def _run(draft: Plan, runtime: Runtime) -> Report:
     hosts, run_id, runs_dir = len(draft.hosts) + len(draft.spares), draft.run_id, draft.request.runs
     inventory, name = draft.inventory, draft.job.name
@@ -63,7 +80,7 @@ def _run(draft: Plan, runtime: Runtime) -> Report:
         with step(runtime, "preflight", hosts, out):
             plan, unfit = preflight_all(draft, sessions)
             out.update(unfit)
-        folder = RunFolder.create(runs_dir, run_id)
+        folder = RunFolder.create(runs_dir, run_id) if draft.request.claims is None else claim(draft)
         folder.event(Version())
         for name, why in out.items():
             record_left_out(folder, name, why)

@@ -301,8 +301,8 @@ def plan_of(inventory: Inventory, request: Launch, typed: tuple[str, ...] = ()) 
     job = job_of(request)
     job = engine(job.engine).prepare(job, here)
     called = request.script if request.module else None
-    run_id = new_run_id(name_of(request.script, request.args), request.name or called)
-    return replace(plan(inventory, job, request, run_id), typed=typed)
+    run_id = request.claims or new_run_id(name_of(request.script, request.args), request.name or called)
+    return replace(plan(inventory, job, request, run_id), typed=typed, attempt=request.attempt)
 
 
 def job_of(request: Launch) -> Job:

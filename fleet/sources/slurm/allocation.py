@@ -3,19 +3,15 @@
 from __future__ import annotations
 
 import re
-import shutil
 import socket
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 
 from fleet.errors import UsageError
 from fleet.inventory.fields import FieldError
 from fleet.inventory.nodeset import expand
 from fleet.model import Host, Inventory
-from fleet.sources.source import Source
-from fleet.transport.local import finish
-from fleet.transport.srun import job_of, own_environment
+from fleet.transport.slurm import fields, job_of, scontrol
 
-ASK_SECONDS = 30.0
 GPUS = re.compile(r"gpu:(?:[^:(,]+:)?(\d+)")
 
 
@@ -28,11 +24,6 @@ def counts(text: str) -> list[int]:
             raise ValueError(f"{text!r} is no count a node")
         found += [int(match[1])] * int(match[2] or 1)
     return found
-
-
-def fields(line: str) -> dict[str, str]:
-    """KEY=VALUE words of a line that scontrol writes with -o, or of one that begins with blanks."""
-    return dict(word.partition("=")[::2] for word in line.split() if "=" in word)
 
 
 def gpus(job: str) -> dict[str, int]:
@@ -62,18 +53,6 @@ def numeric(address: str) -> str:
         return address
 
 
-def scontrol(words: Sequence[str], environ: Mapping[str, str]) -> str:
-    """What it answers; "" where it is not there or knows nothing."""
-    program = shutil.which("scontrol")
-    if program is None:
-        return ""
-    try:
-        status, output, _ = finish([program, *words], b"", ASK_SECONDS, env=own_environment(environ))
-    except OSError:
-        return ""
-    return output.decode("utf-8", "replace") if status == 0 else ""
-
-
 def hosts(environ: Mapping[str, str], job: str = "", nodes: str = "") -> tuple[Host, ...]:
     """Of an allocation. job, nodes: as `scontrol show job -d`, `scontrol show node -o` have them. Its slots are its
     GPUs, else its tasks. UsageError."""
@@ -99,17 +78,9 @@ def hosts(environ: Mapping[str, str], job: str = "", nodes: str = "") -> tuple[H
     )
 
 
-class Slurm(Source):
-    """The allocation that this process is in."""
-
-    name, transport = "slurm", "srun"
-
-    def detect(self, environ: Mapping[str, str]) -> str | None:
-        job = environ.get("SLURM_JOB_ID")
-        return f"job {job} of Slurm" if job and environ.get("SLURM_JOB_NODELIST") else None
-
-    def inventory(self, environ: Mapping[str, str]) -> Inventory:
-        job, listed = job_of(environ), environ.get("SLURM_JOB_NODELIST", "")
-        told = scontrol(["show", "job", "-d", job], environ)
-        nodes = scontrol(["show", "node", "-o", listed], environ) if listed else ""
-        return Inventory(hosts(environ, told, nodes), source=f"slurm:{job}")
+def inventory_of(environ: Mapping[str, str]) -> Inventory:
+    """Of the allocation that this process is in."""
+    job, listed = job_of(environ), environ.get("SLURM_JOB_NODELIST", "")
+    told = scontrol(["show", "job", "-d", job], environ)
+    nodes = scontrol(["show", "node", "-o", listed], environ) if listed else ""
+    return Inventory(hosts(environ, told, nodes), source=f"slurm:{job}")

@@ -1,0 +1,166 @@
+"""`fleet launch --on slurm` and the like, typed where hosts are only asked for."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import click
+from click.core import ParameterSource
+
+from fleet.answers.run_events import Submitted
+from fleet.answers.runs import RunStopped
+from fleet.api import Fleet
+from fleet.cli.context import finish
+from fleet.cli.line.command import CommonOption
+from fleet.cli.line.options import settings_of
+from fleet.cli.line.values import Scrolling
+from fleet.cli.run.follow import follow
+from fleet.cli.run.launch_options import SourceOption
+from fleet.cli.screen import plans
+from fleet.cli.screen.output import echo
+from fleet.errors import EXIT_OK, UsageError
+from fleet.model import Inventory, Report
+from fleet.sources import INVENTORY, SOURCES
+from fleet.sources.source import Source
+from fleet.version import __version__
+
+# of fleet's options those that are for this end: the job has a --detach of its own, and so on
+HERE = {"detach", "dry_run", "json", "quiet", "verbose", "on", "hosts", "exclude", "inventory", "transport", "ranks"}
+
+
+def waited_for(asked: Mapping[str, Any]) -> Source | None:
+    """The source in whose queue hosts are asked for; None where they are there. asked: its options that were given."""
+    name = settings_of().on
+    source = SOURCES.get(name) if name != INVENTORY else None
+    within = source.detect(os.environ) if source is not None else None
+    if asked and (source is None or within):
+        first = next(iter(asked)).replace("_", "-")
+        where = f"this is {within}, which has its nodes" if within else "an inventory has its hosts"
+        hint = f"leave out --{first}" if within else f"give --on {next(iter(SOURCES.own))}, which has a queue"
+        raise UsageError(f"--{first} asks for nodes in a queue; {where}", hint=hint)
+    return source if source is not None and source.options and within is None else None
+
+
+def claimed(runs_dir: Path) -> dict[str, Any]:
+    """The run that the job is for in which this is typed, and its attempt; {} where it is no certain one."""
+    name = settings_of().on
+    if name == INVENTORY:
+        return {}
+    run, attempt = SOURCES.get(name).run_of(os.environ)
+    if run is None or (attempt == 0 and (runs_dir / run / "run.json").exists()):  # another one, in the same job
+        return {}
+    return {"claims": run, "attempt": attempt}
+
+
+def submit(
+    source: Source, script: str | None, args: Sequence[str], given: dict[str, Any], asked: dict[str, Any]
+) -> int:
+    """Ask for hosts, wait, and look on."""
+    from fleet.ops.run.plan.options import name_of
+    from fleet.ops.run.submit.submit import plan_of, run
+    from fleet.requests.submit import Submit
+
+    settings, ranks = settings_of(), given["ranks"]
+    for option in ("inventory", "transport"):
+        if getattr(settings, option) != getattr(type(settings), option):
+            raise UsageError(f"--on {source.name} has its own hosts, and takes no --{option}", hint="leave it out")
+    name = given["name"] or name_of(script or str(given["again"] or given["from_"]), args)
+    more = [f"--nproc-per-node={asked['ntasks_per_node']}"] if _ranks_are_tasks(given, asked) else []
+    command = ["--on", source.name, "launch", *_typed(), *more, *([script] if script else []), *args]
+    request = Submit(
+        on=source.name,
+        runs_dir=given["runs_dir"],
+        name=Path(name).stem if not given["module"] else name,
+        command=command,
+        nodes=asked.pop("nodes", None) or str(given["nnodes"] or 1).replace(":", "-"),
+        options=asked,
+        only=settings.hosts,
+        without=settings.exclude,
+        detach=given["detach"],
+        made=[f"made by fleet {__version__}; it runs under plain sbatch, too"],
+    )
+    plan = plan_of(request)
+    if settings.dry_run:
+        return plans.tell(plan)
+    return follow(_nowhere(source.name).plan.do(plan, run), ranks)
+
+
+def job_here(run: str, runs_dir: Path) -> tuple[str, Submitted] | None:
+    """Of a run that a queue was asked for, where this process is none of its job's."""
+    if settings_of().inventory is not None:
+        return None
+    from fleet.ops.run.kept.job import job_of
+
+    found = job_of(run, runs_dir)
+    return None if found is None or SOURCES.get(found[1].on).detect(os.environ) else found
+
+
+def attach(run: str, runs_dir: Path, ranks: Scrolling, *, detach: bool) -> int | None:
+    """Look on at the run of a job; None where it is of none."""
+    from fleet.ops.run.submit.watch import WatchPlan, run_it
+
+    if (found := job_here(run, runs_dir)) is None:
+        return None
+    run_id, job = found
+    plan = WatchPlan(runs_dir, run_id, job.on, job.job, detach=detach)
+    if settings_of().dry_run:
+        return plans.tell(plan)
+    return follow(_nowhere(job.on).plan.do(plan, run_it), ranks, leave=True)
+
+
+def stop(run: str, runs_dir: Path) -> int | None:
+    """Take the job of a run out of its queue; None where it has begun, or is of none."""
+    from fleet.sources.queue import State
+
+    found = None if settings_of().dry_run else job_here(run, runs_dir)
+    if found is None:
+        return None
+    run_id, job = found
+    queue = SOURCES.get(job.on).queue()
+    standing = queue.look(job.job)
+    if standing.state in (State.RUNNING, State.UNKNOWN):
+        return None
+    if standing.state is State.WAITING:
+        queue.cancel(job.job)
+    what = "had ended" if standing.state is State.OVER else f"job {job.job} is out of the queue"
+    answer = RunStopped(run_id)
+    return finish(Report("stop", (), EXIT_OK, answer=answer), lambda _: echo(f"run {run_id}: {what}"))
+
+
+def _nowhere(name: str) -> Fleet:
+    nowhere = Inventory((), source=name)
+    return Fleet(inventory=nowhere, everyone=nowhere, transport="local")
+
+
+def _ranks_are_tasks(given: Mapping[str, Any], asked: Mapping[str, Any]) -> bool:
+    """A rank a task of a node, unless devices say how many there are."""
+    devices = any(asked.get(name) for name in ("gres", "gpus_per_node"))
+    return bool(asked.get("ntasks_per_node")) and given["nproc_per_node"] is None and not devices
+
+
+def _typed() -> Iterator[str]:
+    """The options of this command line that are for the job."""
+    ctx = click.get_current_context()
+    for param in ctx.command.params:
+        if not isinstance(param, click.Option) or isinstance(param, SourceOption) or param.name in HERE:
+            continue
+        value = _value(ctx, param)
+        for each in value if param.multiple else [value]:
+            flag = max(param.opts, key=len)
+            if param.is_flag:
+                yield from [flag] * bool(each)
+            elif each is not None:
+                yield f"{flag}={each}"
+
+
+def _value(ctx: click.Context, param: click.Option) -> Any:
+    """What was typed; None, or (), where nothing was."""
+    if isinstance(param, CommonOption):
+        settings = settings_of()
+        value = getattr(settings, str(param.name))
+        return value if value != getattr(type(settings), str(param.name)) else None
+    typed = ctx.get_parameter_source(str(param.name)) not in (ParameterSource.DEFAULT, None)
+    return ctx.params.get(str(param.name)) if typed else () if param.multiple else None

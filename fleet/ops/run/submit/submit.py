@@ -1,0 +1,107 @@
+"""`fleet launch` from where hosts are only asked for: a batch script, its job, and the wait for it."""
+
+from __future__ import annotations
+
+import os
+import sys
+from collections.abc import Iterator
+from contextlib import suppress
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from fleet.answers.run_events import Submitted, Version
+from fleet.errors import UsageError
+from fleet.model import Host, Inventory, Report
+from fleet.ops.plans import Line
+from fleet.ops.run.kept.folder import RunFolder
+from fleet.ops.run.kept.record import whoami
+from fleet.ops.run.plan.options import new_run_id
+from fleet.ops.run.submit.watch import Watched, watch
+from fleet.requests.submit import Submit
+from fleet.runtime import Runtime
+from fleet.sources import SOURCES
+from fleet.sources.queue import Ask
+
+SCRIPT, OUTPUT = "job.sh", "job.out"
+
+
+@dataclass(frozen=True)
+class SubmitPlan:
+    request: Submit
+    run_id: str
+    script: str
+
+    @property
+    def hosts(self) -> tuple[Host, ...]:
+        return ()
+
+    @property
+    def inventory(self) -> Inventory:
+        return Inventory((), source=self.request.on)
+
+    @property
+    def logs(self) -> Path:
+        return self.request.runs / self.run_id
+
+    def describe(self) -> dict[str, Any]:
+        return {"on": self.request.on, "run": self.run_id, "logs": str(self.logs), "script": self.script}
+
+    def lines(self) -> Iterator[Line]:
+        yield from self.script.splitlines()
+
+
+def fleet_itself() -> list[str]:
+    """This fleet, as a shared file system has it on all nodes."""
+    program = Path(sys.executable).with_name("fleet")
+    return [str(program)] if program.exists() else [sys.executable, "-m", "fleet"]
+
+
+def plan_of(request: Submit) -> SubmitPlan:
+    """UsageError for what cannot be asked for."""
+    run_id = new_run_id(request.name, request.name)
+    ask = Ask(
+        name=run_id.rsplit("-", 3)[0],
+        nodes=request.nodes,
+        command=[*fleet_itself(), *request.command],
+        options=request.options,
+        only=request.only,
+        without=request.without,
+        made=request.made,
+    )
+    return SubmitPlan(request, run_id, SOURCES.get(request.on).queue().script(ask))
+
+
+def run(plan: SubmitPlan, runtime: Runtime) -> Report:
+    """The run's own end, as its job has it; LeftAlone where it is left in the queue. UsageError where it is refused:
+    then nothing is left of it."""
+    queue, runs = SOURCES.get(plan.request.on).queue(), plan.request.runs
+    folder = RunFolder.create(runs, plan.run_id)
+    try:
+        script = folder.add(SCRIPT, plan.script)
+        if not script.exists():
+            raise UsageError(f"cannot write {script}", hint="is the disk full?")
+        folder.event(Version())
+        try:
+            job = queue.submit(script, plan.run_id, folder.path / OUTPUT)
+        except UsageError:
+            _forget(folder)
+            raise
+        text = f"run {plan.run_id} is job {job} of {queue.what}, logs in {plan.logs}"
+        event = Submitted(on=plan.request.on, job=job, by=whoami(), script=str(script), logs=str(plan.logs))
+        runtime.emit(folder.notice("info", text, event))
+        folder.be_latest()
+    finally:
+        folder.release()
+    if plan.request.detach:
+        runtime.detach.set()
+    return watch(Watched(runs, plan.run_id, job), queue, runtime, stops=True)
+
+
+def _forget(folder: RunFolder) -> None:
+    """What was refused was never there."""
+    for name in (SCRIPT, "events.jsonl", ".lock"):
+        with suppress(OSError):
+            os.unlink(folder.path / name)
+    with suppress(OSError):
+        folder.path.rmdir()

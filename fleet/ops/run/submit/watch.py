@@ -1,0 +1,188 @@
+"""Looks on at a run that its job leads: the wait in the queue, then what the job writes into the run's folder, which a
+shared file system brings here. No node is asked, and the queue seldom."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator
+from contextlib import suppress
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Any
+
+from fleet.answers.run_events import Cleaned, Kept, NodeStarted, RunOver, Submitted, Version, Waiting
+from fleet.answers.runs import LeftAlone, RunSummary
+from fleet.errors import EXIT_INTERRUPTED, EXIT_OK, HostFailed
+from fleet.events import Notice
+from fleet.model import Host, Inventory, Report
+from fleet.ops.plans import Line
+from fleet.ops.run.find.attach import report_of
+from fleet.ops.run.find.bring import POLL_SECONDS
+from fleet.ops.run.kept.folder import RunFolder
+from fleet.ops.run.kept.reader import LogsPlan, NewEvents, Reader
+from fleet.requests.runs import Logs
+from fleet.runtime import Runtime
+from fleet.sources import SOURCES
+from fleet.sources.queue import Queue, Standing, State
+
+HUSHED = (RunOver, NodeStarted, Kept, Cleaned, Submitted, Version)
+SOON_SECONDS = 3.0  # after which a job that starts at once has started, and the queue knows why another waits
+BACK_OFF = 1.3
+BRING_SECONDS = 10.0  # in which a file system shows what was written elsewhere
+LEAVE, AT_ONCE = 3, 2
+
+
+@dataclass(frozen=True)
+class Watched:
+    """A run of a job, by its folder's place. whole: also what its folder had before."""
+
+    runs: Path
+    run_id: str
+    job: str
+    whole: bool = True
+
+    @property
+    def path(self) -> Path:
+        return self.runs / self.run_id
+
+
+@dataclass(frozen=True)
+class WatchPlan:
+    """To look on at a run again. on: the source whose queue has its job."""
+
+    runs: Path
+    run_id: str
+    on: str
+    job: str
+    detach: bool = False
+
+    @property
+    def hosts(self) -> tuple[Host, ...]:
+        return ()
+
+    @property
+    def inventory(self) -> Inventory:
+        return Inventory((), source=self.on)
+
+    def describe(self) -> dict[str, Any]:
+        return {"run": self.run_id, "logs": str(self.runs / self.run_id), "job": self.job}
+
+    def lines(self) -> Iterator[Line]:
+        yield f"follows run {self.run_id}, job {self.job}, to its end"
+
+
+def run_it(plan: WatchPlan, runtime: Runtime) -> Report:
+    """The run's own end. Ctrl-C leaves it alone."""
+    if plan.detach:
+        runtime.detach.set()
+    run = Watched(plan.runs, plan.run_id, plan.job, whole=False)
+    return watch(run, SOURCES.get(plan.on).queue(), runtime, stops=False)
+
+
+@dataclass
+class Asking:
+    """The queue, asked no more often than a site bears. last: what it answered."""
+
+    queue: Queue
+    job: str
+    last: Standing = Standing(State.WAITING, "PENDING")
+    due: float = field(default_factory=lambda: time.monotonic() + SOON_SECONDS)
+    pause: float = 0.0
+
+    def look(self) -> Standing | None:
+        """What is new; None: nothing, or it is not time yet."""
+        if time.monotonic() < self.due:
+            return None
+        least, most = self.queue.poll
+        self.pause = min(most, max(least, self.pause * BACK_OFF))
+        before, found = self.last, self.queue.look(self.job)
+        self.due = time.monotonic() + self.pause
+        if found.state is not State.UNKNOWN:
+            self.last = found
+        return found if found != before and found.state is not State.UNKNOWN else None
+
+    def hurry(self) -> None:
+        """What it is asked next is known to be new."""
+        self.due = min(self.due, time.monotonic() + SOON_SECONDS)
+
+
+def watch(run: Watched, queue: Queue, runtime: Runtime, *, stops: bool) -> Report:
+    """Until it is over, as its job has it on record, or the queue. stops: Ctrl-C ends it, else it leaves it alone."""
+    asking, asked, over = Asking(queue, run.job), 0, 0.0
+    logs = Logs(run.run_id, runs_dir=run.runs, tail=None if run.whole else 0)
+    reader, events = Reader(run.path, LogsPlan(Inventory(()), logs), runtime.emit), NewEvents(run.path / "events.jsonl")
+    if not run.whole:
+        reader.poll()
+        list(events.read())
+        reader.plan = replace(reader.plan, request=replace(logs, tail=None))
+    while True:
+        for notice in events.read():
+            if not notice.has(*HUSHED):
+                runtime.emit(notice)
+        reader.poll()
+        report = report_of(RunFolder(run.path))
+        if report is not None and not _begins_again(report, asking):
+            return report
+        if (standing := asking.look()) is not None:
+            _tell(standing, run, runtime)
+        if asking.last.state is State.OVER:
+            over = over or time.monotonic()
+            if time.monotonic() > over + BRING_SECONDS:
+                return _ended(run, asking.last, queue)
+        if runtime.detach.is_set() or runtime.cancel.count >= LEAVE or (runtime.cancel.is_set() and not stops):
+            return _left(run, led=stops)
+        if runtime.cancel.count > asked:
+            asked = runtime.cancel.count
+            if _end(run, asking, queue, asked):
+                return _ended(run, Standing(State.OVER, "CANCELLED", code=EXIT_INTERRUPTED), queue)
+        runtime.detach.wait(POLL_SECONDS)
+
+
+def _begins_again(report: Report, asking: Asking) -> bool:
+    """Of a run whose job was put back into the queue: the end of this attempt is not the run's."""
+    end = report.read(RunSummary).end
+    if not end or end["by"] != "queue" or asking.last.state is State.OVER:
+        return False
+    asking.hurry()
+    return True
+
+
+def _tell(standing: Standing, run: Watched, runtime: Runtime) -> None:
+    if standing.state is State.WAITING:
+        began = standing.begins
+        at = time.strftime(", expected to begin at %d %b %H:%M", time.localtime(began)) if began else ""
+        event = Waiting(job=run.job, state=standing.name, reason=standing.reason, begins=standing.begins)
+        text = f"job {run.job} waits: {standing.waits}{at}; Ctrl-C cancels it, d leaves it in the queue"
+        runtime.emit(Notice("info", text, happened=(event,)))
+
+
+def _end(run: Watched, asking: Asking, queue: Queue, asked: int) -> bool:
+    """As Ctrl-C does. True: none of it ever ran."""
+    began = (run.path / "run.json").exists()
+    if not began or asked > AT_ONCE:
+        queue.cancel(run.job)
+        return not began
+    queue.interrupt(run.job)
+    asking.hurry()
+    return False
+
+
+def _left(run: Watched, *, led: bool) -> Report:
+    return Report("launch", (), EXIT_OK, answer=LeftAlone(run.run_id, 0, str(run.path), led=led))
+
+
+def _ended(run: Watched, standing: Standing, queue: Queue) -> Report:
+    """Of a run that has no end on record, but in the queue."""
+    name = standing.name or "that it is over"
+    text = f"job {run.job} ended before the run could: {queue.what} says {name}"
+    if standing.reason not in ("", "None", name):
+        text += f" ({standing.reason})"
+    with suppress(OSError):
+        lines = [line for line in (run.path / "job.out").read_text(errors="replace").splitlines() if line.strip()]
+        text += f"; the last line of {run.path / 'job.out'}: {lines[-1]}" if lines else ""
+    error = HostFailed(text, hint=f"fleet logs {run.run_id}", kind="ended")
+    if standing.code == EXIT_INTERRUPTED:
+        error = HostFailed(f"job {run.job} was cancelled before a rank ran", kind="ended")
+    why = {**error.as_json(), "message": str(error)}
+    answer = RunSummary(run.run_id, logs=str(run.path), stopped=text, error=why)
+    return Report("launch", (), standing.code, answer=answer)

@@ -1,0 +1,27 @@
+"""What `fleet launch` is asked for where hosts are waited for in a queue."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from fleet.requests.runs import OfRun
+
+
+@dataclass(frozen=True, kw_only=True)
+class Submit(OfRun):
+    """Have a job run `command` on the first of its nodes, as it would be typed there.
+
+    on: the source whose queue it is. name: what the run is called by. nodes: how many, as the queue takes it. options:
+    the queue's own. only, without: node sets. detach: leave it in the queue. made: comments of the script."""
+
+    on: str
+    name: str
+    command: Sequence[str]
+    nodes: str = "1"
+    options: Mapping[str, Any] = field(default_factory=dict)
+    only: str | None = None
+    without: str | None = None
+    detach: bool = False
+    made: Sequence[str] = ()

@@ -1,0 +1,80 @@
+"""What a source implements whose hosts are asked for, and waited for."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from enum import Enum
+from pathlib import Path
+from typing import Any
+
+
+class State(Enum):
+    """Of a job. UNKNOWN: the queue does not answer now."""
+
+    WAITING = "waiting"
+    RUNNING = "running"
+    OVER = "over"
+    UNKNOWN = "unknown"
+
+
+@dataclass(frozen=True)
+class Standing:
+    """How a job stands. name: as the queue calls it (PENDING, TIMEOUT). reason: why it waits, in the queue's words.
+    begins: when it is expected to, in seconds since the epoch. code: the exit code of a run that the queue ended."""
+
+    state: State
+    name: str = ""
+    reason: str = ""
+    begins: float | None = None
+    code: int = 1
+
+    @property
+    def waits(self) -> str:
+        """Why, for people; "" where it does not."""
+        return f"{self.name}, {self.reason}" if self.state is State.WAITING else ""
+
+
+@dataclass(frozen=True)
+class Ask:
+    """What is asked for. name: of the job. nodes: how many, as the queue takes it ("4", "2-4"). options: those of the
+    queue that were given, by their names. only, without: node sets. command: what is to run on the first node. made:
+    what people are told in the script, a comment a line."""
+
+    name: str
+    nodes: str
+    command: Sequence[str]
+    options: Mapping[str, Any] = field(default_factory=dict)
+    only: str | None = None
+    without: str | None = None
+    made: Sequence[str] = ()
+
+
+class Queue(ABC):
+    """Of a batch system. what: its name, in messages. poll: seconds between two questions about a job; a site forbids
+    asking more often."""
+
+    what: str
+    poll: tuple[float, float]  # at first, and in the end
+
+    @abstractmethod
+    def script(self, ask: Ask) -> str:
+        """A batch script, which runs under the system's own command, too. UsageError for what cannot be asked for."""
+
+    @abstractmethod
+    def submit(self, script: Path, run: str, output: Path) -> str:
+        """Its job's number. run: the run that it is for, which the job is to know. output: of the job, if the script
+        names no other file. UsageError, in the queue's own words, where it is refused."""
+
+    @abstractmethod
+    def look(self, job: str) -> Standing:
+        """How it stands."""
+
+    @abstractmethod
+    def cancel(self, job: str) -> None:
+        """Take it out of the queue, or end it."""
+
+    @abstractmethod
+    def interrupt(self, job: str) -> None:
+        """What Ctrl-C is to what runs on the first node."""

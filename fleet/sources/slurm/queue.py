@@ -1,0 +1,110 @@
+"""Slurm's queue: sbatch, squeue, sacct, scancel."""
+
+from __future__ import annotations
+
+import re
+import time
+from pathlib import Path
+
+from fleet.errors import EXIT_HOST_FAILED, UsageError
+from fleet.sources.queue import Ask, Queue, Standing, State
+from fleet.sources.slurm.script import batch_script
+from fleet.transport.slurm import OVER, run_slurm
+
+WAITING = {"PENDING", "REQUEUED", "REQUEUE_FED", "REQUEUE_HOLD", "SPECIAL_EXIT", "RESV_DEL_HOLD"}
+RUNNING = {"CONFIGURING", "RUNNING", "COMPLETING", "SUSPENDED", "STOPPED", "SIGNALING", "RESIZING", "STAGE_OUT"}
+MARK = "fleet:"  # in a job's comment, before the run that it is for
+FORMAT = "%i|%T|%S|%r"
+# part of what sbatch says -> what helps
+HINTS = {
+    "invalid partition": "sinfo -s shows the partitions",
+    "invalid account": "sacctmgr show associations user=$USER shows the accounts",
+    "invalid qos": "sacctmgr show qos shows those there are",
+    "node count specification": "sinfo -o '%P %D %l' shows how many nodes a partition has",
+    "node configuration is not available": "sinfo -o '%P %D %c %m %G' shows what the nodes have",
+    "generic resource": "sinfo -o '%P %G' shows the devices",
+    "gres": "sinfo -o '%P %G' shows the devices",
+    "time limit": "sinfo -o '%P %l' shows the limits",
+    "constraint": "sinfo -o '%P %f' shows the features",
+    "unable to contact slurm controller": "scontrol ping shows whether slurmctld is there",
+}
+
+
+def standing(line: str) -> Standing:
+    """Of a line as `squeue -o FORMAT` has it. ValueError."""
+    _, name, start, reason = line.split("|", 3)
+    name = name.strip().partition(" ")[0]  # "CANCELLED by 1000", of sacct
+    if name in WAITING:
+        return Standing(State.WAITING, name, reason.strip(), epoch(start))
+    if name in RUNNING:
+        return Standing(State.RUNNING, name)
+    return Standing(State.OVER, name, reason.strip(), code=OVER.get(name, EXIT_HOST_FAILED))
+
+
+def epoch(start: str) -> float | None:
+    """Of "2026-11-27T15:02:17"; None of "N/A"."""
+    try:
+        return time.mktime(time.strptime(start.strip(), "%Y-%m-%dT%H:%M:%S"))
+    except ValueError:
+        return None
+
+
+def hint(message: str) -> str | None:
+    """What helps, where sbatch refuses a job."""
+    return next((what for part, what in HINTS.items() if part in message.lower()), None)
+
+
+class SlurmQueue(Queue):
+    """Of the cluster that this machine is of."""
+
+    what = "Slurm"
+    poll = (30.0, 120.0)
+
+    def script(self, ask: Ask) -> str:
+        return batch_script(ask)
+
+    def submit(self, script: Path, run: str, output: Path) -> str:
+        text = script.read_text()
+        named = re.search(r"^#SBATCH (-o\b|--output\b)", text, re.MULTILINE)
+        argv = ["sbatch", "--parsable", f"--comment={MARK}{run}"]
+        argv += [] if named else [f"--output={str(output).replace('%', '%%')}"]
+        status, answer, errors = run_slurm([*argv, str(script)])
+        job = answer.strip().partition(";")[0]
+        if status or not job.isdecimal():
+            lines = [line for line in errors.splitlines() if line.strip()]
+            first = next((line for line in lines if "error:" in line), lines[-1] if lines else f"exit status {status}")
+            message = re.sub("^sbatch: (error: )?(Batch job submission failed: )?", "", first)
+            raise UsageError(f"Slurm refuses the job: {message}", hint=hint("\n".join(lines)))
+        return job
+
+    def look(self, job: str) -> Standing:
+        try:
+            status, answer, errors = run_slurm(["squeue", "--noheader", "--states=all", f"--jobs={job}", "-o", FORMAT])
+        except UsageError:
+            return Standing(State.UNKNOWN)
+        lines = [line for line in answer.splitlines() if line.partition("|")[0] == job]
+        if lines:
+            return standing(lines[-1])
+        if status and "Invalid job id" not in errors:
+            return Standing(State.UNKNOWN)
+        return self._past(job)
+
+    def _past(self, job: str) -> Standing:
+        """Of one that slurmctld has forgotten (MinJobAge): as accounting, or the log of jobs, has it."""
+        for which in ([], ["--completion"]):
+            try:
+                argv = ["sacct", "--noheader", "--parsable2", f"--jobs={job}", *which, "--format=JobID,State"]
+                status, answer, _ = run_slurm(argv)
+            except UsageError:
+                break
+            found = [line.split("|") for line in answer.splitlines()]
+            names = [words[1] for words in found if len(words) == 2 and words[0] == job]
+            if not status and names:
+                return standing(f"{job}|{names[-1]}||")
+        return Standing(State.OVER)
+
+    def cancel(self, job: str) -> None:
+        run_slurm(["scancel", job])
+
+    def interrupt(self, job: str) -> None:
+        run_slurm(["scancel", "--batch", "--signal=INT", job])

@@ -1,0 +1,45 @@
+"""The source `slurm`: an allocation, and the queue in which one is asked for."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from fleet.errors import UsageError
+from fleet.model import Inventory
+from fleet.protocol.state import is_run_id
+from fleet.sources.queue import Queue
+from fleet.sources.slurm.queue import MARK, SlurmQueue
+from fleet.sources.slurm.script import OPTIONS
+from fleet.sources.source import Source
+from fleet.transport.slurm import fields, job_of, scontrol
+
+
+class Slurm(Source):
+    """The allocation that this process is in."""
+
+    name, transport, options = "slurm", "srun", OPTIONS
+
+    def detect(self, environ: Mapping[str, str]) -> str | None:
+        job = environ.get("SLURM_JOB_ID")
+        return f"job {job} of Slurm" if job and environ.get("SLURM_JOB_NODELIST") else None
+
+    def inventory(self, environ: Mapping[str, str]) -> Inventory:
+        from fleet.sources.slurm.allocation import inventory_of  # node sets take long to import
+
+        return inventory_of(environ)
+
+    def run_of(self, environ: Mapping[str, str]) -> tuple[str | None, int]:
+        again = environ.get("SLURM_RESTART_COUNT", "0")
+        comment = fields(scontrol(["show", "job", "-o", job_of(environ)], environ)).get("Comment", "")
+        run = comment.removeprefix(MARK)
+        return run if comment != run and is_run_id(run) else None, int(again) if again.isdecimal() else 0
+
+    def enter(self, job: str) -> dict[str, str]:
+        shown = fields(scontrol(["show", "job", "-o", job]))
+        if shown.get("JobState") != "RUNNING":
+            state = shown.get("JobState", "over")
+            raise UsageError(f"job {job} of Slurm does not run: {state}", hint=f"squeue --jobs={job}")
+        return {"SLURM_JOB_ID": job, "SLURM_JOB_NODELIST": shown.get("NodeList", "")}
+
+    def queue(self) -> Queue:
+        return SlurmQueue()

@@ -1,0 +1,87 @@
+"""Slurm's own commands, with an environment that means nothing to them."""
+
+from __future__ import annotations
+
+import os
+import re
+import shutil
+from collections.abc import Mapping, Sequence
+
+from fleet.errors import EXIT_CONNECT, EXIT_HOST_FAILED, EXIT_INTERRUPTED, EXIT_TIMEOUT, UsageError
+from fleet.transport.local import finish
+
+ASK_SECONDS, WHY_SECONDS = 30.0, 5.0
+# how a job ended -> the exit code of its run, where that could not tell itself
+OVER = {
+    "COMPLETED": EXIT_HOST_FAILED,
+    "FAILED": EXIT_HOST_FAILED,
+    "CANCELLED": EXIT_INTERRUPTED,
+    "PREEMPTED": EXIT_INTERRUPTED,
+    "REVOKED": EXIT_INTERRUPTED,
+    "TIMEOUT": EXIT_TIMEOUT,
+    "DEADLINE": EXIT_TIMEOUT,
+    "NODE_FAIL": EXIT_CONNECT,
+    "BOOT_FAIL": EXIT_CONNECT,
+    "LAUNCH_FAILED": EXIT_CONNECT,
+    "RECONFIG_FAIL": EXIT_CONNECT,
+    "OUT_OF_MEMORY": 137,
+}
+# of srun, sbatch and what MPI leaves: Slurm's commands take them for options, or for another step's
+NOT_ITS = re.compile("SLURM_.*|SLURMD_.*|SBATCH_.*|SRUN_.*|SALLOC_.*|SQUEUE_.*|PMI_.*|PMI2_.*|PMIX_.*")
+
+
+def own_environment(environ: Mapping[str, str]) -> dict[str, str]:
+    """What they are started with."""
+    kept = {name: value for name, value in environ.items() if not NOT_ITS.fullmatch(name)}
+    return kept | {name: environ[name] for name in ("SLURM_CONF",) if name in environ}
+
+
+def job_of(environ: Mapping[str, str]) -> str:
+    """The allocation's number. UsageError where there is none."""
+    job = environ.get("SLURM_JOB_ID", "")
+    if not re.fullmatch("[0-9]+", job):
+        raise UsageError(
+            "this is no allocation of Slurm's: SLURM_JOB_ID is not set",
+            hint="salloc -N 2 --gres=gpu:8, and there: fleet --on slurm launch train.py",
+        )
+    return job
+
+
+def run_slurm(
+    words: Sequence[str], environ: Mapping[str, str] = os.environ, seconds: float = ASK_SECONDS
+) -> tuple[int, str, str]:
+    """(exit status, stdout, stderr). UsageError where there is no such command, or it does not answer in time."""
+    if (program := shutil.which(words[0])) is None:
+        raise UsageError(f"{words[0]} is not on this machine", hint="run fleet where Slurm's commands are")
+    try:
+        status, output, errors = finish([program, *words[1:]], b"", seconds, env=own_environment(environ))
+    except OSError as error:
+        raise UsageError(f"{words[0]}: {error}", hint="does slurmctld answer? scontrol ping") from None
+    if status is None:
+        raise UsageError(
+            f"{words[0]} has not answered within {seconds:g} s", hint="does slurmctld answer? scontrol ping"
+        )
+    return status, output.decode("utf-8", "replace"), errors.decode("utf-8", "replace")
+
+
+def scontrol(words: Sequence[str], environ: Mapping[str, str] = os.environ, seconds: float = ASK_SECONDS) -> str:
+    """What it answers; "" where it is not there or knows nothing."""
+    try:
+        status, output, _ = run_slurm(["scontrol", *words], environ, seconds)
+    except UsageError:
+        return ""
+    return output if status == 0 else ""
+
+
+def why_over(job: str) -> tuple[str, int] | None:
+    """(why, exit code) of a job that Slurm ends just now; None of one that goes on."""
+    shown = fields(scontrol(["show", "job", "-o", job], seconds=WHY_SECONDS))
+    name, reason = shown.get("JobState", ""), shown.get("Reason", "")
+    if name == "COMPLETING":  # hides what it was
+        name = {"TimeLimit": "TIMEOUT"}.get(reason, "CANCELLED")
+    return (f"ended by Slurm: {name}", OVER[name]) if name in OVER else None
+
+
+def fields(line: str) -> dict[str, str]:
+    """KEY=VALUE words of a line that scontrol writes with -o, or of one that begins with blanks."""
+    return dict(word.partition("=")[::2] for word in line.split() if "=" in word)
