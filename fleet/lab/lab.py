@@ -241,6 +241,7 @@ class Lab:
         return start
 
     def _spec(self, state: State, start: list[str], head: str, etc_hosts: str) -> dict[str, Any]:
+        self.folder.shared.mkdir(mode=0o700, exist_ok=True)
         hidden = {str(home / name) for home in (Path.home(), Path("/root")) for name in SECRETS + SHELL_FILES}
         return {
             "mountpoint": str(self.folder.mountpoint),

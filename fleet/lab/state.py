@@ -101,7 +101,7 @@ class Folder:
                 own.home(Path.home(), "lab")
             self.path.mkdir(0o700, parents=True, exist_ok=True)
             self.path.chmod(0o700)
-            for folder in (self.host_keys, self.mountpoint, self.shared):
+            for folder in (self.host_keys, self.mountpoint):
                 folder.mkdir(mode=0o700, exist_ok=True)
         except OSError as e:
             raise LabError(f"cannot make the lab's state folder {self.path}: {e.strerror}") from e
@@ -145,7 +145,6 @@ class Folder:
         for path in (self.inventory, self.password_file, self.path / "launch.log", *self.path.glob("*.new")):
             path.unlink(missing_ok=True)
         shutil.rmtree(self.shared, ignore_errors=True)
-        self.shared.mkdir(mode=0o700, exist_ok=True)
         write_file(self.path / "state.json", json.dumps(asdict(state), indent=1) + "\n")
 
     def password(self) -> str:
