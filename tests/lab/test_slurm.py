@@ -149,7 +149,8 @@ def test_what_slurm_ends_saves_its_work(slurm: VirtualLab, how: str) -> None:
     slurm.sh(slurm.names[0], f"scancel {job}" if how == "scancel" else f"scancel -s TERM {job}.0")
     until(lambda: ended(slurm, job))
     said = output(slurm, job)
-    assert said.count("saved\n") == 6 and "interrupted after" in said, said
+    end = "ended by Slurm: CANCELLED after" if how == "scancel" else "interrupted after"
+    assert said.count("saved\n") == 6 and end in said, said
     assert document(slurm, "summary.json")["exit_code"] == 130
     assert [slurm.sh(host, "ls /root/job | grep -c saved") for host in slurm.names] == ["2", "2", "2"]
     assert ranks(slurm) == 0
