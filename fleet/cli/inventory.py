@@ -33,11 +33,12 @@ def load_everyone() -> Inventory:
 def _read() -> Inventory:
     from fleet.inventory.find import find_inventory, load
 
-    settings, environ = settings_of(), dict(os.environ)
-    if (job := _job_of_run()) is not None:
+    settings, given = settings_of(), click.get_current_context().params
+    run, runs_dir = given.get("run"), given.get("runs_dir")
+    if isinstance(run, str) and isinstance(runs_dir, Path) and (found := job_here(run, runs_dir)) is not None:
+        _, job = found
         settings.on = job.on
-        os.environ.update(entered := SOURCES.get(job.on).enter(job.job))  # for what is left behind, too
-        environ.update(entered)
+        os.environ.update(SOURCES.get(job.on).enter(job.job))  # for what is left behind, too
     if settings.on == INVENTORY:
         try:
             return load(find_inventory(settings.inventory, Path.cwd(), os.environ))
@@ -45,20 +46,18 @@ def _read() -> Inventory:
             raise _within(error) from None
     if settings.inventory is not None:
         raise UsageError(f"--on {settings.on} has its own hosts, and takes no -i", hint="leave out one of the two")
-    found, settings.transport = hosts_on(settings.on, settings.transport, environ)
-    return found
+    inventory, settings.transport = hosts_on(settings.on, settings.transport, os.environ)
+    return inventory
 
 
-def _job_of_run() -> Submitted | None:
-    """Of the run that the verb is about, where a queue was asked for it, and this process is none of its job's."""
-    given = click.get_current_context().params
-    run, runs_dir = given.get("run"), given.get("runs_dir")
-    if not isinstance(run, str) or not isinstance(runs_dir, Path) or settings_of().inventory is not None:
+def job_here(run: str, runs_dir: Path) -> tuple[str, Submitted] | None:
+    """(the run, its job) of one that a queue was asked for, where this process is none of its job's."""
+    if settings_of().inventory is not None:
         return None
     from fleet.ops.run.kept.job import job_of
 
     found = job_of(run, runs_dir)
-    return None if found is None or SOURCES.get(found[1].on).detect(os.environ) else found[1]
+    return None if found is None or SOURCES.get(found[1].on).detect(os.environ) else found
 
 
 def _within(error: NoInventory) -> FleetError:

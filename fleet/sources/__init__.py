@@ -23,3 +23,8 @@ def hosts_on(name: str, transport: str, environ: Mapping[str, str]) -> tuple[Inv
     """The hosts of a source, and the transport that reaches them: its own, in place of the default. UsageError."""
     source = SOURCES.get(name)
     return source.inventory(environ), source.transport if transport == DEFAULT else transport
+
+
+def no_hosts(name: str) -> Inventory:
+    """Of a source whose hosts are only asked for."""
+    return Inventory((), source=name)

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from enum import Enum
 from pathlib import Path
-from typing import Any
+
+from fleet.requests.submit import Submit
 
 
 class State(Enum):
@@ -36,21 +36,6 @@ class Standing:
         return f"{self.name}, {self.reason}" if self.state is State.WAITING else ""
 
 
-@dataclass(frozen=True)
-class Ask:
-    """What is asked for. name: of the job. nodes: how many, as the queue takes it ("4", "2-4"). options: those of the
-    queue that were given, by their names. only, without: node sets. command: what is to run on the first node. made:
-    what people are told in the script, a comment a line."""
-
-    name: str
-    nodes: str
-    command: Sequence[str]
-    options: Mapping[str, Any] = field(default_factory=dict)
-    only: str | None = None
-    without: str | None = None
-    made: Sequence[str] = ()
-
-
 class Queue(ABC):
     """Of a batch system. what: its name, in messages. poll: seconds between two questions about a job; a site forbids
     asking more often."""
@@ -59,7 +44,7 @@ class Queue(ABC):
     poll: tuple[float, float]  # at first, and in the end
 
     @abstractmethod
-    def script(self, ask: Ask) -> str:
+    def script(self, ask: Submit) -> str:
         """A batch script, which runs under the system's own command, too. UsageError for what cannot be asked for."""
 
     @abstractmethod

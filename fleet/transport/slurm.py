@@ -73,9 +73,14 @@ def scontrol(words: Sequence[str], environ: Mapping[str, str] = os.environ, seco
     return output if status == 0 else ""
 
 
+def shown_job(job: str, seconds: float = ASK_SECONDS) -> dict[str, str]:
+    """What `scontrol show job` has of it; {} where nothing is known."""
+    return fields(scontrol(["show", "job", "-o", job], seconds=seconds))
+
+
 def why_over(job: str) -> tuple[str, int] | None:
     """(why, exit code) of a job that Slurm ends just now; None of one that goes on."""
-    shown = fields(scontrol(["show", "job", "-o", job], seconds=WHY_SECONDS))
+    shown = shown_job(job, WHY_SECONDS)
     name, reason = shown.get("JobState", ""), shown.get("Reason", "")
     if name == "COMPLETING":  # hides what it was
         name = {"TimeLimit": "TIMEOUT"}.get(reason, "CANCELLED")

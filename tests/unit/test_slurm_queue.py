@@ -9,14 +9,21 @@ from typing import Any
 import pytest
 
 from fleet.errors import UsageError
-from fleet.sources.queue import Ask, Standing, State
+from fleet.requests.submit import Submit
+from fleet.sources.queue import Standing, State
 from fleet.sources.slurm.queue import SlurmQueue, hint, standing
 from fleet.sources.slurm.script import batch_script, quoted
 
 
 def lines(**given: Any) -> list[str]:
-    options = {"name": "train", "nodes": "4", "command": ["fleet", "--on", "slurm", "launch", "t.py"], **given}
-    return batch_script(Ask(**options)).splitlines()
+    options = {
+        "on": "slurm",
+        "name": "train",
+        "nodes": "4",
+        "command": ["fleet", "--on", "slurm", "launch", "t.py"],
+        **given,
+    }
+    return batch_script(Submit(**options)).splitlines()
 
 
 def test_tasks_and_their_cpus_are_those_of_one_task() -> None:

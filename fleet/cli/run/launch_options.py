@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterable, Mapping
+from itertools import chain
 from typing import TYPE_CHECKING, Any
 
 import click
@@ -68,7 +69,7 @@ ASKED = {f"For --on {name}, from a login node": [str(it.name) for it in given] f
 
 def engine_options(command: F) -> F:
     """Decorator: adds those of fleet's own engines and sources."""
-    for option in reversed([*(option for option, _ in OWN.values()), *ASKING["slurm"]]):
+    for option in reversed([*(option for option, _ in OWN.values()), *chain.from_iterable(ASKING.values())]):
         command.__dict__.setdefault("__click_params__", []).append(option)
     return command
 
@@ -88,7 +89,7 @@ class LaunchCommand(Verb):
 
 
 def take(given: dict[str, Any], kind: type[DeclaredOption] = EngineOption) -> dict[str, Any]:
-    """Takes out of a command's parameters those of an engine: parameter -> value, of those that were given."""
+    """Takes out of a command's parameters those of a kind: parameter -> value, of those that were given."""
     options = [param for param in click.get_current_context().command.params if isinstance(param, kind)]
     values = {str(option.name): given.pop(str(option.name)) for option in options}
     return {name: value for name, value in values.items() if value not in (None, False, ())}

@@ -11,7 +11,7 @@ import click
 
 from fleet.answers.runs import Forgotten, GivenUp, RunSeen, RunsSeen, RunStopped, StoppedThere
 from fleet.cli.context import ask, finish, perform, the_fleet
-from fleet.cli.inventory import load_everyone, use_inventory
+from fleet.cli.inventory import job_here, load_everyone, use_inventory
 from fleet.cli.line.command import ONLY_LOOKS, Verb, completed
 from fleet.cli.line.options import NONE_LIVE, Limited, common_options, runs_dir_option, settings_of, without
 from fleet.cli.line.values import Scrolling, ranks, ranks_option, size, when
@@ -179,7 +179,7 @@ def logs(run: str, rank: frozenset[int] | None, **given: Any) -> int:
 
 def _or_here(run: str, runs_dir: Path, *, follow: bool, since: float | None) -> None:
     """Where there is no inventory, and none is needed: the hosts that a run has logs of here."""
-    if since is None and (found := submit.job_here(run, runs_dir)) is not None:
+    if since is None and (found := job_here(run, runs_dir)) is not None:
         from fleet.ops.run.find.logs import hosts_here
 
         use_inventory(hosts_here(runs_dir / found[0]))

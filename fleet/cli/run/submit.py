@@ -10,10 +10,10 @@ from typing import Any
 import click
 from click.core import ParameterSource
 
-from fleet.answers.run_events import Submitted
 from fleet.answers.runs import RunStopped
 from fleet.api import Fleet
 from fleet.cli.context import finish
+from fleet.cli.inventory import job_here
 from fleet.cli.line.command import CommonOption
 from fleet.cli.line.options import settings_of
 from fleet.cli.line.values import Scrolling
@@ -22,8 +22,8 @@ from fleet.cli.run.launch_options import SourceOption
 from fleet.cli.screen import plans
 from fleet.cli.screen.output import echo
 from fleet.errors import EXIT_OK, UsageError
-from fleet.model import Inventory, Report
-from fleet.sources import INVENTORY, SOURCES
+from fleet.model import Report
+from fleet.sources import INVENTORY, SOURCES, no_hosts
 from fleet.sources.source import Source
 from fleet.version import __version__
 
@@ -88,27 +88,17 @@ def submit(
     return follow(_nowhere(source.name).plan.do(plan, run), ranks)
 
 
-def job_here(run: str, runs_dir: Path) -> tuple[str, Submitted] | None:
-    """Of a run that a queue was asked for, where this process is none of its job's."""
-    if settings_of().inventory is not None:
-        return None
-    from fleet.ops.run.kept.job import job_of
-
-    found = job_of(run, runs_dir)
-    return None if found is None or SOURCES.get(found[1].on).detect(os.environ) else found
-
-
 def attach(run: str, runs_dir: Path, ranks: Scrolling, *, detach: bool) -> int | None:
     """Look on at the run of a job; None where it is of none."""
-    from fleet.ops.run.submit.watch import WatchPlan, run_it
+    from fleet.ops.run.submit.watch import WatchPlan, watch
 
     if (found := job_here(run, runs_dir)) is None:
         return None
     run_id, job = found
-    plan = WatchPlan(runs_dir, run_id, job.on, job.job, detach=detach)
+    plan = WatchPlan(no_hosts(job.on), runs_dir, run_id, job, detach=detach)
     if settings_of().dry_run:
         return plans.tell(plan)
-    return follow(_nowhere(job.on).plan.do(plan, run_it), ranks, leave=True)
+    return follow(_nowhere(job.on).plan.do(plan, watch), ranks, leave=True)
 
 
 def stop(run: str, runs_dir: Path) -> int | None:
@@ -131,7 +121,7 @@ def stop(run: str, runs_dir: Path) -> int | None:
 
 
 def _nowhere(name: str) -> Fleet:
-    nowhere = Inventory((), source=name)
+    nowhere = no_hosts(name)
     return Fleet(inventory=nowhere, everyone=nowhere, transport="local")
 
 

@@ -7,7 +7,8 @@ import time
 from pathlib import Path
 
 from fleet.errors import EXIT_HOST_FAILED, UsageError
-from fleet.sources.queue import Ask, Queue, Standing, State
+from fleet.requests.submit import Submit
+from fleet.sources.queue import Queue, Standing, State
 from fleet.sources.slurm.script import batch_script
 from fleet.transport.slurm import OVER, run_slurm
 
@@ -60,7 +61,7 @@ class SlurmQueue(Queue):
     what = "Slurm"
     poll = (30.0, 120.0)
 
-    def script(self, ask: Ask) -> str:
+    def script(self, ask: Submit) -> str:
         return batch_script(ask)
 
     def submit(self, script: Path, run: str, output: Path) -> str:

@@ -8,7 +8,7 @@ from collections.abc import Iterator
 
 from fleet.engines.base import Option
 from fleet.errors import UsageError
-from fleet.sources.queue import Ask
+from fleet.requests.submit import Submit
 
 # those of sbatch that are passed on as they are, but for the CPUs; any other one by --sbatch-arg
 OPTIONS = (
@@ -37,8 +37,11 @@ HEAD = "#!/bin/bash"
 EXEC = "# exec: Slurm ends a batch step with its shell, and a shell does not pass on SIGTERM"
 
 
-def number(options: dict[str, str], name: str) -> int:
-    value = options[name]
+def number(options: dict[str, str], name: str, default: int) -> int:
+    """Taken out of the options."""
+    if name not in options:
+        return default
+    value = options.pop(name)
     if not value.isdecimal() or not 0 < int(value) < 1 << 16:
         raise UsageError(f"--{name} {value}: not a number")
     return int(value)
@@ -46,10 +49,8 @@ def number(options: dict[str, str], name: str) -> int:
 
 def cpus(options: dict[str, str]) -> Iterator[str]:
     """Takes out the tasks of a node and their CPUs, and yields what they are to one task with all of them."""
-    tasks = number(options, "ntasks-per-node") if "ntasks-per-node" in options else 1
-    each = number(options, "cpus-per-task") if "cpus-per-task" in options else 0
-    options.pop("ntasks-per-node", None)
-    options.pop("cpus-per-task", None)
+    tasks = number(options, "ntasks-per-node", 1)
+    each = number(options, "cpus-per-task", 0)
     yield directive("ntasks-per-node", "1")
     if tasks > 1 and each:
         yield f"# {tasks} ranks a node with {each} CPUs each: fleet starts one task, which has them all"
@@ -73,7 +74,7 @@ def quoted(value: str) -> str:
     return '"' + re.sub(r'(["\\])', r"\\\1", value) + '"'
 
 
-def batch_script(ask: Ask) -> str:
+def batch_script(ask: Submit) -> str:
     """UsageError for an option that a run has no use for."""
     options = {name.replace("_", "-"): value for name, value in ask.options.items()}
     more = options.pop("sbatch-arg", ())
@@ -88,10 +89,9 @@ def batch_script(ask: Ask) -> str:
     lines += [directive(name, value) for name, value in options.items()]
     lines += [directive("nodelist", only)] if only else []
     lines += [directive("exclude", ask.without)] if ask.without else []
-    lines += [f"#SBATCH {name}{equals}{quoted(value) if value else ''}" for name, equals, value in map(parted, more)]
+    lines += [
+        f"#SBATCH {name}{equals}{quoted(value) if value else ''}"
+        for name, equals, value in (it.partition("=") for it in more)
+    ]
     made = [f"# {' '.join(line.split())}" for line in ask.made]
     return "\n".join([HEAD, *lines, *made, EXEC, f"exec {shlex.join(ask.command)}", ""])
-
-
-def parted(word: str) -> tuple[str, str, str]:
-    return word.partition("=")

@@ -11,7 +11,7 @@ from fleet.sources.queue import Queue
 from fleet.sources.slurm.queue import MARK, SlurmQueue
 from fleet.sources.slurm.script import OPTIONS
 from fleet.sources.source import Source
-from fleet.transport.slurm import fields, job_of, scontrol
+from fleet.transport.slurm import job_of, shown_job
 
 
 class Slurm(Source):
@@ -30,12 +30,12 @@ class Slurm(Source):
 
     def run_of(self, environ: Mapping[str, str]) -> tuple[str | None, int]:
         again = environ.get("SLURM_RESTART_COUNT", "0")
-        comment = fields(scontrol(["show", "job", "-o", job_of(environ)], environ)).get("Comment", "")
+        comment = shown_job(job_of(environ)).get("Comment", "")
         run = comment.removeprefix(MARK)
         return run if comment != run and is_run_id(run) else None, int(again) if again.isdecimal() else 0
 
     def enter(self, job: str) -> dict[str, str]:
-        shown = fields(scontrol(["show", "job", "-o", job]))
+        shown = shown_job(job)
         if shown.get("JobState") != "RUNNING":
             state = shown.get("JobState", "over")
             raise UsageError(f"job {job} of Slurm does not run: {state}", hint=f"squeue --jobs={job}")

@@ -6,39 +6,30 @@ import os
 import sys
 from collections.abc import Iterator
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
 from fleet.answers.run_events import Submitted, Version
 from fleet.errors import UsageError
-from fleet.model import Host, Inventory, Report
-from fleet.ops.plans import Line
+from fleet.model import Report
+from fleet.ops.plans import Line, OnHosts
 from fleet.ops.run.kept.folder import RunFolder
 from fleet.ops.run.kept.record import whoami
 from fleet.ops.run.plan.options import new_run_id
-from fleet.ops.run.submit.watch import Watched, watch
+from fleet.ops.run.submit.watch import OUTPUT, WatchPlan, watch
 from fleet.requests.submit import Submit
 from fleet.runtime import Runtime
-from fleet.sources import SOURCES
-from fleet.sources.queue import Ask
+from fleet.sources import SOURCES, no_hosts
 
-SCRIPT, OUTPUT = "job.sh", "job.out"
+SCRIPT = "job.sh"
 
 
 @dataclass(frozen=True)
-class SubmitPlan:
+class SubmitPlan(OnHosts):
     request: Submit
     run_id: str
     script: str
-
-    @property
-    def hosts(self) -> tuple[Host, ...]:
-        return ()
-
-    @property
-    def inventory(self) -> Inventory:
-        return Inventory((), source=self.request.on)
 
     @property
     def logs(self) -> Path:
@@ -60,16 +51,8 @@ def fleet_itself() -> list[str]:
 def plan_of(request: Submit) -> SubmitPlan:
     """UsageError for what cannot be asked for."""
     run_id = new_run_id(request.name, request.name)
-    ask = Ask(
-        name=run_id.rsplit("-", 3)[0],
-        nodes=request.nodes,
-        command=[*fleet_itself(), *request.command],
-        options=request.options,
-        only=request.only,
-        without=request.without,
-        made=request.made,
-    )
-    return SubmitPlan(request, run_id, SOURCES.get(request.on).queue().script(ask))
+    ask = replace(request, name=run_id.rsplit("-", 3)[0], command=[*fleet_itself(), *request.command])
+    return SubmitPlan(no_hosts(request.on), request, run_id, SOURCES.get(request.on).queue().script(ask))
 
 
 def run(plan: SubmitPlan, runtime: Runtime) -> Report:
@@ -93,9 +76,7 @@ def run(plan: SubmitPlan, runtime: Runtime) -> Report:
         folder.be_latest()
     finally:
         folder.release()
-    if plan.request.detach:
-        runtime.detach.set()
-    return watch(Watched(runs, plan.run_id, job), queue, runtime, stops=True)
+    return watch(WatchPlan(plan.inventory, runs, plan.run_id, event, plan.request.detach, begun=True), runtime)
 
 
 def _forget(folder: RunFolder) -> None:

@@ -14,17 +14,19 @@ from fleet.answers.run_events import Cleaned, Kept, NodeStarted, RunOver, Submit
 from fleet.answers.runs import LeftAlone, RunSummary
 from fleet.errors import EXIT_INTERRUPTED, EXIT_OK, HostFailed
 from fleet.events import Notice
-from fleet.model import Host, Inventory, Report
-from fleet.ops.plans import Line
+from fleet.model import Report
+from fleet.ops.plans import Line, OnHosts
 from fleet.ops.run.find.attach import report_of
 from fleet.ops.run.find.bring import POLL_SECONDS
 from fleet.ops.run.kept.folder import RunFolder
 from fleet.ops.run.kept.reader import LogsPlan, NewEvents, Reader
+from fleet.ops.run.plan.origin import RUN
 from fleet.requests.runs import Logs
 from fleet.runtime import Runtime
 from fleet.sources import SOURCES
 from fleet.sources.queue import Queue, Standing, State
 
+OUTPUT = "job.out"
 HUSHED = (RunOver, NodeStarted, Kept, Cleaned, Submitted, Version)
 SOON_SECONDS = 3.0  # after which a job that starts at once has started, and the queue knows why another waits
 BACK_OFF = 1.3
@@ -33,50 +35,25 @@ LEAVE, AT_ONCE = 3, 2
 
 
 @dataclass(frozen=True)
-class Watched:
-    """A run of a job, by its folder's place. whole: also what its folder had before."""
+class WatchPlan(OnHosts):
+    """To look on at a run of a job. begun: by the command that looks on: it shows all of it, and Ctrl-C ends the run,
+    which it else leaves alone."""
 
     runs: Path
     run_id: str
-    job: str
-    whole: bool = True
+    job: Submitted
+    detach: bool = False
+    begun: bool = False
 
     @property
     def path(self) -> Path:
         return self.runs / self.run_id
 
-
-@dataclass(frozen=True)
-class WatchPlan:
-    """To look on at a run again. on: the source whose queue has its job."""
-
-    runs: Path
-    run_id: str
-    on: str
-    job: str
-    detach: bool = False
-
-    @property
-    def hosts(self) -> tuple[Host, ...]:
-        return ()
-
-    @property
-    def inventory(self) -> Inventory:
-        return Inventory((), source=self.on)
-
     def describe(self) -> dict[str, Any]:
-        return {"run": self.run_id, "logs": str(self.runs / self.run_id), "job": self.job}
+        return {"run": self.run_id, "logs": str(self.path), "job": self.job.job}
 
     def lines(self) -> Iterator[Line]:
-        yield f"follows run {self.run_id}, job {self.job}, to its end"
-
-
-def run_it(plan: WatchPlan, runtime: Runtime) -> Report:
-    """The run's own end. Ctrl-C leaves it alone."""
-    if plan.detach:
-        runtime.detach.set()
-    run = Watched(plan.runs, plan.run_id, plan.job, whole=False)
-    return watch(run, SOURCES.get(plan.on).queue(), runtime, stops=False)
+        yield f"follows run {self.run_id}, job {self.job.job}, to its end"
 
 
 @dataclass
@@ -106,12 +83,15 @@ class Asking:
         self.due = min(self.due, time.monotonic() + SOON_SECONDS)
 
 
-def watch(run: Watched, queue: Queue, runtime: Runtime, *, stops: bool) -> Report:
-    """Until it is over, as its job has it on record, or the queue. stops: Ctrl-C ends it, else it leaves it alone."""
-    asking, asked, over = Asking(queue, run.job), 0, 0.0
-    logs = Logs(run.run_id, runs_dir=run.runs, tail=None if run.whole else 0)
-    reader, events = Reader(run.path, LogsPlan(Inventory(()), logs), runtime.emit), NewEvents(run.path / "events.jsonl")
-    if not run.whole:
+def watch(run: WatchPlan, runtime: Runtime) -> Report:
+    """Until it is over, as its job has it on record, or the queue."""
+    if run.detach:
+        runtime.detach.set()
+    queue = SOURCES.get(run.job.on).queue()
+    asking, asked, over = Asking(queue, run.job.job), 0, 0.0
+    logs = Logs(run.run_id, runs_dir=run.runs, tail=None if run.begun else 0)
+    reader, events = Reader(run.path, LogsPlan(run.inventory, logs), runtime.emit), NewEvents(run.path / "events.jsonl")
+    if not run.begun:
         reader.poll()
         list(events.read())
         reader.plan = replace(reader.plan, request=replace(logs, tail=None))
@@ -129,8 +109,8 @@ def watch(run: Watched, queue: Queue, runtime: Runtime, *, stops: bool) -> Repor
             over = over or time.monotonic()
             if time.monotonic() > over + BRING_SECONDS:
                 return _ended(run, asking.last, queue)
-        if runtime.detach.is_set() or runtime.cancel.count >= LEAVE or (runtime.cancel.is_set() and not stops):
-            return _left(run, led=stops)
+        if runtime.detach.is_set() or runtime.cancel.count >= LEAVE or (runtime.cancel.is_set() and not run.begun):
+            return _left(run)
         if runtime.cancel.count > asked:
             asked = runtime.cancel.count
             if _end(run, asking, queue, asked):
@@ -147,42 +127,44 @@ def _begins_again(report: Report, asking: Asking) -> bool:
     return True
 
 
-def _tell(standing: Standing, run: Watched, runtime: Runtime) -> None:
+def _tell(standing: Standing, run: WatchPlan, runtime: Runtime) -> None:
     if standing.state is State.WAITING:
         began = standing.begins
         at = time.strftime(", expected to begin at %d %b %H:%M", time.localtime(began)) if began else ""
-        event = Waiting(job=run.job, state=standing.name, reason=standing.reason, begins=standing.begins)
-        text = f"job {run.job} waits: {standing.waits}{at}; Ctrl-C cancels it, d leaves it in the queue"
+        event = Waiting(job=run.job.job, state=standing.name, reason=standing.reason, begins=standing.begins)
+        text = f"job {run.job.job} waits: {standing.waits}{at}; Ctrl-C cancels it, d leaves it in the queue"
         runtime.emit(Notice("info", text, happened=(event,)))
 
 
-def _end(run: Watched, asking: Asking, queue: Queue, asked: int) -> bool:
+def _end(run: WatchPlan, asking: Asking, queue: Queue, asked: int) -> bool:
     """As Ctrl-C does. True: none of it ever ran."""
-    began = (run.path / "run.json").exists()
+    began = (run.path / RUN).exists()
     if not began or asked > AT_ONCE:
-        queue.cancel(run.job)
+        queue.cancel(run.job.job)
         return not began
-    queue.interrupt(run.job)
+    queue.interrupt(run.job.job)
     asking.hurry()
     return False
 
 
-def _left(run: Watched, *, led: bool) -> Report:
-    return Report("launch", (), EXIT_OK, answer=LeftAlone(run.run_id, 0, str(run.path), led=led))
+def _left(run: WatchPlan) -> Report:
+    return Report("launch", (), EXIT_OK, answer=LeftAlone(run.run_id, 0, str(run.path), led=run.begun))
 
 
-def _ended(run: Watched, standing: Standing, queue: Queue) -> Report:
+def _ended(run: WatchPlan, standing: Standing, queue: Queue) -> Report:
     """Of a run that has no end on record, but in the queue."""
     name = standing.name or "that it is over"
-    text = f"job {run.job} ended before the run could: {queue.what} says {name}"
+    text = f"job {run.job.job} ended before the run could: {queue.what} says {name}"
     if standing.reason not in ("", "None", name):
         text += f" ({standing.reason})"
     with suppress(OSError):
-        lines = [line for line in (run.path / "job.out").read_text(errors="replace").splitlines() if line.strip()]
-        text += f"; the last line of {run.path / 'job.out'}: {lines[-1]}" if lines else ""
-    error = HostFailed(text, hint=f"fleet logs {run.run_id}", kind="ended")
-    if standing.code == EXIT_INTERRUPTED:
-        error = HostFailed(f"job {run.job} was cancelled before a rank ran", kind="ended")
+        lines = [line for line in (run.path / OUTPUT).read_text(errors="replace").splitlines() if line.strip()]
+        text += f"; the last line of {run.path / OUTPUT}: {lines[-1]}" if lines else ""
+    error = (
+        HostFailed(f"job {run.job.job} was cancelled before a rank ran", kind="ended")
+        if standing.code == EXIT_INTERRUPTED
+        else HostFailed(text, hint=f"fleet logs {run.run_id}", kind="ended")
+    )
     why = {**error.as_json(), "message": str(error)}
     answer = RunSummary(run.run_id, logs=str(run.path), stopped=text, error=why)
     return Report("launch", (), standing.code, answer=answer)
