@@ -103,14 +103,19 @@ def attach(run: str, runs_dir: Path, ranks: Scrolling, *, detach: bool) -> int |
 
 def stop(run: str, runs_dir: Path) -> int | None:
     """Take the job of a run out of its queue; None where it has begun, or is of none."""
-    from fleet.sources.queue import State
+    from fleet.ops.run.find.attach import report_of
+    from fleet.ops.run.kept.folder import RunFolder
+    from fleet.ops.run.submit.watch import is_final
+    from fleet.sources.queue import Standing, State
 
     found = None if settings_of().dry_run else job_here(run, runs_dir)
     if found is None:
         return None
     run_id, job = found
     queue = SOURCES.get(job.on).queue()
-    standing = queue.look(job.job)
+    # its job takes a moment longer to end than the run
+    ended = is_final(report_of(RunFolder(runs_dir / run_id)))
+    standing = Standing(State.OVER) if ended else queue.look(job.job)
     if standing.state in (State.RUNNING, State.UNKNOWN):
         return None
     if standing.state is State.WAITING:

@@ -118,10 +118,15 @@ def watch(run: WatchPlan, runtime: Runtime) -> Report:
         runtime.detach.wait(POLL_SECONDS)
 
 
+def is_final(report: Report | None) -> bool:
+    """Whether it is the run's end, whatever the queue does with its job."""
+    end = report.read(RunSummary).end if report is not None else None
+    return report is not None and not (end and end["by"] == "queue")
+
+
 def _begins_again(report: Report, asking: Asking) -> bool:
     """Of a run whose job was put back into the queue: the end of this attempt is not the run's."""
-    end = report.read(RunSummary).end
-    if not end or end["by"] != "queue" or asking.last.state is State.OVER:
+    if is_final(report) or asking.last.state is State.OVER:
         return False
     asking.hurry()
     return True
