@@ -13,6 +13,7 @@ tell() { tries=0; until say "$*" || [ $tries = 300 ]; do sleep .1 || sleep 1; tr
 # own, and none says which process it is of.
 # known: pid:birth of what lives and is the command's, by its mark, its session or whoever started it. It is not
 # forgotten: what is known may get rid of all three. No mark is seen of what is in the middle of exec: look twice.
+# Parents first: a shell whose child is ended before it takes its next step.
 scan() {
 all=$({ grep -ls "FLEET_EXEC_ID=$fleet_mark" /proc/[0-9]*/environ; printf "%s\n" /proc/[0-9]*/stat; } |
 LC_ALL=C awk -v top=$$ -v self="$self" -v leader="$session" -v known="$known" '
@@ -25,7 +26,8 @@ n = split(known, each, " "); for (i = 1; i <= n; i++) { split(each[i], of, ":");
 own[self] = 1; do { grew = 0; for (p in parent) { if (p in own) continue; if (parent[p] in own) grew = own[p] = 1 } } while (grew);
 own[top] = 1;
 do { grew = 0; for (p in parent) { if (p in kin) continue; if (parent[p] in kin) { if (p in own) continue; grew = kin[p] = 1 } } } while (grew);
-for (p in kin) { if (p in own) continue; if (p in parent) print p ":" born[p] } }
+do { grew = 0; for (p in kin) { if (p in out) continue; if (p in parent) { q = parent[p]; if (q in kin) if (!(q in out)) continue };
+grew = out[p] = 1; if (p in own) continue; if (p in parent) print p ":" born[p] } } while (grew) }
 ');
 known= pids=; for one in $all; do known="$known $one" pids="$pids ${one%:*}"; done; [ "$pids" ];
 };

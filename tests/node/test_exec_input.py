@@ -136,6 +136,15 @@ def test_an_input_that_cannot_be_read_is_not_taken_for_a_whole_one(tmp_path: Pat
     assert report.exit_code != 0 and not (tmp_path / "whole").exists()
 
 
+def test_a_command_that_is_ended_takes_no_further_step(tmp_path: Path) -> None:
+    """A shell among many processes of its own: it does not see a child end before itself."""
+    for step in map(str, range(12)):
+        with open(tmp_path / "f", "wb") as file:  # not for reading
+            many = f"for i in $(seq 200); do sleep 4803.{NAP} & done; cat; : > {tmp_path}/{step}"
+            assert hosts("a").exec(shell=many, stdin=file).exit_code == 125  # type: ignore[arg-type]
+        assert not (tmp_path / step).exists()
+
+
 def test_what_is_killed_amid_its_input_is_told() -> None:
     """The process there that passes it on."""
     threading.Thread(target=kill_what_passes_it_on).start()

@@ -91,7 +91,8 @@ def end_all(find: "Callable[[], dict[int, int]]", grace: float, hard: float = 10
             left = find() or find()  # a process in the middle of exec shows no environment for a moment
             if not left:
                 return left
-            for pid, born in left.items() if signum == _signal.SIGKILL or not told else ():
+            oldest_first = sorted(left.items(), key=lambda item: item[::-1])  # a shell that outlives its child goes on
+            for pid, born in oldest_first if signum == _signal.SIGKILL or not told else ():
                 send_signal(pid, born, signum)
             told = True
             time.sleep(POLL_SECONDS)
