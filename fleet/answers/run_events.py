@@ -7,7 +7,7 @@ stays; what is taken away, or means something else, makes another VERSION.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, fields, replace
+from dataclasses import dataclass, field, fields, replace
 from typing import Any, ClassVar
 
 from fleet.answers.runs import FirstFailure
@@ -44,7 +44,7 @@ def of_record(record: Mapping[str, Any]) -> RunEvent:
         made: RunEvent = from_json(KINDS[str(record["event"])], record)
     except (KeyError, ValueError):
         return RunEvent(more=record)
-    known = {*COMMON, *(field.name for field in fields(made))}
+    known = {*COMMON, *(it.name for it in fields(made))}
     return replace(made, more={name: value for name, value in record.items() if name not in known})
 
 
@@ -59,13 +59,15 @@ class Version(RunEvent, event="version"):
 
 @dataclass(frozen=True, kw_only=True)
 class Submitted(RunEvent, event="submitted"):
-    """a batch system starts it by and by: `on` (as `--on` has it), `job` (its number there), `by`, `script`, `logs`"""
+    """a batch system starts it by and by: `on` (as `--on` has it), `job` (its number there), `by`, `script`, `logs`,
+    `asked` (the queue's options, which `--again` asks for once more)"""
 
     on: str
     job: str
     by: str
     script: str
     logs: str
+    asked: Mapping[str, Any] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, kw_only=True)

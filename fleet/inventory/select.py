@@ -49,7 +49,7 @@ def select(inventory: Inventory, hosts: str | None, exclude: str | None, option:
     for name, text in given:
         choice = _choose(inventory, text, name)
         kept = [left for host in kept for left in _narrowed(host, choice, keep=name != "-x")]
-    if not kept:
+    if not kept and given:
         said = " ".join(f"{name} {shown(text)}" for name, text in given)
         raise InventoryError(f"{said} leaves no host", where=inventory.source)
     names = {host.name for host in kept}

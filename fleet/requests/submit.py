@@ -14,7 +14,8 @@ class Submit(OfRun):
     """Have a job run `command` on the first of its nodes, as it would be typed there.
 
     on: the source whose queue it is. name: what the run is called by. nodes: how many, as the queue takes it. options:
-    the queue's own. only, without: node sets. detach: leave it in the queue. made: comments of the script."""
+    the queue's own. only, without: node sets. grace: seconds in which ranks save their work, where a user set them.
+    detach: leave it in the queue. made: comments of the script."""
 
     on: str
     name: str
@@ -23,5 +24,11 @@ class Submit(OfRun):
     options: Mapping[str, Any] = field(default_factory=dict)
     only: str | None = None
     without: str | None = None
+    grace: float | None = None
     detach: bool = False
     made: Sequence[str] = ()
+
+    def asked(self) -> dict[str, Any]:
+        """Nodes and the queue's options: what the same is asked for by."""
+        more = {"nodes": self.nodes, "nodelist": self.only, "exclude": self.without, "grace": self.grace}
+        return {**self.options, **{name: value for name, value in more.items() if value}}

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
+from collections.abc import Sequence
 from dataclasses import dataclass
 from enum import Enum
 from pathlib import Path
@@ -53,8 +54,8 @@ class Queue(ABC):
         names no other file. UsageError, in the queue's own words, where it is refused."""
 
     @abstractmethod
-    def look(self, job: str) -> Standing:
-        """How it stands."""
+    def look(self, jobs: Sequence[str]) -> dict[str, Standing]:
+        """How each of them stands, by one question."""
 
     @abstractmethod
     def cancel(self, job: str) -> None:

@@ -5,18 +5,24 @@ from __future__ import annotations
 import os
 import re
 import shutil
+import time
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
+from math import inf
 
 from fleet.errors import EXIT_CONNECT, EXIT_HOST_FAILED, EXIT_INTERRUPTED, EXIT_TIMEOUT, UsageError
 from fleet.transport.local import finish
 
 ASK_SECONDS, WHY_SECONDS = 30.0, 5.0
+WITHIN_SECONDS = 25.0  # a stop is over before Slurm's KillWait, 30 s if nobody set another
+EARLY_SECONDS = 900.0  # before the time limit: a signal that comes then comes because of it (--signal)
 # how a job ended -> the exit code of its run, where that could not tell itself
 OVER = {
     "COMPLETED": EXIT_HOST_FAILED,
     "FAILED": EXIT_HOST_FAILED,
     "CANCELLED": EXIT_INTERRUPTED,
     "PREEMPTED": EXIT_INTERRUPTED,
+    "REQUEUED": EXIT_INTERRUPTED,
     "REVOKED": EXIT_INTERRUPTED,
     "TIMEOUT": EXIT_TIMEOUT,
     "DEADLINE": EXIT_TIMEOUT,
@@ -78,13 +84,40 @@ def shown_job(job: str, seconds: float = ASK_SECONDS) -> dict[str, str]:
     return fields(scontrol(["show", "job", "-o", job], seconds=seconds))
 
 
-def why_over(job: str) -> tuple[str, int] | None:
-    """(why, exit code) of a job that Slurm ends just now; None of one that goes on."""
+def why_over(job: str, nodes: Sequence[str] = (), *, signalled: bool = False) -> tuple[str, int] | None:
+    """(why, exit code) of a job that Slurm ends just now; None of one that goes on. nodes: the job's. signalled: its
+    steps were sent a signal."""
     shown = shown_job(job, WHY_SECONDS)
-    name, reason = shown.get("JobState", ""), shown.get("Reason", "")
+    name, more = shown.get("JobState", ""), ""
     if name == "COMPLETING":  # hides what it was
-        name = {"TimeLimit": "TIMEOUT"}.get(reason, "CANCELLED")
-    return (f"ended by Slurm: {name}", OVER[name]) if name in OVER else None
+        name, more = _completing(shown, nodes)
+    elif name == "RUNNING" and signalled and (epoch(shown.get("EndTime", "")) or inf) - time.time() < EARLY_SECONDS:
+        name = "TIMEOUT"
+    return (f"ended by Slurm: {name}{more}", OVER[name]) if name in OVER else None
+
+
+def _completing(shown: Mapping[str, str], nodes: Sequence[str]) -> tuple[str, str]:
+    """(why, more of it), as signs have it: NodeList and Restarts are those of the next attempt already."""
+    if shown.get("Reason") == "TimeLimit":
+        return "TIMEOUT", ""
+    if shown.get("PreemptTime", "None") not in ("None", "N/A", "Unknown"):
+        return "PREEMPTED", ""
+    with suppress(UsageError):
+        argv = ["sinfo", "-h", "-N", "-t", "down,fail,no_respond", "-n", ",".join(nodes), "-o", "%N|%E"]
+        status, output, _ = run_slurm(argv, seconds=WHY_SECONDS) if nodes else (1, "", "")
+        if not status and output.strip():
+            node, _, why = output.splitlines()[0].partition("|")
+            return "NODE_FAIL", f", {node}" + (f" ({why})" if why not in ("", "none") else "")
+    before = os.environ.get("SLURM_RESTART_COUNT", "0")
+    return "REQUEUED" if "SLURM_JOBID" in os.environ and shown.get("Restarts", before) != before else "CANCELLED", ""
+
+
+def epoch(date: str) -> float | None:
+    """Of "2026-11-27T15:02:17"; None of "N/A"."""
+    try:
+        return time.mktime(time.strptime(date.strip(), "%Y-%m-%dT%H:%M:%S"))
+    except ValueError:
+        return None
 
 
 def fields(line: str) -> dict[str, str]:

@@ -31,13 +31,12 @@ from fleet.transport.base import Cancel, ConnectOptions, Session
 from fleet.transport.certificate import make_certificate
 from fleet.transport.program import bootstrap, packed
 from fleet.transport.relay import RelayChannel
-from fleet.transport.slurm import job_of, own_environment, why_over
+from fleet.transport.slurm import WITHIN_SECONDS, job_of, own_environment, why_over
 
 LINE_BYTES = 1 << 16
 SLICE_SECONDS = 0.1
 STRANGERS = 64  # who dial at once, each with a handshake's time
 END_SECONDS = 5.0
-WITHIN_SECONDS = 25.0  # a stop is over before Slurm's KillWait, 30 s if nobody set another
 ENDS = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP, signal.SIGQUIT)
 # what a step says of its own tasks: a library that reads it takes itself for one of them
 OF_TASKS = (
@@ -62,7 +61,7 @@ class Step:
         self._server = socket.create_server(("", 0), backlog=len(self._hosts) * 4)
         self._errors = b""
         self._cancels: set[Cancel] = set()
-        self._closed = False
+        self._closed = self.signalled = False
         self._strangers = threading.Semaphore(STRANGERS)
         self._process = self._start(srun, job)
         self._ears = threading.Thread(target=self._listen, name="fleet-step", daemon=True)
@@ -153,6 +152,7 @@ class Step:
 
     def _stop(self) -> None:
         """Slurm ends the job: its time is over, it was cancelled or preempted."""
+        self.signalled = True
         for cancel in list(self._cancels):
             cancel.set(asked=False)
 
@@ -267,7 +267,8 @@ class SrunTransport:
 
     def ended(self) -> tuple[str, int] | None:
         """Why Slurm ends the job, if it does."""
-        return why_over(self._job)
+        signalled = self._step is not None and self._step.signalled
+        return why_over(self._job, [host.name for host in self._hosts], signalled=signalled)
 
     def close(self) -> None:
         with self._lock:

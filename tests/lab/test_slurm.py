@@ -292,3 +292,43 @@ def test_a_refused_submission_leaves_nothing(login: VirtualLab) -> None:
     code, said = typed(login, f"{SUBMIT} --partition nowhere t.py")
     assert code == 2 and "Slurm refuses the job: invalid partition" in said and "sinfo -s" in said, said
     assert typed(login, "ls runs")[1] == ""
+
+
+def test_a_job_that_is_put_back_goes_on_as_the_next_attempt(login: VirtualLab) -> None:
+    """By `scontrol requeue`, and since a node of it is down; what Slurm calls the job then hides both."""
+    node = login.names[1]
+    line = f"""
+        {SUBMIT} t.py hold >login.out 2>&1 &
+        {RUNS}; job=$(squeue -h -n t -o %i)
+        back() {{
+            for i in $(seq 300); do squeue -h -t PD | grep -q . && break; sleep 0.2; done
+            scontrol update job=$job StartTime=now
+        }}
+        scontrol requeue $job; back
+        for i in $(seq 300); do [ $(grep -c '] sum' login.out) = 8 ] && break; sleep 0.5; done
+        scontrol update nodename={node} state=down reason=tried; back
+        scancel $job; wait $!; echo code $?
+        scontrol update nodename={node} state=idle
+        cat login.out runs/latest/job.out; ls -d runs/latest/attempt*"""
+    _, said = typed(login, line)
+    assert "code 130" in said and "ended by Slurm: REQUEUED after" in said, said
+    assert f"ended by Slurm: NODE_FAIL, {node} (tried) after" in said and "runs/latest/attempt0" in said, said
+    assert said.count("saved\n") >= 4
+
+
+def test_the_grace_that_a_user_gives_is_before_the_time_limit(login: VirtualLab) -> None:
+    """Longer than Slurm waits between SIGTERM and SIGKILL."""
+    code, said = typed(login, f"{SUBMIT} --time 3 --grace 40 t.py hold")
+    assert code == 124 and said.count("saved\n") == 4 and "ended by Slurm: TIMEOUT after" in said, said
+    again = f"{FLEET} --dry-run launch --again latest -x {login.names[0]} --time 1:00"
+    code, said = typed(login, again)
+    asked = {"--nodes=2", "--gres=gpu:2", "--time=1:00", f"--exclude={login.names[0]}", "--signal=TERM@70"}
+    assert code == 0 and asked <= set(re.findall("^#SBATCH (.*)", said, re.MULTILINE)), said
+
+
+def test_logs_of_a_job_that_waits_are_waited_for(login: VirtualLab) -> None:
+    line = f"""
+        {SUBMIT} --detach --sbatch-arg=-H t.py; {FLEET} runs
+        (sleep 3; scontrol release $(squeue -h -n t -o %i)) & {FLEET} logs -f; {FLEET} runs"""
+    code, said = typed(login, line)
+    assert code == 0 and said.count("sum 4 ") == 4 and " queued " in said and " done " in said, said

@@ -39,16 +39,16 @@ def test_tasks_and_their_cpus_are_those_of_one_task() -> None:
 
 def test_the_script_is_one_for_plain_sbatch(tmp_path: Path) -> None:
     found = lines(
-        options={"constraint": 'a&b "c"', "sbatch_arg": ("--mail-type=END", "-H"), "nodelist": "n[1-2]"},
-        only="n3",
+        options={"constraint": 'a&b "c"', "sbatch_arg": ("--mail-type=END", "-H")},
+        only="n[1-2],n3",
+        grace=90.5,
         without="n9",
         command=["fleet", "launch", "t.py", "a b; rm"],
         made=["made by\nhand"],
     )
     assert found[0] == "#!/bin/bash" and found[-1] == "exec fleet launch t.py 'a b; rm'"
-    assert {"#SBATCH --nodelist=n[1-2],n3", "#SBATCH --exclude=n9", "#SBATCH -H", "#SBATCH --mail-type=END"} <= set(
-        found
-    )
+    assert {"#SBATCH --nodelist=n[1-2],n3", "#SBATCH --exclude=n9", "#SBATCH -H"} < set(found)
+    assert {"#SBATCH --mail-type=END", "#SBATCH --signal=TERM@121"} < set(found), "Slurm's KillWait is shorter"
     assert '#SBATCH --constraint="a&b \\"c\\""' in found and "# made by hand" in found
     assert [line for line in found if not line.startswith("#")] == [found[-1]], (
         "sbatch reads no option behind a command"
@@ -118,11 +118,11 @@ def stubs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 
 def test_a_job_that_slurmctld_has_forgotten(stubs: Path) -> None:
-    assert SlurmQueue().look("17") == Standing(State.OVER, "TIMEOUT", code=124)
+    assert SlurmQueue().look(["17"])["17"] == Standing(State.OVER, "TIMEOUT", code=124)
     (stubs / "squeue").write_text("#!/bin/sh\necho Unable to contact slurm controller >&2; exit 1\n")
-    assert SlurmQueue().look("17").state is State.UNKNOWN
+    assert SlurmQueue().look(["17"])["17"].state is State.UNKNOWN
     (stubs / "squeue").write_text("#!/bin/sh\necho '170|RUNNING||'; echo '17|PENDING|N/A|Priority'\n")
-    assert SlurmQueue().look("17").waits == "PENDING, Priority"
+    assert SlurmQueue().look(["17"])["17"].waits == "PENDING, Priority"
 
 
 def test_a_refusal_is_in_slurms_own_words(stubs: Path) -> None:

@@ -51,7 +51,8 @@ def show_summary(report: Report, view: LaunchView) -> None:
             talk(f"run {run} goes on as before", f"'fleet attach {run}' looks on again")
             return
         talk(f"run {run} goes on by itself; its logs come to {left.logs}", f"fleet attach {run}")
-        talk("  " + as_typed(f"'fleet ps' shows it, 'fleet logs -f' its output, 'fleet stop {run}' ends it"))
+        verb = "ps" if left.world_size else "runs"  # of a job, nobody knows yet
+        talk("  " + as_typed(f"'fleet {verb}' shows it, 'fleet logs -f' its output, 'fleet stop {run}' ends it"))
         return
     summary = report.read(RunSummary)
     if error := summary.error:

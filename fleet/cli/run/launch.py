@@ -32,7 +32,7 @@ from fleet.cli.run.launch_options import (
     sections,
     take,
 )
-from fleet.cli.run.submit import claimed, submit, waited_for
+from fleet.cli.run.submit import as_before, claimed, submit, waited_for
 from fleet.cli.screen import plans
 from fleet.cli.screen.output import clean, fold, talk
 from fleet.engines import DEFAULT, ENGINES, suited
@@ -194,6 +194,8 @@ def launch(script: str | None, args: tuple[str, ...], again: str | None, from_: 
     if not script:
         raise UsageError("SCRIPT is empty", hint="fleet launch train.py")
     settings, asked = settings_of(), take(given, SourceOption)
+    if run is not None:
+        asked = as_before(run.run, "again" if again else "from_", given["runs_dir"], asked)
     if (source := waited_for(asked)) is not None:
         return submit(source, script, args, given, asked)
     inventory = load_inventory()

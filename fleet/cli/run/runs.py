@@ -216,8 +216,9 @@ def runs(prune: bool, keep: int, days: float, max_size: float | None, yes: bool,
     keep of a run it does not touch; they prune by themselves.
     """
     from fleet.ops.run.kept import local
+    from fleet.ops.run.kept.job import with_jobs
 
-    settings, found = settings_of(), local.local_runs(runs_dir)
+    settings, found = settings_of(), with_jobs(local.local_runs(runs_dir))
     old = local.prunable(found, keep, days, max_size) if prune else []
     if not settings.json:
         show_local(old if prune else found, runs_dir, old=prune)

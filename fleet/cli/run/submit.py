@@ -44,6 +44,20 @@ def waited_for(asked: Mapping[str, Any]) -> Source | None:
     return source if source is not None and source.options and within is None else None
 
 
+def as_before(run: str, option: str, runs_dir: Path, asked: dict[str, Any]) -> dict[str, Any]:
+    """What is asked for, as the job of an earlier run was, but for what is given now. option: which names that run; in
+    the job, `latest` is another one."""
+    settings = settings_of()
+    click.get_current_context().params[option] = run
+    found = job_here(run, runs_dir)
+    if found is None or settings.on not in (INVENTORY, found[1].on):
+        return asked
+    settings.on = found[1].on
+    if settings.transport == SOURCES.get(settings.on).transport:  # the earlier run's
+        settings.transport = type(settings).transport
+    return {**found[1].asked, **asked}
+
+
 def claimed(runs_dir: Path) -> dict[str, Any]:
     """The run that the job is for in which this is typed, and its attempt; {} where it is no certain one."""
     name = settings_of().on
@@ -76,13 +90,16 @@ def submit(
         name=Path(name).stem if not given["module"] else name,
         command=command,
         nodes=asked.pop("nodes", None) or str(given["nnodes"] or 1).replace(":", "-"),
+        only=_both(asked.pop("nodelist", None), settings.hosts),
+        without=_both(asked.pop("exclude", None), settings.exclude),
         options=asked,
-        only=settings.hosts,
-        without=settings.exclude,
+        grace=asked.pop("grace", None) if given["grace"] is None else given["grace"],
         detach=given["detach"],
         made=[f"made by fleet {__version__}; it runs under plain sbatch, too"],
     )
     plan = plan_of(request)
+    settings.hosts = settings.exclude = None  # the job's: what is typed next finds it by the run
+    settings.on = INVENTORY
     if settings.dry_run:
         return plans.tell(plan)
     return follow(_nowhere(source.name).plan.do(plan, run), ranks)
@@ -103,9 +120,7 @@ def attach(run: str, runs_dir: Path, ranks: Scrolling, *, detach: bool) -> int |
 
 def stop(run: str, runs_dir: Path) -> int | None:
     """Take the job of a run out of its queue; None where it has begun, or is of none."""
-    from fleet.ops.run.find.attach import report_of
-    from fleet.ops.run.kept.folder import RunFolder
-    from fleet.ops.run.submit.watch import is_final
+    from fleet.ops.run.kept.job import has_ended
     from fleet.sources.queue import Standing, State
 
     found = None if settings_of().dry_run else job_here(run, runs_dir)
@@ -114,8 +129,8 @@ def stop(run: str, runs_dir: Path) -> int | None:
     run_id, job = found
     queue = SOURCES.get(job.on).queue()
     # its job takes a moment longer to end than the run
-    ended = is_final(report_of(RunFolder(runs_dir / run_id)))
-    standing = Standing(State.OVER) if ended else queue.look(job.job)
+    ended = has_ended(runs_dir / run_id)
+    standing = Standing(State.OVER) if ended else queue.look([job.job])[job.job]
     if standing.state in (State.RUNNING, State.UNKNOWN):
         return None
     if standing.state is State.WAITING:
@@ -128,6 +143,11 @@ def stop(run: str, runs_dir: Path) -> int | None:
 def _nowhere(name: str) -> Fleet:
     nowhere = no_hosts(name)
     return Fleet(inventory=nowhere, everyone=nowhere, transport="local")
+
+
+def _both(*sets: str | None) -> str | None:
+    """One node set of several."""
+    return ",".join(filter(None, sets)) or None
 
 
 def _ranks_are_tasks(given: Mapping[str, Any], asked: Mapping[str, Any]) -> bool:

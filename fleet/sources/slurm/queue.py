@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 import re
-import time
+from collections.abc import Sequence
 from pathlib import Path
 
 from fleet.errors import EXIT_HOST_FAILED, UsageError
 from fleet.requests.submit import Submit
 from fleet.sources.queue import Queue, Standing, State
 from fleet.sources.slurm.script import batch_script
-from fleet.transport.slurm import OVER, run_slurm
+from fleet.transport.slurm import OVER, epoch, run_slurm
 
 WAITING = {"PENDING", "REQUEUED", "REQUEUE_FED", "REQUEUE_HOLD", "SPECIAL_EXIT", "RESV_DEL_HOLD"}
 RUNNING = {"CONFIGURING", "RUNNING", "COMPLETING", "SUSPENDED", "STOPPED", "SIGNALING", "RESIZING", "STAGE_OUT"}
@@ -42,14 +42,6 @@ def standing(line: str) -> Standing:
     return Standing(State.OVER, name, reason.strip(), code=OVER.get(name, EXIT_HOST_FAILED))
 
 
-def epoch(start: str) -> float | None:
-    """Of "2026-11-27T15:02:17"; None of "N/A"."""
-    try:
-        return time.mktime(time.strptime(start.strip(), "%Y-%m-%dT%H:%M:%S"))
-    except ValueError:
-        return None
-
-
 def hint(message: str) -> str | None:
     """What helps, where sbatch refuses a job."""
     return next((what for part, what in HINTS.items() if part in message.lower()), None)
@@ -78,17 +70,17 @@ class SlurmQueue(Queue):
             raise UsageError(f"Slurm refuses the job: {message}", hint=hint("\n".join(lines)))
         return job
 
-    def look(self, job: str) -> Standing:
+    def look(self, jobs: Sequence[str]) -> dict[str, Standing]:
+        unknown = dict.fromkeys(jobs, Standing(State.UNKNOWN))
         try:
-            status, answer, errors = run_slurm(["squeue", "--noheader", "--states=all", f"--jobs={job}", "-o", FORMAT])
+            argv = ["squeue", "--noheader", "--states=all", f"--jobs={','.join(jobs)}", "-o", FORMAT]
+            status, answer, errors = run_slurm(argv) if jobs else (0, "", "")
         except UsageError:
-            return Standing(State.UNKNOWN)
-        lines = [line for line in answer.splitlines() if line.partition("|")[0] == job]
-        if lines:
-            return standing(lines[-1])
+            return unknown
         if status and "Invalid job id" not in errors:
-            return Standing(State.UNKNOWN)
-        return self._past(job)
+            return unknown
+        lines = {line.partition("|")[0]: line for line in answer.splitlines()}
+        return {job: standing(lines[job]) if job in lines else self._past(job) for job in jobs}
 
     def _past(self, job: str) -> Standing:
         """Of one that slurmctld has forgotten (MinJobAge): as accounting, or the log of jobs, has it."""

@@ -5,11 +5,14 @@ from __future__ import annotations
 import re
 import shlex
 from collections.abc import Iterator
+from math import ceil
 
 from fleet.engines.base import Option
 from fleet.errors import UsageError
 from fleet.requests.submit import Submit
+from fleet.transport.slurm import WITHIN_SECONDS
 
+EARLY_SECONDS = 30  # before the end of the grace that a user gives ranks: time to tell of it
 # those of sbatch that are passed on as they are, but for the CPUs; any other one by --sbatch-arg
 OPTIONS = (
     Option("nodes", "Nodes to ask for [--nnodes, else 1].", "N"),
@@ -83,12 +86,13 @@ def batch_script(ask: Submit) -> str:
             raise UsageError(f"--sbatch-arg={word}: no option", hint="write --sbatch-arg=--OPTION=VALUE")
         if (why := OURS.get(word.partition("=")[0])) is not None:
             raise UsageError(f"--sbatch-arg={word}: {why}", hint="leave it away")
-    only = ",".join(filter(None, (options.pop("nodelist", None), ask.only)))
     lines = [directive("job-name", options.pop("job-name", ask.name)), directive("nodes", ask.nodes)]
     lines += cpus(options)
     lines += [directive(name, value) for name, value in options.items()]
-    lines += [directive("nodelist", only)] if only else []
+    lines += [directive("nodelist", ask.only)] if ask.only else []
     lines += [directive("exclude", ask.without)] if ask.without else []
+    if (ask.grace or 0) > WITHIN_SECONDS and not any(word.startswith("--signal") for word in more):
+        lines.append(directive("signal", f"TERM@{ceil(ask.grace or 0) + EARLY_SECONDS}"))
     lines += [
         f"#SBATCH {name}{equals}{quoted(value) if value else ''}"
         for name, equals, value in (it.partition("=") for it in more)

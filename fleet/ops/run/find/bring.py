@@ -12,11 +12,14 @@ from fleet.model import Host
 from fleet.ops.run.find.find import FoundRun, attempt_of
 from fleet.ops.run.follow.follow import Follower, Following, Heard
 from fleet.ops.run.kept.folder import RunFolder
+from fleet.ops.run.kept.job import Asking, has_ended, submitted
 from fleet.ops.run.kept.local import followed
 from fleet.ops.run.sessions import Sessions
 from fleet.protocol.messages.run import Since
 from fleet.protocol.messages.values import Failed
 from fleet.runtime import Runtime
+from fleet.sources import SOURCES
+from fleet.sources.queue import State
 from fleet.transport.program import call
 
 POLL_SECONDS = 0.1
@@ -79,11 +82,17 @@ def bring(
 
 
 def wait_for(folder: RunFolder, runtime: Runtime, poll: Callable[[], object]) -> None:
-    """Somebody else on this machine brings the logs, until the run is over, or nobody does: another may take over."""
-    seen = time.monotonic()
+    """Somebody else on this machine, or a job, brings the logs, until the run is over, or nobody does: another may take
+    over."""
+    job, seen = submitted(folder.path), time.monotonic()
+    asking = Asking(SOURCES.get(job.on).queue(), job.job) if job is not None else None
     while not runtime.cancel.is_set():
         poll()
-        if followed(folder.path):
+        if asking is not None:
+            asking.look()
+            if has_ended(folder.path) or asking.last.state is State.OVER:
+                return
+        elif followed(folder.path):
             seen = time.monotonic()
         elif (folder.path / "summary.json").exists() or time.monotonic() - seen > LEFT_SECONDS:
             return

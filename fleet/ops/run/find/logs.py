@@ -59,7 +59,7 @@ def _shown(plan: LogsPlan, runtime: Runtime, sessions: Sessions) -> Report:
 
         if plan.request.follow and folder.held and found is not None and found.live:
             errors = _brought_meanwhile(found, folder, runtime, sessions, poll)
-        is_others = not folder.held
+        is_others = not folder.held or submitted(folder.path) is not None
         folder.release()  # for long nobody may read on what is shown, as in a pager
         if plan.request.follow and is_others:
             wait_for(folder, runtime, poll)
@@ -133,7 +133,7 @@ def local(word: str, runs_dir: Path, *, follow: bool, since: float | None) -> tu
         return "", False
     named = run_id == word or not follow  # what is to be followed may be live elsewhere, as for attach and stop
     path = runs_dir / run_id
-    whole = followed(path) or named and (is_whole(path / "summary.json") or submitted(path) is not None)
+    whole = followed(path) or submitted(path) is not None or named and is_whole(path / "summary.json")
     return run_id, since is None and whole
 
 

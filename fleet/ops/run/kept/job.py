@@ -2,14 +2,24 @@
 
 from __future__ import annotations
 
+import time
+from collections import defaultdict
+from collections.abc import Sequence
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 from fleet import own
 from fleet.answers.run_events import Submitted
-from fleet.errors import UsageError
-from fleet.ops.run.kept.local import names
+from fleet.errors import EXIT_INTERRUPTED, UsageError
+from fleet.ops.run.kept.documents import read_object
+from fleet.ops.run.kept.local import LocalRun, names
 from fleet.ops.run.kept.reader import NewEvents
 from fleet.ops.run.kept.word import choose
+from fleet.sources import SOURCES
+from fleet.sources.queue import Queue, Standing, State
+
+SOON_SECONDS = 3.0  # after which a job that starts at once has started, and the queue knows why another waits
+BACK_OFF = 1.3
 
 
 def job_of(word: str, runs_dir: Path) -> tuple[str, Submitted] | None:
@@ -28,3 +38,54 @@ def submitted(folder: Path) -> Submitted | None:
         return None
     events = (event for notice in NewEvents(folder / "events.jsonl").read() for event in notice.happened)
     return next((event for event in events if isinstance(event, Submitted)), None)
+
+
+def has_ended(folder: Path) -> bool:
+    """Whether the end on record is its run's, whatever the queue does with its job."""
+    summary = read_object(folder / "summary.json")
+    return "exit_code" in summary and (summary.get("end") or {}).get("by") != "queue"
+
+
+@dataclass
+class Asking:
+    """The queue, asked no more often than a site bears. last: what it answered."""
+
+    queue: Queue
+    job: str
+    last: Standing = Standing(State.WAITING, "PENDING")
+    due: float = field(default_factory=lambda: time.monotonic() + SOON_SECONDS)
+    pause: float = 0.0
+
+    def look(self) -> Standing | None:
+        """What is new; None: nothing, or it is not time yet."""
+        if time.monotonic() < self.due:
+            return None
+        least, most = self.queue.poll
+        self.pause = min(most, max(least, self.pause * BACK_OFF))
+        before, found = self.last, self.queue.look([self.job])[self.job]
+        self.due = time.monotonic() + self.pause
+        if found.state is not State.UNKNOWN:
+            self.last = found
+        return found if found != before and found.state is not State.UNKNOWN else None
+
+    def hurry(self) -> None:
+        """What it is asked next is known to be new."""
+        self.due = min(self.due, time.monotonic() + SOON_SECONDS)
+
+
+def with_jobs(runs: Sequence[LocalRun]) -> list[LocalRun]:
+    """The same, where the queue knows more of them than their folders: it is asked once for all."""
+    jobs = {run.run: job for run in runs if run.state == "open" and (job := submitted(Path(run.logs))) is not None}
+    of_source = defaultdict[str, list[str]](list)
+    for job in jobs.values():
+        of_source[job.on].append(job.job)
+    found = {
+        (on, job): it for on, those in of_source.items() for job, it in SOURCES.get(on).queue().look(those).items()
+    }
+    return [_standing(run, found[jobs[run.run].on, jobs[run.run].job]) if run.run in jobs else run for run in runs]
+
+
+def _standing(run: LocalRun, standing: Standing) -> LocalRun:
+    if standing.state is State.OVER and standing.name:
+        return replace(run, state="stopped" if standing.code == EXIT_INTERRUPTED else "failed", exit_code=standing.code)
+    return replace(run, state={State.WAITING: "queued", State.RUNNING: "followed"}.get(standing.state, run.state))

@@ -39,8 +39,8 @@ ASIDE = re.compile(rf"{ATTEMPT}[0-9]+")
 @dataclass(frozen=True)
 class LocalRun:
     """state: "done", "failed", "stopped", "unknown" (how it ended on some of its hosts), "followed" (a process here
-    writes to its folder), "unattended" (it was left to itself, and no process here leads it any more), or "open": it
-    has no summary, and nobody here follows it. started: seconds since the epoch.
+    writes to its folder), "unattended" (it was left to itself, and no process here leads it any more), "queued" (its
+    job waits), or "open": it has no summary, and nobody here follows it. started: seconds since the epoch.
     size: bytes. exit_code: None while it has no summary. broken: what is wrong with what tells of it, in words; None:
     nothing."""
 

@@ -71,7 +71,10 @@ def run(plan: SubmitPlan, runtime: Runtime) -> Report:
             _forget(folder)
             raise
         text = f"run {plan.run_id} is job {job} of {queue.what}, logs in {plan.logs}"
-        event = Submitted(on=plan.request.on, job=job, by=whoami(), script=str(script), logs=str(plan.logs))
+        asked = plan.request.asked()
+        event = Submitted(
+            on=plan.request.on, job=job, by=whoami(), script=str(script), logs=str(plan.logs), asked=asked
+        )
         runtime.emit(folder.notice("info", text, event))
         folder.be_latest()
     finally:

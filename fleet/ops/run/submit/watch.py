@@ -6,7 +6,7 @@ from __future__ import annotations
 import time
 from collections.abc import Iterator
 from contextlib import suppress
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -19,6 +19,7 @@ from fleet.ops.plans import Line, OnHosts
 from fleet.ops.run.find.attach import report_of
 from fleet.ops.run.find.bring import POLL_SECONDS
 from fleet.ops.run.kept.folder import RunFolder
+from fleet.ops.run.kept.job import Asking, has_ended
 from fleet.ops.run.kept.reader import LogsPlan, NewEvents, Reader
 from fleet.ops.run.plan.origin import RUN
 from fleet.requests.runs import Logs
@@ -28,8 +29,6 @@ from fleet.sources.queue import Queue, Standing, State
 
 OUTPUT = "job.out"
 HUSHED = (RunOver, NodeStarted, Kept, Cleaned, Submitted, Version)
-SOON_SECONDS = 3.0  # after which a job that starts at once has started, and the queue knows why another waits
-BACK_OFF = 1.3
 BRING_SECONDS = 10.0  # in which a file system shows what was written elsewhere
 LEAVE, AT_ONCE = 3, 2
 
@@ -56,33 +55,6 @@ class WatchPlan(OnHosts):
         yield f"follows run {self.run_id}, job {self.job.job}, to its end"
 
 
-@dataclass
-class Asking:
-    """The queue, asked no more often than a site bears. last: what it answered."""
-
-    queue: Queue
-    job: str
-    last: Standing = Standing(State.WAITING, "PENDING")
-    due: float = field(default_factory=lambda: time.monotonic() + SOON_SECONDS)
-    pause: float = 0.0
-
-    def look(self) -> Standing | None:
-        """What is new; None: nothing, or it is not time yet."""
-        if time.monotonic() < self.due:
-            return None
-        least, most = self.queue.poll
-        self.pause = min(most, max(least, self.pause * BACK_OFF))
-        before, found = self.last, self.queue.look(self.job)
-        self.due = time.monotonic() + self.pause
-        if found.state is not State.UNKNOWN:
-            self.last = found
-        return found if found != before and found.state is not State.UNKNOWN else None
-
-    def hurry(self) -> None:
-        """What it is asked next is known to be new."""
-        self.due = min(self.due, time.monotonic() + SOON_SECONDS)
-
-
 def watch(run: WatchPlan, runtime: Runtime) -> Report:
     """Until it is over, as its job has it on record, or the queue."""
     if run.detach:
@@ -101,7 +73,7 @@ def watch(run: WatchPlan, runtime: Runtime) -> Report:
                 runtime.emit(notice)
         reader.poll()
         report = report_of(RunFolder(run.path))
-        if report is not None and not _begins_again(report, asking):
+        if report is not None and not _begins_again(run, asking):
             return report
         if (standing := asking.look()) is not None:
             _tell(standing, run, runtime)
@@ -118,15 +90,9 @@ def watch(run: WatchPlan, runtime: Runtime) -> Report:
         runtime.detach.wait(POLL_SECONDS)
 
 
-def is_final(report: Report | None) -> bool:
-    """Whether it is the run's end, whatever the queue does with its job."""
-    end = report.read(RunSummary).end if report is not None else None
-    return report is not None and not (end and end["by"] == "queue")
-
-
-def _begins_again(report: Report, asking: Asking) -> bool:
+def _begins_again(run: WatchPlan, asking: Asking) -> bool:
     """Of a run whose job was put back into the queue: the end of this attempt is not the run's."""
-    if is_final(report) or asking.last.state is State.OVER:
+    if has_ended(run.path) or asking.last.state is State.OVER:
         return False
     asking.hurry()
     return True
@@ -164,7 +130,8 @@ def _ended(run: WatchPlan, standing: Standing, queue: Queue) -> Report:
         text += f" ({standing.reason})"
     with suppress(OSError):
         lines = [line for line in (run.path / OUTPUT).read_text(errors="replace").splitlines() if line.strip()]
-        text += f"; the last line of {run.path / OUTPUT}: {lines[-1]}" if lines else ""
+        errors = [line for line in lines if line.startswith("error: ")] or lines
+        text += f"; {run.path / OUTPUT}: {errors[-1]}" if lines else ""
     error = (
         HostFailed(f"job {run.job.job} was cancelled before a rank ran", kind="ended")
         if standing.code == EXIT_INTERRUPTED
