@@ -34,8 +34,9 @@ def _read() -> Inventory:
     from fleet.inventory.find import find_inventory, load
 
     settings, given = settings_of(), click.get_current_context().params
-    run, runs_dir = given.get("run"), given.get("runs_dir")
-    if isinstance(run, str) and isinstance(runs_dir, Path) and (found := job_here(run, runs_dir)) is not None:
+    runs_dir = given.get("runs_dir") or Path("runs")
+    run = given.get("run") or (given.get("what") if "runs_dir" in given else None)
+    if isinstance(run, str) and (found := job_here(run, runs_dir)) is not None:
         _, job = found
         settings.on = job.on
         os.environ.update(SOURCES.get(job.on).enter(job.job))  # for what is left behind, too

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Mapping
 from pathlib import Path
 
 from fleet.errors import UsageError
@@ -36,6 +37,17 @@ def read_env_file(path: Path, what: str = "--env-file", strip: bool = False) -> 
             raise UsageError(f"{name}: a value cannot hold a NUL byte", where=where)
         values[name] = value
     return values
+
+
+def env_file(values: Mapping[str, str]) -> str:
+    """What read_env_file() reads as these. UsageError where a line cannot hold one."""
+    lines = []
+    for name, value in values.items():
+        mark = next((mark for mark in "\"'" if mark not in value), "")
+        if "\n" in value or (not mark and value[0] == value[-1] and value[0] in "'\""):
+            raise UsageError(f"variable {name}: no line can hold its value", hint="put it into a file, and name that")
+        lines.append(f"{name}={mark}{value}{mark}\n")
+    return "".join(lines)
 
 
 def check_name(name: str, option: str, where: str | None = None) -> None:

@@ -11,15 +11,17 @@ from fleet.requests.runs import OfRun
 
 @dataclass(frozen=True, kw_only=True)
 class Submit(OfRun):
-    """Have a job run `command` on the first of its nodes, as it would be typed there.
+    """Have a job launch what `command` says, on the first of its nodes, as it would be typed there behind `launch`.
 
-    on: the source whose queue it is. name: what the run is called by. nodes: how many, as the queue takes it. options:
-    the queue's own. only, without: node sets. grace: seconds in which ranks save their work, where a user set them.
-    detach: leave it in the queue. made: comments of the script."""
+    env: variables of the run, whose values stand in no command line and no script. on: the source whose queue it is.
+    name: what the run is called by. nodes: how many, as the queue takes it. options: the queue's own. only, without:
+    node sets. grace: seconds in which ranks save their work, where a user set them. detach: leave it in the queue.
+    made: comments of the script."""
 
     on: str
     name: str
     command: Sequence[str]
+    env: Mapping[str, str] = field(default_factory=dict, repr=False)
     nodes: str = "1"
     options: Mapping[str, Any] = field(default_factory=dict)
     only: str | None = None

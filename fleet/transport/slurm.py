@@ -7,7 +7,6 @@ import re
 import shutil
 import time
 from collections.abc import Mapping, Sequence
-from contextlib import suppress
 from math import inf
 
 from fleet.errors import EXIT_CONNECT, EXIT_HOST_FAILED, EXIT_INTERRUPTED, EXIT_TIMEOUT, UsageError
@@ -16,6 +15,7 @@ from fleet.transport.local import finish
 ASK_SECONDS, WHY_SECONDS = 30.0, 5.0
 WITHIN_SECONDS = 25.0  # a stop is over before Slurm's KillWait, 30 s if nobody set another
 EARLY_SECONDS = 900.0  # before the time limit: a signal that comes then comes because of it (--signal)
+JOBS = "FLEET_SLURM_JOBS"  # lab01=17,lab02=18: by which job each node is reached
 # how a job ended -> the exit code of its run, where that could not tell itself
 OVER = {
     "COMPLETED": EXIT_HOST_FAILED,
@@ -53,6 +53,11 @@ def job_of(environ: Mapping[str, str]) -> str:
     return job
 
 
+def jobs_of(environ: Mapping[str, str]) -> dict[str, str]:
+    """Node -> job, where each node is another job's; {} elsewhere."""
+    return dict(pair.partition("=")[::2] for pair in environ.get(JOBS, "").split(",") if pair)
+
+
 def run_slurm(
     words: Sequence[str], environ: Mapping[str, str] = os.environ, seconds: float = ASK_SECONDS
 ) -> tuple[int, str, str]:
@@ -81,7 +86,9 @@ def scontrol(words: Sequence[str], environ: Mapping[str, str] = os.environ, seco
 
 def shown_job(job: str, seconds: float = ASK_SECONDS) -> dict[str, str]:
     """What `scontrol show job` has of it; {} where nothing is known."""
-    return fields(scontrol(["show", "job", "-o", job], seconds=seconds))
+    shown = [fields(line) for line in scontrol(["show", "job", "-o", job], seconds=seconds).splitlines()]
+    # the last task of an array has the array's own number
+    return next((it for it in shown if it.get("JobId") == job), shown[0] if shown else {})
 
 
 def why_over(job: str, nodes: Sequence[str] = (), *, signalled: bool = False) -> tuple[str, int] | None:
@@ -102,12 +109,10 @@ def _completing(shown: Mapping[str, str], nodes: Sequence[str]) -> tuple[str, st
         return "TIMEOUT", ""
     if shown.get("PreemptTime", "None") not in ("None", "N/A", "Unknown"):
         return "PREEMPTED", ""
-    with suppress(UsageError):
-        argv = ["sinfo", "-h", "-N", "-t", "down,fail,no_respond", "-n", ",".join(nodes), "-o", "%N|%E"]
-        status, output, _ = run_slurm(argv, seconds=WHY_SECONDS) if nodes else (1, "", "")
-        if not status and output.strip():
-            node, _, why = output.splitlines()[0].partition("|")
-            return "NODE_FAIL", f", {node}" + (f" ({why})" if why not in ("", "none") else "")
+    # a node stays in the list for as long as something of the job ends there, so one that is not in it has failed
+    left = scontrol(["show", "hostnames", shown.get("NodeList", "")], seconds=WHY_SECONDS).split()
+    if left and (gone := [node for node in nodes if node not in left]):
+        return "NODE_FAIL", f", {', '.join(gone[:3])}"
     before = os.environ.get("SLURM_RESTART_COUNT", "0")
     return "REQUEUED" if "SLURM_JOBID" in os.environ and shown.get("Restarts", before) != before else "CANCELLED", ""
 

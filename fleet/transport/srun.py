@@ -31,7 +31,7 @@ from fleet.transport.base import Cancel, ConnectOptions, Session
 from fleet.transport.certificate import make_certificate
 from fleet.transport.program import bootstrap, packed
 from fleet.transport.relay import RelayChannel
-from fleet.transport.slurm import WITHIN_SECONDS, job_of, own_environment, why_over
+from fleet.transport.slurm import WITHIN_SECONDS, job_of, jobs_of, own_environment, why_over
 
 LINE_BYTES = 1 << 16
 SLICE_SECONDS = 0.1
@@ -250,13 +250,17 @@ class SrunTransport:
 
     def __init__(self, options: ConnectOptions, *, hosts: Iterable[Host] = (), **_: Any) -> None:
         self._seconds, self._hosts = options.connect_timeout, tuple(hosts)
-        self._job = job_of(os.environ)
+        self._job, self._jobs = job_of(os.environ), jobs_of(os.environ)
         self._lock = threading.Lock()
-        self._step: Step | None = None
+        self._steps: dict[str, Step] = {}
 
     def connect(self, host: Host, cancel: Cancel) -> Session:
+        job = self._jobs.get(host.name, self._job)
         with self._lock:
-            step = self._step = self._step or Step(self._job, self._hosts)
+            if job not in self._steps:
+                hosts = [it for it in self._hosts if self._jobs.get(it.name, self._job) == job]
+                self._steps[job] = Step(job, hosts)
+            step = self._steps[job]
         return SrunSession(step, host, step.agent(host, self._seconds, cancel), self._seconds)
 
     def resolve(self, host: Host) -> None:
@@ -267,11 +271,15 @@ class SrunTransport:
 
     def ended(self) -> tuple[str, int] | None:
         """Why Slurm ends the job, if it does."""
-        signalled = self._step is not None and self._step.signalled
-        return why_over(self._job, [host.name for host in self._hosts], signalled=signalled)
+        signalled = [job for job, step in self._steps.items() if step.signalled]
+        for job in signalled or [self._job]:
+            nodes = [host.name for host in self._hosts if self._jobs.get(host.name, job) == job]
+            if (why := why_over(job, nodes, signalled=bool(signalled))) is not None:
+                return why
+        return None
 
     def close(self) -> None:
         with self._lock:
-            step, self._step = self._step, None
-        if step is not None:
+            steps, self._steps = self._steps, {}
+        for step in steps.values():
             step.close()

@@ -312,7 +312,7 @@ def test_a_job_that_is_put_back_goes_on_as_the_next_attempt(login: VirtualLab) -
         cat login.out runs/latest/job.out; ls -d runs/latest/attempt*"""
     _, said = typed(login, line)
     assert "code 130" in said and "ended by Slurm: REQUEUED after" in said, said
-    assert f"ended by Slurm: NODE_FAIL, {node} (tried) after" in said and "runs/latest/attempt0" in said, said
+    assert f"ended by Slurm: NODE_FAIL, {node} after" in said and "runs/latest/attempt0" in said, said
     assert said.count("saved\n") >= 4
 
 
@@ -332,3 +332,34 @@ def test_logs_of_a_job_that_waits_are_waited_for(login: VirtualLab) -> None:
         (sleep 3; scontrol release $(squeue -h -n t -o %i)) & {FLEET} logs -f; {FLEET} runs"""
     code, said = typed(login, line)
     assert code == 0 and said.count("sum 4 ") == 4 and " queued " in said and " done " in said, said
+
+
+JOBS = f"{SUBMIT.replace('--nodes 2', '--nodes 3')} --single-node-jobs"
+NONE_LEFT = 'for i in $(seq 60); do [ -z "$(squeue -h -n t)" ] && break; sleep 1; done; squeue -h -n t'
+
+
+def test_jobs_of_a_node_each_begin_and_end_together(login: VirtualLab) -> None:
+    code, said = typed(login, f"{JOBS} t.py; {NONE_LEFT}")
+    assert code == 0 and said.count("sum 6 ") == 6 and "is job " in said and "_0 of Slurm" in said, said
+    assert "done after" in said and " gpu1 " not in said, "nobody holds a node"
+    line = f"{RUNS}; {FLEET} stacks; scancel $(squeue -h -r -o %i | grep _2)"
+    code, said = typed(login, f"({line}) & {JOBS} t.py hold; echo code $?; wait; {NONE_LEFT}")
+    assert "code 130" in said and "ended by Slurm: CANCELLED after" in said and said.count("saved\n") == 6, said
+    assert "ranks 0-5 on" in said and " gpu1 " not in said
+    until(lambda: ranks(login) == 0)
+
+
+def test_a_leader_that_is_killed_holds_no_node(login: VirtualLab) -> None:
+    line = f"{JOBS} --detach t.py hold; {RUNS}; scancel -s KILL --batch $(squeue -h -r -o %i | grep _0); {NONE_LEFT}"
+    _, said = typed(login, line)
+    assert " gpu1 " not in said, said
+    until(lambda: ranks(login) == 0)
+
+
+def test_jobs_of_which_one_never_begins_are_let_go(login: VirtualLab) -> None:
+    line = f"salloc -w {login.names[0]} --gres=gpu:2 sleep 120 2>/dev/null & "
+    line += "until squeue -h -t R | grep -q .; do sleep 0.1; done; "
+    line += f"{JOBS} --start-within 5 t.py; echo code $?; squeue -h -n t"
+    _, said = typed(login, line)
+    assert "within 5 s 2 of 3 nodes are there; Slurm of the others:" in said and "PENDING, Resources" in said, said
+    assert "code 1" in said and " gpu1 " not in said

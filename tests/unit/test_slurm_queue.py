@@ -8,11 +8,14 @@ from typing import Any
 
 import pytest
 
-from fleet.errors import UsageError
+from fleet.engines.env_file import env_file, read_env_file
+from fleet.errors import DeadlineError, HostFailed, UsageError
 from fleet.requests.submit import Submit
 from fleet.sources.queue import Standing, State
+from fleet.sources.slurm import array
 from fleet.sources.slurm.queue import SlurmQueue, hint, standing
 from fleet.sources.slurm.script import batch_script, quoted
+from fleet.transport.slurm import jobs_of
 
 
 def lines(**given: Any) -> list[str]:
@@ -60,7 +63,7 @@ def test_the_script_is_one_for_plain_sbatch(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     "options, word",
     [
-        ({"sbatch_arg": ("--array=0-3",)}, "a run is one job"),
+        ({"sbatch_arg": ("--array=0-3",)}, "a run is one job, or"),
         ({"sbatch_arg": ("--comment=x",)}, "the run's id stands there"),
         ({"sbatch_arg": ("mail",)}, "no option"),
         ({"ntasks_per_node": "many"}, "not a number"),
@@ -123,6 +126,62 @@ def test_a_job_that_slurmctld_has_forgotten(stubs: Path) -> None:
     assert SlurmQueue().look(["17"])["17"].state is State.UNKNOWN
     (stubs / "squeue").write_text("#!/bin/sh\necho '170|RUNNING||'; echo '17|PENDING|N/A|Priority'\n")
     assert SlurmQueue().look(["17"])["17"].waits == "PENDING, Priority"
+
+
+ARRAY = """#!/bin/sh
+cat <<END
+17_0|18|lab01|RUNNING|None
+17_2|17|lab03|RUNNING|None
+17_1|19||PENDING|Priority | of others
+END
+"""
+
+
+def test_the_tasks_of_an_array_are_the_nodes_of_a_run(stubs: Path) -> None:
+    """In the order of their numbers: the last one has the array's own."""
+    (stubs / "squeue").write_text(ARRAY)
+    tasks = array.tasks_of("17")
+    assert [(it.number, it.job, it.node, it.state) for it in tasks] == [
+        (0, "18", "lab01", "RUNNING"),
+        (1, "19", "", "PENDING"),
+        (2, "17", "lab03", "RUNNING"),
+    ]
+    found = array.entered([it for it in tasks if it.state == "RUNNING"])
+    assert jobs_of(found) == {"lab01": "18", "lab03": "17"} and found["SLURM_JOB_ID"] == "18"
+    with pytest.raises(UsageError, match="jobs 17_0, 17_2 are all on lab03"):
+        array.entered([it._replace(node="lab03") for it in tasks if it.state == "RUNNING"])
+
+
+def test_an_array_that_never_is_whole_is_let_go(stubs: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    environ = {"SLURM_ARRAY_JOB_ID": "17", "SLURM_ARRAY_TASK_COUNT": "3", "SLURM_ARRAY_TASK_ID": "0", array.WAIT: "1"}
+    (stubs / "squeue").write_text(ARRAY)
+    (stubs / "scancel").write_text(f"#!/bin/sh\necho $* >> {stubs}/cancelled\n")
+    (stubs / "scancel").chmod(0o755)
+    with pytest.raises(DeadlineError, match=r"within 1 s 2 of 3 nodes are there.*17_1 PENDING, Priority . of others"):
+        array.gathered(environ)
+    (stubs / "squeue").write_text(ARRAY.replace("PENDING", "CANCELLED"))
+    with pytest.raises(HostFailed, match="17_1 CANCELLED"):
+        array.gathered({**environ, array.WAIT: "900"})
+    assert (stubs / "cancelled").read_text() == "17_[1-2]\n" * 2
+    with pytest.raises(UsageError, match="task 0 of an array leads"):
+        array.gathered({**environ, "SLURM_ARRAY_TASK_ID": "1"})
+
+
+def test_an_array_waits_while_a_task_of_it_does(stubs: Path) -> None:
+    lines = ["17_0|RUNNING|N/A|None", "17_1|PENDING|N/A|Priority", "17_2|RUNNING|N/A|None"]
+    (stubs / "squeue").write_text("#!/bin/sh\n" + "".join(f"echo '{line}'\n" for line in lines))
+    assert SlurmQueue().look(["17_0"])["17_0"].waits == "PENDING, Priority"
+    (stubs / "squeue").write_text("#!/bin/sh\n" + "".join(f"echo '{line}'\n" for line in lines[::2]))
+    assert SlurmQueue().look(["17_0"])["17_0"].state is State.RUNNING
+
+
+def test_variables_of_a_job_stand_in_a_file(tmp_path: Path) -> None:
+    values = {"A": "b c", "B": '"', "C": "'quoted'", "D": "", "E": "a=b#\r", "F": 'it\'s "so"', "G": " x "}
+    (tmp_path / "env").write_text(env_file(values), newline="")
+    assert read_env_file(tmp_path / "env") == values
+    for value in ("a\nb", "'it is \"so\"'"):
+        with pytest.raises(UsageError, match="variable A: no line can hold its value"):
+            env_file({"A": value})
 
 
 def test_a_refusal_is_in_slurms_own_words(stubs: Path) -> None:

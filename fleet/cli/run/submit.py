@@ -28,7 +28,21 @@ from fleet.sources.source import Source
 from fleet.version import __version__
 
 # of fleet's options those that are for this end: the job has a --detach of its own, and so on
-HERE = {"detach", "dry_run", "json", "quiet", "verbose", "on", "hosts", "exclude", "inventory", "transport", "ranks"}
+HERE = {
+    "env",
+    "env_file",
+    "detach",
+    "dry_run",
+    "json",
+    "quiet",
+    "verbose",
+    "on",
+    "hosts",
+    "exclude",
+    "inventory",
+    "transport",
+    "ranks",
+}
 
 
 def waited_for(asked: Mapping[str, Any]) -> Source | None:
@@ -73,7 +87,7 @@ def submit(
     source: Source, script: str | None, args: Sequence[str], given: dict[str, Any], asked: dict[str, Any]
 ) -> int:
     """Ask for hosts, wait, and look on."""
-    from fleet.ops.run.plan.options import name_of
+    from fleet.ops.run.plan.options import name_of, read_env
     from fleet.ops.run.submit.submit import plan_of, run
     from fleet.requests.submit import Submit
 
@@ -83,12 +97,13 @@ def submit(
             raise UsageError(f"--on {source.name} has its own hosts, and takes no --{option}", hint="leave it out")
     name = given["name"] or name_of(script or str(given["again"] or given["from_"]), args)
     more = [f"--nproc-per-node={asked['ntasks_per_node']}"] if _ranks_are_tasks(given, asked) else []
-    command = ["--on", source.name, "launch", *_typed(), *more, *([script] if script else []), *args]
+    command = [*_typed(), *more, *([script] if script else []), *args]
     request = Submit(
         on=source.name,
         runs_dir=given["runs_dir"],
         name=Path(name).stem if not given["module"] else name,
         command=command,
+        env=read_env(given["env_file"], given["env"], (), os.environ)[0],
         nodes=asked.pop("nodes", None) or str(given["nnodes"] or 1).replace(":", "-"),
         only=_both(asked.pop("nodelist", None), settings.hosts),
         without=_both(asked.pop("exclude", None), settings.exclude),

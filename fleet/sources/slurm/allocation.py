@@ -81,6 +81,6 @@ def hosts(environ: Mapping[str, str], job: str = "", nodes: str = "") -> tuple[H
 def inventory_of(environ: Mapping[str, str]) -> Inventory:
     """Of the allocation that this process is in."""
     job, listed = job_of(environ), environ.get("SLURM_JOB_NODELIST", "")
-    shown = scontrol(["show", "job", "-d", job], environ)
+    shown = scontrol(["show", "job", "-d", environ.get("SLURM_ARRAY_JOB_ID", job)], environ)
     nodes = scontrol(["show", "node", "-o", listed], environ) if listed else ""
     return Inventory(hosts(environ, shown, nodes), source=f"slurm:{job}")

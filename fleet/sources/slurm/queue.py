@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from fleet.errors import EXIT_HOST_FAILED, UsageError
@@ -42,6 +42,16 @@ def standing(line: str) -> Standing:
     return Standing(State.OVER, name, reason.strip(), code=OVER.get(name, EXIT_HOST_FAILED))
 
 
+def _of_all(job: str, lines: Mapping[str, str]) -> Standing | None:
+    """Of a job; of an array that is one run, by the task that leads it: it waits while one of them does."""
+    if job not in lines:
+        return None
+    leads, array = standing(lines[job]), job.partition("_")[0]
+    waiting = [standing(line) for name, line in lines.items() if name.startswith(f"{array}_")]
+    waiting = [it for it in waiting if it.state is State.WAITING]
+    return waiting[0] if waiting and leads.state is State.RUNNING else leads
+
+
 def hint(message: str) -> str | None:
     """What helps, where sbatch refuses a job."""
     return next((what for part, what in HINTS.items() if part in message.lower()), None)
@@ -68,19 +78,20 @@ class SlurmQueue(Queue):
             first = next((line for line in lines if "error:" in line), lines[-1] if lines else f"exit status {status}")
             message = re.sub("^sbatch: (error: )?(Batch job submission failed: )?", "", first)
             raise UsageError(f"Slurm refuses the job: {message}", hint=hint("\n".join(lines)))
-        return job
+        return f"{job}_0" if re.search("^#SBATCH --array=", text, re.MULTILINE) else job
 
     def look(self, jobs: Sequence[str]) -> dict[str, Standing]:
         unknown = dict.fromkeys(jobs, Standing(State.UNKNOWN))
         try:
-            argv = ["squeue", "--noheader", "--states=all", f"--jobs={','.join(jobs)}", "-o", FORMAT]
+            asked = ",".join(job.partition("_")[0] for job in jobs)
+            argv = ["squeue", "--noheader", "--array", "--states=all", f"--jobs={asked}", "-o", FORMAT]
             status, answer, errors = run_slurm(argv) if jobs else (0, "", "")
         except UsageError:
             return unknown
         if status and "Invalid job id" not in errors:
             return unknown
         lines = {line.partition("|")[0]: line for line in answer.splitlines()}
-        return {job: standing(lines[job]) if job in lines else self._past(job) for job in jobs}
+        return {job: _of_all(job, lines) or self._past(job) for job in jobs}
 
     def _past(self, job: str) -> Standing:
         """Of one that slurmctld has forgotten (MinJobAge): as accounting, or the log of jobs, has it."""
@@ -97,7 +108,7 @@ class SlurmQueue(Queue):
         return Standing(State.OVER)
 
     def cancel(self, job: str) -> None:
-        run_slurm(["scancel", job])
+        run_slurm(["scancel", job.partition("_")[0]])
 
     def interrupt(self, job: str) -> None:
         run_slurm(["scancel", "--batch", "--signal=INT", job])

@@ -10,6 +10,7 @@ from math import ceil
 from fleet.engines.base import Option
 from fleet.errors import UsageError
 from fleet.requests.submit import Submit
+from fleet.sources.slurm.array import DEFAULT_WAIT, HOLD, LEADS, WAIT
 from fleet.transport.slurm import WITHIN_SECONDS
 
 EARLY_SECONDS = 30  # before the end of the grace that a user gives ranks: time to tell of it
@@ -30,12 +31,18 @@ OPTIONS = (
     Option("nodelist", "These nodes, as -w.", "LIST"),
     Option("constraint", "Nodes that have this feature.", "LIST"),
     Option("reservation", "From this reservation.", "NAME"),
+    Option("single-node-jobs", "As an array of jobs with a node each, which begin and end together."),
+    Option("start-within", "Of these: seconds that the first waits for the others [3600].", "S"),
     Option("job-name", "The job's name [the run's].", "NAME"),
     Option("output", "File for what the job prints [job.out in the run's folder].", "FILE"),
     Option("sbatch-arg", "Another one of sbatch's, behind a '='.", "ARG", many=True),
 )
 PLAIN = re.compile(r"[A-Za-z0-9_@%+=:,./\[\]*()^-]+")
-OURS = {"--comment": "the run's id stands there", "--wrap": "the script is fleet's", "--array": "a run is one job"}
+OURS = {
+    "--comment": "the run's id stands there",
+    "--wrap": "the script is fleet's",
+    "--array": "a run is one job, or as many as --single-node-jobs makes of it",
+}
 HEAD = "#!/bin/bash"
 EXEC = "# exec: Slurm ends a batch step with its shell, and a shell does not pass on SIGTERM"
 
@@ -80,13 +87,15 @@ def quoted(value: str) -> str:
 def batch_script(ask: Submit) -> str:
     """UsageError for an option that a run has no use for."""
     options = {name.replace("_", "-"): value for name, value in ask.options.items()}
-    more = options.pop("sbatch-arg", ())
+    more, wait = options.pop("sbatch-arg", ()), number(options, "start-within", DEFAULT_WAIT)
+    jobs = number({"nodes": ask.nodes}, "nodes", 1) if options.pop("single-node-jobs", False) else 0
     for word in more:
         if not word.startswith("-") or word == "-":
             raise UsageError(f"--sbatch-arg={word}: no option", hint="write --sbatch-arg=--OPTION=VALUE")
         if (why := OURS.get(word.partition("=")[0])) is not None:
             raise UsageError(f"--sbatch-arg={word}: {why}", hint="leave it away")
-    lines = [directive("job-name", options.pop("job-name", ask.name)), directive("nodes", ask.nodes)]
+    lines = [directive("job-name", options.pop("job-name", ask.name)), directive("nodes", 1 if jobs else ask.nodes)]
+    lines += [directive("array", f"0-{jobs - 1}"), directive("no-requeue")] if jobs else []
     lines += cpus(options)
     lines += [directive(name, value) for name, value in options.items()]
     lines += [directive("nodelist", ask.only)] if ask.only else []
@@ -98,4 +107,7 @@ def batch_script(ask: Submit) -> str:
         for name, equals, value in (it.partition("=") for it in more)
     ]
     made = [f"# {' '.join(line.split())}" for line in ask.made]
-    return "\n".join([HEAD, *lines, *made, EXEC, f"exec {shlex.join(ask.command)}", ""])
+    if jobs and ask.only:
+        raise UsageError("-w names the nodes of one job, and each of several has one", hint="-x, or --constraint")
+    hold = [LEADS, f"export {WAIT}={wait}", HOLD] if jobs else []
+    return "\n".join([HEAD, *lines, *made, *hold, EXEC, f"exec {shlex.join(ask.command)}", ""])

@@ -2,16 +2,18 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Mapping
 
 from fleet.errors import UsageError
 from fleet.model import Inventory
 from fleet.protocol.state import is_run_id
 from fleet.sources.queue import Queue
+from fleet.sources.slurm import array
 from fleet.sources.slurm.queue import MARK, SlurmQueue
 from fleet.sources.slurm.script import OPTIONS
 from fleet.sources.source import Source
-from fleet.transport.slurm import job_of, shown_job
+from fleet.transport.slurm import job_of, jobs_of, shown_job
 
 
 class Slurm(Source):
@@ -26,6 +28,9 @@ class Slurm(Source):
     def inventory(self, environ: Mapping[str, str]) -> Inventory:
         from fleet.sources.slurm.allocation import inventory_of  # node sets take long to import
 
+        if array.WAIT in environ and not jobs_of(environ):
+            os.environ.update(array.gathered(environ))  # for the transport, and for what is left behind
+            environ = os.environ
         return inventory_of(environ)
 
     def run_of(self, environ: Mapping[str, str]) -> tuple[str | None, int]:
@@ -35,6 +40,8 @@ class Slurm(Source):
         return run if comment != run and is_run_id(run) else None, int(again) if again.isdecimal() else 0
 
     def enter(self, job: str) -> dict[str, str]:
+        if "_" in job:
+            return array.entered([it for it in array.tasks_of(job.partition("_")[0]) if it.state == "RUNNING"])
         shown = shown_job(job)
         if shown.get("JobState") != "RUNNING":
             state = shown.get("JobState", "over")

@@ -31,7 +31,8 @@ from fleet.rules.units import seconds
 DAY = 86400.0
 DOCUMENTS = ("run.json", "summary.json")
 OF_A_RUN = re.compile(
-    r"(?:run|summary)\.json(?:\.new)?|events\.jsonl|code\.diff|stacks\.txt|(?:keeper|janitor)\.log|\.lock|\.attempt"
+    r"(?:run|summary)\.json(?:\.new)?|events\.jsonl|code\.diff|stacks\.txt|(?:keeper|janitor)\.log|\.lock|\.attempt|"
+    r"job\.(?:sh|env|out)"
 )
 ASIDE = re.compile(rf"{ATTEMPT}[0-9]+")
 

@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from fleet.answers.run_events import Submitted, Version
+from fleet.engines.env_file import env_file
 from fleet.errors import UsageError
 from fleet.model import Report
 from fleet.ops.plans import Line, OnHosts
@@ -22,7 +23,7 @@ from fleet.requests.submit import Submit
 from fleet.runtime import Runtime
 from fleet.sources import SOURCES, no_hosts
 
-SCRIPT = "job.sh"
+SCRIPT, VARIABLES = "job.sh", "job.env"
 
 
 @dataclass(frozen=True)
@@ -51,7 +52,10 @@ def fleet_itself() -> list[str]:
 def plan_of(request: Submit) -> SubmitPlan:
     """UsageError for what cannot be asked for."""
     run_id = new_run_id(request.name, request.name)
-    ask = replace(request, name=run_id.rsplit("-", 3)[0], command=[*fleet_itself(), *request.command])
+    env_file(request.env)  # whether it can be one
+    given = [f"--env-file={request.runs / run_id / VARIABLES}"] if request.env else []
+    command = [*fleet_itself(), "--on", request.on, "launch", *given, *request.command]
+    ask = replace(request, name=run_id.rsplit("-", 3)[0], command=command)
     return SubmitPlan(no_hosts(request.on), request, run_id, SOURCES.get(request.on).queue().script(ask))
 
 
@@ -61,7 +65,9 @@ def run(plan: SubmitPlan, runtime: Runtime) -> Report:
     queue, runs = SOURCES.get(plan.request.on).queue(), plan.request.runs
     folder = RunFolder.create(runs, plan.run_id)
     try:
-        script = folder.add(SCRIPT, plan.script)
+        script, variables = folder.add(SCRIPT, plan.script), env_file(plan.request.env)
+        if variables:
+            folder.add(VARIABLES, variables)
         if not script.exists():
             raise UsageError(f"cannot write {script}", hint="is the disk full?")
         folder.event(Version())
@@ -84,7 +90,7 @@ def run(plan: SubmitPlan, runtime: Runtime) -> Report:
 
 def _forget(folder: RunFolder) -> None:
     """What was refused was never there."""
-    for name in (SCRIPT, "events.jsonl", ".lock"):
+    for name in (SCRIPT, VARIABLES, "events.jsonl", ".lock"):
         with suppress(OSError):
             os.unlink(folder.path / name)
     with suppress(OSError):

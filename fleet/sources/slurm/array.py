@@ -1,0 +1,97 @@
+"""Nodes that are an array of jobs, one node each: task 0 leads, waits until all are there, and lets go of all.
+
+Each node is reached by a step of its own job. The other tasks hold their nodes for as long as such a step runs there.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Mapping
+from contextlib import suppress
+from typing import NamedTuple
+
+from fleet.errors import DeadlineError, HostFailed, UsageError
+from fleet.transport.slurm import JOBS, run_slurm
+
+WAIT = "FLEET_ARRAY_WAIT"  # seconds for which task 0 waits for the others; set: they are the nodes of one run
+DEFAULT_WAIT = 3600
+SOON_SECONDS, PAUSE_SECONDS = 3.0, 30.0
+COMING = {"RUNNING", "PENDING", "CONFIGURING"}
+FORMAT = "%i|%A|%N|%T|%r"
+LEADS = "# the tasks of this array are the nodes of one run: task 0 leads it, and waits so many seconds for the others"
+HOLD = """\
+if [ "$SLURM_ARRAY_TASK_ID" != 0 ]; then # holds its node until a step of task 0 comes, and for as long as it runs
+    pids() { scontrol listpids "$SLURM_JOB_ID" 2>/dev/null; }
+    step() { pids | awk '$3 ~ /^[0-9]+$/ { found = 1 } END { exit !found }'; }
+    until step || [ $SECONDS -gt $FLEET_ARRAY_WAIT ]; do sleep 1; done
+    while step || { sleep 15; step; }; do sleep 5; done
+    exit 0
+fi"""
+
+
+class Task(NamedTuple):
+    """name: ARRAY_INDEX. job: its number. node: "" before it runs."""
+
+    name: str
+    job: str
+    node: str
+    state: str
+    reason: str
+
+    @property
+    def number(self) -> int:
+        return int(self.name.partition("_")[2])
+
+
+def tasks_of(array: str) -> list[Task]:
+    """By index; UsageError, HostFailed where Slurm does not answer."""
+    argv = ["squeue", "--noheader", "--array", "--states=all", f"--jobs={array}", "-o", FORMAT]
+    status, answer, errors = run_slurm(argv)
+    if status:
+        raise HostFailed(f"squeue: {errors.strip() or status}", hint="does slurmctld answer? scontrol ping")
+    found = [Task(*line.split("|", 4)) for line in answer.splitlines() if line.count("|") >= 4]
+    return sorted((it for it in found if it.name.partition("_")[2].isdecimal()), key=lambda it: it.number)
+
+
+def entered(tasks: list[Task]) -> dict[str, str]:
+    """Variables by which a process has these nodes. UsageError where two are one."""
+    nodes = [it.node for it in tasks]
+    if twice := next((node for node in nodes if nodes.count(node) > 1), None):
+        names = ", ".join(it.name for it in tasks if it.node == twice)
+        raise UsageError(f"jobs {names} are all on {twice}", hint="--exclusive gives each a node of its own")
+    return {
+        JOBS: ",".join(f"{it.node}={it.job}" for it in tasks),
+        "SLURM_JOB_ID": tasks[0].job if tasks else "",
+        "SLURM_JOB_NODELIST": ",".join(nodes),
+    }
+
+
+def gathered(environ: Mapping[str, str]) -> dict[str, str]:
+    """As entered(), once all tasks run. UsageError where this is not task 0. DeadlineError, HostFailed: the others are
+    cancelled, so that no run holds half of what another one waits for."""
+    array, count = environ["SLURM_ARRAY_JOB_ID"], int(environ.get("SLURM_ARRAY_TASK_COUNT", "1"))
+    if environ.get("SLURM_ARRAY_TASK_ID") != "0":
+        raise UsageError("task 0 of an array leads its run", hint=f"squeue --array --jobs={array}")
+    try:
+        return entered(_all_there(array, count, float(environ[WAIT])))
+    except BaseException:
+        with suppress(UsageError):
+            run_slurm(["scancel", f"{array}_[1-{count - 1}]"])
+        raise
+
+
+def _all_there(array: str, count: int, wait: float) -> list[Task]:
+    begun, pause = time.monotonic(), SOON_SECONDS
+    while True:
+        tasks = tasks_of(array)
+        there = [it for it in tasks if it.state == "RUNNING"]
+        if len(there) == count:
+            return there
+        others = ", ".join(f"{it.name} {it.state}, {it.reason}" for it in tasks if it not in there)
+        text = f"{len(there)} of {count} nodes are there; Slurm of the others: {others}"
+        if any(it.state not in COMING for it in tasks):
+            raise HostFailed(text, kind="ended")
+        if time.monotonic() + pause > begun + wait:
+            raise DeadlineError(f"within {wait:g} s {text}", hint="--start-within waits longer")
+        time.sleep(pause)
+        pause = PAUSE_SECONDS

@@ -1,0 +1,9 @@
+#!/bin/bash
+#SBATCH --job-name=train
+#SBATCH --nodes=2
+#SBATCH --ntasks-per-node=1
+#SBATCH --gpus-per-node=8
+#SBATCH --cpus-per-gpu=8
+# made by fleet; it runs under plain sbatch, too
+# exec: Slurm ends a batch step with its shell, and a shell does not pass on SIGTERM
+exec fleet --on slurm launch --engine=deepspeed --nnodes=2 train.py
