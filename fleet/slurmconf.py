@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 CONTROLLER = """\
 ClusterName={cluster}
@@ -11,7 +12,7 @@ SlurmctldHost={controller}
 SlurmUser={user}
 AuthType=auth/munge
 ProctrackType=proctrack/cgroup
-TaskPlugin=task/affinity
+TaskPlugin={tasks}
 MpiDefault=none
 SelectType=select/cons_tres
 SelectTypeParameters=CR_CPU_Memory
@@ -26,6 +27,7 @@ SlurmdPidFile=/run/slurmd.pid
 JobCompType=jobcomp/filetxt
 JobCompLoc=/var/log/slurm/jobcomp.log
 """
+CGROUP_CONF = "ConstrainDevices=yes\nConstrainRAMSpace=yes\n"
 
 
 @dataclass(frozen=True)
@@ -39,8 +41,19 @@ class SlurmNode:
     address: str | None = None
 
 
-def slurm_conf(nodes: Sequence[SlurmNode], *, cluster: str, partition: str, user: str = "slurm") -> str:
-    """One partition of all; the first node is the controller. user: whose process that is."""
+def node_of(name: str, address: str, facts: Mapping[str, Any]) -> SlurmNode:
+    """Of a host's facts. Not all of its memory: Slurm drains a node that has less than its line says."""
+    memory = int((facts.get("memory") or {}).get("total") or 0) >> 20
+    gpus = tuple(f"/dev/nvidia{gpu['index']}" for gpu in facts.get("gpus", ()))
+    cpus = int((facts.get("cpu") or {}).get("count") or 1)
+    return SlurmNode(name, cpus, max(1, memory - max(memory // 50, 256)), gpus, address if address != name else None)
+
+
+def slurm_conf(
+    nodes: Sequence[SlurmNode], *, cluster: str, partition: str, user: str = "slurm", tasks: str = "task/affinity"
+) -> str:
+    """One partition of all; the first node is the controller. user: whose process that is. tasks: the plugins that bind
+    and limit them."""
     lines = [
         f"NodeName={node.name}"
         + (f" NodeAddr={node.address}" if node.address else "")
@@ -49,7 +62,7 @@ def slurm_conf(nodes: Sequence[SlurmNode], *, cluster: str, partition: str, user
         + " State=UNKNOWN\n"
         for node in nodes
     ]
-    head = CONTROLLER.format(cluster=cluster, controller=nodes[0].name, user=user)
+    head = CONTROLLER.format(cluster=cluster, controller=nodes[0].name, user=user, tasks=tasks)
     return head + "".join(lines) + f"PartitionName={partition} Nodes=ALL Default=YES MaxTime=INFINITE State=UP\n"
 
 

@@ -110,6 +110,15 @@ def _pdsh(inventory: Inventory) -> str:
     return ",".join(f"{h.user}@{h.name}" if h.user else h.name for h in inventory.hosts) + "\n"
 
 
+def _slurm(inventory: Inventory) -> str:
+    """Lines of slurm.conf. A slot is a GPU; CPUs and memory are the hosts' to tell: `fleet slurm-conf` asks them."""
+    lines = []
+    for host in inventory.hosts:
+        address = f" NodeAddr={host.address}" if host.address != host.name else ""
+        lines.append(f"NodeName={host.name}{address}{f' Gres=gpu:{host.slots}' if host.slots else ''} State=UNKNOWN\n")
+    return "".join(lines)
+
+
 def jump_hosts(inventory: Inventory) -> list[Host]:
     """The unselected hosts that the selected ones are reached through, in the file's order."""
     others = {host.name: host for host in inventory.unselected}
@@ -192,5 +201,6 @@ FORMATS: dict[str, Callable[[Inventory], str]] = {
     "pdsh": _pdsh,
     "ssh-config": _ssh_config,
     "ansible": _ansible,
+    "slurm": _slurm,
     "json": lambda inventory: json.dumps(report(inventory).as_json()) + "\n",
 }

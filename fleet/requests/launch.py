@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
@@ -16,6 +17,13 @@ COUNTS = ("auto", "gpu", "cpu")
 NOT_REPEATED = ("runs_dir", "repeats", "claims", "attempt", "options")
 
 
+# of another launcher, which libraries believe: BMTrain, Lightning and MPI's take each rank for a task of its own
+OF_LAUNCHERS = (
+    *("SLURM_*", "SLURMD_*", "SRUN_*", "SBATCH_*", "PMI_*", "PMI2_*", "PMIX_*", "PRTE_*", "OMPI_*", "MV2_COMM_*"),
+    *("HYDRA_*", "I_MPI_*", "MPI_LOCAL*", "PALS_*", "JSM_*", "FLUX_TASK_*"),
+)
+
+
 @dataclass(frozen=True, kw_only=True)
 class Launch(OfRun):
     """Start `script` as ranks on all hosts. Times are seconds.
@@ -25,6 +33,8 @@ class Launch(OfRun):
     CPUs), None: each host's slots. engine: None is torchrun, or for a shell script "command", once a node. module:
     `script` is one's name, as behind python -m. no_python: it is a program, which the engine starts as it is.
     master_port: 0 chooses one. options: those that only this engine has.
+
+    clean_env: ranks see none of OF_LAUNCHERS, which the nodes have, but those of keep_env.
 
     lease: how long nodes go on without a head, None for ever. node_timeout: silence after which a node is lost.
     stall_timeout: silence of all ranks after which the run is over, None: never. grace: between SIGTERM and SIGKILL,
@@ -47,6 +57,8 @@ class Launch(OfRun):
     master_port: int = number(0, 0, 65535)
     env: Mapping[str, str] | None = None
     env_expand: Mapping[str, str] | None = None
+    clean_env: bool = False
+    keep_env: Sequence[str] = ()
     workdir: str | None = None
     python: str | None = None
     engine_args: Sequence[str] = ()
@@ -78,11 +90,20 @@ class Launch(OfRun):
             raise UsageError("SCRIPT is either a module (-m) or a program (--no-python)", hint="leave one of them away")
         if self.force and not self.sync:
             raise OptionError("force", "has a meaning with --sync only", f"fleet launch --sync --force {self.script}")
+        if self.keep_env and not self.clean_env:
+            raise OptionError("keep_env", "has a meaning with --clean-env only", "all variables are kept without")
         for name in ("workdir", "python"):
             value = getattr(self, name) or ""
             if hint := instead_of_variable(value):
                 raise OptionError(name, f"{value}: variables are not expanded", hint)
         _ = self.nodes, self.ranks
+
+    @property
+    def unset(self) -> str | None:
+        """A pattern of the names that ranks do not see."""
+        names = "|".join(name.replace("*", ".*") for name in OF_LAUNCHERS)
+        kept = "|".join(map(re.escape, self.keep_env))
+        return f"(?!(?:{kept})$)(?:{names})" if self.clean_env else None
 
     @property
     def nodes(self) -> tuple[int | None, int]:

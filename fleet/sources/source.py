@@ -4,11 +4,20 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 
 from fleet.engines.base import Option
 from fleet.errors import UsageError
 from fleet.model import Inventory
 from fleet.sources.queue import Queue
+
+
+@dataclass(frozen=True)
+class Condition:
+    """Of a host, as its source has it. reason: why it is not used, "" where it is."""
+
+    state: str
+    reason: str = ""
 
 
 class Source(ABC):
@@ -26,6 +35,10 @@ class Source(ABC):
     @abstractmethod
     def inventory(self, environ: Mapping[str, str]) -> Inventory:
         """Its hosts. UsageError where this process is in nothing of this kind, or what it says makes no sense."""
+
+    def known(self, partition: str | None) -> tuple[Inventory, Mapping[str, Condition]]:
+        """All hosts that there are, or those of a partition, and how each of them is. UsageError, HostFailed."""
+        raise UsageError(f"{self.name} knows the hosts of what it is in, and no others", hint=f"--on {self.name}")
 
     def run_of(self, environ: Mapping[str, str]) -> tuple[str | None, int]:
         """(the run that what this process is in was asked for, None: for no certain one; how often it was begun again,

@@ -10,8 +10,9 @@ from typing import Any
 
 import pytest
 
-from fleet.node.facts.environment import enter
+from fleet.node.facts.environment import enter, job_env
 from fleet.protocol.environment import SET, running
+from fleet.requests.launch import Launch
 from tests.node.nodes import answer, final, folder_of, supervise_spec
 from tests.node.test_interpreters import conda, environment
 
@@ -135,3 +136,17 @@ def test_variables_that_no_shell_knows_survive(home: Path) -> None:
     train = environment(home / "train")
     assert enter(env, str(train), None) == os.fsencode(train)
     assert env[b"odd.name%%"] == b"\xff\n" and env[b"PATH"].startswith(os.fsencode(train.parent) + b":")
+
+
+@pytest.mark.parametrize("keep", [[], ["SLURM_JOB_NAME", "SLURM"]])
+def test_what_another_launcher_set_is_kept_from_ranks(
+    keep: list[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for name in ("SLURM_JOB_NAME", "SLURM_NTASKS", "PMI_RANK", "OMPI_COMM_WORLD_RANK", "SLURMS", "XPMI_RANK"):
+        monkeypatch.setenv(name, "theirs")
+    spec = {"unset": Launch("x.py", clean_env=True, keep_env=keep).unset, "env": {"PMI_RANK": "mine"}}
+    env = job_env(str(tmp_path), spec)
+    ours = {name.decode(): value for name, value in env.items() if b"SLURM" in name or b"PMI" in name}
+    assert ours.pop("PMI_RANK") == b"mine" and set(ours) == {"SLURMS", "XPMI_RANK", *keep} - {"SLURM"}
+    assert b"OMPI_COMM_WORLD_RANK" not in env and b"PATH" in env
+    assert job_env(str(tmp_path), {"unset": Launch("x.py").unset})[b"OMPI_COMM_WORLD_RANK"] == b"theirs"

@@ -37,6 +37,7 @@ REFUSED: list[tuple[dict[str, Any], str, list[str]]] = [
     ({"force": True}, "force has a meaning with --sync only", ["--force"]),
     ({"master_port": 70000}, "master_port 70000: must be a whole number from 0 to 65535", []),
     ({"max_restarts": 1.5}, "max_restarts 1.5: must be a whole number, 0 or more", []),
+    ({"keep_env": ["A"]}, "keep_env has a meaning with --clean-env only", ["--keep-env", "A"]),
     ({"max_restarts": True}, "max_restarts True: must be a whole number, 0 or more", []),
     ({"args": "--lr 1"}, "args '--lr 1': must be a list of texts", []),
     ({"args": [1]}, "args [1]: must be a list of texts", []),

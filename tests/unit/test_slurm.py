@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import re
 import stat
@@ -11,10 +12,13 @@ import pytest
 
 import fleet as fleets
 from fleet.cli import main as cli
+from fleet.cli.main import run
 from fleet.errors import UsageError
-from fleet.slurmconf import SlurmNode, gres_conf, slurm_conf
+from fleet.slurmconf import SlurmNode, gres_conf, node_of, slurm_conf
 from fleet.sources.slurm.allocation import addresses, counts, gpus, hosts
+from fleet.sources.slurm.cluster import nodes
 from fleet.sources.slurm.source import Slurm
+from fleet.sources.source import Condition
 from fleet.transport.slurm import own_environment
 from fleet.transport.srun import OF_TASKS
 
@@ -126,6 +130,47 @@ def test_by_the_api(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
         fleets.open("x.yaml", on="slurm")
     with pytest.raises(UsageError, match="no source 'moon'"):
         fleets.open(on="moon")
+
+
+def test_a_node_of_a_hosts_facts() -> None:
+    facts = {"memory": {"total": 100 << 30}, "cpu": {"count": 64}, "gpus": [{"index": 0}, {"index": 1}]}
+    assert node_of("a1", "10.0.0.1", facts) == SlurmNode("a1", 64, 100352, ("/dev/nvidia0", "/dev/nvidia1"), "10.0.0.1")
+    assert node_of("a1", "a1", {}) == SlurmNode("a1", 1, 1)
+
+
+SINFO = """\
+n01|10.0.0.1|gpu:a100:8(S:0-1)|idle|none
+n02|n02|gpu:a100:4,gpu:t4:2|drained*|ECC errors | see #7
+n03|n03|(null)|mixed|none
+n01|10.0.0.1|gpu:a100:8(S:0-1)|idle|none
+"""
+
+
+def test_the_nodes_of_a_cluster() -> None:
+    found = nodes(SINFO)
+    assert [(host.name, host.address, host.slots) for host, _ in found.values()] == [
+        ("n01", "10.0.0.1", 8),
+        ("n02", "n02", 6),
+        ("n03", "n03", None),
+    ]
+    assert found["n02"][1] == Condition("drained*", "ECC errors | see #7") and found["n01"][1] == Condition("idle")
+
+
+def test_hosts_from_slurm(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]) -> None:
+    monkeypatch.setenv("PATH", f"{tmp_path}:/usr/bin:/bin")
+    sinfo = tmp_path / "sinfo"
+    sinfo.write_text(f"#!/bin/sh\ncase $* in *partition=none*) ;; *%R*) echo gpu1;; *) cat <<'END'\n{SINFO}END\nesac\n")
+    sinfo.chmod(0o755)
+    assert run(["hosts", "--from", "slurm"]) == 0
+    shown = capfd.readouterr().out
+    assert re.search(r"n02 +\S* *6 +drained\* +ECC errors \| see #7", shown), shown
+    assert run(["hosts", "--from", "slurm", "gpu1", "-x", "n03", "--format", "slurm"]) == 0
+    lines = ["NodeName=n01 NodeAddr=10.0.0.1 Gres=gpu:8 State=UNKNOWN", "NodeName=n02 Gres=gpu:6 State=UNKNOWN"]
+    assert capfd.readouterr().out.splitlines() == lines
+    assert run(["--json", "hosts", "--from", "slurm"]) == 0
+    assert json.loads(capfd.readouterr().out)["hosts"]["n02"]["state"] == "drained*"
+    assert run(["hosts", "--from", "slurm", "none"]) == 2
+    assert "partitions there are: gpu1" in capfd.readouterr().err
 
 
 def test_files_of_slurms() -> None:

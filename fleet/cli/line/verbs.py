@@ -73,6 +73,11 @@ VERB_GROUPS: dict[str, dict[str, Verb]] = {
         "kill-port": Verb(
             "fleet.cli.verbs.kill_port:kill_port", "Show who listens on a port, where, and end them.", ("kill_port",)
         ),
+        "slurm-conf": Verb(
+            "fleet.cli.verbs.slurm_conf:slurm_conf_",
+            "Slurm's files for these hosts, for who needs a queue.",
+            step=False,
+        ),
         "build": Verb(
             "fleet.cli.files.build:build", "Build a wheel on one host for all: deepspeed, or any tree.", ("build",)
         ),

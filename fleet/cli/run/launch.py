@@ -70,7 +70,7 @@ LIKE_OURS = {"--dry-run", "--nnodes", "--nproc-per-node", "--sync", "--detach", 
         **sections(OWN),
         "Where, and how many": ["nnodes", "spares", "nproc_per_node", "master_addr", "master_port"],
         **ASKED,
-        "Environment": ["env", "env_expand", "env_file"],
+        "Environment": ["env", "env_expand", "env_file", "clean_env", "keep_env"],
         "While it runs": [
             "max_restarts",
             "ranks",
@@ -105,6 +105,8 @@ LIKE_OURS = {"--dry-run", "--nnodes", "--nproc-per-node", "--sync", "--detach", 
 @click.option("--env", multiple=True, metavar="K=V|K", help="Set K to V, or to its value here.")
 @click.option("--env-expand", multiple=True, metavar="K=V", help="Set K to V with $NAMEs expanded on the node.")
 @click.option("--env-file", multiple=True, type=click.Path(path_type=Path), metavar="FILE", help="KEY=VALUE lines.")
+@click.option("--clean-env", is_flag=True, help="Ranks see nothing of SLURM_*, PMI_*, OMPI_* and the like.")
+@click.option("--keep-env", multiple=True, metavar="NAME", help="With --clean-env: but this one.")
 @click.option("--workdir", metavar="DIR", help="Folder on the nodes [the host's workdir, else this folder's path].")
 @click.option("--python", metavar="PATH", help="Training interpreter on the nodes [the host's python, else python3].")
 @click.option(

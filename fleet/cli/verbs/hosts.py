@@ -3,17 +3,22 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
+from dataclasses import asdict
 
 import click
 
 from fleet.cli.inventory import load_inventory
 from fleet.cli.line.command import OneOf, Verb
-from fleet.cli.line.options import settings_of, without
+from fleet.cli.line.options import Named, settings_of, without
 from fleet.cli.screen import terminal
 from fleet.cli.screen.output import clean, echo, write_json, write_table
+from fleet.errors import UsageError
 from fleet.inventory.convert import FORMATS, convert, report
+from fleet.inventory.select import select
 from fleet.model import Host, Inventory
+from fleet.sources import SOURCES
+from fleet.sources.source import Condition
 
 # column -> what a host shows in it; a column that says nothing for any host is left out
 COLUMNS: dict[str, Callable[[Host], object]] = {
@@ -49,30 +54,47 @@ MORE: dict[str, Callable[[Host], object]] = {
     show_default=True,
     help="The form to print the hosts in.",
 )
+@click.option("--from", "source", type=Named(SOURCES), help="All hosts of a source, or of its PARTITION: slurm.")
+@click.argument("partition", required=False)
 @without("transport", "fanout", "connect_timeout", "dry_run")
-def hosts(form: str) -> int:
+def hosts(form: str, source: str | None, partition: str | None) -> int:
     """Show the hosts in node-rank order, or write them as another tool reads them.
 
-    Needs no network. -w and -x choose, as everywhere.
+    Needs no network. -w and -x choose, as everywhere. --from slurm asks Slurm, whose states and reasons (sinfo -R)
+    stand beside its nodes.
     """
     settings = settings_of()
     settings.json = settings.json or form == "json"  # so that an error is JSON too
-    inventory = load_inventory()
+    if partition is not None and source is None:
+        raise UsageError(f"{partition}: a partition of what?", hint=f"fleet hosts --from slurm {partition}")
+    inventory, conditions = (load_inventory(), {}) if source is None else SOURCES.get(source).known(partition)
+    if source is not None:
+        inventory = select(inventory, settings.hosts, settings.exclude)
     if settings.json:
-        write_json(report(inventory).as_json())
+        document = report(inventory).as_json()
+        for name, condition in conditions.items():
+            if name in document["hosts"]:
+                document["hosts"][name].update(asdict(condition))
+        write_json(document)
     elif form == "table":
-        show(inventory)
+        show(inventory, conditions)
     else:
         echo(convert(inventory, form).removesuffix("\n"), wrap=False)
     return 0
 
 
-def show(inventory: Inventory) -> None:
+def show(inventory: Inventory, conditions: Mapping[str, Condition] = {}) -> None:
     """The table; on a terminal, what is the same for all hosts stands below it, and in a pipe one line is one host."""
     groups: dict[str, str] = {}
     for group, members in inventory.groups.items():
         groups.update({name: f"{groups.get(name, '')} {group}".strip() for name in members})
     columns = {**COLUMNS, **MORE} if settings_of().verbose else COLUMNS
+    if conditions:
+        columns = {
+            **columns,
+            "state": lambda h: conditions[h.name].state,
+            "reason": lambda h: conditions[h.name].reason,
+        }
     rows = [
         [str(node_rank), host.name, *(_text(cell(host)) for cell in columns.values()), groups.get(host.name, "")]
         for node_rank, host in enumerate(inventory.hosts)

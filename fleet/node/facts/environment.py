@@ -15,8 +15,10 @@ def working_folder(given: "str | None") -> str:
 
 
 def job_env(workdir: "str | None", spec: "Any") -> "dict[bytes, bytes]":
-    """What a run begins with: this node's environment, and above it spec's "env", then "env_expand"."""
-    env = dict(os.environb)
+    """What a run begins with: this node's environment but for what spec's "unset" matches, and above it spec's "env",
+    then "env_expand"."""
+    unset = re.compile(encode(spec.get("unset") or "(?!)"))
+    env = {name: value for name, value in os.environb.items() if not unset.fullmatch(name)}
     env[b"PWD"] = encode(working_folder(workdir))
     env.setdefault(b"PYTHONUNBUFFERED", b"1")  # lines come when they are printed, and a stop loses none
     for name, value in (spec.get("env") or {}).items():

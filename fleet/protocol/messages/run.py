@@ -242,8 +242,8 @@ CodeInUse = TypedDict("CodeInUse", {"state": str, "digest": str, "settle": float
 
 
 # files: name -> text, put into the run's folder. lease, grace, node_timeout: seconds. argv: words, or what only the
-# node knows. env: literal; env_expand: expanded there. alone: it shares its
-# GPUs with no other run.
+# node knows. env: literal; env_expand: expanded there; unset: a pattern of the names that it does not pass on. alone:
+# it shares its GPUs with no other run.
 StartSpec = TypedDict(
     "StartSpec",
     {
@@ -253,6 +253,7 @@ StartSpec = TypedDict(
         "argv": list[Any],
         "env": dict[str, str],
         "env_expand": dict[str, str],
+        "unset": str | None,
         "cwd": str,
         "python": str | None,
         "activate": str | None,

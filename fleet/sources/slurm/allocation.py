@@ -10,9 +10,8 @@ from fleet.errors import UsageError
 from fleet.inventory.fields import FieldError
 from fleet.inventory.nodeset import expand
 from fleet.model import Host, Inventory
+from fleet.sources.slurm.cluster import GPUS
 from fleet.transport.slurm import fields, job_of, scontrol
-
-GPUS = re.compile(r"gpu:(?:[^:(,]+:)?(\d+)")
 
 
 def counts(text: str) -> list[int]:

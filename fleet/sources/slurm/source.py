@@ -12,7 +12,7 @@ from fleet.sources.queue import Queue
 from fleet.sources.slurm import array
 from fleet.sources.slurm.queue import MARK, SlurmQueue
 from fleet.sources.slurm.script import OPTIONS
-from fleet.sources.source import Source
+from fleet.sources.source import Condition, Source
 from fleet.transport.slurm import job_of, jobs_of, shown_job
 
 
@@ -32,6 +32,11 @@ class Slurm(Source):
             os.environ.update(array.gathered(environ))  # for the transport, and for what is left behind
             environ = os.environ
         return inventory_of(environ)
+
+    def known(self, partition: str | None) -> tuple[Inventory, Mapping[str, Condition]]:
+        from fleet.sources.slurm.cluster import of_partition
+
+        return of_partition(partition)
 
     def run_of(self, environ: Mapping[str, str]) -> tuple[str | None, int]:
         again = environ.get("SLURM_RESTART_COUNT", "0")

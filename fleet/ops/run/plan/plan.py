@@ -29,7 +29,7 @@ from fleet.ops.run.plan.placement import (
     ranks_on,
     spares_of,
 )
-from fleet.requests.launch import Launch
+from fleet.requests.launch import OF_LAUNCHERS, Launch
 from fleet.rules.units import counted
 
 INTERFACE_VARIABLES = ("GLOO_SOCKET_IFNAME", "NCCL_SOCKET_IFNAME")
@@ -117,6 +117,7 @@ class Plan:
             "node_timeout": self.request.node_timeout,
             **({"stall_timeout": self.request.stall_timeout} if self.request.stall_timeout else {}),
             **({"max_log": self.request.max_log} if self.request.max_log else {}),
+            **({"unset": [*OF_LAUNCHERS], "keep_env": [*self.request.keep_env]} if self.request.clean_env else {}),
             **({"notes": list(self.job.notes)} if self.job.notes else {}),
             **({"guessed": self.guessed} if self.guessed else {}),
             "hosts": {n.host.name: n.describe() for n in self.nodes},
@@ -138,6 +139,10 @@ class Plan:
             f"engine {self.job.engine}, master {plan['master']}, logs in {plan['logs']}"
         )
         yield from self.job.notes
+        if self.request.clean_env:
+            yield f"ranks do not see {', '.join(OF_LAUNCHERS)}" + f", but {', '.join(self.request.keep_env)}" * bool(
+                self.request.keep_env
+            )
         nodes: dict[str, dict[str, Any]] = plan["hosts"]
         for name, node in nodes.items():
             ranks = node["ranks"]

@@ -107,6 +107,7 @@ def spec_for(plan: Plan, host: Host, master: tuple[str, int], token: str) -> dic
         "activate": host.activate,
         "env": dict(node.env),
         "env_expand": dict(node.env_expand),
+        "unset": plan.request.unset,
         "program": kind == "program",
         "module": kind == "module",
         "modules": list(chosen.needs(plan.job)),

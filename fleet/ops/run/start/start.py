@@ -84,6 +84,7 @@ def supervise_spec(plan: Plan, node: NodePlan, record: RunRecord) -> run.StartSp
         "argv": [word if isinstance(word, str) else word.as_spec() for word in node.start.argv],
         "env": dict(node.env),
         "env_expand": dict(node.env_expand),
+        "unset": plan.request.unset,
         "python": plan.job.python or node.host.python,
         "activate": node.host.activate,
         "time": time.time(),

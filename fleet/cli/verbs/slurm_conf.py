@@ -1,0 +1,80 @@
+"""`fleet slurm-conf`: what it takes to have Slurm on the inventory's hosts, for who needs a queue."""
+
+from __future__ import annotations
+
+import os
+import shlex
+from pathlib import Path
+
+import click
+
+from fleet.cli.context import finish, perform, the_fleet
+from fleet.cli.line.command import Verb
+from fleet.cli.line.options import common_options, settings_of
+from fleet.cli.screen.output import clean_lines, echo
+from fleet.errors import EXIT_OK, UsageError
+from fleet.model import Report
+from fleet.slurmconf import CGROUP_CONF, SlurmNode, gres_conf, node_of, slurm_conf
+
+STEPS = """\
+next, as root on all hosts; {first} becomes the controller:
+  fleet exec -- apt-get install -y slurm-wlm munge
+  (umask 077; head -c 1024 /dev/urandom > munge.key)
+  fleet exec --stdin --shell 'umask 077; cat > /etc/munge/munge.key; chown munge: /etc/munge/munge.key' < munge.key
+  fleet sync {folder} --to /etc/slurm
+  fleet -w {first} exec --shell 'install -d -o slurm /var/spool/slurmctld /var/log/slurm'
+  fleet exec --shell 'systemctl restart munge && systemctl restart slurmd'
+  fleet -w {first} exec --shell 'systemctl restart slurmctld; sinfo'
+and users type: fleet launch --on slurm --nodes 2 train.py"""
+
+
+@click.command("slurm-conf", cls=Verb, examples=("fleet slurm-conf", "fleet slurm-conf --partition a100 --to slurm"))
+@click.option(
+    "--to",
+    "folder",
+    type=click.Path(path_type=Path),
+    default=Path("slurm"),
+    show_default=True,
+    help="Folder for the files.",
+)
+@click.option("--cluster", default="cluster", show_default=True, metavar="NAME", help="The cluster's name.")
+@click.option("--partition", default="gpu", show_default=True, metavar="NAME", help="Of the one partition.")
+@click.option("--force", is_flag=True, help="Replace files that are there.")
+@common_options
+def slurm_conf_(folder: Path, cluster: str, partition: str, force: bool) -> int:
+    """Write slurm.conf, gres.conf and cgroup.conf for the inventory's hosts, from what they tell of their CPUs, memory
+    and GPUs, and show what to do with them. The first host is the controller.
+    """
+    for option, name in (("--cluster", cluster), ("--partition", partition)):
+        if not name.isidentifier():
+            raise UsageError(f"{option} {name}: not a name", hint="letters, digits and _")
+    from fleet.ops.facts import HasFacts
+
+    if settings_of().dry_run:
+        return perform(lambda fleet: fleet.plan.check(), lambda report: None)
+    fleet = the_fleet()
+    report = fleet.check()
+    addresses = {host.name: host.address for host in fleet.inventory.hosts}
+    if not all(result.ok for result in report.results):
+        return finish(report)
+    nodes = [node_of(it.host, addresses[it.host], it.read(HasFacts).facts) for it in report.results]
+    files = texts(nodes, cluster, partition)
+    if there := [name for name in files if (folder / name).exists() and not force]:
+        raise UsageError(f"{folder / there[0]} is there already", hint="--force replaces it, --to DIR writes elsewhere")
+    folder.mkdir(parents=True, exist_ok=True)
+    for name, text in files.items():
+        (folder / f".{name}.new").write_text(text)
+        os.replace(folder / f".{name}.new", folder / name)
+    steps = STEPS.format(first=nodes[0].name, folder=shlex.quote(str(folder)))
+    document = {"files": [str(folder / name) for name in files], "next": steps.splitlines()[1:-1]}
+    shown = f"{len(nodes)} nodes, partition {partition}: {', '.join(document['files'])}\n{steps}"
+    return finish(Report("slurm-conf", (), EXIT_OK, document), lambda _: echo(clean_lines(shown), wrap=False))
+
+
+def texts(nodes: list[SlurmNode], cluster: str, partition: str) -> dict[str, str]:
+    """File -> its text."""
+    return {
+        "slurm.conf": slurm_conf(nodes, cluster=cluster, partition=partition, tasks="task/affinity,task/cgroup"),
+        "gres.conf": gres_conf(nodes),
+        "cgroup.conf": CGROUP_CONF,
+    }
