@@ -1,7 +1,7 @@
 """`make bench`: fleet beside its peers, in a lab; ratios with their spread, as markdown and JSON.
 
-    python -m tests.bench [--runs N] [--only help,one,launch,preflight,output,exec,runs,code,broadcast] [--hosts 64]
-                          [--json FILE]
+    python -m tests.bench [--runs N] [--only help,one,launch,preflight,output,exec,runs,code,slurm,broadcast]
+                          [--hosts 64] [--json FILE]
 
 A timing is never a test: this prints numbers, exits 0, and says where an aim was missed.
 """
@@ -21,7 +21,7 @@ from collections.abc import Sequence
 from dataclasses import asdict
 from pathlib import Path
 
-from tests.bench import broadcast_peers, code_peers, exec_peers, followed, launch_peers, output_peers
+from tests.bench import broadcast_peers, code_peers, exec_peers, followed, launch_peers, output_peers, slurm_peers
 from tests.bench.fleet_lab import FLEET, bench_lab
 from tests.bench.harness import Contestant, Done, command, race, record, table
 
@@ -66,7 +66,7 @@ def main() -> int:
     parser.add_argument("--size", type=int, default=244, help="of the broadcast table, MiB [244: 256 MB]")
     parser.add_argument("--files", type=int, default=20000, help="of the code table [20000]")
     parser.add_argument(
-        "--only", default="help,one,launch,preflight,output,exec,runs,code,broadcast", help="tables, by comma"
+        "--only", default="help,one,launch,preflight,output,exec,runs,code,slurm,broadcast", help="tables, by comma"
     )
     parser.add_argument("--json", type=Path, default=Path("runs/bench.json"), metavar="FILE")
     args = parser.parse_args()
@@ -119,6 +119,13 @@ def main() -> int:
                 own, peers = code_peers.contestants(lab, tree, case)
                 title = f"{args.files} files to {len(lab.names)} nodes, {case}"
                 tables.append(show(title, own, peers, code_peers.AIMS, min(args.runs, 3)))
+    if "slurm" in wanted:
+        with bench_lab(2, "--slurm") as lab:
+            own, peers = slurm_peers.contestants(lab)
+            tables.append(show("A trivial script on 2 nodes of Slurm", own, peers, slurm_peers.AIMS, args.runs))
+            figures = slurm_peers.asked(lab)
+            print(followed.table("What Slurm is asked", figures), flush=True)
+            tables.append({"title": "What Slurm is asked", "figures": [asdict(figure) for figure in figures]})
     if "broadcast" in wanted:
         with bench_lab(16, "--link", args.link, mesh=True) as lab:
             own, peers = broadcast_peers.contestants(lab, args.size << 20)
