@@ -25,7 +25,7 @@ FLEET = Path(__file__).parents[2] / "fleet"
 # options that messages name and that are not fleet's but the script's, DeepSpeed's, docker's, pip's, ps's
 FOREIGN = {
     *("--bind", "--make-rprivate", "--reuid", "--regid", "--clear-groups"),  # of mount, setpriv
-    *("--jobs", "--me"),  # of Slurm
+    *("--jobs", "--me", "--array"),  # of Slurm
     "--autotuning",
     "--deepspeed_config",
     "--list",

@@ -146,8 +146,7 @@ def test_slurm_ends_the_job(transport: SrunTransport, folder: Path) -> None:
 
 
 def test_who_does_not_hold_the_certificate_gets_nothing(transport: SrunTransport, session: Session) -> None:
-    step = transport._step
-    assert step is not None
+    (step,) = transport._steps.values()
     port = step._server.getsockname()[1]
     for said in (b"", b'{"host": "a"}\n', b"\x16\x03\x01" + b"x" * 500, b"GET / HTTP/1.0\r\n\r\n"):
         with socket.create_connection(("127.0.0.1", port), 5.0) as stranger, contextlib.suppress(OSError):

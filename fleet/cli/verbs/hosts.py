@@ -52,7 +52,8 @@ MORE: dict[str, Callable[[Host], object]] = {
     type=OneOf(["table", *FORMATS]),
     default="table",
     show_default=True,
-    help="The form to print the hosts in.",
+    metavar="FORM",
+    help=f"The form to print the hosts in: table, {', '.join(FORMATS)}.",
 )
 @click.option("--from", "source", type=Named(SOURCES), help="All hosts of a source, or of its PARTITION: slurm.")
 @click.argument("partition", required=False)
@@ -66,7 +67,7 @@ def hosts(form: str, source: str | None, partition: str | None) -> int:
     settings = settings_of()
     settings.json = settings.json or form == "json"  # so that an error is JSON too
     if partition is not None and source is None:
-        raise UsageError(f"{partition}: a partition of what?", hint=f"fleet hosts --from slurm {partition}")
+        raise UsageError(f"{partition}: no argument is taken but with --from", hint=f"fleet hosts -w {partition}")
     inventory, conditions = (load_inventory(), {}) if source is None else SOURCES.get(source).known(partition)
     if source is not None:
         inventory = select(inventory, settings.hosts, settings.exclude)

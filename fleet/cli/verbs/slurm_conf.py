@@ -16,16 +16,17 @@ from fleet.errors import EXIT_OK, UsageError
 from fleet.model import Report
 from fleet.slurmconf import CGROUP_CONF, SlurmNode, gres_conf, node_of, slurm_conf
 
-STEPS = """\
-next, as root on all hosts; {first} becomes the controller:
-  fleet exec -- apt-get install -y slurm-wlm munge
-  (umask 077; head -c 1024 /dev/urandom > munge.key)
-  fleet exec --stdin --shell 'umask 077; cat > /etc/munge/munge.key; chown munge: /etc/munge/munge.key' < munge.key
-  fleet sync {folder} --to /etc/slurm
-  fleet -w {first} exec --shell 'install -d -o slurm /var/spool/slurmctld /var/log/slurm'
-  fleet exec --shell 'systemctl restart munge && systemctl restart slurmd'
-  fleet -w {first} exec --shell 'systemctl restart slurmctld; sinfo'
-and users type: fleet launch --on slurm --nodes 2 train.py"""
+STEPS = (  # {first}: the first host, {folder}: where the files are
+    "fleet exec -- apt-get install -y slurm-wlm munge",
+    "(umask 077 && head -c 1024 /dev/urandom > munge.key)",
+    "fleet exec --stdin --shell 'umask 077 && cat > /etc/munge/munge.key' < munge.key",
+    "fleet exec -- chown munge: /etc/munge/munge.key",
+    "fleet sync {folder} --to /etc/slurm",
+    "fleet -w {first} exec -- install -d -o slurm /var/spool/slurmctld /var/log/slurm",
+    "fleet exec -- systemctl restart munge slurmd",
+    "fleet -w {first} exec -- systemctl restart slurmctld",
+    "fleet hosts --from slurm",
+)
 
 
 @click.command("slurm-conf", cls=Verb, examples=("fleet slurm-conf", "fleet slurm-conf --partition a100 --to slurm"))
@@ -65,9 +66,14 @@ def slurm_conf_(folder: Path, cluster: str, partition: str, force: bool) -> int:
     for name, text in files.items():
         (folder / f".{name}.new").write_text(text)
         os.replace(folder / f".{name}.new", folder / name)
-    steps = STEPS.format(first=nodes[0].name, folder=shlex.quote(str(folder)))
-    document = {"files": [str(folder / name) for name in files], "next": steps.splitlines()[1:-1]}
-    shown = f"{len(nodes)} nodes, partition {partition}: {', '.join(document['files'])}\n{steps}"
+    words = {"first": nodes[0].name, "folder": shlex.quote(str(folder))}
+    document = {
+        "files": [str(folder / name) for name in files],
+        "next": [step.replace("{first}", words["first"]).replace("{folder}", words["folder"]) for step in STEPS],
+    }
+    shown = "\n  ".join(
+        (f"{len(nodes)} nodes: {', '.join(document['files'])}\nnext, where your account is root:", *document["next"])
+    )
     return finish(Report("slurm-conf", (), EXIT_OK, document), lambda _: echo(clean_lines(shown), wrap=False))
 
 

@@ -97,7 +97,7 @@ def batch_script(ask: Submit) -> str:
     lines = [directive("job-name", options.pop("job-name", ask.name)), directive("nodes", 1 if jobs else ask.nodes)]
     lines += [directive("array", f"0-{jobs - 1}"), directive("no-requeue")] if jobs else []
     lines += cpus(options)
-    lines += [directive(name, value) for name, value in options.items()]
+    lines += [directive(name, value) for name, value in options.items() if value != ""]
     lines += [directive("nodelist", ask.only)] if ask.only else []
     lines += [directive("exclude", ask.without)] if ask.without else []
     if (ask.grace or 0) > WITHIN_SECONDS and not any(word.startswith("--signal") for word in more):
