@@ -343,7 +343,7 @@ def test_jobs_of_a_node_each_begin_and_end_together(login: VirtualLab) -> None:
     assert code == 0 and said.count("sum 6 ") == 6 and "is job " in said and "_0 of Slurm" in said, said
     assert "done after" in said and " gpu1 " not in said, "nobody holds a node"
     line = f"{RUNS}; {FLEET} stacks; scancel $(squeue -h -r -o %i | grep _2)"
-    code, said = typed(login, f"({line}) & {JOBS} t.py hold; echo code $?; wait; {NONE_LEFT}")
+    code, said = typed(login, f"rm -rf runs; ({line}) & {JOBS} t.py hold; echo code $?; wait; {NONE_LEFT}")
     assert "code 130" in said and "ended by Slurm: CANCELLED after" in said and said.count("saved\n") == 6, said
     assert "ranks 0-5 on" in said and " gpu1 " not in said
     until(lambda: ranks(login) == 0)
