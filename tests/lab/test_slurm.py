@@ -311,7 +311,7 @@ def test_a_job_that_is_put_back_goes_on_as_the_next_attempt(login: VirtualLab) -
         scontrol update nodename={node} state=idle
         cat login.out runs/latest/job.out; ls -d runs/latest/attempt*"""
     _, said = typed(login, line)
-    assert "code 130" in said and "ended by Slurm: REQUEUED after" in said, said
+    assert "code 122" in said and "ended by Slurm: REQUEUED after" in said, said
     assert f"ended by Slurm: NODE_FAIL, {node} after" in said and "runs/latest/attempt0" in said, said
     assert said.count("saved\n") >= 4
 
@@ -350,7 +350,7 @@ def test_jobs_of_a_node_each_begin_and_end_together(login: VirtualLab) -> None:
 
 
 def test_a_leader_that_is_killed_holds_no_node(login: VirtualLab) -> None:
-    line = f"{JOBS} --detach t.py hold; {RUNS}; scancel -s KILL --batch $(squeue -h -r -o %i | grep _0); {NONE_LEFT}"
+    line = f"{JOBS} --detach --lease 15 t.py hold; {RUNS}; scancel -s KILL --batch $(squeue -h -r -o %i | grep _0); {NONE_LEFT}"
     _, said = typed(login, line)
     assert " gpu1 " not in said, said
     until(lambda: ranks(login) == 0)

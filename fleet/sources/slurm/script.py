@@ -95,6 +95,7 @@ def batch_script(ask: Submit) -> str:
         if (why := OURS.get(word.partition("=")[0])) is not None:
             raise UsageError(f"--sbatch-arg={word}: {why}", hint="leave it away")
     lines = [directive("job-name", options.pop("job-name", ask.name)), directive("nodes", 1 if jobs else ask.nodes)]
+    lines += [directive("open-mode", "append")]  # of a job that is requeued, too, nothing is lost
     lines += [directive("array", f"0-{jobs - 1}"), directive("no-requeue")] if jobs else []
     lines += cpus(options)
     lines += [directive(name, value) for name, value in options.items() if value != ""]

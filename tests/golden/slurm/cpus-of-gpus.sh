@@ -1,6 +1,7 @@
 #!/bin/bash
 #SBATCH --job-name=train
 #SBATCH --nodes=2
+#SBATCH --open-mode=append
 #SBATCH --ntasks-per-node=1
 #SBATCH --gpus-per-node=8
 #SBATCH --cpus-per-gpu=8

@@ -1,6 +1,7 @@
 #!/bin/bash
 #SBATCH --job-name=train
 #SBATCH --nodes=2-4
+#SBATCH --open-mode=append
 #SBATCH --ntasks-per-node=1
 #SBATCH --gres=gpu:8
 # made by fleet; it runs under plain sbatch, too

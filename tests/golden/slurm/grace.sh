@@ -1,6 +1,7 @@
 #!/bin/bash
 #SBATCH --job-name=train
 #SBATCH --nodes=1
+#SBATCH --open-mode=append
 #SBATCH --ntasks-per-node=1
 #SBATCH --time=1-00
 #SBATCH --signal=TERM@150

@@ -1,6 +1,7 @@
 #!/bin/bash
 #SBATCH --job-name=train
 #SBATCH --nodes=4
+#SBATCH --open-mode=append
 #SBATCH --ntasks-per-node=1
 #SBATCH --partition=gpu1
 #SBATCH --gres=gpu:8

@@ -1,6 +1,7 @@
 #!/bin/bash
 #SBATCH --job-name=train
 #SBATCH --nodes=1
+#SBATCH --open-mode=append
 #SBATCH --array=0-2
 #SBATCH --no-requeue
 #SBATCH --ntasks-per-node=1

@@ -1,6 +1,7 @@
 #!/bin/bash
 #SBATCH --job-name=try
 #SBATCH --nodes=1
+#SBATCH --open-mode=append
 #SBATCH --ntasks-per-node=1
 # made by fleet; it runs under plain sbatch, too
 # exec: Slurm ends a batch step with its shell, and a shell does not pass on SIGTERM

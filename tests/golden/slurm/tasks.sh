@@ -1,6 +1,7 @@
 #!/bin/bash
 #SBATCH --job-name=train
 #SBATCH --nodes=1
+#SBATCH --open-mode=append
 #SBATCH --ntasks-per-node=1
 # 8 ranks a node with 8 CPUs each: fleet starts one task, which has them all
 #SBATCH --cpus-per-task=64

@@ -1,6 +1,7 @@
 #!/bin/bash
 #SBATCH --job-name=mine
 #SBATCH --nodes=1
+#SBATCH --open-mode=append
 #SBATCH --ntasks-per-node=1
 #SBATCH --account="team a"
 #SBATCH --qos=high
