@@ -350,7 +350,8 @@ def test_jobs_of_a_node_each_begin_and_end_together(login: VirtualLab) -> None:
 
 
 def test_a_leader_that_is_killed_holds_no_node(login: VirtualLab) -> None:
-    line = f"{JOBS} --detach --lease 15 t.py hold; {RUNS}; scancel -s KILL --batch $(squeue -h -r -o %i | grep _0); {NONE_LEFT}"
+    kill = "scancel -s KILL --batch $(squeue -h -r -o %i | grep _0)"
+    line = f"{JOBS} --detach --lease 15 t.py hold; {RUNS}; {kill}; {NONE_LEFT}"
     _, said = typed(login, line)
     assert " gpu1 " not in said, said
     until(lambda: ranks(login) == 0)
