@@ -21,6 +21,7 @@ MARKED = {
     "fleet lab": "the lab here is the tests'; test_lab, test_quick_start",
     "fleet --on slurm": "in an allocation: test_slurm",
     "fleet launch --on slurm": "from a login node: test_slurm",
+    "fleet hosts --from slurm": "test_slurm",
     "salloc": "test_slurm",
     "fleet -i lab": "the block to rehearse: test_quick_start",
     "fleet init": "asks on a terminal: test_init",

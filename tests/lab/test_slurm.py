@@ -46,6 +46,7 @@ if "hold" in sys.argv:
         time.sleep(0.1)
 dist.destroy_process_group()
 """
+PYTHON = sys.executable
 ALLOCATION = "-N3 -n3 -c2 --gres=gpu:2"
 LAUNCH = f"{FLEET} --on slurm launch --workdir /root/job --python {sys.executable}"
 
@@ -364,3 +365,41 @@ def test_jobs_of_which_one_never_begins_are_let_go(login: VirtualLab) -> None:
     _, said = typed(login, line)
     assert "within 5 s 2 of 3 nodes are there; Slurm of the others:" in said and "PENDING, Resources" in said, said
     assert "code 1" in said and " gpu1 " not in said
+
+
+def test_nodes_and_why_they_are_not_used(login: VirtualLab) -> None:
+    first, node, _ = login.names
+    line = f"""
+        scontrol update nodename={node} state=drain reason='ECC errors | see 7'
+        {FLEET} hosts --from slurm gpu1; {FLEET} hosts --from slurm -x {first} --format nodeset
+        {FLEET} hosts --from slurm nowhere; scontrol update nodename={node} state=resume"""
+    _, said = typed(login, line)
+    assert re.search(rf"{node} +\S+ +2 +drained +ECC errors \| see 7", said) and " idle" in said, said
+    assert f"\n{node.removesuffix('02')}[02-03]\n" in said and "partitions there are: gpu1" in said
+
+
+def test_files_for_a_slurm_of_ones_own(login: VirtualLab, tmp_path: Path) -> None:
+    """Slurm reads them, and the nodes have what their lines say."""
+    login.enrol()
+    shown = login.fleet("-i", "lab", "slurm-conf", "--to", "conf", cwd=tmp_path, check=True).stdout
+    assert "fleet -i lab exec -- apt-get install -y slurm-wlm munge" in shown, shown
+    again = login.fleet("-i", "lab", "slurm-conf", "--to", "conf", cwd=tmp_path)
+    assert again.returncode == 2 and "--force replaces it" in again.stderr
+    text = (tmp_path / "conf/slurm.conf").read_text()
+    for name in login.names:
+        has = login.sh(name, "slurmd -C")
+        for key in ("CPUs", "RealMemory"):
+            said, real = (int(re.findall(rf"{key}=(\d+)", it)[0]) for it in (re.findall(f"{name} .*", text)[0], has))
+            assert 0 < said <= real, (key, text, has)
+    for file in ("slurm.conf", "gres.conf", "cgroup.conf"):
+        login.inside(login.names[0], "sh", "-c", f"cat >/share/{file}", stdin=(tmp_path / "conf" / file).read_bytes())
+    said = login.sh(login.names[0], "SLURM_CONF=/share/slurm.conf scontrol show config 2>&1")
+    assert "error" not in said.lower().partition("configuration data")[0], said
+
+
+@pytest.mark.parametrize("name, ranks", [("slurm", 4), ("slurm-master-worker", 6)])
+def test_playbooks(login: VirtualLab, name: str, ranks: int) -> None:
+    given = {"code": "/share/job", "script": "t.py", "nodes": ranks // 2, "gres": "gpu:2", "cpus": 1, "python": PYTHON}
+    variables = " ".join(f"--var {key}={value}" for key, value in given.items())
+    code, said = typed(login, f"{FLEET} play {name}.yaml {variables}")
+    assert code == 0 and said.count(f"sum {ranks} ") == ranks and "done after" in said, said

@@ -10,23 +10,27 @@ import click
 
 from fleet.cli.context import finish, perform, the_fleet
 from fleet.cli.line.command import Verb
+from fleet.cli.line.hints import as_typed
 from fleet.cli.line.options import common_options, settings_of
 from fleet.cli.screen.output import clean_lines, echo
 from fleet.errors import EXIT_OK, UsageError
 from fleet.model import Report
 from fleet.slurmconf import CGROUP_CONF, SlurmNode, gres_conf, node_of, slurm_conf
 
-STEPS = (  # {first}: the first host, {folder}: where the files are
-    "fleet exec -- apt-get install -y slurm-wlm munge",
-    "(umask 077 && head -c 1024 /dev/urandom > munge.key)",
-    "fleet exec --stdin --shell 'umask 077 && cat > /etc/munge/munge.key' < munge.key",
-    "fleet exec -- chown munge: /etc/munge/munge.key",
-    "fleet sync {folder} --to /etc/slurm",
-    "fleet -w {first} exec -- install -d -o slurm /var/spool/slurmctld /var/log/slurm",
-    "fleet exec -- systemctl restart munge slurmd",
-    "fleet -w {first} exec -- systemctl restart slurmctld",
-    "fleet hosts --from slurm",
-)
+
+def steps(first: str, folder: str) -> list[str]:
+    """From the files to a cluster. first: the controller."""
+    lines = (
+        "fleet exec -- apt-get install -y slurm-wlm munge",
+        "(umask 077 && head -c 1024 /dev/urandom > munge.key)",
+        "fleet exec --stdin --shell 'umask 077 && cat > /etc/munge/munge.key' < munge.key",
+        "fleet exec -- chown munge: /etc/munge/munge.key",
+        f"fleet sync {folder} --to /etc/slurm",
+        f"fleet exec -w {first} -- install -d -o slurm /var/spool/slurmctld /var/log/slurm",
+        "fleet exec -- systemctl restart munge slurmd",
+        f"fleet exec -w {first} -- systemctl restart slurmctld",
+    )
+    return [as_typed(line) for line in lines]
 
 
 @click.command("slurm-conf", cls=Verb, examples=("fleet slurm-conf", "fleet slurm-conf --partition a100 --to slurm"))
@@ -66,13 +70,10 @@ def slurm_conf_(folder: Path, cluster: str, partition: str, force: bool) -> int:
     for name, text in files.items():
         (folder / f".{name}.new").write_text(text)
         os.replace(folder / f".{name}.new", folder / name)
-    words = {"first": nodes[0].name, "folder": shlex.quote(str(folder))}
-    document = {
-        "files": [str(folder / name) for name in files],
-        "next": [step.replace("{first}", words["first"]).replace("{folder}", words["folder"]) for step in STEPS],
-    }
+    following = steps(nodes[0].name, shlex.quote(str(folder)))
+    document = {"files": [str(folder / name) for name in files], "next": following}
     shown = "\n  ".join(
-        (f"{len(nodes)} nodes: {', '.join(document['files'])}\nnext, where your account is root:", *document["next"])
+        (f"{len(nodes)} nodes: {', '.join(document['files'])}\nnext, where your account is root:", *following)
     )
     return finish(Report("slurm-conf", (), EXIT_OK, document), lambda _: echo(clean_lines(shown), wrap=False))
 
