@@ -126,5 +126,11 @@ def epoch(date: str) -> float | None:
 
 
 def fields(line: str) -> dict[str, str]:
-    """KEY=VALUE words of a line that scontrol writes with -o, or of one that begins with blanks."""
-    return dict(word.partition("=")[::2] for word in line.split() if "=" in word)
+    """KEY=VALUE words of a line that scontrol writes with -o, or of one that begins with blanks. The first of two: from
+    25.11 on a job's command line (SubmitLine) stands behind what Slurm says of it."""
+    found = dict[str, str]()
+    for word in line.split():
+        name, equals, value = word.partition("=")
+        if equals:
+            found.setdefault(name, value)
+    return found

@@ -19,7 +19,7 @@ from fleet.sources.slurm.allocation import addresses, counts, gpus, hosts
 from fleet.sources.slurm.cluster import nodes
 from fleet.sources.slurm.source import Slurm
 from fleet.sources.source import Condition
-from fleet.transport.slurm import own_environment
+from fleet.transport.slurm import epoch, fields, own_environment
 from fleet.transport.srun import OF_TASKS
 
 JOB = """\
@@ -154,6 +154,45 @@ def test_the_nodes_of_a_cluster() -> None:
         ("n03", "n03", None),
     ]
     assert found["n02"][1] == Condition("drained*", "ECC errors | see #7") and found["n01"][1] == Condition("idle")
+
+
+# `scontrol show job -o`, shortened: what each version has that the ones before had not. Only the first was run here.
+RECORDED = {
+    "22.05.8, the lab": "JobId=7 JobName=t JobState=RUNNING Reason=None Requeue=1 Restarts=0 EndTime=Unknown "
+    "PreemptEligibleTime=2026-11-27T10:00:00 PreemptTime=None NodeList=a[1-2] TRES=cpu=6,mem=12000M Comment=fleet:RUN",
+    "24.11, docs of SlinkyProject/slurm-bridge": "JobId=7 JobName=t JobState=RUNNING Reason=None Requeue=1 Restarts=0 "
+    "EndTime=Unknown PreemptTime=None NodeList=a[1-2] BatchHost=a1 StepMgrEnabled=Yes ReqTRES=cpu=1 AllocTRES=cpu=4 "
+    'Licenses=(null) LicensesAlloc=(null) Command=(null) Comment=fleet:RUN AdminComment={"pods":["x/y"]} OOMKillStep=0',
+    "25.05, a guide of 2025-09": "JobId=7 JobName=t JobState=RUNNING Reason=None Requeue=1 Restarts=0 EndTime=Unknown "
+    "NodeList=a[1-2] AllocTRES=cpu=8,mem=10G,node=1,billing=8 LicensesAlloc=(null) TresPerNode=gres/gpu:nvidia_l40s:1 "
+    "TresPerTask=cpu=8 Comment=fleet:RUN",
+    "25.11, tests of an Airflow provider": "JobId=7 JobName=t JobState=RUNNING Reason=None Requeue=1 Restarts=0 "
+    "EndTime=Unknown NodeList=a[1-2] OverSubscribe=NO Exclusive=NO LicensesAlloc=(null) Command=(null) SubmitLine=sbatch "
+    "-n1 --wrap JobState=FAILED NodeList=x WorkDir=/u/mer StdErr= StdIn=/dev/null Comment=fleet:RUN",
+}
+
+
+@pytest.mark.parametrize("version", RECORDED)
+def test_a_job_as_each_version_shows_it(version: str) -> None:
+    shown = fields(RECORDED[version])
+    said = {name: shown[name] for name in ("JobId", "JobState", "Reason", "Restarts", "NodeList", "Comment")}
+    assert list(said.values()) == ["7", "RUNNING", "None", "0", "a[1-2]", "fleet:RUN"]
+    assert shown.get("PreemptTime", "None") == "None" and epoch(shown["EndTime"]) is None
+
+
+@pytest.mark.parametrize(
+    ("gres", "number"),
+    [
+        ("gpu:2(IDX:0-1)", 2),
+        ("gpu:a100_3g.20gb:1(IDX:3)", 1),  # neilmunday/slurm-mail#142
+        ("gpu:1080ti:1(IDX:0),gpu:980gtx:1(IDX:1)", 2),  # Bartzi/LabShare#114
+        ("gpu:titanx:0(IDX:N/A)", 0),
+        ("gpu:8(IDX:0-7),shard:2(IDX:0)", 8),
+        ("", 0),  # a job of inti, 2023-05
+    ],
+)
+def test_gpus_of_a_job_as_sites_have_them(gres: str, number: int) -> None:
+    assert gpus(f"   JOB_GRES=(null)\n     Nodes=a1 CPU_IDs=0-15 Mem=15000 GRES={gres}\n") == {"a1": number}
 
 
 def test_hosts_from_slurm(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]) -> None:
