@@ -167,7 +167,7 @@ RECORDED = {
     "NodeList=a[1-2] AllocTRES=cpu=8,mem=10G,node=1,billing=8 LicensesAlloc=(null) TresPerNode=gres/gpu:nvidia_l40s:1 "
     "TresPerTask=cpu=8 Comment=fleet:RUN",
     "25.11, tests of an Airflow provider": "JobId=7 JobName=t JobState=RUNNING Reason=None Requeue=1 Restarts=0 "
-    "EndTime=Unknown NodeList=a[1-2] OverSubscribe=NO Exclusive=NO LicensesAlloc=(null) Command=(null) SubmitLine=sbatch "
+    "EndTime=Unknown NodeList=a[1-2] OverSubscribe=NO Exclusive=NO LicensesAlloc=(null) SubmitLine=sbatch "
     "-n1 --wrap JobState=FAILED NodeList=x WorkDir=/u/mer StdErr= StdIn=/dev/null Comment=fleet:RUN",
 }
 
