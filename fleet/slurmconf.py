@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -32,13 +33,14 @@ CGROUP_CONF = "ConstrainDevices=yes\nConstrainRAMSpace=yes\n"
 
 @dataclass(frozen=True)
 class SlurmNode:
-    """memory: MiB. gpus: a device file each."""
+    """memory: MiB. gpus: a device file each. address, hostname: where they are not its name."""
 
     name: str
     cpus: int
     memory: int
     gpus: tuple[str, ...] = ()
     address: str | None = None
+    hostname: str | None = None
 
 
 def node_of(name: str, address: str, facts: Mapping[str, Any]) -> SlurmNode:
@@ -46,7 +48,15 @@ def node_of(name: str, address: str, facts: Mapping[str, Any]) -> SlurmNode:
     memory = int((facts.get("memory") or {}).get("total") or 0) >> 20
     gpus = tuple(f"/dev/nvidia{gpu['index']}" for gpu in facts.get("gpus", ()))
     cpus = int((facts.get("cpu") or {}).get("count") or 1)
-    return SlurmNode(name, cpus, max(1, memory - max(memory // 50, 256)), gpus, address if address != name else None)
+    own = str(facts.get("hostname") or "").partition(".")[0]
+    return SlurmNode(
+        name,
+        cpus,
+        max(1, memory - max(memory // 50, 256)),
+        gpus,
+        address if address != name else None,
+        own if own != name and re.fullmatch("[A-Za-z0-9_-]{1,64}", own) else None,
+    )
 
 
 def slurm_conf(
@@ -56,13 +66,16 @@ def slurm_conf(
     and limit them."""
     lines = [
         f"NodeName={node.name}"
+        + (f" NodeHostname={node.hostname}" if node.hostname else "")
         + (f" NodeAddr={node.address}" if node.address else "")
         + f" CPUs={node.cpus} RealMemory={node.memory}"
         + (f" Gres=gpu:{len(node.gpus)}" if node.gpus else "")
         + " State=UNKNOWN\n"
         for node in nodes
     ]
-    head = CONTROLLER.format(cluster=cluster, controller=nodes[0].name, user=user, tasks=tasks)
+    controller = nodes[0].hostname or nodes[0].name
+    controller += f"({nodes[0].address})" if nodes[0].address else ""
+    head = CONTROLLER.format(cluster=cluster, controller=controller, user=user, tasks=tasks)
     return head + "".join(lines) + f"PartitionName={partition} Nodes=ALL Default=YES MaxTime=INFINITE State=UP\n"
 
 

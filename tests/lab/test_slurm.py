@@ -374,7 +374,7 @@ def test_nodes_and_why_they_are_not_used(login: VirtualLab) -> None:
         {FLEET} hosts --from slurm gpu1; {FLEET} hosts --from slurm -x {first} --format nodeset
         {FLEET} hosts --from slurm nowhere; scontrol update nodename={node} state=resume"""
     _, said = typed(login, line)
-    assert re.search(rf"{node} +\S+ +2 +drained +ECC errors \| see 7", said) and " idle" in said, said
+    assert re.search(rf"{node} +2 +drained +ECC errors \| see 7", said) and " idle" in said, said
     assert f"\n{node.removesuffix('02')}[02-03]\n" in said and "partitions there are: gpu1" in said
 
 
@@ -393,8 +393,8 @@ def test_files_for_a_slurm_of_ones_own(login: VirtualLab, tmp_path: Path) -> Non
             assert 0 < said <= real, (key, text, has)
     for file in ("slurm.conf", "gres.conf", "cgroup.conf"):
         login.inside(login.names[0], "sh", "-c", f"cat >/share/{file}", stdin=(tmp_path / "conf" / file).read_bytes())
-    said = login.sh(login.names[0], "SLURM_CONF=/share/slurm.conf scontrol show config 2>&1")
-    assert "error" not in said.lower().partition("configuration data")[0], said
+    said = login.sh(login.names[0], "SLURM_CONF=/share/slurm.conf scontrol show config 2>&1 || true")
+    assert said.startswith("Configuration data as of "), said
 
 
 @pytest.mark.parametrize("name, ranks", [("slurm", 4), ("slurm-master-worker", 6)])
