@@ -51,7 +51,7 @@ class Step:
     def __init__(self, job: str, hosts: Iterable[Host]) -> None:
         if (srun := shutil.which("srun")) is None:
             raise UsageError("srun is not on this machine", hint="run fleet where Slurm's commands are")
-        self._hosts = {host.name: host for host in hosts}
+        self._job, self._hosts = job, {host.name: host for host in hosts}
         self._tls = make_certificate()
         self._context = tls_context(True, self._tls)
         self._changed = threading.Condition()
@@ -173,7 +173,8 @@ class Step:
                         f"no agent of Slurm's step within {seconds:g} s",
                         kind="timeout",
                         host=host.name,
-                        hint="is the node up, and does its network lead here? sinfo -R says what Slurm knows",
+                        hint="is the node up, and does its network lead here? sinfo -R says what Slurm knows; "
+                        f"scancel {self._job} ends the job",
                     )
                 self._changed.wait(SLICE_SECONDS)
         if link is None:

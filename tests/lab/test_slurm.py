@@ -403,3 +403,21 @@ def test_playbooks(login: VirtualLab, name: str, ranks: int) -> None:
     variables = " ".join(f"--var {key}={value}" for key, value in given.items())
     code, said = typed(login, f"{FLEET} play {name}.yaml {variables}")
     assert code == 0 and said.count(f"sum {ranks} ") == ranks and "done after" in said, said
+
+
+def test_a_node_that_slurm_or_the_network_loses(login: VirtualLab) -> None:
+    """The last: Slurm takes minutes to have such a node back."""
+    node = login.names[1]
+    code, said = typed(login, f"{SUBMIT} --detach --node-timeout 8 t.py hold; {RUNS}")
+    assert code == 0, said
+    login.sh(node, "pkill -x slurmd")
+    code, said = typed(login, f"sleep 4; {FLEET} runs; {FLEET} stacks --json")
+    assert " followed " in said and ranks(login) >= 4, "a run needs it no more, once it runs"
+    assert code == 122 and "no answer from" in said and "scancel" in said, said
+    login.fleet("lab", "cut", node, check=True)
+    try:
+        code, said = typed(login, f"{FLEET} attach")
+    finally:
+        login.fleet("lab", "heal", node, check=True)
+    assert code == 122 and f"{node} (node rank 1) was lost: silent for 8 s" in said, said
+    assert f"fleet launch --again t-{said.split('run t-')[1].split()[0]} -x {node}" in said, "with another in its place"
