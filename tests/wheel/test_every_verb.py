@@ -87,6 +87,13 @@ def check(lab: VirtualLab, tmp_path: Path) -> None:
     assert list(ask(lab, "check")["hosts"]) == lab.names
 
 
+def slurm_conf(lab: VirtualLab, tmp_path: Path) -> None:
+    said = ask(lab, "slurm-conf", "--to", str(tmp_path / "slurm"))
+    assert all(Path(file).is_file() for file in said["files"]) and len(said["files"]) == 3
+    text = (tmp_path / "slurm/slurm.conf").read_text()
+    assert all(f"NodeName={name} " in text for name in lab.names)
+
+
 def launch(lab: VirtualLab, tmp_path: Path) -> None:
     (lab.home / "job").mkdir()
     (lab.home / "job/job.py").write_text("import os; print('rank', os.environ['RANK'], flush=True)\n")

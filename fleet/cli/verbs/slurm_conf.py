@@ -33,7 +33,7 @@ def steps(first: str, folder: str) -> list[str]:
     return [as_typed(line) for line in lines]
 
 
-@click.command("slurm-conf", cls=Verb, examples=("fleet slurm-conf", "fleet slurm-conf --partition a100 --to slurm"))
+@click.command("slurm-conf", cls=Verb, examples=("fleet slurm-conf", "fleet slurm-conf --partition a100 --to a100"))
 @click.option(
     "--to",
     "folder",
