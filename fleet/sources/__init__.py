@@ -14,7 +14,7 @@ INVENTORY = "ssh"  # hosts of an inventory
 SOURCES: Registry[Source] = Registry(
     "source",
     Source,
-    {"slurm": "fleet.sources.slurm.source:Slurm"},
+    {"slurm": "fleet.sources.slurm.source:Slurm", "env": "fleet.sources.environment:Environment"},
     group="fleet.sources",
 )
 

@@ -23,6 +23,7 @@ MARKED = {
     "fleet launch --on slurm": "from a login node: test_slurm",
     "fleet hosts --from slurm": "test_slurm",
     "salloc": "test_slurm",
+    "python3 /share/fleet.pyz": "test_containers",
     "fleet -i lab": "the block to rehearse: test_quick_start",
     "fleet init": "asks on a terminal: test_init",
     "fleet launch --sync train.py": "behind 'fleet init': test_init",
@@ -40,6 +41,8 @@ MARKED = {
 }
 # what ends otherwise here than with 0, and why
 ENDS = {
+    "fleet explain-env": (2, "no platform's variables here"),
+    "fleet explain-env --platform kubeflow": (2, "no platform's variables here"),
     "fleet exec -w 'gpu[01-03]' -x gpu02 -- nvidia-smi -L": (127, "no GPU"),
     "fleet exec -- nvidia-smi -L": (127, "no GPU"),
     "fleet exec --timeout 20 -- nvidia-smi": (127, "no GPU"),

@@ -55,6 +55,7 @@ def test_options_named_in_the_text_exist() -> None:
     params = [param for verb in VERBS for param in command_of(verb).params]
     known = {option for param in params for option in [*param.opts, *param.secondary_opts]}
     known |= {"--link", "--no-binary", "--hash", *VALUED, *PLAIN}  # some are of pip, some of Slurm
+    known |= {"--node-rank", "--rdzv-id", "--wait"}  # of fleet.pyz
     known |= {"--overlap", "--ntasks-per-node", "--signal", "--jobid", "--cpu-bind"}
     text = re.sub(r"^\| .*? \| ", "", "\n".join(map(prose, (path for path in PAGES if of_users(path)))), flags=re.M)
     named = set(re.findall(r"`[^`]*?(--[a-z][a-z-]+)", text))

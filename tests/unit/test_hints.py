@@ -26,6 +26,7 @@ FLEET = Path(__file__).parents[2] / "fleet"
 FOREIGN = {
     *("--bind", "--make-rprivate", "--reuid", "--regid", "--clear-groups"),  # of mount, setpriv
     *("--jobs", "--me", "--array"),  # of Slurm
+    *("--node-rank", "--map-by"),  # of fleet.pyz, mpirun
     "--autotuning",
     "--deepspeed_config",
     "--list",

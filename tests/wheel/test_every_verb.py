@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import json
 import signal
+import subprocess
+import sys
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -85,6 +87,19 @@ def build(lab: VirtualLab, tmp_path: Path) -> None:
 
 def check(lab: VirtualLab, tmp_path: Path) -> None:
     assert list(ask(lab, "check")["hosts"]) == lab.names
+
+
+def pack(lab: VirtualLab, tmp_path: Path) -> None:
+    said = json.loads(lab.fleet("pack", "--json", str(tmp_path / "fleet.pyz"), check=True).stdout)
+    done = subprocess.run(
+        [sys.executable, said["file"], "explain-env"], env={"NNODES": "1"}, capture_output=True, text=True
+    )
+    assert done.returncode == 0 and "platform   aistation" in done.stdout, done.stderr
+
+
+def explain_env(lab: VirtualLab, tmp_path: Path) -> None:
+    done = lab.fleet("explain-env", "--json")
+    assert done.returncode == 2 and "how many nodes" in json.loads(done.stdout)["wrong"][0]["message"]
 
 
 def slurm_conf(lab: VirtualLab, tmp_path: Path) -> None:

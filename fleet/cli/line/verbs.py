@@ -78,6 +78,14 @@ VERB_GROUPS: dict[str, dict[str, Verb]] = {
             "Slurm's files for these hosts, for who needs a queue.",
             step=False,
         ),
+        "pack": Verb(
+            "fleet.cli.verbs.pack:pack", "One file that a platform's containers start.", hosts=False, step=False
+        ),
+        "explain-env": Verb(
+            "fleet.cli.verbs.pack:explain_env",
+            "What a platform's variables say of this container.",
+            hosts=False,
+        ),
         "build": Verb(
             "fleet.cli.files.build:build", "Build a wheel on one host for all: deepspeed, or any tree.", ("build",)
         ),

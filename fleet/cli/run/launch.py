@@ -196,6 +196,10 @@ def launch(script: str | None, args: tuple[str, ...], again: str | None, from_: 
     if not script:
         raise UsageError("SCRIPT is empty", hint="fleet launch train.py")
     settings, asked = settings_of(), take(given, SourceOption)
+    if settings.on == "env":
+        from fleet.cli.run.container import launch_here
+
+        return launch_here(script, args, given)
     if run is not None:
         asked = as_before(run.run, "again" if again else "from_", given["runs_dir"], asked)
     if (source := waited_for(asked)) is not None:

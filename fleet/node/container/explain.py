@@ -1,0 +1,110 @@
+"""`fleet explain-env`: what a platform's variables say of this container, what is wrong with them, and what starts the
+same by hand."""
+
+import os
+from shlex import quote
+
+from fleet.node.base.errors import Refused
+from fleet.node.base.types import Any, Mapping, Sequence
+from fleet.node.container.place import DEFAULT_PORT, Place, place_of, ranks_here
+
+SURE = {
+    "source": "read in its own code",
+    "documented": "as its documentation has it",
+    "notes": "as a user noted it",
+    "seen": "seen live",
+    "told": "as given",
+}
+
+
+def about(
+    environ: "Mapping[str, str]",
+    asked: "Mapping[str, str]",
+    platform: "str | None" = None,
+    script: "Sequence[str]" = ("train.py",),
+) -> "dict[str, Any]":
+    """The document of --json. Refused: no platform is known by these variables."""
+    place = place_of(environ, asked, platform)
+    ranks = ranks_here(place, environ)
+    return {
+        "platform": place.platform["name"],
+        "sure": place.platform["sure"],
+        "origin": place.platform["origin"],
+        "nodes": {"least": place.least, "most": place.most},
+        "node_rank": place.rank,
+        "ranks": ranks,
+        "master": place.master,
+        "port": place.port,
+        "job": place.job,
+        "from": {thing: where for thing, (where, _) in sorted(place.told.items())},
+        "wrong": [{"message": message, "hint": hint} for message, hint in place.wrong],
+        "by_hand": {} if place.wrong else by_hand(place, ranks, script),
+    }
+
+
+def by_hand(place: Place, ranks: int, script: "Sequence[str]") -> "dict[str, str]":
+    """Launcher -> the line that starts the same in this container."""
+    master, port, rank = place.master or "127.0.0.1", str(place.port), place.rank
+    nodes = "%d:%d" % (place.least, place.most) if place.elastic else str(place.most)
+    torchrun = ["torchrun", "--nnodes=" + nodes, "--nproc-per-node=%d" % ranks]
+    if place.elastic or rank is None and place.most > 1:
+        torchrun += ["--rdzv-backend=c10d", "--rdzv-endpoint=%s:%s" % (master, port), "--rdzv-id=%s" % place.job]
+    else:
+        torchrun += ["--node-rank=%d" % (rank or 0), "--master-addr=" + master, "--master-port=" + port]
+    found = {"torchrun": torchrun}
+    if not place.elastic and (rank is not None or place.most == 1):
+        world = "{%s}" % ",".join('"%d":%s' % (node, list(range(ranks))) for node in range(place.most))
+        import base64
+
+        found["accelerate"] = [
+            *["accelerate", "launch", "--num_machines", str(place.most), "--num_processes", str(place.most * ranks)],
+            *["--machine_rank", str(rank or 0), "--main_process_ip", master, "--main_process_port", port],
+        ]
+        found["deepspeed"] = [
+            *["python3", "-m", "deepspeed.launcher.launch", "--node_rank=%d" % (rank or 0)],
+            "--world_info=" + base64.urlsafe_b64encode(world.encode()).decode(),
+            *["--master_addr=" + master, "--master_port=" + port],
+        ]
+    return {name: " ".join(map(quote, [*words, *script])) for name, words in found.items()}
+
+
+def lines(found: "dict[str, Any]") -> "list[str]":
+    """The same for people."""
+    told = found["from"]
+    least, most = found["nodes"]["least"], found["nodes"]["most"]
+
+    def row(what: str, value: object, *things: str) -> str:
+        where = ", ".join(told[thing] for thing in things if thing in told)
+        return "%-10s %-24s %s" % (what, "-" if value is None else value, where)
+
+    rows = [
+        "platform   %s, %s (%s)" % (found["platform"], SURE[found["sure"]], found["origin"]),
+        row("nodes", least if least == most else "%d to %d" % (least, most), "nodes", "least", "most"),
+        row("node rank", found["node_rank"], "rank"),
+        row("ranks", found["ranks"], "each"),
+        row("master", found["master"], "master"),
+        row("port", found["port"], "port")
+        + ("" if "port" in told else "the usual one" * (found["port"] == DEFAULT_PORT)),
+        row("run", found["job"], "job"),
+    ]
+    for wrong in found["wrong"]:
+        rows += ["error: " + wrong["message"], "  hint: " + wrong["hint"]]
+    if found["by_hand"]:
+        rows += ["by hand:"] + ["  " + line for line in found["by_hand"].values()]
+    return [line.rstrip() for line in rows]
+
+
+def main(argv: "Sequence[str]") -> int:
+    """Of the zipapp: [--json] [--platform NAME]. Exit: 0, or 2 where something is wrong."""
+    from fleet.node.base import json
+
+    platform = argv[argv.index("--platform") + 1] if "--platform" in argv[:-1] else None
+    try:
+        found = about(os.environ, {}, platform)
+    except Refused as error:
+        found = {"wrong": [{"message": error.message, "hint": error.hint or ""}]}
+        shown = ["error: " + error.message, "  hint: %s" % error.hint]
+    else:
+        shown = lines(found)
+    print(json.dumps(found) if "--json" in argv else "\n".join(shown))
+    return 2 if found["wrong"] else 0

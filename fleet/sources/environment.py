@@ -1,0 +1,25 @@
+"""The source `env`: a platform has started this command in every container. Nobody reaches another container, so only
+`fleet launch` knows it, and each runs its own part: fleet/node/container."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from fleet.errors import UsageError
+from fleet.model import Inventory
+from fleet.sources.source import Source
+
+
+class Environment(Source):
+    """The containers of a platform."""
+
+    name, transport = "env", "local"
+
+    def detect(self, environ: Mapping[str, str]) -> str | None:
+        return None  # of a login node's leftovers nothing is concluded
+
+    def inventory(self, environ: Mapping[str, str]) -> Inventory:
+        raise UsageError(
+            "--on env: no container reaches another one",
+            hint="fleet launch --on env train.py, started by the platform in each",
+        )
