@@ -14,7 +14,7 @@ from fleet.errors import UsageError
 NOT_HERE = ("inventory", "hosts", "exclude", "transport", "fanout", "connect_timeout")
 
 
-@click.command("pack", cls=Verb, examples=("fleet pack", "fleet pack /share/fleet.pyz"))
+@click.command("pack", cls=Verb, examples=("fleet pack", "fleet pack train.pyz"))
 @click.argument("file", type=click.Path(path_type=Path), default=Path("fleet.pyz"))
 @without(*NOT_HERE)
 def pack(file: Path) -> int:
