@@ -409,13 +409,12 @@ def test_playbooks(login: VirtualLab, name: str, ranks: int) -> None:
 
 def test_a_node_that_slurm_or_the_network_loses(login: VirtualLab) -> None:
     """The last: Slurm takes minutes to have such a node back."""
-    node = login.names[1]
-    code, said = typed(login, f"{SUBMIT} --detach --node-timeout 8 t.py hold; {RUNS}")
+    first, node, _ = login.names
+    code, said = typed(login, f"{SUBMIT} -w {first},{node} --detach --node-timeout 8 t.py hold; {RUNS}")
     assert code == 0, said
     login.sh(node, "pkill -x slurmd")
-    code, said = typed(login, f"sleep 4; {FLEET} runs; {FLEET} stacks --json")
+    code, said = typed(login, f"sleep 4; {FLEET} runs")
     assert " followed " in said and ranks(login) >= 4, "a run needs it no more, once it runs"
-    assert code == 122 and "no answer from" in said and "scancel" in said, said
     login.fleet("lab", "cut", node, check=True)
     try:
         code, said = typed(login, f"{FLEET} attach")
