@@ -12,9 +12,9 @@ from typing import Any, ClassVar
 
 from fleet.answers.runs import FirstFailure
 from fleet.codec import from_json, plain, spread, where_known
+from fleet.protocol.state import EVENTS_VERSION as VERSION
 from fleet.version import __version__
 
-VERSION = 1
 BOTH, STREAM, FILE = "both", "`--json` alone", "`events.jsonl` alone"
 COMMON = ("event", "time", "level", "host", "message")
 KINDS: dict[str, type[RunEvent]] = {}

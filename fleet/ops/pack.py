@@ -7,7 +7,7 @@ import os
 import zipfile
 from pathlib import Path
 
-from fleet.node.container.runner import OF_RANKS
+from fleet.node.container.start import OF_RANKS
 from fleet.transport.program import closure
 from fleet.version import __version__
 

@@ -17,6 +17,7 @@ SCOPE = "FLEET_SCOPE"  # in the environment of all that a job of a scheduler hol
 SPEC, STATUS, PID, NODE_LOG = "spec.json", "status.json", "pid", "node.log"
 # what such a run is while its head waits with the next attempt, and while that one begins
 RESTARTING, STARTING = "restarting", "starting"
+EVENTS_VERSION = 1  # of a run's events.jsonl
 FINAL = ("exited", "stopped", "lost")  # how a run may have ended on a node: "state" of its STATUS
 LEASE, STOP, OVER, NEXT, TRIMMED = "lease", "stop", "over", "next", "trimmed"
 ATTEMPT = "attempt"  # and its number: the folder of one that another followed, on nodes and on the head

@@ -11,13 +11,17 @@ import time
 from fleet.node.base.errors import Refused
 from fleet.node.base.types import Any, Sequence
 from fleet.node.container import explain
-from fleet.node.container.meeting import SILENCE_SECONDS, Table, dial, is_here
+from fleet.node.container.line import dial, is_here
+from fleet.node.container.logs import plain, report
+from fleet.node.container.meeting import SILENCE_SECONDS, Table
 from fleet.node.container.place import ASKED, Place, place_of, ranks_here
-from fleet.node.container.runner import GRACE, Run, plain, script_of, tell
+from fleet.node.container.record import Record, check_runs, started_by
+from fleet.node.container.runner import Run
 from fleet.protocol.state import LONGEST_NAME
 
 EXIT_USAGE, EXIT_PREFLIGHT = 2, 123
 WAIT_SECONDS = 600.0
+GRACE = 25.0  # a platform kills 30 s after SIGTERM
 
 
 def parser() -> argparse.ArgumentParser:
@@ -49,6 +53,10 @@ def new_run(name: str) -> str:
 def check(place: Place, options: Any) -> None:
     """What would be found out when the others wait. Refused."""
     script = options.script[0]
+    options.name = options.name or os.path.splitext(os.path.basename(script))[0]
+    why = check_runs(options.runs)
+    if why is not None:
+        place.wrong.append(("logs: " + why, "give --runs-dir a folder that may be written to"))
     if not options.module and not os.path.isfile(os.path.join(options.workdir, script)):
         place.wrong.append(("%s is not in %s" % (script, options.workdir), "give its path in the image, or --workdir"))
     import subprocess
@@ -85,46 +93,55 @@ def main(argv: "Sequence[str]") -> int:
 
 
 def begun(place: Place, ranks: int, options: Any) -> int:
-    """Meet the others, and run."""
-    name = options.name or os.path.splitext(os.path.basename(options.script[0]))[0]
-    options.script = script_of(options.script, options.module)
+    """Meet the others, and run. Refused."""
+    options.script = ["-m"] * options.module + options.script
     about = {"job": place.job, "least": place.least, "most": place.most}
-    tell("%s: this is %s" % (place.platform["name"], seen(place, ranks)))
-    if place.most == 1:
-        run = Run(place, ranks, alone(new_run(name), place.port), None, options)
-        return followed(run)
-    leads = place.rank == 0 or (place.rank is None and is_here(place.master or ""))
-    table = None
+    report("%s: this is %s" % (place.platform["name"], seen(place, ranks)))
+    alone = place.most == 1
+    leads = alone or place.rank == 0 or (place.rank is None and is_here(place.master or ""))
+    master, port, table = "127.0.0.1" if leads else str(place.master), place.port, None
+    started = started_by(place.platform["name"], options, place.elastic)
     if leads:
-        table = Table(place.port, about, new_run(name), tell)
-    hello = {"host": own_name(), "rank": place.rank, "each": ranks, "about": about}
-    line, begin = dial("127.0.0.1" if leads else str(place.master), place.port, hello, options.wait, tell)
-    code = followed(Run(place, ranks, begin, line, options))
-    if table is not None:
-        table.rest(options.grace + 2 * SILENCE_SECONDS)
-    return code
+        own = Record(options.runs, new_run(options.name), started)
+        table = Table(0 if alone else port, about, own, silent if alone else report)
+        port = table.port
+    run = None
+    try:
+        hello = {"host": own_name(), "rank": place.rank, "each": ranks, "about": about}
+        line, begin = dial(master, port, hello, options.wait, report)
+        record = table.record if table is not None else Record(options.runs, begin["run"], started)
+        run = Run(place, ranks, begin, line, options, record)
+        return followed(run)
+    finally:
+        if table is not None and table.begun:
+            table.rest(options.grace + 2 * SILENCE_SECONDS)
+        elif run is not None:
+            run.write_end()
+
+
+def silent(_message: str) -> None:
+    """No report is needed of who meets where there is one."""
 
 
 def own_name() -> str:
     return os.uname()[1].partition(".")[0]
 
 
-def alone(run: str, port: int) -> "dict[str, Any]":
-    """What the meeting of one would say."""
-    return {"run": run, "host": own_name(), "node": 0, "nodes": 1, "first": 0, "master": "127.0.0.1", "port": port}
-
-
 def followed(run: Run) -> int:
-    """From its start to its end. Refused."""
+    """From its start to its end. Refused, which ends all others."""
 
     def ended_by(number: int, _frame: object) -> None:
         run.signalled = number
 
     for number in (signal.SIGTERM, signal.SIGINT):
         signal.signal(number, ended_by)
-    run.start()
     begin = run.begin
-    tell("run %s: node %d of %d, logs in %s" % (begin["run"], begin["node"], begin["nodes"], run.logs))
+    try:
+        run.start()
+    except (Refused, OSError) as error:
+        run.refused(EXIT_PREFLIGHT, str(error))
+        raise error if isinstance(error, Refused) else Refused(str(error)) from None
+    report("run %s: node %d of %d, logs in %s" % (begin["run"], begin["node"], begin["nodes"], run.target))
     return run.follow()
 
 

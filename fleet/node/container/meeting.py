@@ -1,77 +1,58 @@
-"""Where containers meet: one of them listens at the master's port, all others dial it, in any order.
+"""Where containers meet: one of them listens at the master's port, all others, and itself, dial it, in any order.
 
-Lines of JSON. A member says who it is; it is refused, or hears who is waited for, and at last that the run begins, as
-which node, and where its ranks meet. From then on the line is how the end of one becomes the end of all: what a member
-says of its end goes to all others. A member that is silent for SILENCE_SECONDS is lost.
+Lines of JSON. A member's first is {"fleet": 1, "host", "rank", "each", "about"}. It gets {"refused", "hint"}, or
+{"begin"} once all are there: the run, which node it is, where its ranks meet. Then the line is how the end of one
+becomes the end of all:
+
+    member -> table   {"failed": a FirstFailure, "age": seconds since}, {"ended": {"code", "state", "ranks"}}, {"beat"}
+    table -> member   {"failed": the first of all}, {"lost": {"host"}} of an elastic run, {"beat"}
+
+Which failure was the first is decided VERDICT_SECONDS after one is reported: a rank that the first failure took down
+may be reported before it. A member that is silent for SILENCE_SECONDS, or whose line ends, is lost: a failure, too,
+but in an elastic run.
 """
 
 import socket
 import threading
 import time
 
-from fleet.node.base import json
 from fleet.node.base.errors import Refused
 from fleet.node.base.types import Any, Callable
+from fleet.node.container.line import HELLO_SECONDS, Line
+from fleet.node.container.record import Record, ending
 
-LINE_BYTES, BEAT_SECONDS, SILENCE_SECONDS = 1 << 16, 3.0, 30.0
-HELLO_SECONDS, DIAL_SECONDS = 5.0, 3.0
+BEAT_SECONDS, SILENCE_SECONDS = 3.0, 30.0
 LAST_CALL_SECONDS = 15.0  # for which an elastic run that may begin waits for more
-STRANGERS = 64
-
-
-class Line:
-    """A connection of one of them to the other. heard: when it last said anything."""
-
-    def __init__(self, sock: socket.socket) -> None:
-        self.sock, self.rest, self.heard = sock, b"", time.monotonic()
-        self.lock = threading.Lock()
-
-    def say(self, **message: Any) -> None:
-        """OSError where it is gone."""
-        with self.lock:
-            self.sock.sendall(json.dumps(message).encode() + b"\n")
-
-    def hear(self, seconds: float) -> "dict[str, Any] | None":
-        """The next message; None: none within so long. OSError: it is gone; ValueError: no message."""
-        self.sock.settimeout(seconds)
-        while b"\n" not in self.rest:
-            if len(self.rest) > LINE_BYTES:
-                raise ValueError("a line without an end")
-            try:
-                data = self.sock.recv(1 << 14)
-            except socket.timeout:
-                return None
-            if not data:
-                raise OSError("closed")
-            self.rest += data
-        line, _, self.rest = self.rest.partition(b"\n")
-        self.heard = time.monotonic()
-        message = json.loads(line.decode("utf-8"))
-        if not isinstance(message, dict):
-            raise ValueError("no message")
-        return message
+VERDICT_SECONDS = 1.0
+STRANGERS = 64  # connections that have not said yet who they are
+EXIT_LOST = 122
 
 
 class Member:
-    """What a container says of itself."""
+    """A container, by its first message. node: its rank, once the run begins. ended: its last message."""
 
-    def __init__(self, line: Line, said: "dict[str, Any]") -> None:
-        rank = said.get("rank")
-        self.line, self.host = line, str(said["host"])[:64]
+    def __init__(self, line: Line, hello: "dict[str, Any]") -> None:
+        rank = hello.get("rank")
+        self.line, self.host = line, str(hello["host"])[:64].replace("/", "_").lstrip(".") or "container"
         self.rank: int | None = int(rank) if rank is not None else None
-        self.each, self.about = int(said["each"]), said["about"]
+        self.each, self.about = int(hello["each"]), hello["about"]
         self.node: int | None = None
-        self.over = False
+        self.first = 0
+        self.ended: dict[str, Any] | None = None
+        self.over = self.away = False  # away: without having ended
 
 
 class Table:
-    """Of the container that all others dial. about: {"job", "least", "most"}, which all must have alike."""
+    """Of the container that all dial. port: to listen at, 0: any. about: {"job", "least", "most"}, which all must have
+    alike. record: of the run. Refused: the port cannot be had."""
 
-    def __init__(self, port: int, about: "dict[str, Any]", run: str, say: "Callable[[str], None]") -> None:
-        self.about, self.run, self.say = about, run, say
+    def __init__(self, port: int, about: "dict[str, Any]", record: Record, report: "Callable[[str], None]") -> None:
+        self.about, self.record, self.report = about, record, report
         self.members: list[Member] = []
         self.lock, self.begun = threading.RLock(), False
-        self.master: str | None = None
+        self.failures: list[tuple[float, dict[str, Any]]] = []
+        self.first: dict[str, Any] | None = None  # of all failures
+        self.master = "127.0.0.1"
         self.latest = time.monotonic()
         try:
             self.server = socket.socket()
@@ -83,140 +64,206 @@ class Table:
                 "port %d cannot be listened at here: %s" % (port, error.strerror),
                 "another process of this container has it: give MASTER_PORT another value in all containers",
             ) from None
+        self.port = self.server.getsockname()[1]
         self.doors = threading.Semaphore(STRANGERS)
         for work in (self.accept, self.call):
             threading.Thread(target=work, daemon=True).start()
 
+    # -- who comes ----------------------------------------------------------------------------------------
     def accept(self) -> None:
         while True:
             self.doors.acquire()
-            sock, _ = self.server.accept()
+            try:
+                sock, _ = self.server.accept()
+            except OSError:  # it was gone again, or there are too many files
+                self.doors.release()
+                time.sleep(0.1)
+                continue
             threading.Thread(target=self.serve, args=(sock,), daemon=True).start()
 
     def serve(self, sock: socket.socket) -> None:
-        line, member = Line(sock), None
+        """From a connection's first message to its end."""
+        member = None
         try:
-            said = line.hear(HELLO_SECONDS)
-            if said is None or said.get("fleet") != 1:
-                return
-            member = Member(line, said)
-            why = self.enter(member, sock)
-            if why is not None:
-                line.say(refused=why[0], hint=why[1])
-                member = None
-                return
-            self.listen(member)
-        except (OSError, ValueError, KeyError, TypeError):
+            try:
+                member = self.enter(Line(sock))
+            finally:
+                self.doors.release()
+            if member is not None:
+                self.listen(member)
+        except (OSError, ValueError, KeyError, TypeError, AttributeError):
             pass
         finally:
             sock.close()
-            self.doors.release()
             if member is not None and not member.over:
                 self.leave(member)
 
-    def enter(self, member: Member, sock: socket.socket) -> "tuple[str, str] | None":
-        """Why it may not; None: it may."""
-        with self.lock:
-            if member.about != self.about:
-                return (
-                    "another run answers there: %s; this is %s" % (shown(self.about), shown(member.about)),
-                    "one MASTER_ADDR and MASTER_PORT for each run, and the same variables in all of its containers",
-                )
-            there = [it for it in self.members if not it.over]
-            twin = [it for it in there if it.rank is not None and it.rank == member.rank]
-            if twin:
-                return (
-                    "two containers have node rank %s: %s and %s" % (member.rank, twin[0].host, member.host),
-                    "each container has a rank of its own, from 0 on",
-                )
-            if len(there) >= self.about["most"]:
-                return ("all %d containers are there already" % self.about["most"], "is one of them started twice?")
-            if self.begun and self.about["least"] == self.about["most"]:
-                return ("the run has begun", "start all containers again, together")
-            names = [it.host for it in self.members]
-            if member.host in names:
-                member.host = "%s-%d" % (member.host, 1 + len(names))
-            local = sock.getsockname()[0]
-            if not local.startswith("127."):
-                self.master = local
-            self.members.append(member)
-            self.latest = time.monotonic()
-            self.say("%s is there, %d of %s" % (member.host, len(there) + 1, nodes(self.about)))
-            if self.begun:
-                self.begin([member])
+    def enter(self, line: Line) -> "Member | None":
+        hello = line.receive(HELLO_SECONDS)
+        if hello is None or hello.get("fleet") != 1:
             return None
+        member = Member(line, hello)
+        with self.lock:
+            why = self.refusal(member)
+            if why is None:
+                self.take_in(member)
+                return member
+        line.send(refused=why[0], hint=why[1])
+        return None
 
+    def refusal(self, member: Member) -> "tuple[str, str] | None":
+        """Why it may not take part; None: it may."""
+        if member.about != self.about:
+            return (
+                "another run answers there: %s; this is %s" % (shown(self.about), shown(member.about)),
+                "one MASTER_ADDR and MASTER_PORT for each run, and the same variables in all of its containers",
+            )
+        there = self.there()
+        twin = [it for it in there if it.rank is not None and it.rank == member.rank]
+        if twin:
+            return (
+                "two containers have node rank %s: %s and %s" % (member.rank, twin[0].host, member.host),
+                "each container has a rank of its own, from 0 on",
+            )
+        if len(there) >= self.about["most"]:
+            return ("all %d containers are there already" % self.about["most"], "is one of them started twice?")
+        if self.begun and not self.elastic:
+            return ("the run has begun", "start all containers again, together")
+        return None
+
+    def take_in(self, member: Member) -> None:
+        names = {it.host for it in self.members}
+        if member.host in names:
+            numbered = ("%s-%d" % (member.host, number) for number in range(2, 3 + len(names)))
+            member.host = next(name for name in numbered if name not in names)
+        local = member.line.sock.getsockname()[0]
+        if not local.startswith("127."):
+            self.master = local
+        self.members.append(member)
+        self.latest = time.monotonic()
+        self.report("%s is there, %d of %s" % (member.host, len(self.there()), nodes(self.about)))
+        if self.begun:
+            self.begin([member])
+
+    # -- the beginning ------------------------------------------------------------------------------------
     def call(self) -> None:
-        """Begin when all are there, or enough for long enough; say who is missed until then."""
+        """Begin when all are there, or enough for long enough."""
         while not self.begun:
             time.sleep(0.1)
             with self.lock:
-                count = len([it for it in self.members if not it.over])
+                count = len(self.there())
                 late = time.monotonic() > self.latest + LAST_CALL_SECONDS
                 if count == self.about["most"] or (count >= self.about["least"] and late):
                     self.begun = True
+                    with socket.socket() as probe:
+                        probe.bind(("", 0))
+                        self.store = probe.getsockname()[1]  # where ranks meet
                     self.begin(self.members)
 
     def begin(self, members: "list[Member]") -> None:
-        """Nodes in the order of their ranks; where none is told, this one first, then by name."""
-        if members is self.members:
-            with socket.socket() as probe:
-                probe.bind(("", 0))
-                self.port = probe.getsockname()[1]
-        taken = {it.rank for it in self.members if it.rank is not None}
-        free = (number for number in range(1 << 20) if number not in taken and number not in self.nodes())
+        """Nodes in the order of their ranks; where none is set, this one first, then by name."""
+        taken = {it.rank for it in self.members if it.rank is not None}.union(it.node for it in self.members)
+        free = (number for number in range(1 << 20) if number not in taken)
         mine = [it for it in members if it.line.sock.getpeername()[0].startswith("127.")]
         for member in mine + sorted((it for it in members if it not in mine), key=lambda it: it.host):
             member.node = member.rank if member.rank is not None else next(free)
         first = 0
         for member in sorted(members, key=lambda it: it.node or 0):
-            where = {"master": self.master or "127.0.0.1", "port": self.port, "nodes": len(self.members)}
-            try:
-                member.line.say(begin=dict(where, run=self.run, host=member.host, node=member.node, first=first))
-            except OSError:
-                pass  # listen() finds out
-            first += member.each
+            member.first, first = first, first + member.each
+        try:
+            if len(members) == len(self.members):
+                hosts = {it.host: node_of(it) for it in sorted(members, key=lambda it: it.node or 0)}
+                self.record.begin(hosts, self.master, self.store)
+        except Refused as error:
+            for member in members:
+                self.send(member, refused=error.message, hint=error.hint)
+            return
+        where = {"run": self.record.run, "master": self.master, "port": self.store, "nodes": len(self.members)}
+        for member in members:
+            self.send(member, begin=dict(where, host=member.host, node=member.node, first=member.first))
 
-    def nodes(self) -> "set[int | None]":
-        return {it.node for it in self.members}
-
+    # -- the end of one, and of all -----------------------------------------------------------------------
     def listen(self, member: Member) -> None:
-        """What it says of its end goes to all others."""
-        while True:
-            said = member.line.hear(BEAT_SECONDS)
-            if said is None and time.monotonic() > member.line.heard + SILENCE_SECONDS:
+        """Until its end."""
+        while not member.over:
+            message = member.line.receive(BEAT_SECONDS)
+            if message is None and time.monotonic() > member.line.heard + SILENCE_SECONDS:
                 return
-            for word in ("failed", "ended"):
-                if said is not None and word in said:
-                    member.over = member.over or word == "ended"
-                    self.tell(member, **{word: dict(said[word], host=member.host)})
-            if member.over:
-                return
-            member.line.say(beat=1)
+            if message is not None and "failed" in message:
+                self.blame(message["failed"], float(message["age"]))
+            if message is not None and "ended" in message:
+                member.ended, member.over = dict(message["ended"], code=int(message["ended"]["code"])), True
+            self.send(member, beat=1)
+
+    def blame(self, failure: "dict[str, Any]", age: float) -> None:
+        """Of a failure that came so many seconds ago."""
+        with self.lock:
+            self.failures.append((time.monotonic() - age, failure))
+            if len(self.failures) == 1:
+                timer = threading.Timer(VERDICT_SECONDS, self.decide)
+                timer.daemon = True
+                timer.start()
+
+    def decide(self) -> None:
+        with self.lock:
+            self.first = min(self.failures, key=lambda it: it[0])[1]
+        self.record.event(
+            "stop", str(self.first["message"]), "error", self.first.get("host"), reason="failure", grace=None
+        )
+        for member in self.there():
+            self.send(member, failed=self.first)
+
+    def leave(self, member: Member) -> None:
+        """It is gone, or silent, and has not ended."""
+        member.over = member.away = True
+        if not self.begun:
+            with self.lock:
+                self.members.remove(member)
+            self.report("%s is gone" % member.host)
+        elif self.elastic:
+            self.record.event("away", "%s is gone; the rest go on" % member.host, "warning", member.host)
+            for other in self.there():
+                self.send(other, lost={"host": member.host})
+        else:
+            silent = time.monotonic() - member.line.heard
+            how = "silent for %.0f s" % silent if silent > SILENCE_SECONDS else "its connection ended"
+            message = "%s (node rank %s) was lost: %s" % (member.host, member.node, how)
+            about = {"host": member.host, "node_rank": member.node, "exit_code": EXIT_LOST, "what": "node"}
+            self.blame(dict(about, rank=None, signal=None, message=message), silent if silent > SILENCE_SECONDS else 0)
 
     def rest(self, seconds: float) -> None:
-        """Until the end of all is known here, so that each hears of the others'."""
+        """Until the end of all is known here, or for so long; then write it down."""
         until = time.monotonic() + seconds
         while time.monotonic() < until and not all(it.over for it in self.members):
             time.sleep(0.1)
-
-    def leave(self, member: Member) -> None:
-        member.over = True
-        if self.begun:
-            self.tell(member, lost={"host": member.host})
-        else:
-            with self.lock:
-                self.members.remove(member)
-            self.say("%s is gone" % member.host)
-
-    def tell(self, of: Member, **message: Any) -> None:
         with self.lock:
-            others = [it for it in self.members if it is not of and not it.over]
-        for member in others:
-            try:
-                member.line.say(**message)
-            except OSError:
-                pass
+            members, first = sorted(self.members, key=lambda it: it.node or 0), self.first
+        hosts = {it.host: ending(it.node or 0, it.ended, "lost" if it.over else "unknown") for it in members}
+        codes = [it.ended["code"] if it.ended else EXIT_LOST for it in members if not (it.away and self.elastic)]
+        try:
+            self.record.end(first["exit_code"] if first else max(codes, default=EXIT_LOST), hosts, first)
+        except OSError as error:
+            self.report("the summary in %s cannot be written: %s" % (self.record.path, error.strerror))
+
+    @property
+    def elastic(self) -> bool:
+        return bool(self.about["least"] != self.about["most"])
+
+    def there(self) -> "list[Member]":
+        with self.lock:
+            return [it for it in self.members if not it.over]
+
+    def send(self, member: Member, **message: Any) -> None:
+        """What does not arrive is found out by listen()."""
+        try:
+            member.line.send(**message)
+        except OSError:
+            pass
+
+
+def node_of(member: Member) -> "dict[str, Any]":
+    """As run.json has it."""
+    return {"node_rank": member.node, "ranks": list(range(member.first, member.first + member.each))}
 
 
 def nodes(about: "dict[str, Any]") -> str:
@@ -225,53 +272,3 @@ def nodes(about: "dict[str, Any]") -> str:
 
 def shown(about: "dict[str, Any]") -> str:
     return "%s, of %s nodes" % (str(about.get("job") or "without a name")[:60], nodes(about))
-
-
-def is_here(address: str) -> bool:
-    """Whether a name or address is this machine's own."""
-    try:
-        found = socket.getaddrinfo(address, None, socket.AF_INET, socket.SOCK_STREAM)[0][4][0]
-        with socket.socket() as probe:
-            probe.bind((found, 0))
-            return True
-    except OSError:
-        return False
-
-
-def dial(
-    address: str, port: int, hello: "dict[str, Any]", wait: float, say: "Callable[[str], None]"
-) -> "tuple[Line, dict[str, Any]]":
-    """(the line, what the run begins with). Refused where it does not within `wait` seconds, or may not."""
-    until, told, why, line = time.monotonic() + wait, 0.0, "", None
-    where = "%s:%d" % (address, port)
-    while True:
-        left = until - time.monotonic()
-        if left <= 0:
-            raise Refused("within %g s no run began at %s: %s" % (wait, where, why or "others are missing"), MISSED)
-        try:
-            if line is None:
-                line = Line(socket.create_connection((address, port), DIAL_SECONDS))
-                line.say(fleet=1, **hello)
-            said = line.hear(min(HELLO_SECONDS, left))
-        except socket.gaierror as error:
-            line, why = None, "%s does not resolve: %s" % (address, error.strerror)
-        except ValueError:
-            raise Refused("what answers at %s is no fleet" % where, "MASTER_PORT is another program's") from None
-        except OSError as error:
-            line, why = None, "nothing listens there (%s)" % (error.strerror or error)
-        else:
-            if said is None:
-                line.say(beat=1)
-                why = "others are missing"
-            elif "refused" in said:
-                raise Refused(str(said["refused"]), str(said.get("hint")))
-            elif "begin" in said:
-                return line, said["begin"]
-        if line is None:
-            if time.monotonic() > told + 10:
-                told = time.monotonic()
-                say("waiting for %s, which begins first: %s" % (where, why))
-            time.sleep(0.5)
-
-
-MISSED = "is the container of MASTER_ADDR there, and does its network lead to the others?"

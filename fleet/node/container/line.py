@@ -1,0 +1,95 @@
+"""The connection between a container and the one where all meet: lines of JSON, see meeting.py."""
+
+import socket
+import threading
+import time
+
+from fleet.node.base import json
+from fleet.node.base.errors import Refused
+from fleet.node.base.types import Any, Callable
+
+LINE_BYTES = 1 << 16
+HELLO_SECONDS, DIAL_SECONDS = 5.0, 3.0
+REPORT_SECONDS = 10.0  # between two lines about what is waited for
+MISSED = "is the container of MASTER_ADDR there, and does its network lead to the others?"
+
+
+class Line:
+    """heard: when the other end last sent anything."""
+
+    def __init__(self, sock: socket.socket) -> None:
+        self.sock, self.rest, self.heard = sock, b"", time.monotonic()
+        self.lock = threading.Lock()
+
+    def send(self, **message: Any) -> None:
+        """OSError where it is gone."""
+        with self.lock:
+            self.sock.sendall(json.dumps(message).encode() + b"\n")
+
+    def receive(self, seconds: float) -> "dict[str, Any] | None":
+        """The next message; None: none within so long. OSError: it is gone; ValueError: no message."""
+        self.sock.settimeout(seconds)
+        while b"\n" not in self.rest:
+            if len(self.rest) > LINE_BYTES:
+                raise ValueError("a line without an end")
+            try:
+                data = self.sock.recv(1 << 14)
+            except socket.timeout:
+                return None
+            if not data:
+                raise OSError("closed")
+            self.rest += data
+        line, _, self.rest = self.rest.partition(b"\n")
+        self.heard = time.monotonic()
+        message = json.loads(line.decode("utf-8"))
+        if not isinstance(message, dict):
+            raise ValueError("no message")
+        return message
+
+
+def is_here(address: str) -> bool:
+    """Whether a name or address is this machine's own."""
+    try:
+        found = socket.getaddrinfo(address, None, socket.AF_INET, socket.SOCK_STREAM)[0][4][0]
+        with socket.socket() as probe:
+            probe.bind((found, 0))
+            return True
+    except OSError:
+        return False
+
+
+def dial(
+    address: str, port: int, hello: "dict[str, Any]", wait: float, report: "Callable[[str], None]"
+) -> "tuple[Line, dict[str, Any]]":
+    """(the line, what the run begins with). Refused where it does not within `wait` seconds, or may not."""
+    until, reported, why, line = time.monotonic() + wait, 0.0, "", None
+    where = "%s:%d" % (address, port)
+    while True:
+        left = until - time.monotonic()
+        if left <= 0:
+            raise Refused("within %g s no run began at %s: %s" % (wait, where, why or "others are missing"), MISSED)
+        try:
+            if line is None:
+                line = Line(socket.create_connection((address, port), DIAL_SECONDS))
+                line.send(fleet=1, **hello)
+            message = line.receive(min(HELLO_SECONDS, left))
+            if message is None:
+                line.send(beat=1)
+        except socket.gaierror as error:
+            line, why = None, "%s does not resolve: %s" % (address, error.strerror)
+        except ValueError:
+            raise Refused("what answers at %s is no fleet" % where, "MASTER_PORT is another program's") from None
+        except OSError as error:
+            line, why = None, "nothing listens there (%s)" % (error.strerror or error)
+        else:
+            if message is None:
+                why = "others are missing"
+            elif "refused" in message:
+                raise Refused(str(message["refused"]), str(message.get("hint")))
+            elif "begin" in message:
+                return line, message["begin"]
+        if line is None:
+            if time.monotonic() > reported + REPORT_SECONDS:
+                reported = time.monotonic()
+                report("waiting for %s, which begins first: %s" % (where, why))
+            time.sleep(0.5)

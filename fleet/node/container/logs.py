@@ -1,0 +1,81 @@
+"""What the ranks of a container write: brought from the node's folder of the run to runs/RUN/HOST/ and to the terminal,
+and what it says of an error."""
+
+import os
+import re
+import sys
+
+from fleet.node.base.types import Any, Sequence
+from fleet.node.container.record import private
+from fleet.protocol.state import NODE_LOG
+
+BLOCK, TAIL_BYTES, TAIL_LINES = 1 << 20, 8192, 12
+MOST_SHOWN = 300  # characters of a line that says why
+OF_TORCH = re.compile(r"\[rank\d+\]: ?")
+EXCEPTION = re.compile(r"[A-Za-z_][\w.]*(?:Error|Exception|Interrupt|Exit|Stop)\b")
+
+
+class Logs:
+    """folder: the run's on this node. target: runs/RUN/HOST. host: as the run calls it."""
+
+    def __init__(self, folder: str, target: str, host: str) -> None:
+        self.folder, self.target, self.host = folder, target, host
+        self.offsets: dict[str, int] = {}
+        self.rest: dict[str, bytes] = {}
+
+    def bring(self) -> None:
+        """What is new."""
+        for name in sorted(os.listdir(self.folder)):
+            if name != NODE_LOG and not (name.startswith("rank") and name.endswith((".out", ".err"))):
+                continue
+            with open(os.path.join(self.folder, name), "rb") as file:
+                file.seek(self.offsets.get(name, 0))
+                data = file.read(BLOCK)
+                while data:
+                    self.offsets[name] = file.tell()
+                    with open(os.path.join(self.target, name), "ab", opener=private) as log:
+                        log.write(data)
+                    if name != NODE_LOG:
+                        self.show(name, data)
+                    data = file.read(BLOCK)
+
+    def show(self, name: str, data: bytes) -> None:
+        """Whole lines, each with whose it is."""
+        whole, end, self.rest[name] = (self.rest.get(name, b"") + data).rpartition(b"\n")
+        stream = sys.stdout if name.endswith(".out") else sys.stderr
+        for line in whole.split(b"\n") if end else ():
+            stream.write("[%s:%s] %s\n" % (self.host, name[4:-4], line.decode("utf-8", "replace")))
+        stream.flush()
+
+    def finish(self) -> None:
+        """The last of all, also a line without an end."""
+        self.bring()
+        for name, rest in self.rest.items():
+            if rest:
+                self.show(name, b"\n")
+
+    def tail(self, rank: int) -> "list[str]":
+        """The last lines of its errors."""
+        try:
+            with open(os.path.join(self.folder, "rank%d.err" % rank), "rb") as file:
+                file.seek(max(0, os.fstat(file.fileno()).st_size - TAIL_BYTES))
+                lines = file.read().decode("utf-8", "replace").splitlines()
+        except OSError:
+            return []
+        return [plain(OF_TORCH.sub("", line, 1).rstrip())[:MOST_SHOWN] for line in lines if line.strip()][-TAIL_LINES:]
+
+
+def why(lines: "Sequence[str]") -> str:
+    """Of a rank's last lines, the one that says why it failed."""
+    raised = [line for line in lines if EXCEPTION.match(line)]
+    return (raised or list(lines) or ["it wrote nothing of why"])[-1]
+
+
+def plain(text: str) -> str:
+    return "".join(it if it.isprintable() else "?" for it in text)
+
+
+def report(text: Any) -> None:
+    """A line of fleet's own, between those of the ranks."""
+    sys.stderr.write("fleet: " + plain(str(text)) + "\n")
+    sys.stderr.flush()
