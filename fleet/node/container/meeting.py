@@ -207,9 +207,8 @@ class Table:
     def decide(self) -> None:
         with self.lock:
             self.first = min(self.failures, key=lambda it: it[0])[1]
-        self.record.event(
-            "stop", str(self.first["message"]), "error", self.first.get("host"), reason="failure", grace=None
-        )
+        why = str(self.first["message"])
+        self.record.event("stop", why, "error", self.first.get("host"), reason=why, grace=None)
         for member in self.there():
             self.send(member, failed=self.first)
 

@@ -76,9 +76,7 @@ class Record:
         except OSError:
             pass
 
-    def event(
-        self, kind: str, message: str = "", level: str = "info", host: "str | None" = None, **values: Any
-    ) -> None:
+    def event(self, kind: str, message: str = "", level: str = "info", host: "str | None" = None, **more: Any) -> None:
         """Append a line to events.jsonl. What a full disk does not take is gone."""
         if self.held is None:
             return

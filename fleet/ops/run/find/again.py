@@ -216,6 +216,8 @@ def recorded(word: str, runs_dir: Path) -> Recorded:
         wrong += ": it was not started from here"
     elif wrong:
         hint = AGAIN
+    elif "platform" in document:
+        wrong, hint = "is of containers that a platform started", "start the job once more where the platform has it"
     elif not all(isinstance(document.get(part), dict) for part in ("launch", "inventory", "fleet")):
         wrong = "was written by an older fleet"
     if wrong:
