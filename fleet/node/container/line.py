@@ -54,7 +54,7 @@ def is_here(address: str) -> bool:
         with socket.socket() as probe:
             probe.bind((found, 0))
             return True
-    except OSError:
+    except (OSError, UnicodeError):  # the latter: a name longer than names are
         return False
 
 
@@ -62,34 +62,46 @@ def dial(
     address: str, port: int, hello: "dict[str, Any]", wait: float, report: "Callable[[str], None]"
 ) -> "tuple[Line, dict[str, Any]]":
     """(the line, what the run begins with). Refused where it does not within `wait` seconds, or may not."""
-    until, reported, why, line = time.monotonic() + wait, 0.0, "", None
+    until, reported, why = time.monotonic() + wait, 0.0, "others are missing"
     where = "%s:%d" % (address, port)
+    while time.monotonic() < until:
+        sock = None
+        try:
+            sock = socket.create_connection((address, port), DIAL_SECONDS)
+            line = Line(sock)
+            line.send(fleet=1, **hello)
+            begin = begin_of(line, until, where)
+            if begin is not None:
+                sock = None
+                return line, begin
+            why = "others are missing"
+        except (socket.gaierror, UnicodeError) as error:
+            why = "%s does not resolve: %s" % (address, getattr(error, "strerror", None) or error)
+        except OSError as error:
+            why = "nothing listens there (%s)" % (error.strerror or error)
+        finally:
+            if sock is not None:
+                sock.close()
+        if time.monotonic() > reported + REPORT_SECONDS:
+            reported = time.monotonic()
+            report("waiting for %s, which begins first: %s" % (where, why))
+        time.sleep(0.5)
+    raise Refused("within %g s no run began at %s: %s" % (wait, where, why), MISSED)
+
+
+def begin_of(line: Line, until: float, where: str) -> "dict[str, Any] | None":
+    """What the run begins with; None: it does not until then. Refused: it may not; OSError."""
     while True:
         left = until - time.monotonic()
         if left <= 0:
-            raise Refused("within %g s no run began at %s: %s" % (wait, where, why or "others are missing"), MISSED)
+            return None
         try:
-            if line is None:
-                line = Line(socket.create_connection((address, port), DIAL_SECONDS))
-                line.send(fleet=1, **hello)
             message = line.receive(min(HELLO_SECONDS, left))
-            if message is None:
-                line.send(beat=1)
-        except socket.gaierror as error:
-            line, why = None, "%s does not resolve: %s" % (address, error.strerror)
         except ValueError:
             raise Refused("what answers at %s is no fleet" % where, "MASTER_PORT is another program's") from None
-        except OSError as error:
-            line, why = None, "nothing listens there (%s)" % (error.strerror or error)
-        else:
-            if message is None:
-                why = "others are missing"
-            elif "refused" in message:
-                raise Refused(str(message["refused"]), str(message.get("hint")))
-            elif "begin" in message:
-                return line, message["begin"]
-        if line is None:
-            if time.monotonic() > reported + REPORT_SECONDS:
-                reported = time.monotonic()
-                report("waiting for %s, which begins first: %s" % (where, why))
-            time.sleep(0.5)
+        if message is None:
+            line.send(beat=1)
+        elif "refused" in message:
+            raise Refused(str(message["refused"]), str(message.get("hint")))
+        elif "begin" in message:
+            return dict(message["begin"])

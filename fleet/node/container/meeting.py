@@ -49,7 +49,7 @@ class Table:
     def __init__(self, port: int, about: "dict[str, Any]", record: Record, report: "Callable[[str], None]") -> None:
         self.about, self.record, self.report = about, record, report
         self.members: list[Member] = []
-        self.lock, self.begun = threading.RLock(), False
+        self.lock, self.begun, self.closed = threading.RLock(), False, False
         self.failures: list[tuple[float, dict[str, Any]]] = []
         self.first: dict[str, Any] | None = None  # of all failures
         self.master = "127.0.0.1"
@@ -76,6 +76,8 @@ class Table:
             try:
                 sock, _ = self.server.accept()
             except OSError:  # it was gone again, or there are too many files
+                if self.closed:
+                    return
                 self.doors.release()
                 time.sleep(0.1)
                 continue
@@ -148,7 +150,7 @@ class Table:
     # -- the beginning ------------------------------------------------------------------------------------
     def call(self) -> None:
         """Begin when all are there, or enough for long enough."""
-        while not self.begun:
+        while not self.begun and not self.closed:
             time.sleep(0.1)
             with self.lock:
                 count = len(self.there())
@@ -229,6 +231,15 @@ class Table:
             message = "%s (node rank %s) was lost: %s" % (member.host, member.node, how)
             about = {"host": member.host, "node_rank": member.node, "exit_code": EXIT_LOST, "what": "node"}
             self.blame(dict(about, rank=None, signal=None, message=message), silent if silent > SILENCE_SECONDS else 0)
+
+    def close(self) -> None:
+        """Nobody comes any more."""
+        self.closed = True
+        try:
+            self.server.shutdown(socket.SHUT_RDWR)  # or accept() goes on waiting
+        except OSError:
+            pass
+        self.server.close()
 
     def rest(self, seconds: float) -> None:
         """Until the end of all is known here, or for so long; then write it down."""
