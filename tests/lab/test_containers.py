@@ -3,12 +3,17 @@ one to another but what they open themselves. No ssh, nothing installed: the zip
 
 from __future__ import annotations
 
+import json
+import re
 import sys
 import time
 from concurrent.futures import Future, ThreadPoolExecutor
+from pathlib import Path
+from typing import Any
 
 import pytest
 
+from fleet.node.run.rank.rank import STACK_SIGNAL
 from fleet.ops.pack import pack
 from tests.lab.virtual_lab import LabFactory, VirtualLab
 from tests.node.nodes import until
@@ -26,9 +31,13 @@ dist.init_process_group("gloo")
 rank, x = dist.get_rank(), torch.ones(1)
 dist.all_reduce(x)
 print("sum", int(x), sorted(n for n in os.environ if n.startswith("PET_")), flush=True)
-if "fail" in sys.argv and rank == 2:
-    raise ValueError("no such sample")
-if "fail" in sys.argv or "hold" in sys.argv:
+if "fail" in sys.argv:
+    if rank == 2:
+        time.sleep(1)
+        raise ValueError("no such sample")
+    while True:
+        dist.all_reduce(x)
+if "hold" in sys.argv:
     signal.signal(signal.SIGTERM, save)
     time.sleep(600)
 while "steps" in sys.argv and not os.path.exists("/share/over"):
@@ -37,7 +46,35 @@ while "steps" in sys.argv and not os.path.exists("/share/over"):
     if rank == 0:
         print("world", int(x), flush=True)
     time.sleep(0.3)
+dist.destroy_process_group()
 """
+# what of a process its program may depend on
+SHOWS = """\
+import json, os, resource, sys, threading
+import torch, torch.distributed as dist
+
+status = dict(line.split(":", 1) for line in open("/proc/self/status").read().splitlines())
+found = {
+    "argv": sys.argv, "executable": sys.executable, "cwd": os.getcwd(), "path": sys.path, "flags": repr(sys.flags),
+    "env": dict(os.environ), "umask": status["Umask"], "ignored": status["SigIgn"], "caught": status["SigCgt"],
+    "blocked": status["SigBlk"], "affinity": sorted(os.sched_getaffinity(0)), "nice": os.nice(0),
+    "limits": {n: resource.getrlimit(getattr(resource, n)) for n in dir(resource) if n.startswith("RLIMIT_")},
+    "stdin": os.readlink("/proc/self/fd/0"),
+    "files": [os.readlink(f) for f in map("/proc/self/fd/%d".__mod__, range(3, 64)) if os.path.islink(f)],
+    "threads": torch.get_num_threads(),
+}
+dist.init_process_group("gloo")
+x = torch.ones(1)
+dist.all_reduce(x)
+found["sum"], found["rank"] = int(x), dist.get_rank()
+dist.barrier()
+dist.destroy_process_group()
+folder = sys.argv[1]
+os.makedirs(folder, exist_ok=True)
+json.dump(found, open("%s/%s" % (folder, found["rank"]), "w"))
+"""
+# the oldest python at hand; hosts of the lab see this machine's
+OLD = min(Path("/root/.pyenv/versions").glob("3.6.*/bin/python"), default=Path("/usr/bin/python3"))
 Out = Future[tuple[int, str]]
 
 
@@ -45,7 +82,7 @@ Out = Future[tuple[int, str]]
 def lab(lab_factory: LabFactory, tmp_path_factory: pytest.TempPathFactory) -> VirtualLab:
     lab = lab_factory(4)
     file = pack(tmp_path_factory.mktemp("pack") / "fleet.pyz")
-    for name, text in (("fleet.pyz", file.read_bytes()), ("t.py", PROGRAM.encode())):
+    for name, text in (("fleet.pyz", file.read_bytes()), ("t.py", PROGRAM.encode()), ("shows.py", SHOWS.encode())):
         lab.inside(lab.names[0], "sh", "-c", f"cat >/share/{name}", stdin=text)
     return lab
 
@@ -56,10 +93,13 @@ def pool() -> ThreadPoolExecutor:
 
 
 class Job:
-    """What a platform does: environ and command, of each container."""
+    """What a platform does: environ and command, of each container. python: the zipapp's."""
 
-    def __init__(self, lab: VirtualLab, pool: ThreadPoolExecutor, words: str, **environ: str) -> None:
-        self.lab, self.pool, self.words = lab, pool, words
+    def __init__(
+        self, lab: VirtualLab, pool: ThreadPoolExecutor, words: str, python: object = "/usr/bin/python3", **environ: str
+    ) -> None:
+        self.lab, self.pool = lab, pool
+        self.command = f"{python} /share/fleet.pyz --python {sys.executable} {words}"
         self.environ = {"NPROC_PER_NODE": "2", "MASTER_ADDR": lab.names[0], "MASTER_PORT": "29500", **environ}
         lab.inside(lab.names[0], "sh", "-c", "rm -rf /share/over /share/*.log")
 
@@ -67,16 +107,16 @@ class Job:
         """(exit code, all output) of a container's."""
         host = self.lab.names[number]
         given = " ".join(f"{name}='{value}'" for name, value in {**self.environ, **environ}.items())
-        line = f"mkdir -p ~/c && cd ~/c && cp /share/t.py . && {given} /usr/bin/python3 /share/fleet.pyz"
-        line += f" --python {sys.executable} {self.words} >/share/{host}.log 2>&1"
+        line = f"mkdir -p ~/c && cd ~/c && cp /share/*.py . && export {given}; exec >/share/{host}.log 2>&1 </dev/null"
+        line += f"; {self.command}"
 
         def run() -> tuple[int, str]:
             done = self.lab.inside(host, "timeout", "200", "bash", "-c", line, check=False)
-            return done.returncode, self.said(number)
+            return done.returncode, self.output(number)
 
         return self.pool.submit(run)
 
-    def said(self, number: int) -> str:
+    def output(self, number: int) -> str:
         return self.lab.sh(self.lab.names[0], f"cat /share/{self.lab.names[number]}.log 2>/dev/null || true")
 
 
@@ -116,37 +156,70 @@ def test_the_platforms_own_ranks(lab: VirtualLab, pool: ThreadPoolExecutor) -> N
     ]
 
 
-def test_the_first_failure_ends_all(lab: VirtualLab, pool: ThreadPoolExecutor) -> None:
-    job = Job(lab, pool, "t.py fail", NNODES="3", RDZV_ID="b")
+@pytest.mark.parametrize("python", [Path("/usr/bin/python3"), OLD], ids=lambda it: str(it.parts[-3]))
+def test_the_first_failure_ends_all(lab: VirtualLab, pool: ThreadPoolExecutor, python: Path) -> None:
+    """It took the others down, whose errors are not in its place; one record of all, where they share a folder."""
+    job = Job(lab, pool, "--runs-dir /share/runs t.py fail", python, NNODES="3", RDZV_ID="b")
+    lab.inside(lab.names[0], "rm", "-rf", "/share/runs")
     found = [out.result(200) for out in [job.start(number) for number in range(3)]]
-    failed = next(name for name, (_, text) in zip(lab.names, found, strict=False) if "fleet: failed: rank 2 on" in text)
-    for name, (code, text) in zip(lab.names, found, strict=False):
-        assert code == 1 and "ValueError: no such sample" in text, text
-        assert (name == failed) != (f"rank 2 on {failed} failed" in text)
+    summary = json.loads(lab.sh(lab.names[0], "cat /share/runs/t-*/summary.json"))
+    first = summary["first_failure"]
+    cause = f"rank 2 on {first['host']} (node rank 1) failed: exit code 1"
+    assert (first["rank"], first["message"], first["why"]) == (2, cause, "ValueError: no such sample"), summary
+    assert summary["exit_code"] == 1 and list(summary["hosts"]) == sorted(lab.names[:3]) and summary["unknown"] == []
+    for code, text in found:
+        assert code == 1 and f"fleet: {cause}: ValueError: no such sample" in text, text
+    shown = lab.sh(lab.names[0], f"cd /share && {sys.executable} -m fleet runs")
+    assert re.search(r"^t-\S+ +failed +1 ", shown, re.M), shown
+    until(lambda: ranks(lab) == 0)
+
+
+def test_a_container_that_is_killed(lab: VirtualLab, pool: ThreadPoolExecutor) -> None:
+    job = Job(lab, pool, "--grace 5 t.py hold", NNODES="3", RDZV_ID="k")
+    outs = [job.start(number) for number in range(3)]
+    until(lambda: all("sum 6" in job.output(number) for number in range(3)))
+    lab.sh(lab.names[2], "pkill -KILL -f '^/usr/bin/python3 /share/fleet.pyz'")
+    found = [out.result(100) for out in outs]
+    assert [code for code, _ in found] == [1, 1, 137], found
+    for _, text in found[:2]:
+        assert f"fleet: {lab.names[2]} (node rank 2) was lost: its connection ended" in text and "saved" in text, text
+    until(lambda: ranks(lab) == 0, 60)
+
+
+def test_one_that_cannot_begin_says_why_to_all(lab: VirtualLab, pool: ThreadPoolExecutor) -> None:
+    job = Job(lab, pool, "t.py hold", NNODES="2", RDZV_ID="n")
+    lab.sh(lab.names[1], "rm -rf ~/.fleet && touch ~/.fleet")
+    try:
+        found = [out.result(100) for out in [job.start(number) for number in range(2)]]
+    finally:
+        lab.sh(lab.names[1], "rm -f ~/.fleet")
+    assert [code for code, _ in found] == [1, 123], found
+    assert f"fleet: {lab.names[1]} (node rank 1) cannot begin: " in found[0][1] and ".fleet" in found[0][1], found
     until(lambda: ranks(lab) == 0)
 
 
 def test_a_signal_of_the_platform_reaches_the_ranks_of_all(lab: VirtualLab, pool: ThreadPoolExecutor) -> None:
     job = Job(lab, pool, "t.py hold", NNODES="2", RDZV_ID="c")
     outs = [job.start(number) for number in range(2)]
-    until(lambda: all("sum 4" in job.said(number) for number in range(2)))
+    until(lambda: all("sum 4" in job.output(number) for number in range(2)))
     lab.sh(lab.names[1], "pkill -TERM -f '^/usr/bin/python3 /share/fleet.pyz'")
     found = [out.result(200) for out in outs]
     assert [code for code, _ in found] == [1, 143] and [text.count("saved") for _, text in found] == [2, 2], found
+    assert all(f"fleet: {lab.names[1]} was ended by signal 15 of its platform" in text for _, text in found), found
 
 
 def test_an_elastic_run_goes_on_without_one_and_takes_another(lab: VirtualLab, pool: ThreadPoolExecutor) -> None:
     job = Job(lab, pool, "t.py steps", MIN_NNODES="2", MAX_NNODES="4", RDZV_ID="d")
     outs = [job.start(number) for number in (0, 1, 3)]
-    until(lambda: "world 6" in job.said(0))
+    until(lambda: "world 6" in job.output(0))
     lab.fleet("lab", "kill", lab.names[3], check=True)
     try:
-        until(lambda: "world 4" in job.said(0), 120)
+        until(lambda: "world 4" in job.output(0), 120)
         outs.append(job.start(2))
-        until(lambda: job.said(0).rpartition("world 4")[2].count("world 6") > 2, 120)
+        until(lambda: job.output(0).rpartition("world 4")[2].count("world 6") > 2, 120)
         lab.sh(lab.names[0], "touch /share/over")
-        assert [outs[number].result(200)[0] for number in (0, 1, 3)] == [0, 0, 0], job.said(0)
-        assert f"{lab.names[3]} is gone; the rest go on" in job.said(0)
+        assert [outs[number].result(200)[0] for number in (0, 1, 3)] == [0, 0, 0], job.output(0)
+        assert f"{lab.names[3]} is gone; the rest go on" in job.output(0)
     finally:
         lab.fleet("lab", "up", check=True)
         lab.refresh()
@@ -157,14 +230,14 @@ def test_what_cannot_meet_is_told(lab: VirtualLab, pool: ThreadPoolExecutor) -> 
     first, second, _, fourth = lab.names
     job = Job(lab, pool, "--wait 12 t.py", NNODES="3", RDZV_ID="e")
     leads = job.start(0)
-    until(lambda: "is there, 1 of 3" in job.said(0))
+    until(lambda: "is there, 1 of 3" in job.output(0))
     assert "another run answers there: e, of 3 nodes; this is x, of 3 nodes" in job.start(1, RDZV_ID="x").result(60)[1]
     assert "another run answers there" in job.start(1, NNODES="2").result(60)[1]
     code, text = leads.result(60)
     assert code == 123 and "within 12 s no run began" in text and "others are missing" in text, text
     ranked = Job(lab, pool, "--wait 12 t.py", NNODES="3", MASTER_PORT="29501")
     outs = [ranked.start(number, NODE_RANK=rank) for number, rank in ((0, "0"), (1, "1"))]
-    until(lambda: "2 of 3" in ranked.said(0))
+    until(lambda: "2 of 3" in ranked.output(0))
     assert f"two containers have node rank 1: {second} and {fourth}" in ranked.start(3, NODE_RANK="1").result(60)[1]
     assert [out.result(60)[0] for out in outs] == [123, 123]
     other = Job(lab, pool, "--wait 5 t.py", NNODES="2", RDZV_ID="f", MASTER_PORT="29502")
@@ -178,3 +251,59 @@ def test_what_cannot_meet_is_told(lab: VirtualLab, pool: ThreadPoolExecutor) -> 
     time.sleep(1)
     assert f"what answers at {first}:29502 is no fleet" in other.start(1).result(60)[1]
     assert held.result(60) is not None and ranks(lab) == 0
+
+
+# name of a variable -> what fleet has in the place of what is there by hand
+OTHER_VARIABLES = {
+    r"FLEET_\w+": "fleet's own",
+    r"(GLOO|NCCL)_SOCKET_IFNAME": "the network that leads to the others",
+    r"MASTER_ADDR": "the same host by its address, where by hand it is a name",
+    r"MASTER_PORT|TORCHELASTIC_(RUN_ID|ERROR_FILE|MAX_RESTARTS)": "another port, id, folder",
+    r"TORCHELASTIC_USE_AGENT_STORE": "by hand the store is the agent's, as the rendezvous is c10d",
+    r"PATH|VIRTUAL_ENV": "the folder of the training interpreter comes first",
+    r"PYTHONUNBUFFERED": "lines come as they are written",
+    r"_": "what a shell sets that starts torchrun",
+}
+
+
+def test_the_same_by_hand(lab: VirtualLab, pool: ThreadPoolExecutor) -> None:
+    """The note's torchrun line, and fleet: what a rank finds is alike, but for what is named."""
+    hand = Job(lab, pool, "", NNODES="3", RDZV_ID="h")
+    torchrun = Path(sys.executable).with_name("torchrun")
+    hand.command = (
+        f"{torchrun} --nnodes $NNODES --nproc_per_node $NPROC_PER_NODE --rdzv_id $RDZV_ID --rdzv_backend c10d"
+        " --rdzv_endpoint $MASTER_ADDR:$MASTER_PORT shows.py /share/hand --lr '1 2'"
+    )
+    fleet = Job(lab, pool, "shows.py /share/fleet --lr '1 2'", NNODES="3", RDZV_ID="h2")
+    sides = []
+    for job, folder in ((hand, "hand"), (fleet, "fleet")):
+        lab.sh(lab.names[0], f"rm -rf /share/{folder}")
+        found = [out.result(200) for out in [job.start(number) for number in range(3)]]
+        assert [code for code, _ in found] == [0, 0, 0], found
+        text = lab.sh(lab.names[0], f"cd /share/{folder} && for r in 0 1 2 3 4 5; do cat $r; echo; done")
+        sides.append([json.loads(line) for line in text.splitlines() if line])
+    for by_hand, by_fleet in zip(*sides, strict=True):
+        assert by_hand.pop("argv")[1:] == ["/share/hand", *by_fleet.pop("argv")[2:]]
+        mine, theirs = by_fleet.pop("env"), by_hand.pop("env")
+        # where its stacks are written to, when a signal of fleet's own asks for them
+        assert re.fullmatch(r"/root/\.fleet/runs/.*\.stack", by_fleet["files"].pop()), by_fleet
+        assert int(by_fleet.pop("caught"), 16) ^ int(by_hand.pop("caught"), 16) == 1 << STACK_SIGNAL - 1
+        for side in (by_fleet, by_hand):  # the run's mark, see node/run/marks.py
+            side["limits"].pop("RLIMIT_RTTIME")
+        assert by_fleet == by_hand
+        other = {name for name in mine.keys() | theirs.keys() if mine.get(name) != theirs.get(name)}
+        known = "|".join(OTHER_VARIABLES)
+        of_node = {"GROUP_RANK", "RDZV_ID"}  # c10d ranks nodes as they come
+        assert {name for name in other - of_node if not re.fullmatch(known, name)} == set()
+
+
+def test_the_playbook(lab: VirtualLab, pool: ThreadPoolExecutor) -> None:
+    """Where fleet is in the image."""
+    book = Path(__file__).parents[2] / "playbooks" / "aistation.yaml"
+    lab.inside(lab.names[0], "sh", "-c", "cat >/share/aistation.yaml", stdin=book.read_bytes())
+    job = Job(lab, pool, "", NNODES="2", RDZV_ID="p")
+    variables = f"--var script=t.py --var python={sys.executable}"
+    job.command = f"{sys.executable} -m fleet play /share/aistation.yaml {variables}"
+    found: list[Any] = [out.result(200) for out in [job.start(number) for number in range(2)]]
+    assert [code for code, _ in found] == [0, 0], found
+    assert all("sum 4 []" in text for _, text in found), found

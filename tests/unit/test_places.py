@@ -9,7 +9,8 @@ import pytest
 from fleet.node.base.errors import Refused
 from fleet.node.container import place
 from fleet.node.container.explain import about
-from fleet.node.container.place import devices, nodelist_first, place_of
+from fleet.node.container.place import devices, place_of
+from fleet.node.container.variables import nodelist_first
 
 MEETING = {"MASTER_ADDR": "m-0", "MASTER_PORT": "23456"}
 GOOD = {"NNODES": "4", "NPROC_PER_NODE": "8", "RDZV_ID": "j", **MEETING}
@@ -92,7 +93,7 @@ def test_what_can_be(environ: dict[str, str], monkeypatch: pytest.MonkeyPatch) -
 
 def test_what_is_asked_for_stands_above_what_is_set() -> None:
     found = place_of(PET, {"node_rank": "0", "master_port": "1234"})
-    assert (found.rank, found.port, found.told["rank"]) == (0, 1234, ("--node-rank", "0"))
+    assert (found.rank, found.port, found.given["rank"]) == (0, 1234, ("--node-rank", "0"))
     found = place_of({}, {"nnodes": "2:3", "master_addr": "m", "rdzv_id": "j"})
     assert (found.least, found.most, found.master, found.wrong) == (2, 3, "m", [])
     with pytest.raises(Refused, match="this is no kubeflow: PET_NNODES is not set"):

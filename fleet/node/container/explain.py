@@ -13,7 +13,7 @@ SURE = {
     "documented": "as its documentation has it",
     "notes": "as a user noted it",
     "seen": "seen live",
-    "told": "as given",
+    "given": "as given",
 }
 
 
@@ -36,7 +36,7 @@ def about(
         "master": place.master,
         "port": place.port,
         "job": place.job,
-        "from": {thing: where for thing, (where, _) in sorted(place.told.items())},
+        "from": {thing: where for thing, (where, _) in sorted(place.given.items())},
         "wrong": [{"message": message, "hint": hint} for message, hint in place.wrong],
         "by_hand": {} if place.wrong else by_hand(place, ranks, script),
     }
@@ -70,11 +70,11 @@ def by_hand(place: Place, ranks: int, script: "Sequence[str]") -> "dict[str, str
 
 def lines(found: "dict[str, Any]") -> "list[str]":
     """The same for people."""
-    told = found["from"]
+    where_set = found["from"]
     least, most = found["nodes"]["least"], found["nodes"]["most"]
 
     def row(what: str, value: object, *things: str) -> str:
-        where = ", ".join(told[thing] for thing in things if thing in told)
+        where = ", ".join(where_set[thing] for thing in things if thing in where_set)
         return "%-10s %-24s %s" % (what, "-" if value is None else value, where)
 
     rows = [
@@ -84,7 +84,7 @@ def lines(found: "dict[str, Any]") -> "list[str]":
         row("ranks", found["ranks"], "each"),
         row("master", found["master"], "master"),
         row("port", found["port"], "port")
-        + ("" if "port" in told else "the usual one" * (found["port"] == DEFAULT_PORT)),
+        + ("" if "port" in where_set else "the usual one" * (found["port"] == DEFAULT_PORT)),
         row("run", found["job"], "job"),
     ]
     for wrong in found["wrong"]:

@@ -2,18 +2,15 @@
 
 import os
 import re
-import socket
 
-from fleet.node.base import json
 from fleet.node.base.errors import Refused
-from fleet.node.base.processes import read_file
-from fleet.node.base.types import Any, Callable, Mapping
+from fleet.node.base.types import Any, Mapping
 from fleet.node.container.platforms import CHILD, PLATFORMS
+from fleet.node.container.variables import reader
 
 MOST_NODES, MOST_RANKS = 65536, 1024
 DEFAULT_PORT = 29500
 COUNTED = ("auto", "gpu", "cpu")  # ranks a node, as torchrun has it
-FILE_BYTES = 1 << 20
 # what is asked for on the command line -> the thing of a table
 ASKED = {
     "nnodes": "nodes",
@@ -27,7 +24,7 @@ ASKED = {
 
 class Place:
     """platform: its table. least, most: nodes; alike where the run is static. rank: which of them this is, None: not
-    told. each: ranks of a node, a number or one of COUNTED; None: not told. told: thing -> (what says so, the text).
+    set. each: ranks of a node, a number or one of COUNTED; None: not set. given: thing -> (where it is set, the text).
     wrong: (message, remedy) of what cannot be."""
 
     def __init__(self, platform: "dict[str, Any]") -> None:
@@ -38,76 +35,12 @@ class Place:
         self.master: str | None = None
         self.port = DEFAULT_PORT
         self.job: str | None = None
-        self.told: dict[str, tuple[str, str]] = {}
+        self.given: dict[str, tuple[str, str]] = {}
         self.wrong: list[tuple[str, str]] = []
 
     @property
     def elastic(self) -> bool:
         return self.least != self.most
-
-
-# -- what a variable holds ------------------------------------------------------------------------------------
-def items(value: str) -> "list[str]":
-    return [item for item in re.split(r"[\s,;]+", value) if item]
-
-
-def nodelist_first(value: str) -> str:
-    """Of gpu[03-07,11],x: gpu03."""
-    found = re.match(r"([^\[,]+)(?:\[(\d+)[^\]]*\]([^,\[]*))?", value)
-    return "".join(part or "" for part in found.groups()) if found else value
-
-
-def own_names() -> "set[str]":
-    name = socket.gethostname()
-    return {name, name.partition(".")[0], socket.getfqdn()}
-
-
-def place_in(names: "list[str]", own: "set[str]") -> str:
-    """ "" where it is in none of them."""
-    at = [n for n, name in enumerate(names) if name in own or name.partition(".")[0] in own]
-    return str(at[0]) if at else ""
-
-
-def names_in(path: str) -> "list[str]":
-    """Of a file's lines, each once."""
-    lines = read_file(path, FILE_BYTES).decode("utf-8", "replace").split()
-    return list(dict.fromkeys(lines))
-
-
-def json_names(value: str) -> "list[str]":
-    try:
-        found = json.loads(value)
-    except ValueError:
-        found = None
-    return [str(name) for name in found] if isinstance(found, list) else []
-
-
-def reader(kind: str, value: str, environ: "Mapping[str, str]") -> str:
-    """The text that a thing has; "" where the variable does not hold it."""
-    kind, _, other = kind.partition(":")
-    names: list[str] = []
-    if kind.startswith("json"):
-        names = json_names(value)
-    elif kind.startswith("file"):
-        names = names_in(value)
-    elif kind.startswith("pairs"):
-        names = items(value)[::2]
-    how: dict[str, Callable[[], str]] = {
-        "": lambda: value,
-        "first": lambda: (items(value) or [""])[0],
-        "lines": lambda: str(len(items(value))),
-        "number": lambda: (re.match(r"\d*", value) or [""])[0],
-        "host": lambda: value.rpartition(":")[0] or value,
-        "port": lambda: value.rpartition(":")[2] if ":" in value else "",
-        "nodelist-first": lambda: nodelist_first(value),
-    }
-    if kind in how:
-        return how[kind]()
-    if kind.endswith("-count"):
-        return str(len(names)) if names else ""
-    if kind.endswith("-first"):
-        return names[0] if names else ""
-    return place_in(names, {environ[other]} if other in environ else own_names())
 
 
 # -- the place ------------------------------------------------------------------------------------------------
@@ -139,19 +72,19 @@ def place_of(environ: "Mapping[str, str]", asked: "Mapping[str, str]", platform:
         )
     given = {ASKED[name]: value for name, value in asked.items()}
     if "nodes" in given and platform is None:
-        table: dict[str, Any] = {"name": "command line", "sure": "told", "origin": "--nnodes"}
+        table: dict[str, Any] = {"name": "command line", "sure": "given", "origin": "--nnodes"}
     else:
         table = table_of(environ, platform)
     place = Place(table)
     for thing in ("nodes", "least", "most", "rank", "each", "master", "port", "job"):
         if thing in given:
             option = next(name for name, its in ASKED.items() if its == thing)
-            place.told[thing] = "--" + option.replace("_", "-"), given[thing]
+            place.given[thing] = "--" + option.replace("_", "-"), given[thing]
             continue
         for variable in table.get(thing, ()):
             name, _, kind = variable.partition(":")
             if environ.get(name, "") != "":
-                place.told[thing] = name, reader(kind, environ[name], environ).strip()
+                place.given[thing] = name, reader(kind, environ[name], environ).strip()
                 break
     take_in(place)
     compare(place, environ)
@@ -159,14 +92,14 @@ def place_of(environ: "Mapping[str, str]", asked: "Mapping[str, str]", platform:
 
 
 def take_in(place: Place) -> None:
-    """The values of what is told, as far as they make sense."""
+    """The values of what is given, as far as they make sense."""
     wrong = place.wrong
 
-    def said(thing: str) -> "str | None":
+    def text_of(thing: str) -> "str | None":
         """Its text; what no platform would say is none."""
-        if thing not in place.told:
+        if thing not in place.given:
             return None
-        where, text = place.told[thing]
+        where, text = place.given[thing]
         if re.search(r"\$[{(A-Za-z_]|%[A-Z_]+%|^<.*>$", text):
             wrong.append(("%s=%s: not expanded" % (where, text), "no shell reads the platform's form: write the value"))
             return None
@@ -176,21 +109,21 @@ def take_in(place: Place) -> None:
         return text
 
     def number(thing: str, least: int, most: int, what: str) -> "int | None":
-        text = said(thing)
+        text = text_of(thing)
         if text is None:
             return None
         if not re.match(r"[0-9]{1,9}\Z", text) or not least <= int(text) <= most:
             wrong.append(
-                ("%s=%s: no %s" % (place.told[thing][0], text, what), "a number from %d to %d" % (least, most))
+                ("%s=%s: no %s" % (place.given[thing][0], text, what), "a number from %d to %d" % (least, most))
             )
             return None
         return int(text)
 
-    nodes = place.told.get("nodes", ("", ""))[1]
+    nodes = place.given.get("nodes", ("", ""))[1]
     if ":" in nodes:
-        where = place.told.pop("nodes")[0]
-        place.told["least"], place.told["most"] = (where, nodes.partition(":")[0]), (where, nodes.partition(":")[2])
-    if "least" in place.told or "most" in place.told:
+        where = place.given.pop("nodes")[0]
+        place.given["least"], place.given["most"] = (where, nodes.partition(":")[0]), (where, nodes.partition(":")[2])
+    if "least" in place.given or "most" in place.given:
         place.least, place.most = (number(end, 1, MOST_NODES, "number of nodes") or 0 for end in ("least", "most"))
         if place.least > place.most > 0:
             wrong.append(
@@ -198,31 +131,31 @@ def take_in(place: Place) -> None:
             )
     else:
         place.least = place.most = number("nodes", 1, MOST_NODES, "number of nodes") or 0
-        if "nodes" not in place.told:
+        if "nodes" not in place.given:
             wrong.append(("nothing says how many nodes there are", "set NNODES, or give --nnodes"))
     place.rank = number("rank", 0, MOST_NODES, "node rank")
     if place.rank is not None and place.most and place.rank >= place.most:
         wrong.append(
             (
-                "%s=%d, of %d nodes: ranks of nodes begin with 0" % (place.told["rank"][0], place.rank, place.most),
+                "%s=%d, of %d nodes: ranks of nodes begin with 0" % (place.given["rank"][0], place.rank, place.most),
                 "does it count processes? the number of nodes is that of containers",
             )
         )
-    text = said("each")
+    text = text_of("each")
     place.each = text if text in COUNTED else number("each", 1, MOST_RANKS, "number of ranks") if text else None
     place.port = number("port", 1, 65535, "port") or DEFAULT_PORT
-    place.job = said("job")
-    place.master = master(place, said("master"))
+    place.job = text_of("job")
+    place.master = master(place, text_of("master"))
 
 
 def master(place: Place, text: "str | None") -> "str | None":
     if text is None:
-        if place.most > 1 and "master" not in place.told:
+        if place.most > 1 and "master" not in place.given:
             place.wrong.append(
                 ("nothing says where %d nodes meet" % place.most, "set MASTER_ADDR to the first container's name")
             )
         return None
-    where = place.told["master"][0]
+    where = place.given["master"][0]
     if "://" in text or not re.match(r"[A-Za-z0-9_.:-]+\Z", text) or text.count(":") == 1:
         place.wrong.append(("%s=%s: no host's name or address" % (where, text), "the port is MASTER_PORT's"))
     elif place.most > 1 and (text in ("localhost", "0.0.0.0", "::1") or text.startswith("127.")):
@@ -241,7 +174,7 @@ def compare(place: Place, environ: "Mapping[str, str]") -> None:
         if not other or mine[thing] in (None, "None", "0") or (thing == "nodes" and place.elastic and name != "NNODES"):
             continue
         if other != mine[thing]:
-            where = place.told.get(thing, place.told.get("most", ("", "")))[0]
+            where = place.given.get(thing, place.given.get("most", ("", "")))[0]
             place.wrong.append(
                 (
                     "%s=%s, but %s says %s" % (name, other, where, mine[thing]),
@@ -255,10 +188,10 @@ def compare(place: Place, environ: "Mapping[str, str]") -> None:
         if count.isdigit() and int(count) > 1:
             place.wrong.append(("%s=%s processes were started on this node" % (variable, count), several[1]))
     static = place.most > 1 and not place.elastic
-    if static and table.get("rank") and "rank" not in place.told:
+    if static and table.get("rank") and "rank" not in place.given:
         name = table["rank"][0].partition(":")[0]
         place.wrong.append(("nothing says which of %d nodes this is" % place.most, "set %s, or --node-rank" % name))
-    elif (place.elastic or static and place.rank is None) and place.job is None and "job" not in place.told:
+    elif (place.elastic or static and place.rank is None) and place.job is None and "job" not in place.given:
         place.wrong.append(
             (
                 "nothing tells this run from others: RDZV_ID is not set",
@@ -294,7 +227,7 @@ def ranks_here(place: Place, environ: "Mapping[str, str]") -> int:
     if have is not None and have < each:
         place.wrong.append(
             (
-                "%s=%d, and %d devices here" % (place.told["each"][0], each, have),
+                "%s=%d, and %d devices here" % (place.given["each"][0], each, have),
                 "ask the platform for as many as there are ranks, or start fewer",
             )
         )

@@ -17,7 +17,7 @@ from fleet.protocol.frames import HEADER, MESSAGE, PREAMBLE
 from fleet.protocol.state import ARMED, COMMAND
 
 START_SECONDS = 60.0
-LEASE_SECONDS = 120.0  # that a run goes on when its runner was killed
+LEASE_SECONDS = 30.0  # that ranks go on when their runner was killed
 OF_RANKS = {"rank.py": "rank", "drain.py": "drain", "spawn.py": "spawn", "console.py": "console", ARMED: "arm"}
 # of an elastic run: seconds that agents wait for more of them once there are enough, and that one may be silent
 PATIENCE, RESTARTS = "last_call_timeout=15,keep_alive_interval=3", 3
