@@ -10,7 +10,7 @@ import click
 from fleet.answers.run_events import Submitted
 from fleet.cli.line.options import settings_of
 from fleet.cli.screen.output import clean, talk
-from fleet.errors import FleetError, NoInventory, UsageError
+from fleet.errors import FleetError, InventoryError, NoInventory, UsageError
 from fleet.model import Inventory
 from fleet.rules.units import counted
 from fleet.sources import INVENTORY, SOURCES, hosts_on
@@ -37,9 +37,11 @@ def _read() -> Inventory:
     runs_dir = given.get("runs_dir") or Path("runs")
     run = given.get("run") or (given.get("what") if "runs_dir" in given else None)
     if isinstance(run, str) and (found := job_here(run, runs_dir)) is not None:
-        _, job = found
+        job = found[1]
         settings.on = job.on
         os.environ.update(SOURCES.get(job.on).enter(job.job))  # for what is left behind, too
+    elif isinstance(run, str) and settings.inventory is None:
+        refuse_containers(run, runs_dir)
     if settings.on == INVENTORY:
         try:
             return load(find_inventory(settings.inventory, Path.cwd(), os.environ))
@@ -59,6 +61,21 @@ def job_here(run: str, runs_dir: Path) -> tuple[str, Submitted] | None:
 
     found = job_of(run, runs_dir)
     return None if found is None or SOURCES.get(found[1].on).detect(os.environ) else found
+
+
+def refuse_containers(run: str, runs_dir: Path) -> None:
+    """InventoryError where no host of an inventory knows of a run."""
+    from fleet.ops.run.kept.job import run_here
+    from fleet.ops.run.kept.local import platform_of
+
+    run_id = run_here(run, runs_dir)
+    platform = None if run_id is None else platform_of(runs_dir / run_id)
+    if platform is None:
+        return
+    raise InventoryError(
+        f"run {run_id} is of containers that a platform ({platform}) started: no head reaches them",
+        hint=f"end it where the platform has it; 'fleet logs {run_id}' shows its logs",
+    )
 
 
 def _within(error: NoInventory) -> FleetError:

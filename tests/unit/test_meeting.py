@@ -29,6 +29,7 @@ from fleet.ops.run.find.again import recorded
 from fleet.ops.run.kept.local import local_runs, prune
 from fleet.ops.run.kept.reader import NewEvents
 from fleet.protocol.frames import HEADER, MESSAGE, PREAMBLE
+from tests.in_process import command_line
 
 RUN = "t-20261128-101112-00ff"
 ABOUT = {"platform": "aistation", "engine": "torchrun", "lease": 0.0, "fleet": {"transport": "env"}}
@@ -258,6 +259,22 @@ def test_a_folder_of_runs_is_tried_first(tmp_path: Path) -> None:
     (tmp_path / "file").write_text("")
     assert check_runs(str(tmp_path / "new" / "runs")) is None
     assert check_runs(str(tmp_path / "file" / "runs")) == f"{tmp_path}/file is no folder"
+
+
+def test_verbs_that_reach_no_container(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    record = Record("runs", RUN, ABOUT)
+    record.begin({"a": {"node_rank": 0, "ranks": [0]}}, "m", 1)
+    (tmp_path / "runs" / RUN / "a").mkdir()
+    (tmp_path / "runs" / RUN / "a" / "rank0.out").write_text("hello\n")
+    for verb in ("stop", "attach", "stacks"):
+        done = command_line([verb, "latest"], None)
+        text = " ".join(done.err.split())
+        assert done.code == 121 and f"run {RUN} is of containers that a platform (aistation) started" in text, verb
+    record.end(0, {}, None)
+    for words in (["logs", "latest"], ["logs", "-f", "t"]):
+        done = command_line(words, None)
+        assert (done.code, done.out) == (0, "[a:0] hello\n"), done
 
 
 def test_what_a_supervisor_answers() -> None:

@@ -18,7 +18,7 @@ from fleet.ops.run.find.find import FoundRun, chosen, find, missing
 from fleet.ops.run.kept.documents import read_object
 from fleet.ops.run.kept.folder import RunFolder
 from fleet.ops.run.kept.job import submitted
-from fleet.ops.run.kept.local import DOCUMENTS, broken, followed, names
+from fleet.ops.run.kept.local import DOCUMENTS, broken, followed, names, platform_of
 from fleet.ops.run.kept.logs import LOG, stream_of
 from fleet.ops.run.kept.reader import LogsPlan, NewEvents, Reader
 from fleet.ops.run.kept.word import choose, no_such_rank
@@ -133,7 +133,8 @@ def local(word: str, runs_dir: Path, *, follow: bool, since: float | None) -> tu
         return "", False
     named = run_id == word or not follow  # what is to be followed may be live elsewhere, as for attach and stop
     path = runs_dir / run_id
-    whole = followed(path) or submitted(path) is not None or named and is_whole(path / "summary.json")
+    all_here = followed(path) or submitted(path) is not None or platform_of(path) is not None
+    whole = all_here or named and is_whole(path / "summary.json")
     return run_id, since is None and whole
 
 

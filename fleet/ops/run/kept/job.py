@@ -24,12 +24,17 @@ BACK_OFF = 1.3
 
 def job_of(word: str, runs_dir: Path) -> tuple[str, Submitted] | None:
     """(the run that a word means, its job); None where there is none here, or no queue has it."""
+    run_id = run_here(word, runs_dir)
+    job = None if run_id is None else submitted(runs_dir / run_id)
+    return None if run_id is None or job is None else (run_id, job)
+
+
+def run_here(word: str, runs_dir: Path) -> str | None:
+    """The run that a word means, of those that have a folder here."""
     try:
-        run_id = choose(word, names(runs_dir))
+        return choose(word, names(runs_dir))
     except UsageError:
         return None
-    job = submitted(runs_dir / run_id)
-    return None if job is None else (run_id, job)
 
 
 def submitted(folder: Path) -> Submitted | None:

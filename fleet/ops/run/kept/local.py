@@ -167,6 +167,12 @@ def _clear(path: Path, hosts: Collection[str], names: re.Pattern[str] = OF_A_RUN
     return left
 
 
+def platform_of(path: Path) -> str | None:
+    """Of a run's folder: what started it in containers that no head reaches; None where a head did."""
+    name = read_object(path / "run.json").get("platform")
+    return name if isinstance(name, str) else None
+
+
 def followed(path: Path) -> bool:
     """Whether a process of this machine writes to a run's folder."""
     try:
