@@ -29,6 +29,7 @@ from fleet.ops.run.find.again import recorded
 from fleet.ops.run.kept.local import local_runs, prune
 from fleet.ops.run.kept.reader import NewEvents
 from fleet.protocol.frames import HEADER, MESSAGE, PREAMBLE
+from fleet.transport.local import LocalTransport
 from tests.in_process import command_line
 
 RUN = "t-20261128-101112-00ff"
@@ -268,12 +269,12 @@ def test_verbs_that_reach_no_container(tmp_path: Path, monkeypatch: pytest.Monke
     (tmp_path / "runs" / RUN / "a").mkdir()
     (tmp_path / "runs" / RUN / "a" / "rank0.out").write_text("hello\n")
     for verb in ("stop", "attach", "stacks"):
-        done = command_line([verb, "latest"], None)
+        done = command_line([verb, "latest"], LocalTransport())
         text = " ".join(done.err.split())
         assert done.code == 121 and f"run {RUN} is of containers that a platform (aistation) started" in text, verb
     record.end(0, {}, None)
     for words in (["logs", "latest"], ["logs", "-f", "t"]):
-        done = command_line(words, None)
+        done = command_line(words, LocalTransport())
         assert (done.code, done.out) == (0, "[a:0] hello\n"), done
 
 
