@@ -16,6 +16,7 @@ from typing import Any
 
 import pytest
 
+from fleet.ops.pack import pack
 from tests.lab.virtual_lab import FLEET, LabFactory, VirtualLab
 from tests.node.nodes import until
 
@@ -405,6 +406,16 @@ def test_playbooks(login: VirtualLab, name: str, ranks: int) -> None:
     login.inside(login.names[2], "sh", "-c", f"cat >/share/job/{name}.yaml", stdin=text)  # it sees no clone's
     code, said = typed(login, f"{FLEET} play {name}.yaml {variables}")
     assert code == 0 and said.count(f"sum {ranks} ") == ranks and "done after" in said, said
+
+
+def test_a_step_that_starts_the_zipapp(slurm: VirtualLab, tmp_path: Path) -> None:
+    """The platform `slurm-step`, live: nodes, ranks and where they meet are the step's."""
+    slurm.inside(slurm.names[0], "sh", "-c", "cat >/share/fleet.pyz", stdin=pack(tmp_path / "fleet.pyz").read_bytes())
+    step = f"cd /root/job && srun {ALLOCATION} --cpu-bind=none python3 /share/fleet.pyz --python {PYTHON} t.py"
+    said = slurm.sh(slurm.names[0], f"{step} 2>&1; {step} fail 2>&1; echo rc $?")
+    assert said.count("] sum 6 2 ") == 12 and said.endswith("rc 1"), said
+    cause = f"fleet: rank 2 on {slurm.names[1]} (node rank 1) failed: exit code 1: ValueError: no such sample"
+    assert said.count(cause) == 3, said
 
 
 def test_a_node_that_slurm_or_the_network_loses(login: VirtualLab) -> None:

