@@ -36,6 +36,11 @@ WRONG = [
     ({**GOOD, "MASTER_ADDR": "$(MASTER)"}, "MASTER_ADDR=$(MASTER): not expanded"),
     ({**GOOD, "MASTER_ADDR": ""}, "nothing says where 4 nodes meet"),
     ({**GOOD, "MASTER_ADDR": "m-0:29500"}, "MASTER_ADDR=m-0:29500: no host's name or address"),
+    ({**GOOD, "MASTER_ADDR": "a" * 64}, "MASTER_ADDR=" + "a" * 64 + ": no host's name or address"),
+    ({**GOOD, "MASTER_ADDR": "."}, "MASTER_ADDR=.: no host's name or address"),
+    ({**GOOD, "MASTER_ADDR": "-v"}, "MASTER_ADDR=-v: no host's name or address"),
+    ({**GOOD, "NNODES": "2:"}, "NNODES=2:: no number of nodes"),
+    ({**GOOD, "NNODES": "1:2:3"}, "NNODES=1:2:3: no number of nodes"),
     ({**GOOD, "MASTER_ADDR": "tcp://m-0"}, "MASTER_ADDR=tcp://m-0: no host's name or address"),
     ({**GOOD, "MASTER_ADDR": "m-0; rm -rf /"}, "MASTER_ADDR=m-0; rm -rf /: no host's name or address"),
     ({**GOOD, "MASTER_ADDR": "127.0.0.1"}, "MASTER_ADDR=127.0.0.1 is each container itself"),
@@ -89,6 +94,11 @@ def test_what_cannot_be(environ: dict[str, str], message: str, monkeypatch: pyte
 def test_what_can_be(environ: dict[str, str], monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(place, "devices", lambda environ: 8)
     assert about(environ, {})["wrong"] == []
+
+
+@pytest.mark.parametrize("master", ["m", "m-0.svc.cluster.local.", "10.0.0.1", "fe80::1", "::ffff:10.0.0.1", "a_b"])
+def test_names_and_addresses(master: str) -> None:
+    assert place_of({**GOOD, "MASTER_ADDR": master}, {}).wrong == []
 
 
 def test_what_is_asked_for_stands_above_what_is_set() -> None:

@@ -10,6 +10,8 @@ from fleet.node.container.variables import reader
 
 MOST_NODES, MOST_RANKS = 65536, 1024
 DEFAULT_PORT = 29500
+LABEL = r"[A-Za-z0-9_][A-Za-z0-9_-]{0,62}"
+HOST = r"(?:%s(?:\.%s)*\.?|[0-9A-Fa-f]*:[0-9A-Fa-f]*:[0-9A-Fa-f:.]*)" % (LABEL, LABEL)  # a name, an address
 COUNTED = ("auto", "gpu", "cpu")  # ranks a node, as torchrun has it
 # what is asked for on the command line -> the thing of a table
 ASKED = {
@@ -120,7 +122,7 @@ def take_in(place: Place) -> None:
         return int(text)
 
     nodes = place.given.get("nodes", ("", ""))[1]
-    if ":" in nodes:
+    if re.match(r"[^:]+:[^:]+\Z", nodes):
         where = place.given.pop("nodes")[0]
         place.given["least"], place.given["most"] = (where, nodes.partition(":")[0]), (where, nodes.partition(":")[2])
     if "least" in place.given or "most" in place.given:
@@ -156,7 +158,7 @@ def master(place: Place, text: "str | None") -> "str | None":
             )
         return None
     where = place.given["master"][0]
-    if "://" in text or not re.match(r"[A-Za-z0-9_.:-]+\Z", text) or text.count(":") == 1:
+    if not re.match(HOST + r"\Z", text):
         place.wrong.append(("%s=%s: no host's name or address" % (where, text), "the port is MASTER_PORT's"))
     elif place.most > 1 and (text in ("localhost", "0.0.0.0", "::1") or text.startswith("127.")):
         place.wrong.append(
