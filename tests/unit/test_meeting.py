@@ -228,6 +228,35 @@ def test_strangers_keep_nobody_out(meet: Callable[..., Meeting], monkeypatch: py
         sock.close()
 
 
+@pytest.mark.parametrize(
+    "message",
+    [
+        {"failed": {}, "age": 0},
+        {"failed": 3, "age": 0},
+        {"failed": {"exit_code": 1}, "age": "soon"},
+        {"failed": {"exit_code": 1}},
+        {"failed": {"exit_code": [1], "message": 7}, "age": 0},
+        {"ended": {}},
+        {"ended": {"code": 0, "state": "exited", "ranks": 3}},
+    ],
+)
+def test_who_sends_what_makes_no_sense_is_lost(meet: Callable[..., Meeting], message: dict[str, Any]) -> None:
+    it = meet(2)
+    first, second = it.all("a", "b")
+    second.send(**message)
+    assert heard(first, "failed")["message"] == "b (node rank 1) was lost: its connection ended"
+    first.send(ended={**ENDED, "code": 1})
+    assert it.summary()["exit_code"] == 122
+
+
+def test_a_failure_is_its_senders(meet: Callable[..., Meeting]) -> None:
+    it = meet(2)
+    first, second = it.all("a", "b")
+    second.send(failed=failure("a", 3, node_rank=0, more="than is known"), age=0.0)
+    failed = heard(first, "failed")
+    assert (failed["host"], failed["node_rank"], failed["exit_code"]) == ("b", 1, 3) and "more" not in failed
+
+
 def test_names_that_are_no_folders(meet: Callable[..., Meeting]) -> None:
     it = meet(4)
     found = list(it.pool.map(it.dial, ["../../etc", "x", "x", ".."], range(4)))

@@ -192,9 +192,9 @@ class Table:
             if message is None and time.monotonic() > member.line.heard + SILENCE_SECONDS:
                 return
             if message is not None and "failed" in message:
-                self.blame(message["failed"], float(message["age"]))
+                self.blame(failure_of(message["failed"], member), float(message["age"]))
             if message is not None and "ended" in message:
-                member.ended, member.over = dict(message["ended"], code=int(message["ended"]["code"])), True
+                member.ended, member.over = ended_of(message["ended"]), True
             self.send(member, beat=1)
 
     def blame(self, failure: "dict[str, Any]", age: float) -> None:
@@ -274,6 +274,27 @@ class Table:
 def node_of(member: Member) -> "dict[str, Any]":
     """As run.json has it."""
     return {"node_rank": member.node, "ranks": list(range(member.first, member.first + member.each))}
+
+
+def failure_of(found: "dict[str, Any]", member: Member) -> "dict[str, Any]":
+    """What a member reports, as a FirstFailure: anybody may dial. KeyError, TypeError, ValueError for what is none."""
+    made: dict[str, Any] = {"host": member.host, "node_rank": member.node, "exit_code": int(found["exit_code"])}
+    for name in ("rank", "local_rank", "signal"):
+        made[name] = None if found.get(name) is None else int(found[name])
+    for name in ("why", "tail"):
+        made[name] = None if found.get(name) is None else str(found[name])
+    message = str(found.get("message") or "%s failed" % member.host)
+    return dict(made, what=str(found.get("what") or "node"), message=message, log=str(found.get("log") or ""))
+
+
+def ended_of(found: "dict[str, Any]") -> "dict[str, Any]":
+    """The same of its last message."""
+    return {
+        "code": int(found["code"]),
+        "state": str(found["state"]),
+        "reason": found.get("reason"),
+        "ranks": dict(found["ranks"]),
+    }
 
 
 def nodes(about: "dict[str, Any]") -> str:
