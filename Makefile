@@ -18,7 +18,7 @@ demo: root venv-demo  ## four virtual hosts, from a password to a trained model 
 
 # Tests mostly wait for hosts, so more of them run at once than there are cores; a file's tests share their labs. The
 # files that take minutes go first, or the last worker would be alone with them.
-FILES := -n 4 --dist loadfile --no-loadscope-reorder
+FILES := -n 4 --dist loadfile --no-loadscope-reorder --durations=40 --durations-min=10
 test: check  ## check, then all tests; the slow ones first (root)
 	$(BIN)/pytest $(FILES) tests/lab tests/foreign tests/wheel tests/node tests/fuzz tests/rewording tests/tools tests/unit tests/golden tests/hints
 

@@ -180,7 +180,7 @@ def test_a_container_that_is_killed(lab: VirtualLab, pool: ThreadPoolExecutor) -
     until(lambda: all("sum 6" in job.output(number) for number in range(3)))
     lab.sh(lab.names[2], "pkill -KILL -f '^/usr/bin/python3 /share/fleet.pyz'")
     found = [out.result(100) for out in outs]
-    assert [code for code, _ in found] == [1, 1, 137], found
+    assert [code for code, _ in found[:2]] == [1, 1] and found[2][0] in (137, -9), found  # of a shell, or its own
     for _, text in found[:2]:
         assert f"fleet: {lab.names[2]} (node rank 2) was lost: its connection ended" in text and "saved" in text, text
     until(lambda: ranks(lab) == 0, 60)
