@@ -63,6 +63,12 @@ def job_here(run: str, runs_dir: Path) -> tuple[str, Submitted] | None:
     return None if found is None or SOURCES.get(found[1].on).detect(os.environ) else found
 
 
+def enter_all() -> None:
+    """Where this process is in nothing that --on names: the hosts of all jobs that lead a run there."""
+    if (name := settings_of().on) != INVENTORY and SOURCES.get(name).detect(os.environ) is None:
+        os.environ.update(SOURCES.get(name).enter_all())
+
+
 def refuse_containers(run: str, runs_dir: Path) -> None:
     """InventoryError where no host of an inventory knows of a run."""
     from fleet.ops.run.kept.job import run_here

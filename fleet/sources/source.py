@@ -49,6 +49,10 @@ class Source(ABC):
         """Variables by which a process outside of a job has its hosts. UsageError where it has none now."""
         raise UsageError(f"--on {self.name} has no jobs")
 
+    def enter_all(self) -> dict[str, str]:
+        """The same, of all jobs that lead a run of this user's now."""
+        raise UsageError(f"--on {self.name} has no jobs")
+
     def queue(self) -> Queue:
         """Where its hosts are asked for. UsageError where they are not."""
         raise UsageError(f"--on {self.name} has no queue: it takes the hosts that are there")

@@ -262,6 +262,8 @@ def test_the_job_leads_the_run_whoever_looks_on(login: VirtualLab) -> None:
     assert typed(login, line)[0] == 0
     code, said = typed(login, f"timeout -s INT 3 {FLEET} attach; {FLEET} runs", host=1)
     assert code == 0 and "goes on as before" in said and "followed" in said, said
+    code, said = typed(login, f"{FLEET} --on slurm ps")
+    assert code == 0 and re.search(r"^t-\S+ +running .* 4/4 ", said, re.M), said
     code, said = typed(login, f"{FLEET} stop latest", host=1)
     assert code == 0 and "stopped" in said, said
     code, said = typed(login, f"{FLEET} attach", host=0)

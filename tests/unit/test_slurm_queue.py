@@ -15,6 +15,7 @@ from fleet.sources.queue import Standing, State
 from fleet.sources.slurm import array
 from fleet.sources.slurm.queue import SlurmQueue, hint, standing
 from fleet.sources.slurm.script import batch_script, quoted
+from fleet.sources.slurm.source import Slurm
 from fleet.transport.slurm import jobs_of
 
 
@@ -150,6 +151,16 @@ def test_the_tasks_of_an_array_are_the_nodes_of_a_run(stubs: Path) -> None:
     assert jobs_of(found) == {"lab01": "18", "lab03": "17"} and found["SLURM_JOB_ID"] == "18"
     with pytest.raises(UsageError, match="jobs 17_0, 17_2 are all on lab03"):
         array.entered([it._replace(node="lab03") for it in tasks if it.state == "RUNNING"])
+
+
+def test_all_jobs_that_lead_a_run(stubs: Path) -> None:
+    lines = ["17|17|lab[01-02]|RUNNING|fleet:t-1", "19_0|20|lab02|RUNNING|fleet:u-1", "21|21|lab04|RUNNING|(null)"]
+    (stubs / "squeue").write_text("#!/bin/sh\n" + "".join(f"echo '{line}'\n" for line in lines))
+    found = Slurm().enter_all()
+    assert found["SLURM_JOB_NODELIST"] == "lab01,lab02" and list(jobs_of(found)) == ["lab01", "lab02"]
+    (stubs / "squeue").write_text("#!/bin/sh\n")
+    with pytest.raises(UsageError, match="no job of yours leads a run now"):
+        Slurm().enter_all()
 
 
 def test_an_array_that_never_is_whole_is_let_go(stubs: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -11,7 +11,7 @@ import click
 
 from fleet.answers.runs import Forgotten, GivenUp, RunSeen, RunsSeen, RunStopped, StoppedThere
 from fleet.cli.context import ask, finish, perform, the_fleet
-from fleet.cli.inventory import job_here, load_everyone, use_inventory
+from fleet.cli.inventory import enter_all, job_here, load_everyone, use_inventory
 from fleet.cli.line.command import ONLY_LOOKS, Verb, completed
 from fleet.cli.line.options import NONE_LIVE, Limited, common_options, runs_dir_option, settings_of, without
 from fleet.cli.line.values import Scrolling, ranks, ranks_option, size, when
@@ -39,6 +39,7 @@ def ps(**given: bool) -> int:
 
     The hosts are asked, so that runs of other heads are there, too.
     """
+    enter_all()
     return perform(lambda fleet: fleet.plan.ps(**given), lambda it: show_runs(it, given["all"]), asked_for=True)
 
 

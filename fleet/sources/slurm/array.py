@@ -16,6 +16,7 @@ from fleet.transport.slurm import JOBS, run_slurm
 WAIT = "FLEET_ARRAY_WAIT"  # seconds for which task 0 waits for the others; set: they are the nodes of one run
 DEFAULT_WAIT = 3600
 SOON_SECONDS, PAUSE_SECONDS = 3.0, 30.0
+MARK = "fleet:"  # in a job's comment, before the run that it is for
 COMING = {"RUNNING", "PENDING", "CONFIGURING"}
 FORMAT = "%i|%A|%N|%T|%r"
 LEADS = "# the tasks of this array are the nodes of one run: task 0 leads it, and waits so many seconds for the others"
@@ -53,9 +54,23 @@ def tasks_of(array: str) -> list[Task]:
     return sorted((it for it in found if it.name.partition("_")[2].isdecimal()), key=lambda it: it.number)
 
 
-def entered(tasks: list[Task]) -> dict[str, str]:
-    """Variables by which a process has these nodes. UsageError where two are one."""
-    nodes = [it.node for it in tasks]
+def of_user() -> list[Task]:
+    """The jobs that lead runs of this user's now, once for each of their nodes. UsageError where there is none."""
+    from fleet.inventory.nodeset import expand  # takes long to import
+
+    argv = ["squeue", "--noheader", "--me", "--array", "--states=RUNNING", "-o", "%i|%A|%N|%T|%k"]
+    status, answer, errors = run_slurm(argv)
+    found = [Task(*line.split("|", 4)) for line in answer.splitlines() if line.count("|") >= 4]
+    found = [task for task in found if task.reason.startswith(MARK)]
+    if status or not found:
+        why = errors.strip() or "no job of yours leads a run now"
+        raise UsageError(f"squeue: {why}", hint="'fleet runs' shows those that wait, or are over")
+    return [task._replace(node=node) for task in found for node in expand(task.node)]
+
+
+def entered(tasks: list[Task], *, alone: bool = True) -> dict[str, str]:
+    """Variables by which a process has these nodes. alone: UsageError where two jobs are on one."""
+    nodes = [*dict.fromkeys(it.node for it in tasks)] if not alone else [it.node for it in tasks]
     if twice := next((node for node in nodes if nodes.count(node) > 1), None):
         names = ", ".join(it.name for it in tasks if it.node == twice)
         raise UsageError(f"jobs {names} are all on {twice}", hint="--exclusive gives each a node of its own")

@@ -9,12 +9,12 @@ from pathlib import Path
 from fleet.errors import EXIT_HOST_FAILED, UsageError
 from fleet.requests.submit import Submit
 from fleet.sources.queue import Queue, Standing, State
+from fleet.sources.slurm.array import MARK
 from fleet.sources.slurm.script import batch_script
 from fleet.transport.slurm import OVER, epoch, run_slurm
 
 WAITING = {"PENDING", "REQUEUED", "REQUEUE_FED", "REQUEUE_HOLD", "SPECIAL_EXIT", "RESV_DEL_HOLD"}
 RUNNING = {"CONFIGURING", "RUNNING", "COMPLETING", "SUSPENDED", "STOPPED", "SIGNALING", "RESIZING", "STAGE_OUT"}
-MARK = "fleet:"  # in a job's comment, before the run that it is for
 FORMAT = "%i|%T|%S|%r"
 # part of what sbatch says -> what helps
 HINTS = {

@@ -10,7 +10,7 @@ from fleet.model import Inventory
 from fleet.protocol.state import is_run_id
 from fleet.sources.queue import Queue
 from fleet.sources.slurm import array
-from fleet.sources.slurm.queue import MARK, SlurmQueue
+from fleet.sources.slurm.queue import SlurmQueue
 from fleet.sources.slurm.script import OPTIONS
 from fleet.sources.source import Condition, Source
 from fleet.transport.slurm import job_of, jobs_of, shown_job
@@ -41,7 +41,7 @@ class Slurm(Source):
     def run_of(self, environ: Mapping[str, str]) -> tuple[str | None, int]:
         again = environ.get("SLURM_RESTART_COUNT", "0")
         comment = shown_job(job_of(environ)).get("Comment", "")
-        run = comment.removeprefix(MARK)
+        run = comment.removeprefix(array.MARK)
         return run if comment != run and is_run_id(run) else None, int(again) if again.isdecimal() else 0
 
     def enter(self, job: str) -> dict[str, str]:
@@ -52,6 +52,9 @@ class Slurm(Source):
             state = shown.get("JobState", "over")
             raise UsageError(f"job {job} of Slurm does not run: {state}", hint=f"squeue --jobs={job}")
         return {"SLURM_JOB_ID": job, "SLURM_JOB_NODELIST": shown.get("NodeList", "")}
+
+    def enter_all(self) -> dict[str, str]:
+        return array.entered(array.of_user(), alone=False)
 
     def queue(self) -> Queue:
         return SlurmQueue()
