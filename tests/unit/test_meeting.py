@@ -21,7 +21,7 @@ from fleet.errors import UsageError
 from fleet.node.base.errors import Refused
 from fleet.node.container import meeting
 from fleet.node.container.line import Line, dial
-from fleet.node.container.logs import why
+from fleet.node.container.logs import Logs, why
 from fleet.node.container.meeting import Table
 from fleet.node.container.record import Record, check_runs
 from fleet.node.container.start import answer_in
@@ -68,7 +68,7 @@ class Meeting:
         self.pool.shutdown()
 
     def summary(self) -> dict[str, Any]:
-        self.table.rest(20.0)
+        self.table.rest(20.0, bool)
         found: dict[str, Any] = json.loads((self.runs / RUN / "summary.json").read_text())
         from_json(RunSummary, found)
         return found
@@ -271,7 +271,7 @@ def test_a_folder_that_cannot_be_made_ends_all(tmp_path: Path) -> None:
     for each in refused:
         with pytest.raises(Refused, match="cannot make the log folder"):
             each.result(20)
-    it.table.rest(5.0)
+    it.table.rest(5.0, bool)
     it.close()
 
 
@@ -305,6 +305,31 @@ def test_verbs_that_reach_no_container(tmp_path: Path, monkeypatch: pytest.Monke
     for words in (["logs", "latest"], ["logs", "-f", "t"]):
         done = command_line(words, LocalTransport())
         assert (done.code, done.out) == (0, "[a:0] hello\n"), done
+
+
+def test_logs_wait_for_room(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
+    (tmp_path / "rank0.out").write_text("one\ntwo")
+    logs = Logs(str(tmp_path), str(tmp_path / "target"), "a")
+    for _ in range(3):
+        logs.bring()
+    out, err = capfd.readouterr()
+    assert out == "" and err.count("takes no logs: No such file or directory; they wait in") == 1
+    (tmp_path / "target").mkdir()
+    logs.finish()
+    assert (tmp_path / "target" / "rank0.out").read_text() == "one\ntwo" and logs.blocked is None
+    assert capfd.readouterr().out == "[a:0] one\n[a:0] two\n"
+
+
+def test_who_is_hurried_does_not_wait_for_all(meet: Callable[..., Meeting], monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(meeting, "HURRY_SECONDS", 0.3)
+    it = meet(2)
+    first, _ = it.all("a", "b")
+    first.send(ended={**ENDED, "code": 143, "state": "stopped"})
+    began = time.monotonic()
+    it.table.rest(60.0, lambda: True)
+    assert time.monotonic() < began + 20
+    found = json.loads((it.runs / RUN / "summary.json").read_text())
+    assert found["unknown"] == ["b"] and found["exit_code"] == 143
 
 
 def test_what_a_supervisor_answers() -> None:

@@ -1,6 +1,7 @@
 """What the ranks of a container write: brought from the node's folder of the run to runs/RUN/HOST/ and to the terminal,
 and what it says of an error."""
 
+import errno
 import os
 import re
 import sys
@@ -22,6 +23,7 @@ class Logs:
         self.folder, self.target, self.host = folder, target, host
         self.offsets: dict[str, int] = {}
         self.rest: dict[str, bytes] = {}
+        self.blocked: str | None = None  # why the target took nothing, the last time
 
     def bring(self) -> None:
         """What is new."""
@@ -31,13 +33,28 @@ class Logs:
             with open(os.path.join(self.folder, name), "rb") as file:
                 file.seek(self.offsets.get(name, 0))
                 data = file.read(BLOCK)
-                while data:
+                while data and self.put(name, data):
                     self.offsets[name] = file.tell()
-                    with open(os.path.join(self.target, name), "ab", opener=private) as log:
-                        log.write(data)
                     if name != NODE_LOG:
                         self.show(name, data)
                     data = file.read(BLOCK)
+
+    def put(self, name: str, data: bytes) -> bool:
+        """Append it, whole or not at all: what a full disk does not take now is brought again."""
+        why = os.strerror(errno.ENOSPC)
+        try:
+            with open(os.path.join(self.target, name), "ab", buffering=0, opener=private) as log:
+                size = log.seek(0, os.SEEK_END)
+                if log.write(data) == len(data):
+                    self.blocked = None
+                    return True
+                log.truncate(size)
+        except OSError as error:
+            why = str(error.strerror)
+        if why != self.blocked:
+            report("%s takes no logs: %s; they wait in %s" % (self.target, why, self.folder))
+            self.blocked = why
+        return False
 
     def show(self, name: str, data: bytes) -> None:
         """Whole lines, each with whose it is."""
@@ -49,7 +66,8 @@ class Logs:
 
     def finish(self) -> None:
         """The last of all, also a line without an end."""
-        self.bring()
+        if os.path.isdir(self.folder):
+            self.bring()
         for name, rest in self.rest.items():
             if rest:
                 self.show(name, b"\n")

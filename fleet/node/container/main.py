@@ -9,7 +9,7 @@ import sys
 import time
 
 from fleet.node.base.errors import Refused
-from fleet.node.base.types import Any, Sequence
+from fleet.node.base.types import Any, Callable, Sequence
 from fleet.node.container import explain
 from fleet.node.container.line import dial, is_here
 from fleet.node.container.logs import plain, report
@@ -22,6 +22,14 @@ from fleet.protocol.state import LONGEST_NAME
 EXIT_USAGE, EXIT_PREFLIGHT = 2, 123
 WAIT_SECONDS = 600.0
 GRACE = 25.0  # a platform kills 30 s after SIGTERM
+
+
+class Ended(Exception):
+    """By a signal, before the run begins."""
+
+    def __init__(self, number: int) -> None:
+        Exception.__init__(self, number)
+        self.number = number
 
 
 def parser() -> argparse.ArgumentParser:
@@ -90,10 +98,18 @@ def main(argv: "Sequence[str]") -> int:
     except Refused as error:
         complain(error.message, error.hint)
         return EXIT_PREFLIGHT
+    except Ended as error:
+        report("ended by signal %d before the run began" % error.number)
+        return 128 + error.number
 
 
 def begun(place: Place, ranks: int, options: Any) -> int:
-    """Meet the others, and run. Refused."""
+    """Meet the others, and run. Refused; Ended while it waits."""
+
+    def waits(number: int, _frame: object) -> None:
+        raise Ended(number)
+
+    on_signals(waits)  # the first process of a container gets no signal that it does not handle
     options.script = ["-m"] * options.module + options.script
     about = {"job": place.job, "least": place.least, "most": place.most}
     report("%s: this is %s" % (place.platform["name"], seen(place, ranks)))
@@ -114,9 +130,14 @@ def begun(place: Place, ranks: int, options: Any) -> int:
         return followed(run)
     finally:
         if table is not None and table.begun:
-            table.rest(options.grace + 2 * SILENCE_SECONDS)
+            table.rest(options.grace + 2 * SILENCE_SECONDS, lambda: run is not None and run.signalled)
         elif run is not None:
             run.write_end()
+
+
+def on_signals(handler: "Callable[[int, object], None]") -> None:
+    for number in (signal.SIGTERM, signal.SIGINT):
+        signal.signal(number, handler)
 
 
 def silent(_message: str) -> None:
@@ -133,8 +154,7 @@ def followed(run: Run) -> int:
     def ended_by(number: int, _frame: object) -> None:
         run.signalled = number
 
-    for number in (signal.SIGTERM, signal.SIGINT):
-        signal.signal(number, ended_by)
+    on_signals(ended_by)
     begin = run.begin
     try:
         run.start()

@@ -19,27 +19,15 @@ import time
 from fleet.node.base.errors import Refused
 from fleet.node.base.types import Any, Callable
 from fleet.node.container.line import HELLO_SECONDS, Line
+from fleet.node.container.members import Member, ended_of, failure_of, node_of, nodes, shown
 from fleet.node.container.record import Record, ending
 
 BEAT_SECONDS, SILENCE_SECONDS = 3.0, 30.0
 LAST_CALL_SECONDS = 15.0  # for which an elastic run that may begin waits for more
 VERDICT_SECONDS = 1.0
+HURRY_SECONDS = 5.0  # in which others may still report their ends, when the platform ends this container
 STRANGERS = 64  # connections that have not said yet who they are
 EXIT_LOST = 122
-
-
-class Member:
-    """A container, by its first message. node: its rank, once the run begins. ended: its last message."""
-
-    def __init__(self, line: Line, hello: "dict[str, Any]") -> None:
-        rank = hello.get("rank")
-        self.line, self.host = line, str(hello["host"])[:64].replace("/", "_").lstrip(".") or "container"
-        self.rank: int | None = int(rank) if rank is not None else None
-        self.each, self.about = int(hello["each"]), hello["about"]
-        self.node: int | None = None
-        self.first = 0
-        self.ended: dict[str, Any] | None = None
-        self.over = self.away = False  # away: without having ended
 
 
 class Table:
@@ -241,11 +229,13 @@ class Table:
             pass
         self.server.close()
 
-    def rest(self, seconds: float) -> None:
-        """Until the end of all is known here, or for so long; then write it down."""
+    def rest(self, seconds: float, hurried: "Callable[[], object]") -> None:
+        """Until the end of all is known here, or for so long, HURRY_SECONDS once it is hurried; then write it down."""
         until = time.monotonic() + seconds
         while time.monotonic() < until and not all(it.over for it in self.members):
             time.sleep(0.1)
+            if hurried():
+                until, hurried = min(until, time.monotonic() + HURRY_SECONDS), bool
         with self.lock:
             members, first = sorted(self.members, key=lambda it: it.node or 0), self.first
         hosts = {it.host: ending(it.node or 0, it.ended, "lost" if it.over else "unknown") for it in members}
@@ -269,37 +259,3 @@ class Table:
             member.line.send(**message)
         except OSError:
             pass
-
-
-def node_of(member: Member) -> "dict[str, Any]":
-    """As run.json has it."""
-    return {"node_rank": member.node, "ranks": list(range(member.first, member.first + member.each))}
-
-
-def failure_of(found: "dict[str, Any]", member: Member) -> "dict[str, Any]":
-    """What a member reports, as a FirstFailure: anybody may dial. KeyError, TypeError, ValueError for what is none."""
-    made: dict[str, Any] = {"host": member.host, "node_rank": member.node, "exit_code": int(found["exit_code"])}
-    for name in ("rank", "local_rank", "signal"):
-        made[name] = None if found.get(name) is None else int(found[name])
-    for name in ("why", "tail"):
-        made[name] = None if found.get(name) is None else str(found[name])
-    message = str(found.get("message") or "%s failed" % member.host)
-    return dict(made, what=str(found.get("what") or "node"), message=message, log=str(found.get("log") or ""))
-
-
-def ended_of(found: "dict[str, Any]") -> "dict[str, Any]":
-    """The same of its last message."""
-    return {
-        "code": int(found["code"]),
-        "state": str(found["state"]),
-        "reason": found.get("reason"),
-        "ranks": dict(found["ranks"]),
-    }
-
-
-def nodes(about: "dict[str, Any]") -> str:
-    return str(about["most"]) if about["least"] == about["most"] else "%d to %d" % (about["least"], about["most"])
-
-
-def shown(about: "dict[str, Any]") -> str:
-    return "%s, of %s nodes" % (str(about.get("job") or "without a name")[:60], nodes(about))

@@ -66,8 +66,11 @@ class Run:
     def follow(self) -> int:
         """To its end; the exit code."""
         while True:
-            status = read_status(self.folder)
-            self.logs.bring()
+            try:
+                status = read_status(self.folder)
+                self.logs.bring()
+            except FileNotFoundError:
+                return self.end({"state": "lost", "reason": "its folder %s was removed" % self.folder})
             if not self.place.elastic and self.mine is None and self.first is None and not self.stopped:
                 self.look_at_ranks()
             self.listen()
@@ -139,6 +142,8 @@ class Run:
         self.conclude(code, {"code": code, "state": "unknown", "reason": reason, "ranks": {}})
 
     def ranks_over(self) -> "list[dict[str, Any]]":
+        if not os.path.isdir(self.folder):
+            return []
         names = (it for it in os.listdir(self.folder) if it.startswith("rank") and it.endswith(".json"))
         found = (read_json(os.path.join(self.folder, name)) for name in names)
         return [it for it in found if "rank" in it]
