@@ -53,6 +53,26 @@ def test_the_first_failure_is_the_earliest_on_the_heads_clock() -> None:
     assert first and (first.host, first.rank, first.exit_code) == ("b", 3, 7)
 
 
+@pytest.mark.parametrize("late", [0.0, 5.0])
+@pytest.mark.parametrize(
+    "killed, what, code",
+    [
+        ({"state": "exited", "signal": 9}, "engine", 137),
+        ({"state": "lost", "cause": "supervisor"}, "supervisor", 1),
+    ],
+)
+def test_whoever_looks_late_names_the_same_cause(late: float, killed: RunState, what: str, code: int) -> None:
+    """The end of a rank was heard of first, and answers that of its engine; found by the fuzzer (seed 3019)."""
+    g = gang({"a": late, "b": 0.0})
+    g.nodes["a"].clock.fastest = [(100.0 + late, late)]
+    g.rank_ended(end("a", 0, 100.1, None, 15))
+    g.node_status("a", {**killed, "began": 100.2, "time": 100.2})
+    ended = run_end("failure", "rank 0 on a failed", 143, "a")
+    g.node_status("b", {"state": "stopped", "cause": "asked", "began": 100.3, "time": 100.5, "end": ended})
+    first = g.first()
+    assert first and (first.what, first.host, first.rank, first.exit_code) == (what, "a", None, code)
+
+
 def test_what_ends_after_the_stop_does_not_count() -> None:
     g = gang({"a": 0.0, "b": 0.0})
     reason = g.rank_ended(end("b", 3, 103.0, 3))

@@ -259,10 +259,13 @@ class Gang:
         node, code = self.nodes[end["host"]], end["code"]
         ends = [e for e in node.ranks.values() if e.failed and e.exit_code == code and not e.asked]
         if rank := min(ends, key=lambda e: e.time, default=None):
-            return Failure.of(rank, node.began)
+            if not self._explained(rank, node.clock.on_head(rank.time), node.cause):
+                return Failure.of(rank, node.began)
+            code = OWN_CAUSES.get(node.cause or "", node.engine_code)  # the rank's end was only heard of before it
         what = "engine" if node.state == "exited" and node.engine_code == code else node.cause or "node"
         why = HostFailed(Reason.of_node(end["message"]), kind="ended") if what == "node" else None
-        return Failure(node.host, node.node_rank, code, node.began, what=what, why=why)
+        by = node.status.get("signal") if what == "engine" else None
+        return Failure(node.host, node.node_rank, code, node.began, signal=by, what=what, why=why)
 
     def _others(self) -> list[Failure]:
         """What another head had the run stopped for, and only that one saw."""
@@ -298,10 +301,9 @@ class Gang:
         answers = node.cause != "supervisor" and not self._before_stop(node.began - slack)
         return None if answers else node.cause
 
-    def _explained(self, end: RankEnd, when: float) -> bool:
-        """Whether a rank's end is the answer to that of its node or engine, and not its cause."""
+    def _explained(self, end: RankEnd, when: float, cause: str | None) -> bool:
+        """Whether a rank's end is the answer to that of its node or engine, and not its cause. cause: the node's."""
         node = self.nodes[end.host]
-        cause = self._own_cause(node)
         if cause is not None:  # what a supervisor's death does to its engine may come before it is noticed
             return when >= node.began - TIE_SECONDS or cause == "supervisor" and end.signal == SIGTERM
         if node.state != "exited" or end.signal is None:
@@ -317,7 +319,9 @@ class Gang:
 
     def _rank_failures(self, collateral: Callable[[RankEnd], bool]) -> list[Failure]:
         ends = [(self.nodes[e.host].clock.on_head(e.time), e) for e in self.last_attempts() if e.failed]
-        ends = [(when, end) for when, end in ends if self._before_stop(when) and not self._explained(end, when)]
+        ends = [(when, end) for when, end in ends if self._before_stop(when)]
+        own = {host: self._own_cause(node) for host, node in self.nodes.items()}
+        ends = [(when, end) for when, end in ends if not self._explained(end, when, own[end.host])]
         if not ends:
             return []
         earliest = min(when for when, _ in ends)
