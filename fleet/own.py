@@ -12,13 +12,9 @@ from pathlib import Path
 from fleet.errors import UsageError
 from fleet.node.base.beneath import LINKS, check_folder, inside_of, is_ours, reach
 from fleet.node.base.errors import Refused
+from fleet.node.base.private import private as private
 from fleet.node.base.state_folder import own_home
 from fleet.protocol.state import OF_THE_HEAD
-
-
-def private(path: str, flags: int) -> int:
-    """An opener: of a file that is the user's own business, and not of what a link leads to."""
-    return os.open(path, flags | os.O_NOFOLLOW, 0o600)
 
 
 @contextmanager

@@ -36,12 +36,8 @@ def _read() -> Inventory:
     settings, given = settings_of(), click.get_current_context().params
     runs_dir = given.get("runs_dir") or Path("runs")
     run = given.get("run") or (given.get("what") if "runs_dir" in given else None)
-    if isinstance(run, str) and (found := job_here(run, runs_dir)) is not None:
-        job = found[1]
-        settings.on = job.on
-        os.environ.update(SOURCES.get(job.on).enter(job.job))  # for what is left behind, too
-    elif isinstance(run, str) and settings.inventory is None:
-        refuse_containers(run, runs_dir)
+    if isinstance(run, str) and settings.inventory is None:
+        _enter(run, runs_dir)
     if settings.on == INVENTORY:
         try:
             return load(find_inventory(settings.inventory, Path.cwd(), os.environ))
@@ -69,19 +65,22 @@ def enter_all() -> None:
         os.environ.update(SOURCES.get(name).enter_all())
 
 
-def refuse_containers(run: str, runs_dir: Path) -> None:
-    """InventoryError where no host of an inventory knows of a run."""
-    from fleet.ops.run.kept.job import run_here
+def _enter(run: str, runs_dir: Path) -> None:
+    """The job of a run that a queue was asked for. InventoryError where no host of an inventory knows of a run."""
+    from fleet.ops.run.kept.job import run_here, submitted
     from fleet.ops.run.kept.local import platform_of
 
-    run_id = run_here(run, runs_dir)
-    platform = None if run_id is None else platform_of(runs_dir / run_id)
-    if platform is None:
+    if (run_id := run_here(run, runs_dir)) is None:
         return
-    raise InventoryError(
-        f"run {run_id} is of containers that a platform ({platform}) started: no head reaches them",
-        hint=f"end it where the platform has it; 'fleet logs {run_id}' shows its logs",
-    )
+    job, settings = submitted(runs_dir / run_id), settings_of()
+    if job is not None and not SOURCES.get(job.on).detect(os.environ):
+        settings.on = job.on
+        os.environ.update(SOURCES.get(job.on).enter(job.job))  # for what is left behind, too
+    elif (platform := platform_of(runs_dir / run_id)) is not None:
+        raise InventoryError(
+            f"run {run_id} is of containers that a platform ({platform}) started: no head reaches them",
+            hint=f"end it where the platform has it; 'fleet logs {run_id}' shows its logs",
+        )
 
 
 def _within(error: NoInventory) -> FleetError:

@@ -18,6 +18,8 @@ SPEC, STATUS, PID, NODE_LOG = "spec.json", "status.json", "pid", "node.log"
 # what such a run is while its head waits with the next attempt, and while that one begins
 RESTARTING, STARTING = "restarting", "starting"
 EVENTS_VERSION = 1  # of a run's events.jsonl
+LATEST = "latest"  # the newest run that has begun, as a word, and as a link beside its folder
+WRITER = ".lock"  # in a run's folder on the head: who writes there holds it
 FINAL = ("exited", "stopped", "lost")  # how a run may have ended on a node: "state" of its STATUS
 LEASE, STOP, OVER, NEXT, TRIMMED = "lease", "stop", "over", "next", "trimmed"
 ATTEMPT = "attempt"  # and its number: the folder of one that another followed, on nodes and on the head

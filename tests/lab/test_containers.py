@@ -116,6 +116,16 @@ class Job:
 
         return self.pool.submit(run)
 
+    def begun(self, count: int, text: str) -> list[Out]:
+        """Of so many containers, once each has printed it."""
+        outs = [self.start(number) for number in range(count)]
+        until(lambda: all(text in self.output(number) for number in range(count)))
+        return outs
+
+    def signal(self, number: int, name: str) -> None:
+        """To a container's runner alone."""
+        self.lab.sh(self.lab.names[number], f"pkill -{name} -f '^/usr/bin/python3 /share/fleet.pyz'")
+
     def output(self, number: int) -> str:
         return self.lab.sh(self.lab.names[0], f"cat /share/{self.lab.names[number]}.log 2>/dev/null || true")
 
@@ -176,9 +186,8 @@ def test_the_first_failure_ends_all(lab: VirtualLab, pool: ThreadPoolExecutor, p
 
 def test_a_container_that_is_killed(lab: VirtualLab, pool: ThreadPoolExecutor) -> None:
     job = Job(lab, pool, "--grace 5 t.py hold", NNODES="3", RDZV_ID="k")
-    outs = [job.start(number) for number in range(3)]
-    until(lambda: all("sum 6" in job.output(number) for number in range(3)))
-    lab.sh(lab.names[2], "pkill -KILL -f '^/usr/bin/python3 /share/fleet.pyz'")
+    outs = job.begun(3, "sum 6")
+    job.signal(2, "KILL")
     found = [out.result(100) for out in outs]
     assert [code for code, _ in found[:2]] == [1, 1] and found[2][0] in (137, -9), found  # of a shell, or its own
     for _, text in found[:2]:
@@ -186,7 +195,7 @@ def test_a_container_that_is_killed(lab: VirtualLab, pool: ThreadPoolExecutor) -
     until(lambda: ranks(lab) == 0, 60)
 
 
-def test_one_that_cannot_begin_says_why_to_all(lab: VirtualLab, pool: ThreadPoolExecutor) -> None:
+def test_one_that_cannot_begin_reports_why_to_all(lab: VirtualLab, pool: ThreadPoolExecutor) -> None:
     job = Job(lab, pool, "t.py hold", NNODES="2", RDZV_ID="n")
     lab.sh(lab.names[1], "rm -rf ~/.fleet && touch ~/.fleet")
     try:
@@ -200,9 +209,8 @@ def test_one_that_cannot_begin_says_why_to_all(lab: VirtualLab, pool: ThreadPool
 
 def test_a_signal_of_the_platform_reaches_the_ranks_of_all(lab: VirtualLab, pool: ThreadPoolExecutor) -> None:
     job = Job(lab, pool, "t.py hold", NNODES="2", RDZV_ID="c")
-    outs = [job.start(number) for number in range(2)]
-    until(lambda: all("sum 4" in job.output(number) for number in range(2)))
-    lab.sh(lab.names[1], "pkill -TERM -f '^/usr/bin/python3 /share/fleet.pyz'")
+    outs = job.begun(2, "sum 4")
+    job.signal(1, "TERM")
     found = [out.result(200) for out in outs]
     assert [code for code, _ in found] == [1, 143] and [text.count("saved") for _, text in found] == [2, 2], found
     assert all(f"fleet: {lab.names[1]} was ended by signal 15 of its platform" in text for _, text in found), found
@@ -225,7 +233,7 @@ def test_an_elastic_run_goes_on_without_one_and_takes_another(lab: VirtualLab, p
         lab.refresh()
 
 
-def test_what_cannot_meet_is_told(lab: VirtualLab, pool: ThreadPoolExecutor) -> None:
+def test_what_cannot_meet_is_reported(lab: VirtualLab, pool: ThreadPoolExecutor) -> None:
     """Two of one rank, another run's rendezvous, another program, nobody: each within seconds, and nothing stays."""
     first, second, _, fourth = lab.names
     job = Job(lab, pool, "--wait 12 t.py", NNODES="3", RDZV_ID="e")

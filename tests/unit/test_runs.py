@@ -35,13 +35,14 @@ from fleet.ops.run.find.stop import note
 from fleet.ops.run.follow import janitor
 from fleet.ops.run.follow.follow import Following, Heard, Over
 from fleet.ops.run.kept import local
-from fleet.ops.run.kept.folder import LOCK, RunFolder
+from fleet.ops.run.kept.folder import RunFolder
 from fleet.ops.run.kept.local import headless, left_alone, local_runs, names, prunable, prune
 from fleet.ops.run.kept.reader import LogsPlan, Reader, tail_offset
 from fleet.ops.run.kept.word import choose, is_part_of_name
 from fleet.ops.run.launch import run as launching
 from fleet.ops.run.plan.plan import plan as make_plan
 from fleet.ops.run.sessions import Sessions
+from fleet.protocol.state import WRITER
 from fleet.requests.launch import Launch
 from fleet.requests.runs import Attach, Logs, Stop
 from fleet.rules.units import bytes_of
@@ -169,6 +170,7 @@ HOLD = """
 import sys
 from pathlib import Path
 from fleet.ops.run.kept.folder import RunFolder
+from fleet.protocol.state import WRITER
 folder = RunFolder(Path(sys.argv[1]))
 print(folder.hold(helper=True), flush=True)
 sys.stdin.read()
@@ -560,7 +562,7 @@ def test_who_only_looks_whether_a_run_is_followed_follows_nothing(
 ) -> None:
     monkeypatch.setattr(attach, "MOMENT_SECONDS", 60.0)
     RunFolder.create(tmp_path, "r").release()
-    with open(tmp_path / "r" / LOCK) as lock:
+    with open(tmp_path / "r" / WRITER) as lock:
         fcntl.flock(lock, fcntl.LOCK_SH)
         threading.Timer(0.3, fcntl.flock, (lock, fcntl.LOCK_UN)).start()
         folder = attach.take(FoundRun("r", {}, {}), tmp_path)
@@ -617,10 +619,10 @@ def test_a_run_that_cannot_be_removed_is_told(tmp_path: Path, capfd: pytest.Capt
     folder.event(happened("version"))
     folder.write_json("summary.json", {"exit_code": 0})
     folder.release()
-    (folder.path / LOCK).unlink()
-    (folder.path / LOCK).mkdir()  # as in a folder that cannot be written, for root too
+    (folder.path / WRITER).unlink()
+    (folder.path / WRITER).mkdir()  # as in a folder that cannot be written, for root too
     assert run(["runs", "--runs-dir", str(tmp_path), "--prune", "--keep", "0", "-y"]) == 2
-    assert capfd.readouterr().err.splitlines()[-1] == f"error: {folder.path / LOCK}: Is a directory"
+    assert capfd.readouterr().err.splitlines()[-1] == f"error: {folder.path / WRITER}: Is a directory"
 
 
 @pytest.mark.parametrize(

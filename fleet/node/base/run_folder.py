@@ -27,9 +27,13 @@ def runs_root() -> str:
 
 
 def no_room_for_runs() -> "str | None":
-    """What keeps runs from having folders here: the first of their folder and those above it that is no folder, or
-    not this user's to write in."""
-    path = runs_root()
+    """What keeps runs from having folders here, see no_room_for()."""
+    return no_room_for(runs_root())
+
+
+def no_room_for(path: str) -> "str | None":
+    """What keeps folders from being made in one: the first of it and those above it that is no folder, or not this
+    user's to write in."""
     while not os.path.lexists(path):
         path = os.path.dirname(path)
     return None if os.path.isdir(path) and os.access(path, os.W_OK | os.X_OK) else path

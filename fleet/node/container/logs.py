@@ -6,8 +6,8 @@ import os
 import re
 import sys
 
+from fleet.node.base.private import append_whole
 from fleet.node.base.types import Any, Sequence
-from fleet.node.container.record import private
 from fleet.protocol.state import NODE_LOG
 
 BLOCK, TAIL_BYTES, TAIL_LINES = 1 << 20, 8192, 12
@@ -43,12 +43,9 @@ class Logs:
         """Append it, whole or not at all: what a full disk does not take now is brought again."""
         why = os.strerror(errno.ENOSPC)
         try:
-            with open(os.path.join(self.target, name), "ab", buffering=0, opener=private) as log:
-                size = log.seek(0, os.SEEK_END)
-                if log.write(data) == len(data):
-                    self.blocked = None
-                    return True
-                log.truncate(size)
+            if append_whole(os.path.join(self.target, name), data):
+                self.blocked = None
+                return True
         except OSError as error:
             why = str(error.strerror)
         if why != self.blocked:

@@ -15,7 +15,7 @@ from fleet.node.container.line import dial, is_here
 from fleet.node.container.logs import plain, report
 from fleet.node.container.meeting import SILENCE_SECONDS, Table
 from fleet.node.container.place import ASKED, Place, place_of, ranks_here
-from fleet.node.container.record import Record, check_runs, started_by
+from fleet.node.container.record import Record, check_runs, own_name, started_by
 from fleet.node.container.runner import Run
 from fleet.protocol.state import LONGEST_NAME
 
@@ -142,10 +142,6 @@ def on_signals(handler: "Callable[[int, object], None]") -> None:
 
 def silent(_message: str) -> None:
     """No report is needed of who meets where there is one."""
-
-
-def own_name() -> str:
-    return os.uname()[1].partition(".")[0]
 
 
 def followed(run: Run) -> int:

@@ -26,7 +26,7 @@ BEAT_SECONDS, SILENCE_SECONDS = 3.0, 30.0
 LAST_CALL_SECONDS = 15.0  # for which an elastic run that may begin waits for more
 VERDICT_SECONDS = 1.0
 HURRY_SECONDS = 5.0  # in which others may still report their ends, when the platform ends this container
-STRANGERS = 64  # connections that have not said yet who they are
+STRANGERS = 64  # connections that have sent no hello yet
 EXIT_LOST = 122
 
 
@@ -133,7 +133,8 @@ class Table:
         self.latest = time.monotonic()
         self.report("%s is there, %d of %s" % (member.host, len(self.there()), nodes(self.about)))
         if self.begun:
-            self.begin([member])
+            self.number([member])
+            self.send_begin([member])
 
     # -- the beginning ------------------------------------------------------------------------------------
     def call(self) -> None:
@@ -148,9 +149,21 @@ class Table:
                     with socket.socket() as probe:
                         probe.bind(("", 0))
                         self.store = probe.getsockname()[1]  # where ranks meet
-                    self.begin(self.members)
+                    self.begin()
 
-    def begin(self, members: "list[Member]") -> None:
+    def begin(self) -> None:
+        """With all who are there."""
+        self.number(self.members)
+        hosts = {it.host: node_of(it) for it in sorted(self.members, key=lambda it: it.node or 0)}
+        try:
+            self.record.begin(hosts, self.master, self.store)
+        except Refused as error:
+            for member in self.members:
+                self.send(member, refused=error.message, hint=error.hint)
+        else:
+            self.send_begin(self.members)
+
+    def number(self, members: "list[Member]") -> None:
         """Nodes in the order of their ranks; where none is set, this one first, then by name."""
         taken = {it.rank for it in self.members if it.rank is not None}.union(it.node for it in self.members)
         free = (number for number in range(1 << 20) if number not in taken)
@@ -160,14 +173,8 @@ class Table:
         first = 0
         for member in sorted(members, key=lambda it: it.node or 0):
             member.first, first = first, first + member.each
-        try:
-            if len(members) == len(self.members):
-                hosts = {it.host: node_of(it) for it in sorted(members, key=lambda it: it.node or 0)}
-                self.record.begin(hosts, self.master, self.store)
-        except Refused as error:
-            for member in members:
-                self.send(member, refused=error.message, hint=error.hint)
-            return
+
+    def send_begin(self, members: "list[Member]") -> None:
         where = {"run": self.record.run, "master": self.master, "port": self.store, "nodes": len(self.members)}
         for member in members:
             self.send(member, begin=dict(where, host=member.host, node=member.node, first=member.first))
@@ -182,7 +189,7 @@ class Table:
             if message is not None and "failed" in message:
                 self.blame(failure_of(message["failed"], member), float(message["age"]))
             if message is not None and "ended" in message:
-                member.ended, member.over = ended_of(message["ended"]), True
+                member.ended = ended_of(message["ended"])
             self.send(member, beat=1)
 
     def blame(self, failure: "dict[str, Any]", age: float) -> None:
@@ -204,7 +211,7 @@ class Table:
 
     def leave(self, member: Member) -> None:
         """It is gone, or silent, and has not ended."""
-        member.over = member.away = True
+        member.away = True
         if not self.begun:
             with self.lock:
                 self.members.remove(member)
@@ -238,7 +245,7 @@ class Table:
                 until, hurried = min(until, time.monotonic() + HURRY_SECONDS), bool
         with self.lock:
             members, first = sorted(self.members, key=lambda it: it.node or 0), self.first
-        hosts = {it.host: ending(it.node or 0, it.ended, "lost" if it.over else "unknown") for it in members}
+        hosts = {it.host: ending(it.node or 0, it.ended, "lost" if it.away else "unknown") for it in members}
         codes = [it.ended["code"] if it.ended else EXIT_LOST for it in members if not (it.away and self.elastic)]
         try:
             self.record.end(first["exit_code"] if first else max(codes, default=EXIT_LOST), hosts, first)

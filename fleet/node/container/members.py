@@ -15,7 +15,11 @@ class Member:
         self.node: int | None = None
         self.first = 0
         self.ended: dict[str, Any] | None = None
-        self.over = self.away = False  # away: without having ended
+        self.away = False  # without having ended
+
+    @property
+    def over(self) -> bool:
+        return self.away or self.ended is not None
 
 
 def node_of(member: Member) -> "dict[str, Any]":

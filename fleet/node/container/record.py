@@ -11,11 +11,11 @@ import time
 from fleet.node.base import json
 from fleet.node.base.errors import Refused
 from fleet.node.base.files import replace_file
+from fleet.node.base.private import append_whole, link_beside, private
+from fleet.node.base.run_folder import no_room_for
 from fleet.node.base.types import Any, Mapping, Sequence
-from fleet.protocol.state import EVENTS_VERSION, OF_THE_HEAD
+from fleet.protocol.state import EVENTS_VERSION, LATEST, OF_THE_HEAD, WRITER
 from fleet.version import __version__
-
-LATEST = "latest"
 
 
 class Record:
@@ -33,7 +33,7 @@ class Record:
         try:
             make_runs(os.path.dirname(self.path))
             os.mkdir(self.path, 0o700)
-            self.held = os.open(os.path.join(self.path, ".lock"), os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+            self.held = os.open(os.path.join(self.path, WRITER), os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
             try:
                 fcntl.flock(self.held, fcntl.LOCK_EX | fcntl.LOCK_NB)
             except OSError:
@@ -54,19 +54,8 @@ class Record:
         self.event("version", version=EVENTS_VERSION, fleet=__version__)
         first = {name: min(host["ranks"]) for name, host in hosts.items()}
         self.event("running", "all nodes have started", world_size=world, first_ranks=first, logs=self.path)
-        self.be_latest()
+        link_beside(self.path, LATEST)
         return True
-
-    def be_latest(self) -> None:
-        """Have `latest` lead here, as RunFolder.be_latest()."""
-        link = os.path.join(os.path.dirname(self.path), LATEST)
-        new = os.path.join(os.path.dirname(self.path), ".%s-%s" % (LATEST, self.run))
-        try:
-            if os.path.islink(link) or not os.path.lexists(link):
-                os.symlink(self.run, new)
-                os.rename(new, link)
-        except OSError:
-            pass  # a disk that has no links
 
     def sign(self) -> None:
         """Of life, every few seconds."""
@@ -82,8 +71,8 @@ class Record:
             return
         about = {"event": kind, "time": round(time.time(), 3), "level": level, "host": host, "message": message}
         try:
-            with self.lock, open(os.path.join(self.path, "events.jsonl"), "ab", opener=private) as file:
-                file.write(json.dumps(dict(about, **more)).encode() + b"\n")
+            with self.lock:
+                append_whole(os.path.join(self.path, "events.jsonl"), json.dumps(dict(about, **more)).encode() + b"\n")
         except OSError:
             pass
 
@@ -156,7 +145,7 @@ def started_by(platform_name: str, options: Any, elastic: bool) -> "dict[str, An
         "args": list(options.script[1:]),
         "elastic": elastic,
         "lease": 0.0,  # without the container that leads, the others end it at once
-        "owner": "%s@%s" % (user, os.uname()[1].partition(".")[0]),
+        "owner": "%s@%s" % (user, own_name()),
         "fleet": {
             "version": __version__,
             "python": platform.python_version(),
@@ -166,9 +155,9 @@ def started_by(platform_name: str, options: Any, elastic: bool) -> "dict[str, An
     }
 
 
-def private(path: str, flags: int) -> int:
-    """An opener, as own.private()."""
-    return os.open(path, flags | os.O_NOFOLLOW, 0o600)
+def own_name() -> str:
+    """Of this container, as its run calls it where no other one has it."""
+    return os.uname()[1].partition(".")[0]
 
 
 def make_runs(path: str) -> None:
@@ -183,12 +172,10 @@ def make_runs(path: str) -> None:
 
 def check_runs(path: str) -> "str | None":
     """Why runs cannot have their folders there; None: they can. It, or what it will be made in, is tried."""
-    path = os.path.abspath(path)
-    while not os.path.lexists(path):
-        path = os.path.dirname(path)
-    if not os.path.isdir(path):
-        return "%s is no folder" % path
-    return None if os.access(path, os.W_OK | os.X_OK) else "%s cannot be written to" % path
+    found = no_room_for(os.path.abspath(path))
+    if found is None:
+        return None
+    return found + (" cannot be written to" if os.path.isdir(found) else " is no folder")
 
 
 def ranks_of(records: "Sequence[Mapping[str, Any]]") -> "dict[str, Any]":

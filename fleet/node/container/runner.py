@@ -30,7 +30,7 @@ class Run:
     def __init__(
         self, place: Place, ranks: int, begin: "dict[str, Any]", line: Line, options: Any, record: Record
     ) -> None:
-        self.place, self.ranks, self.begin, self.options, self.record = place, ranks, begin, options, record
+        self.place, self.begin, self.options, self.record = place, begin, options, record
         self.line: Line | None = line
         self.part = Part(place, ranks, begin, line, options)
         self.host = str(begin["host"])
@@ -45,7 +45,7 @@ class Run:
     def start(self) -> None:
         """Refused where its ranks cannot be started."""
         begin = self.begin
-        its = {"node_rank": begin["node"], "ranks": list(range(begin["first"], begin["first"] + self.ranks))}
+        its = {"node_rank": begin["node"], "ranks": self.part.numbers}
         self.record.begin({self.host: its}, str(begin["master"]), begin["port"])
         os.makedirs(self.target, 0o700, exist_ok=True)
         self.folder = self.part.start()

@@ -32,6 +32,7 @@ class Part:
 
     def __init__(self, place: Place, ranks: int, begin: "dict[str, Any]", line: Line, options: Any) -> None:
         self.place, self.ranks, self.begin, self.options = place, ranks, begin, options
+        self.numbers = list(range(begin["first"], begin["first"] + ranks))  # of its ranks
         # its own address, by which the others know it
         leads = begin["node"] == 0 or begin["nodes"] == 1
         self.address = str(begin["master"] if leads else line.sock.getsockname()[0])
@@ -70,7 +71,7 @@ class Part:
             "run": begin["run"],
             "host": str(begin["host"]),
             "node_rank": begin["node"],
-            "ranks": list(range(begin["first"], begin["first"] + self.ranks)),
+            "ranks": self.numbers,
             "argv": self.argv(),
             "env": env,
             "env_expand": {},

@@ -27,9 +27,9 @@ from fleet.ops.get.place import Ground, Place, in_words
 from fleet.ops.get.receive import Received
 from fleet.ops.plans import Line, OnHosts
 from fleet.ops.run.find.find import find, meant_first, missing
-from fleet.ops.run.kept.folder import LATEST
 from fleet.ops.run.kept.word import choose, is_part_of_name
 from fleet.protocol.messages.give import GiveSpec
+from fleet.protocol.state import LATEST
 from fleet.requests.runs import Get
 from fleet.rules.units import counted, few, size_text
 from fleet.runtime import Runtime

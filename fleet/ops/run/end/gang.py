@@ -319,9 +319,8 @@ class Gang:
 
     def _rank_failures(self, collateral: Callable[[RankEnd], bool]) -> list[Failure]:
         ends = [(self.nodes[e.host].clock.on_head(e.time), e) for e in self.last_attempts() if e.failed]
-        ends = [(when, end) for when, end in ends if self._before_stop(when)]
         own = {host: self._own_cause(node) for host, node in self.nodes.items()}
-        ends = [(when, end) for when, end in ends if not self._explained(end, when, own[end.host])]
+        ends = [it for it in ends if self._before_stop(it[0]) and not self._explained(it[1], it[0], own[it[1].host])]
         if not ends:
             return []
         earliest = min(when for when, _ in ends)

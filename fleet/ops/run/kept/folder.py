@@ -19,16 +19,15 @@ from fleet.answers.run_events import RunEvent
 from fleet.errors import FleetError, UsageError
 from fleet.events import Level, Notice
 from fleet.node.base.files import replace_file
+from fleet.node.base.private import append_whole, link_beside
 from fleet.ops.run.kept.documents import read_object
 from fleet.ops.run.kept.logs import LOG, NodeLogs
-from fleet.protocol.state import ATTEMPT
+from fleet.protocol.state import ATTEMPT, LATEST, WRITER
 
 SIGN_SECONDS = 2.0
 OPTION = "--runs-dir"
-LATEST = "latest"  # the newest run that has begun, as a word and as a link
 HANDOVER_SECONDS = 20.0  # in which who followed a run lets the next one do it
 STACKS_FILE = "stacks.txt"
-LOCK = ".lock"  # who writes there holds it
 CURRENT = ".attempt"  # the number of the one whose logs are in HOST/, where it is not the first
 
 
@@ -92,11 +91,7 @@ class RunFolder:
 
     def be_latest(self) -> None:
         """Have `latest` beside it lead here; what is there and is no link, or a disk that has none, stays as it is."""
-        link, new = self.path.with_name(LATEST), self.path.with_name(f".{LATEST}-{self.path.name}")
-        if link.is_symlink() or not link.exists():
-            with contextlib.suppress(OSError):
-                new.symlink_to(self.path.name)
-                new.replace(link)
+        link_beside(str(self.path), LATEST)
 
     @property
     def held(self) -> bool:
@@ -109,7 +104,7 @@ class RunFolder:
         if (why := own.foreign(self.path)) is not None:
             raise UsageError(f"{self.path} {why}", hint=f"take it away, or give another {OPTION}")
         deadline = time.monotonic() + seconds
-        fd = own.private(str(self.path / LOCK), os.O_RDWR | os.O_CREAT | os.O_CLOEXEC)
+        fd = own.private(str(self.path / WRITER), os.O_RDWR | os.O_CREAT | os.O_CLOEXEC)
         while True:
             try:
                 fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
@@ -132,7 +127,7 @@ class RunFolder:
     def ask_for(self) -> None:
         """Of who only brings logs here: that it lets go."""
         with contextlib.suppress(OSError):
-            os.utime(self.path / LOCK, (0, 0), follow_symlinks=False)
+            os.utime(self.path / WRITER, (0, 0), follow_symlinks=False)
 
     def asked_for(self) -> bool:
         """Whether somebody did, since we hold it."""
@@ -151,7 +146,7 @@ class RunFolder:
 
     def holder(self) -> dict[str, Any]:
         """Who holds it: {"pid", "helper", "machine"}, {} where that cannot be read."""
-        return read_object(self.path / LOCK)
+        return read_object(self.path / WRITER)
 
     def begin(self, attempt: int) -> None:
         """The logs of this attempt go to HOST/ from now on, those of the one before it to attempt<k>/HOST/."""
@@ -222,12 +217,8 @@ class RunFolder:
         with self._lock:
             self._waiting += json.dumps(record, default=str).encode() + b"\n"
             try:
-                with open(self.path / "events.jsonl", "ab", buffering=0, opener=own.private) as f:
-                    size = f.seek(0, os.SEEK_END)
-                    if f.write(self._waiting) == len(self._waiting):
-                        self._waiting = b""
-                    else:
-                        f.truncate(size)  # no half lines
+                if append_whole(str(self.path / "events.jsonl"), self._waiting):
+                    self._waiting = b""
             except OSError:
                 pass
 

@@ -22,10 +22,10 @@ from fleet.answers.run_events import Attached
 from fleet.errors import EXIT_INTERRUPTED, Reason, UsageError
 from fleet.events import Notice
 from fleet.ops.run.kept.documents import MISSING, read_object, read_told
-from fleet.ops.run.kept.folder import LATEST, LOCK, OPTION, SIGN_SECONDS, RunFolder
+from fleet.ops.run.kept.folder import OPTION, SIGN_SECONDS, RunFolder
 from fleet.ops.run.kept.logs import LOG
 from fleet.ops.run.kept.reader import NewEvents
-from fleet.protocol.state import ATTEMPT, is_run_id
+from fleet.protocol.state import ATTEMPT, LATEST, WRITER, is_run_id
 from fleet.rules.units import seconds
 
 DAY = 86400.0
@@ -176,7 +176,7 @@ def platform_of(path: Path) -> str | None:
 def followed(path: Path) -> bool:
     """Whether a process of this machine writes to a run's folder."""
     try:
-        lock = os.open(path / LOCK, os.O_RDONLY | os.O_CLOEXEC)  # the folder may be one that we must not write to
+        lock = os.open(path / WRITER, os.O_RDONLY | os.O_CLOEXEC)  # the folder may be one that we must not write to
     except OSError:
         return False
     try:

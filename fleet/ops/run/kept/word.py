@@ -5,8 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 
 from fleet.errors import Ambiguous, UsageError
-from fleet.ops.run.kept.folder import LATEST
-from fleet.protocol.state import run_name
+from fleet.protocol.state import LATEST, run_name
 from fleet.rules.stacks import ranks_text
 from fleet.rules.units import few
 
