@@ -107,7 +107,7 @@ def test_one_record_as_of_any_run(meet: Callable[..., Meeting], tmp_path: Path) 
     for line in lines:
         line.send(ended=ENDED)
     found = it.summary()
-    assert (found["exit_code"], list(found["hosts"]), found["world_size"]) == (0, ["a", "b", "c"], 0)
+    assert (found["exit_code"], list(found["hosts"]), found["world_size"]) == (0, ["a", "b", "c"], 6)
     run = local_runs(it.runs)[0]
     assert (run.run, run.state, run.engine, run.broken) == (RUN, "done", "torchrun", None)
     assert (it.runs / "latest").resolve() == it.runs / RUN and (it.runs / ".gitignore").exists()

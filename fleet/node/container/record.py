@@ -41,8 +41,10 @@ class Record:
             who = {"pid": os.getpid(), "helper": False, "machine": os.uname()[1]}
             os.write(self.held, json.dumps(who).encode())
             self.started = time.time()
-            world = sum(len(host["ranks"]) for host in hosts.values())
-            plan = dict(self.about, run=self.run, world_size=world, master=master, master_port=port, logs=self.path)
+            self.world_size = sum(len(host["ranks"]) for host in hosts.values())
+            plan = dict(
+                self.about, run=self.run, world_size=self.world_size, master=master, master_port=port, logs=self.path
+            )
             self.write("run.json", dict(plan, hosts=hosts, started=self.started))
         except FileExistsError:
             return False
@@ -53,7 +55,7 @@ class Record:
             ) from None
         self.event("version", version=EVENTS_VERSION, fleet=__version__)
         first = {name: min(host["ranks"]) for name, host in hosts.items()}
-        self.event("running", "all nodes have started", world_size=world, first_ranks=first, logs=self.path)
+        self.event("running", "all nodes have started", world_size=self.world_size, first_ranks=first, logs=self.path)
         link_beside(self.path, LATEST)
         return True
 
@@ -89,7 +91,7 @@ class Record:
             "exit_code": code,
             "hosts": hosts,
             "run": self.run,
-            "world_size": sum(len(host["ranks"]) for host in hosts.values()),
+            "world_size": self.world_size,
             "seconds": round(time.time() - self.started, 3),
             "logs": self.path,
             "stopped": first["message"] if first else None,
