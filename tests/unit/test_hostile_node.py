@@ -563,7 +563,6 @@ def test_a_node_that_reads_nothing_is_told_nothing_more() -> None:
     assert deaf.tries == 1
 
 
-@pytest.mark.slow
 def test_sending_to_a_process_that_reads_nothing_ends(monkeypatch: pytest.MonkeyPatch) -> None:
     class Full:
         """A channel without window, whose far end goes on writing."""
@@ -583,12 +582,11 @@ def test_sending_to_a_process_that_reads_nothing_ends(monkeypatch: pytest.Monkey
         def taken(self, size: int) -> tuple[bytes, bytes]:
             return b"x" * 1024, b""
 
-    monkeypatch.setattr(streams, "SEND_PATIENCE", 0.2)
     monkeypatch.setattr(streams, "EARLY_BYTES", 4096)
     Full.bell.set()
     channel = ssh_channel.SshChannel(Full(), HOST)  # type: ignore[arg-type]
     with pytest.raises(ConnectError, match="reads nothing"):
-        channel.send(b"y")
+        channel.send(b"y", patience=0.2)
     assert len(channel._early[0]) == 4096
 
 
