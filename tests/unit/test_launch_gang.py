@@ -113,6 +113,23 @@ def test_what_another_head_saw_is_the_runs_end_for_this_one(ended: RunEnd, said:
     assert first and (first.host, first.what, first.exit_code) == said
 
 
+@pytest.mark.parametrize("order", ["ab", "ba"])
+def test_a_node_that_its_leader_gave_up_is_lost_to_every_head(order: str) -> None:
+    """Also where it wakes up before the others have heard of the stop, and ends by itself."""
+    g = gang({"a": 0.0, "b": 0.0})
+    ended = run_end("lost", "b was lost: silent for 2 s", 122, "b")
+    statuses: dict[str, RunState] = {
+        "a": {"state": "stopped", "cause": "asked", "began": 100.2, "time": 100.5, "end": ended},
+        "b": {"state": "stopped", "cause": "frozen", "reason": "it was frozen", "began": 100.1, "time": 100.4},
+    }
+    for host in order:
+        reason = g.node_status(host, statuses[host])
+        if reason is not None:
+            g.stop(reason, 160.0)
+    first = g.first()
+    assert first and g.end and (first.host, first.what, first.exit_code, g.end["by"]) == ("b", "node", 122, "lost")
+
+
 def test_what_it_was_stopped_for_is_known_though_clocks_are_read_late() -> None:
     """By who comes later: all messages come long after the end, some of them later than others."""
     g = gang({"a": -0.02, "b": -0.5})

@@ -29,6 +29,7 @@ TIE_SECONDS = 0.1  # what clocks corrected over one connection cannot tell apart
 LATE_SECONDS = 0.5  # by which a node's clock may seem late to who looks at a run that is over
 SIGTERM = 15
 INTERRUPTED = "interrupted"
+SEEN = ("stall", "lost")  # by the head that leads, and by no other one
 BY_HAND = ("interrupt", "stop", "queue")  # the ends that are nobody's failure
 # why a node ended its part by itself -> the exit code; see node/base/run_folder.py
 OWN_CAUSES = {
@@ -217,7 +218,11 @@ class Gang:
         node = self.nodes[host]
         node.status = status
         end = end_of(status)
-        if end is not None and (self.end is None or not self.by_hand and end["by"] in BY_HAND):
+        known = self.end["by"] if self.end is not None else None
+        # what this head made of a rank's or node's end comes behind what the leader had the run stopped for
+        if end is not None and (
+            known is None or known not in BY_HAND and end["by"] in BY_HAND or known == "failure" and end["by"] in SEEN
+        ):
             self.end = end  # a rank's end may have been heard before, it is the answer
             return end
         if self.stopped_at is not None:
@@ -270,7 +275,7 @@ class Gang:
     def _others(self) -> list[Failure]:
         """What another head had the run stopped for, and only that one saw."""
         end, began = self.end, [node.began for node in self.nodes.values() if end_of(node.status)]
-        if end is None or not began or end["by"] not in ("stall", "lost"):
+        if end is None or not began or end["by"] not in SEEN:
             return []
         host = end["host"] if end["host"] in self.nodes else next(iter(self.nodes))
         if self.nodes[host].lost is not None:
@@ -294,6 +299,10 @@ class Gang:
         """Ranks of a node that were to run and of which no end is known."""
         known = {rank for rank, _ in self.nodes[host].ranks}
         return [rank for rank in ranks if rank not in known]
+
+    def _given_up(self, node: NodeState) -> bool:
+        """Whether another head had the run stopped since it lost this node, which then ended by itself."""
+        return self.end is not None and (self.end["by"], self.end["host"]) == ("lost", node.host)
 
     def _own_cause(self, node: NodeState) -> str | None:
         """The node's own, unless it is an answer to the head: on a full disk a stop comes as a signal, too."""
@@ -338,6 +347,8 @@ class Gang:
             when = node.began
             if node.lost is not None:
                 found.append(Failure(node.host, node.node_rank, EXIT_CONNECT, node.lost, what="node", why=node.why))
+            elif self._given_up(node):
+                pass  # see _others()
             elif node.state == "exited" and node.engine_code and self._before_stop(when):
                 by = node.status.get("signal")
                 found.append(Failure(node.host, node.node_rank, node.engine_code, when, what="engine", signal=by))
