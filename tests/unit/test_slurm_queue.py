@@ -150,7 +150,7 @@ def test_the_tasks_of_an_array_are_the_nodes_of_a_run(stubs: Path) -> None:
     found = array.entered([it for it in tasks if it.state == "RUNNING"])
     assert jobs_of(found) == {"lab01": "18", "lab03": "17"} and found["SLURM_JOB_ID"] == "18"
     with pytest.raises(UsageError, match="jobs 17_0, 17_2 are all on lab03"):
-        array.entered([it._replace(node="lab03") for it in tasks if it.state == "RUNNING"])
+        array.check_alone([it._replace(node="lab03") for it in tasks if it.state == "RUNNING"])
 
 
 def test_all_jobs_that_lead_a_run(stubs: Path) -> None:

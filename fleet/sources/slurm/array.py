@@ -68,17 +68,21 @@ def of_user() -> list[Task]:
     return [task._replace(node=node) for task in found for node in expand(task.node)]
 
 
-def entered(tasks: list[Task], *, alone: bool = True) -> dict[str, str]:
-    """Variables by which a process has these nodes. alone: UsageError where two jobs are on one."""
-    nodes = [*dict.fromkeys(it.node for it in tasks)] if not alone else [it.node for it in tasks]
-    if twice := next((node for node in nodes if nodes.count(node) > 1), None):
-        names = ", ".join(it.name for it in tasks if it.node == twice)
-        raise UsageError(f"jobs {names} are all on {twice}", hint="--exclusive gives each a node of its own")
+def entered(tasks: list[Task]) -> dict[str, str]:
+    """Variables by which a process has these nodes."""
     return {
         JOBS: ",".join(f"{it.node}={it.job}" for it in tasks),
         "SLURM_JOB_ID": tasks[0].job if tasks else "",
-        "SLURM_JOB_NODELIST": ",".join(nodes),
+        "SLURM_JOB_NODELIST": ",".join(dict.fromkeys(it.node for it in tasks)),
     }
+
+
+def check_alone(tasks: list[Task]) -> None:
+    """UsageError where two jobs are on one node."""
+    nodes = [it.node for it in tasks]
+    if twice := next((node for node in nodes if nodes.count(node) > 1), None):
+        names = ", ".join(it.name for it in tasks if it.node == twice)
+        raise UsageError(f"jobs {names} are all on {twice}", hint="--exclusive gives each a node of its own")
 
 
 def gathered(environ: Mapping[str, str]) -> dict[str, str]:
@@ -88,7 +92,9 @@ def gathered(environ: Mapping[str, str]) -> dict[str, str]:
     if environ.get("SLURM_ARRAY_TASK_ID") != "0":
         raise UsageError("task 0 of an array leads its run", hint=f"squeue --array --jobs={array}")
     try:
-        return entered(_all_there(array, count, float(environ[WAIT])))
+        tasks = _all_there(array, count, float(environ[WAIT]))
+        check_alone(tasks)
+        return entered(tasks)
     except BaseException:
         with suppress(UsageError):
             run_slurm(["scancel", f"{array}_[1-{count - 1}]"])

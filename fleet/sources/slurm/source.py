@@ -54,7 +54,7 @@ class Slurm(Source):
         return {"SLURM_JOB_ID": job, "SLURM_JOB_NODELIST": shown.get("NodeList", "")}
 
     def enter_all(self) -> dict[str, str]:
-        return array.entered(array.of_user(), alone=False)
+        return array.entered(array.of_user())
 
     def queue(self) -> Queue:
         return SlurmQueue()
