@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 
 from fleet import fanout
-from fleet.answers.run_events import Refused
+from fleet.answers.event import Refused
 from fleet.errors import FleetError, Interrupted
 from fleet.events import Emit, Finished, Notice, Round, Started
 from fleet.inventory.nodeset import fold

@@ -7,7 +7,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
-from fleet.answers.run_events import RunEvent
+from fleet.answers.event import RunEvent
 from fleet.model import Result
 
 Level = Literal["info", "warning", "error"]

@@ -10,7 +10,8 @@ from pathlib import Path
 from typing import Any
 
 import fleet
-from fleet.answers.run_events import COMMON, KINDS, OTHERS, RunEvent
+from fleet.answers.event import KINDS, RunEvent
+from fleet.answers.run_events import COMMON, OTHERS
 
 FLEET = Path(fleet.__file__).parent
 ELSEWHERE = ("plan", "summary")  # their fields are those of `--dry-run` and of the report
@@ -43,7 +44,7 @@ def documented(kind: str) -> set[str]:
 
 def made() -> set[str]:
     """The classes of events that the head's code makes, or hands on as a class."""
-    files = [path for path in FLEET.rglob("*.py") if path.name != "run_events.py"]
+    files = [path for path in FLEET.rglob("*.py") if path.name not in ("event.py", "run_events.py")]
     trees = (ast.parse(path.read_text("utf-8")) for path in files)
     return {node.id for tree in trees for node in ast.walk(tree) if isinstance(node, ast.Name)}
 

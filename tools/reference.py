@@ -14,7 +14,7 @@ from pathlib import Path
 import click
 
 from fleet import errors
-from fleet.answers import run_events
+from fleet.answers import event, run_events
 from fleet.cli.line.command import COMMON, SETTINGS, Verb
 from fleet.cli.line.launchers import REFUSED, SAME
 from fleet.cli.line.verbs import VERB_GROUPS
@@ -129,9 +129,9 @@ def files_on(rows: Iterable[tuple[str, str]]) -> Callable[[], str]:
 
 def events() -> str:
     """Of a run."""
-    rows = [(f"`{name}`", kind.place, inspect.cleandoc(kind.__doc__ or "")) for name, kind in run_events.KINDS.items()]
-    rows += [(f"`{name}`", run_events.STREAM, what) for name, what in run_events.OTHERS.items()]
-    places = (run_events.BOTH, run_events.STREAM, run_events.FILE)
+    rows = [(f"`{name}`", kind.place, inspect.cleandoc(kind.__doc__ or "")) for name, kind in event.KINDS.items()]
+    rows += [(f"`{name}`", event.STREAM, what) for name, what in run_events.OTHERS.items()]
+    places = (event.BOTH, event.STREAM, event.FILE)
     return table(
         ("event", "in", "when, and with what"),
         *((name, place, " ".join(what.split())) for each in places for name, place, what in rows if place == each),

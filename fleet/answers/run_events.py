@@ -8,34 +8,15 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, fields, replace
-from typing import Any, ClassVar
+from typing import Any
 
+from fleet.answers.event import FILE, KINDS, STREAM, Refused, RunEvent
 from fleet.answers.runs import FirstFailure
-from fleet.codec import from_json, plain, spread, where_known
+from fleet.codec import from_json, where_known
 from fleet.protocol.state import EVENTS_VERSION as VERSION
 from fleet.version import __version__
 
-BOTH, STREAM, FILE = "both", "`--json` alone", "`events.jsonl` alone"
 COMMON = ("event", "time", "level", "host", "message")
-KINDS: dict[str, type[RunEvent]] = {}
-
-
-@dataclass(frozen=True, kw_only=True)
-class RunEvent:
-    """Base. event: the kind's name in JSON. place: which documents have it. more: what a newer fleet wrote besides."""
-
-    event: ClassVar[str] = ""
-    place: ClassVar[str] = BOTH
-    more: Mapping[str, Any] = spread()
-
-    def __init_subclass__(cls, event: str = "", place: str = BOTH) -> None:
-        cls.event, cls.place = event, place
-        if event:
-            KINDS[event] = cls
-
-    def as_json(self, time: float, **about: Any) -> dict[str, Any]:
-        """As documents have it. time: seconds since the epoch. about: the other ones of COMMON."""
-        return {"event": self.event, "time": round(time, 3), **about, **plain(self)}
 
 
 def of_record(record: Mapping[str, Any]) -> RunEvent:
@@ -352,16 +333,6 @@ class Found(RunEvent, event="finding", place=STREAM):
     hosts: Sequence[str]
     message: str
     hint: str
-
-
-@dataclass(frozen=True, kw_only=True)
-class Refused(RunEvent):
-    """Base: what is wrong with a host, for which a run does not begin."""
-
-    host: str | None
-    kind: str
-    message: str
-    hint: str | None
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -4,16 +4,19 @@ from __future__ import annotations
 
 import os
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import click
 
-from fleet.answers.run_events import Submitted
 from fleet.cli.line.options import settings_of
 from fleet.cli.screen.output import clean, talk
 from fleet.errors import FleetError, InventoryError, NoInventory, UsageError
 from fleet.model import Inventory
 from fleet.rules.units import counted
 from fleet.sources import INVENTORY, SOURCES, hosts_on
+
+if TYPE_CHECKING:
+    from fleet.answers.run_events import Submitted
 
 
 def load_everyone() -> Inventory:

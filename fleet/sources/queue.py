@@ -7,8 +7,10 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from enum import Enum
 from pathlib import Path
+from typing import TYPE_CHECKING
 
-from fleet.requests.submit import Submit
+if TYPE_CHECKING:
+    from fleet.requests.submit import Submit
 
 
 class State(Enum):

@@ -5,11 +5,14 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
 from fleet.engines.base import Option
 from fleet.errors import UsageError
 from fleet.model import Inventory
-from fleet.sources.queue import Queue
+
+if TYPE_CHECKING:
+    from fleet.sources.queue import Queue
 
 
 @dataclass(frozen=True)

@@ -8,7 +8,8 @@ from typing import Any
 
 import pytest
 
-from fleet.answers.run_events import COMMON, KINDS, Restart, RunEvent, StopAll, of_record
+from fleet.answers.event import KINDS, RunEvent
+from fleet.answers.run_events import COMMON, Restart, StopAll, of_record
 from fleet.codec import KEY
 from fleet.events import Notice
 from tests.events import ELSEWHERE, documented, happened, made

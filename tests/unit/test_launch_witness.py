@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from fleet.answers.run_events import RunEvent
+from fleet.answers.event import RunEvent
 from fleet.errors import ConnectError
 from fleet.model import Host, Inventory, Job
 from fleet.ops.run.end.failure import own_link

@@ -14,7 +14,8 @@ from typing import Any
 
 import pytest
 
-from fleet.answers.run_events import RunEvent, Running, RunOver, StopAll, Version
+from fleet.answers.event import RunEvent
+from fleet.answers.run_events import Running, RunOver, StopAll, Version
 from fleet.answers.runs import FirstFailure, RunSummary
 from fleet.codec import from_json
 from fleet.errors import UsageError

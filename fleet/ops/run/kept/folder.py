@@ -15,7 +15,7 @@ from socket import gethostname
 from typing import Any
 
 from fleet import own
-from fleet.answers.run_events import RunEvent
+from fleet.answers.event import RunEvent
 from fleet.errors import FleetError, UsageError
 from fleet.events import Level, Notice
 from fleet.node.base.files import replace_file

@@ -8,6 +8,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import replace
 from typing import Any
 
+from fleet.answers.event import RunEvent
 from fleet.answers.run_events import (
     Advised,
     BuildLock,
@@ -16,7 +17,6 @@ from fleet.answers.run_events import (
     Incomplete,
     RankOver,
     Room,
-    RunEvent,
     Status,
     Superseded,
 )
