@@ -7,11 +7,11 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from fleet.engines.base import Option
 from fleet.errors import UsageError
 from fleet.model import Inventory
 
 if TYPE_CHECKING:
+    from fleet.engines.base import Option
     from fleet.sources.queue import Queue
 
 

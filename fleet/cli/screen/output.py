@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import json
+import os
 import re
-import secrets
 import sys
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -120,7 +120,7 @@ def write_json(document: Mapping[str, Any]) -> None:
         _collected[-1].append(in_document(document))
         return
     large: list[Text] = []
-    mark = secrets.token_hex(16)
+    mark = os.urandom(16).hex()
 
     def other(value: object) -> str:
         if not isinstance(value, Text):
