@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from typing import Any, BinaryIO, Literal
+from typing import BinaryIO, Literal
 
 from fleet.errors import UsageError
-from fleet.requests.request import MOMENT, OptionError, Request, number
+from fleet.requests.request import HINT, MOMENT, OptionError, Request, number
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -18,19 +18,13 @@ class Exec(Request):
     outputs to events. env_of: "python" for the environment of each host's training interpreter. stdin: bytes, or a
     file open for reading them, for the command on every host; None: an empty one."""
 
-    argv: Sequence[str] = field(default=(), kw_only=False)
+    argv: Sequence[str] = field(default=(), kw_only=False, metadata={HINT: "for a line: shell=..."})
     shell: str | None = None
     timeout: float | None = number(None, MOMENT)
     grace: float = number(2.0, 0)
     keep: bool = True
     env_of: Literal["python"] | None = None
     stdin: bytes | BinaryIO | None = field(default=None, repr=False)
-
-    @classmethod
-    def fitted(cls, name: str, value: Any) -> Any:
-        if name == "argv" and isinstance(value, str):
-            raise OptionError("argv", "is one text: must be a list of words", "for a line: shell=...")
-        return super().fitted(name, value)
 
     def check(self) -> None:
         example = "fleet exec -- nvidia-smi -L"

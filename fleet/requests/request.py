@@ -13,7 +13,7 @@ from fleet.codec import hints
 from fleet.errors import UsageError
 
 T = TypeVar("T")
-LIMITS = "limits"
+LIMITS, HINT = "limits", "hint"  # of a field's metadata
 MOMENT = 0.001  # seconds: the least of a time that may not be 0
 Limits = tuple[float, float] | None
 
@@ -53,12 +53,13 @@ class Request:
     def fitted(cls, name: str, value: Any) -> Any:
         """A value as that field has it. OptionError."""
         own: Any = cls
+        more = cls.__dataclass_fields__[name].metadata
         try:
-            return _fitted(hints(own)[name], value, cls.__dataclass_fields__[name].metadata.get(LIMITS))
+            return _fitted(hints(own)[name], value, more.get(LIMITS))
         except Unfit as error:
             shown = f"{value:g}" if isinstance(value, float) else f"{value!r:.80}"
             shown = "" if isinstance(value, Mapping) else shown  # values of variables may be secret
-            raise OptionError(name, f"{shown}: must be {error}".lstrip(": ")) from None
+            raise OptionError(name, f"{shown}: must be {error}".lstrip(": "), more.get(HINT)) from None
 
     def check(self) -> None:
         """What options mean together. UsageError."""

@@ -81,7 +81,7 @@ def test_what_no_launch_can_have(
 OTHERS: list[tuple[str, tuple[Any, ...], dict[str, Any], str, list[str]]] = [
     ("exec", (["true"],), {"timeout": 0}, "timeout 0: must be a number, more than 0", ["--timeout", "0", "true"]),
     ("exec", (["true"],), {"timeout": math.nan}, "timeout nan: must be a number, more than 0", []),
-    ("exec", ("true",), {}, "argv is one text: must be a list of words", []),
+    ("exec", ("true",), {}, "argv 'true': must be a list of texts", []),
     ("exec", (), {}, "give either a command behind '--' or --shell LINE", []),
     ("exec", ([""],), {}, "the command is empty", [""]),
     ("exec", (["true"],), {"env_of": "perl"}, "env_of 'perl': must be 'python'", []),
