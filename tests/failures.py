@@ -7,7 +7,8 @@ from pathlib import Path
 
 from fleet.errors import ConnectError
 from fleet.model import Host, Inventory, Job, Report
-from fleet.ops.run.end.gang import Gang, RankEnd, run_end
+from fleet.ops.run.end.ends import RankEnd, run_end
+from fleet.ops.run.end.gang import Gang
 from fleet.ops.run.end.summary import summarise
 from fleet.ops.run.kept.folder import RunFolder
 from fleet.ops.run.plan.plan import plan

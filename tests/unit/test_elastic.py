@@ -7,7 +7,7 @@ from dataclasses import replace
 import pytest
 
 from fleet.ops.run.end.elastic_gang import ElasticGang
-from fleet.ops.run.end.gang import RankEnd, run_end, stopped_by
+from fleet.ops.run.end.ends import RankEnd, run_end, stopped_by
 from fleet.ops.run.kept.elasticity import Elasticity
 from fleet.protocol.messages.run import RunState
 

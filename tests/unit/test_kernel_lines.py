@@ -7,8 +7,9 @@ import re
 import pytest
 
 from fleet.node.run.start.kernel_log import MAX_LENGTH, WORTH, pid_in
+from fleet.ops.run.end.ends import Failure
 from fleet.ops.run.end.failure import evidence
-from fleet.ops.run.end.gang import Failure, Gang
+from fleet.ops.run.end.gang import Gang
 from fleet.protocol.messages.run import KernelLine
 from fleet.rules.kernel import KERNEL, rule_of
 

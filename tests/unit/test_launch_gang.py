@@ -11,8 +11,9 @@ from hypothesis import strategies as st
 
 from fleet.errors import ConnectError
 from fleet.model import Host, Inventory, Job
+from fleet.ops.run.end.ends import Clock, RankEnd, run_end
 from fleet.ops.run.end.failure import own_link
-from fleet.ops.run.end.gang import Clock, Gang, RankEnd, run_end
+from fleet.ops.run.end.gang import Gang
 from fleet.ops.run.follow.follow import Heard
 from fleet.ops.run.kept.elasticity import Elasticity
 from fleet.ops.run.kept.folder import RunFolder

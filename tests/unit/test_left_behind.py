@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from fleet.ops.run.end.gang import NodeState
+from fleet.ops.run.end.ends import NodeState
 from fleet.rules.launch import undying
 
 HANGS = "7 (cat) hangs in the kernel, in nfs_wait"

@@ -25,7 +25,7 @@ from fleet.cli.main import run
 from fleet.cli.run.runs import show_runs
 from fleet.errors import ConnectError, UsageError
 from fleet.model import Host, Inventory, Job, Report, Result
-from fleet.ops.run.end.gang import run_end, stopped_by
+from fleet.ops.run.end.ends import run_end, stopped_by
 from fleet.ops.run.find import attach, stop
 from fleet.ops.run.find import bring as bringing
 from fleet.ops.run.find.attach import report_of, watch

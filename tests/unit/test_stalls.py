@@ -9,7 +9,8 @@ from typing import Any
 import pytest
 
 from fleet.model import Host, Node
-from fleet.ops.run.end.gang import Gang, RankEnd
+from fleet.ops.run.end.ends import RankEnd
+from fleet.ops.run.end.gang import Gang
 from fleet.ops.run.follow.stacks import STACKS_SECONDS
 from fleet.ops.run.follow.stalls import EARLY_SECONDS, MUTE_SECONDS, QUIET_SECONDS, TAKE_SECONDS, Stalls, Taking, Watch
 from fleet.ops.run.kept.elasticity import Elasticity

@@ -13,7 +13,8 @@ from fleet.cli.screen.lines import HOLD_SECONDS, Stream, Tracebacks
 from fleet.events import Notice, Output
 from fleet.model import Host, Inventory, Job, Report
 from fleet.ops.run.end.elastic_gang import ElasticGang
-from fleet.ops.run.end.gang import Gang, RankEnd, run_end
+from fleet.ops.run.end.ends import RankEnd, run_end
+from fleet.ops.run.end.gang import Gang
 from fleet.ops.run.end.summary import summarise
 from fleet.ops.run.kept.elasticity import Elasticity
 from fleet.ops.run.kept.folder import RunFolder

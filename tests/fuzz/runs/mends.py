@@ -52,17 +52,24 @@ MENDS: list[Mend] = [
         "        if False:\n            self.gang.unknown.add(host)\n",
     ),
     (
+        "who was given up is lost to every head",
+        "2",
+        GANG,
+        "elif self._given_up(node):",
+        "elif False:",
+    ),
+    (
         "another head's end is no failure of a node",
         "2",
         GANG,
-        'if end is not None and (self.end is None or not self.by_hand and end["by"] in BY_HAND):',
+        "if end is not None and self._comes_first(end):",
         "if False:",
     ),
     (
         "what another head had it stopped for is the end",
         "2",
         GANG,
-        'if end is None or not began or end["by"] not in ("stall", "lost"):',
+        'if end is None or not began or end["by"] not in SEEN:',
         "if True:",
     ),
     (

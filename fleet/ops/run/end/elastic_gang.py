@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 
 from fleet.errors import EXIT_CONNECT, EXIT_HOST_FAILED, FleetError
-from fleet.ops.run.end.gang import Failure, Gang, NodeState, RankEnd, run_end
+from fleet.ops.run.end.ends import Failure, NodeState, RankEnd, run_end
+from fleet.ops.run.end.gang import Gang
 from fleet.ops.run.kept.elasticity import Elasticity
 from fleet.ops.run.kept.record import RunRecord
 from fleet.protocol.earlier import end_of

@@ -11,7 +11,8 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 
 from fleet.errors import EXIT_CONNECT
-from fleet.ops.run.end.gang import SIGTERM, Failure, Gang, RankEnd
+from fleet.ops.run.end.ends import SIGTERM, Failure, RankEnd
+from fleet.ops.run.end.gang import Gang
 from fleet.ops.run.kept.record import RunRecord
 from fleet.protocol.messages.run import KernelLine
 from fleet.rules.hints import hint_for

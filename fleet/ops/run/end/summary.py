@@ -11,6 +11,7 @@ from fleet.answers.runs import FirstFailure, KernelSays, LeftAlone, LeftEarly, N
 from fleet.errors import EXIT_CONNECT, EXIT_HOST_FAILED, EXIT_INTERRUPTED, EXIT_OK, ConnectError, FleetError
 from fleet.inventory.nodeset import fold
 from fleet.model import Node, Report, Result
+from fleet.ops.run.end.ends import Failure
 from fleet.ops.run.end.failure import (
     Evidence,
     answers,
@@ -23,7 +24,7 @@ from fleet.ops.run.end.failure import (
     raised,
 )
 from fleet.ops.run.end.failure import hint as plain_hint
-from fleet.ops.run.end.gang import Failure, Gang
+from fleet.ops.run.end.gang import Gang
 from fleet.ops.run.end.next_steps import next_steps
 from fleet.ops.run.kept.logs import NodeLogs
 from fleet.ops.run.kept.record import RunRecord

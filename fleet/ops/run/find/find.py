@@ -16,7 +16,7 @@ from fleet.events import Notice
 from fleet.inventory.fields import NAME
 from fleet.inventory.nodeset import fold
 from fleet.model import Host, Inside, Inventory, Node, Result
-from fleet.ops.run.end.gang import BY_HAND
+from fleet.ops.run.end.ends import BY_HAND
 from fleet.ops.run.follow.follow import PING_MOST
 from fleet.ops.run.kept.elasticity import Elasticity
 from fleet.ops.run.kept.local import last_begun

@@ -15,7 +15,7 @@ from fleet.answers.run_events import Cleaned
 from fleet.errors import EXIT_HOST_FAILED, EXIT_OK, FleetError
 from fleet.events import silent
 from fleet.model import Host
-from fleet.ops.run.end.gang import BY_HAND
+from fleet.ops.run.end.ends import BY_HAND
 from fleet.ops.run.follow.background import begin, leave, told
 from fleet.ops.run.follow.follow import Follower, Following, Heard, pause_after
 from fleet.ops.run.kept.documents import read_object

@@ -16,7 +16,8 @@ from fleet.events import silent
 from fleet.inventory.fields import printable
 from fleet.inventory.nodeset import fold
 from fleet.model import Host
-from fleet.ops.run.end.gang import Failure, Gang, RankEnd
+from fleet.ops.run.end.ends import Failure, RankEnd
+from fleet.ops.run.end.gang import Gang
 from fleet.ops.run.follow.stacks import ask_stacks, by_host
 from fleet.ops.run.kept.folder import STACKS_FILE, RunFolder
 from fleet.ops.run.kept.record import RunRecord

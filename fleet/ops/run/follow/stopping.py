@@ -13,8 +13,9 @@ from math import inf
 from fleet.answers.run_events import Alone, JanitorStays, Lost, StopAll, Stubborn, UnknownNode
 from fleet.errors import EXIT_INTERRUPTED, ConnectError, FleetError, Reason
 from fleet.model import Host
+from fleet.ops.run.end.ends import INTERRUPTED, run_end
 from fleet.ops.run.end.failure import alone, fate, own_link
-from fleet.ops.run.end.gang import INTERRUPTED, Gang, run_end
+from fleet.ops.run.end.gang import Gang
 from fleet.ops.run.follow.follow import Follower
 from fleet.ops.run.follow.janitor import send_janitor
 from fleet.ops.run.kept.record import RunRecord, whoami

@@ -19,7 +19,7 @@ from fleet.errors import EXIT_HOST_FAILED, EXIT_INTERRUPTED, ConnectError, Fleet
 from fleet.events import Notice, silent
 from fleet.inventory.nodeset import fold
 from fleet.model import Host, Report
-from fleet.ops.run.end.gang import INTERRUPTED, run_end
+from fleet.ops.run.end.ends import INTERRUPTED, run_end
 from fleet.ops.run.end.summary import left_alone, not_started
 from fleet.ops.run.kept.documents import read_object
 from fleet.ops.run.kept.folder import RunFolder

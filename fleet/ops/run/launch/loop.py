@@ -24,7 +24,7 @@ from fleet.errors import fill
 from fleet.events import Level
 from fleet.model import Host, Report
 from fleet.ops.run.end.elastic_gang import ElasticGang, gang_of
-from fleet.ops.run.end.gang import Failure, RankEnd, run_end
+from fleet.ops.run.end.ends import Failure, RankEnd, run_end
 from fleet.ops.run.end.summary import left_alone, summarise
 from fleet.ops.run.follow.follow import REMARKS, Follower, Following, Heard, Over
 from fleet.ops.run.follow.stalls import Stalls

@@ -13,8 +13,8 @@ from fleet.errors import EXIT_HOST_FAILED, EXIT_INTERRUPTED, HostFailed, Interru
 from fleet.events import Notice, Round
 from fleet.inventory.nodeset import fold
 from fleet.model import Host
+from fleet.ops.run.end.ends import INTERRUPTED, run_end
 from fleet.ops.run.end.failure import fate
-from fleet.ops.run.end.gang import INTERRUPTED, run_end
 from fleet.ops.run.follow.janitor import send_janitor
 from fleet.ops.run.kept.record import RunRecord
 from fleet.ops.run.plan.findings import beside, refuse
