@@ -1,4 +1,4 @@
-"""How ranks, nodes and runs end, as values. Times are seconds since the epoch, on the clock of a node or of the head."""
+"""How ranks, nodes and runs end, as values. Times are seconds since the epoch, by the clock of a node or the head."""
 
 from __future__ import annotations
 
