@@ -172,12 +172,12 @@ def test_the_platforms_own_ranks(lab: VirtualLab, pool: ThreadPoolExecutor) -> N
 @pytest.mark.parametrize("python", [Path("/usr/bin/python3"), OLD], ids=lambda it: str(it.parts[-3]))
 def test_the_first_failure_ends_all(lab: VirtualLab, pool: ThreadPoolExecutor, python: Path) -> None:
     """It took the others down, whose errors are not in its place; one record of all, where they share a folder."""
-    job = Job(lab, pool, "--runs-dir /share/runs t.py fail", python, NNODES="3", RDZV_ID="b")
+    job = Job(lab, pool, "--runs-dir /share/runs t.py fail", python, NNODES="3", RDZV_ID="b", NPROC_PER_NODE="1")
     lab.inside(lab.names[0], "rm", "-rf", "/share/runs")
     found = [out.result(200) for out in [job.start(number) for number in range(3)]]
     summary = json.loads(lab.sh(lab.names[0], "cat /share/runs/t-*/summary.json"))
     first = summary["first_failure"]
-    cause = f"rank 2 on {first['host']} (node rank 1) failed: exit code 1"
+    cause = f"rank 2 on {first['host']} (node rank 2) failed: exit code 1"
     assert (first["rank"], first["message"], first["why"]) == (2, cause, "ValueError: no such sample"), summary
     assert summary["exit_code"] == 1 and list(summary["hosts"]) == sorted(lab.names[:3]) and summary["unknown"] == []
     for code, text in found:
