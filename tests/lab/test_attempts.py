@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import shutil
+import signal
 import subprocess
 import sys
 from pathlib import Path
@@ -141,10 +142,21 @@ def test_a_run_in_its_pause_is_known_and_stopped_at_once(ready: VirtualLab, tmp_
 
     try:
         until(lambda: states() == ["restarting"])
-        with (other / "said").open("wb") as said:
-            (run,) = tmp_path.glob("runs/*-*")
-            attached = ready.popen(*words, "attach", run.name, cwd=other, stderr=said)
-        until(lambda: "that is waited for" in (other / "said").read_text())
+        (run,) = tmp_path.glob("runs/*-*")
+
+        def attach() -> subprocess.Popen[bytes]:
+            with (other / "said").open("wb") as said:
+                attached = ready.popen(*words, "attach", run.name, cwd=other, stderr=said)
+            until(lambda: "that is waited for" in (other / "said").read_text())
+            return attached
+
+        left = attach()
+        left.send_signal(signal.SIGINT)
+        left.communicate(timeout=60)
+        text = (other / "said").read_text()
+        assert left.returncode == 0 and "goes on as before" in text and "nothing starts it again" not in text, text
+        assert not (other / "runs" / run.name / "summary.json").exists(), "nobody knows yet how it ends"
+        attached = attach()
         assert ready.fleet(*words, "stop", "latest", cwd=other).returncode == 0
         attached.communicate(timeout=300)
         assert attached.returncode == 130, (other / "said").read_text()

@@ -233,6 +233,7 @@ class Play:
         for entry in sorted(self.later, key=lambda it: it[0]):
             if entry[0] <= now:
                 self.later.remove(entry)
+                self.quiet = now  # what waited for that goes on now
                 self.tell(entry[1])
                 entry[2]()
 

@@ -69,6 +69,8 @@ def _follow(plan: AttachPlan, runtime: Runtime, sessions: Sessions) -> Report:
     folder = RunFolder.open(plan.request.runs, found.run_id)
     # how it ended, as who followed it saw: its nodes may know less, and not that it was interrupted between attempts
     known = None if found.live else report_of(folder)
+    if known is not None and (known.read(RunSummary).attempt or 0) < found.record(plan.request.runs).attempt:
+        known = None  # it was left before another attempt began
     if known is not None and not _provisional(known) & set(found.hosts):
         folder.release()
         runtime.emit(_attached(found, found.record(plan.request.runs)))
@@ -101,7 +103,12 @@ def _follow(plan: AttachPlan, runtime: Runtime, sessions: Sessions) -> Report:
                 report = replace(known, answer=replace(before, incomplete_logs=lacking))
                 folder.write_json("summary.json", report.as_json())
                 return report
-            later = None if isinstance(report.answer, LeftAlone) else _another(report, record, plan, runtime)
+            if not _may_go_on(report, record) or runtime.cancel.is_set() or runtime.detach.is_set():
+                return report
+            later = _another(record, plan, runtime)
+            if later is None and (runtime.cancel.is_set() or runtime.detach.is_set()):
+                folder.take_back()
+                return left_alone(record, led=False)
             if later is None:
                 return report
             found = later
@@ -147,11 +154,16 @@ def _attached(found: FoundRun, record: RunRecord) -> Notice:
     return Notice("info", text, happened=(event,))
 
 
-def _another(report: Report, record: RunRecord, plan: AttachPlan, runtime: Runtime) -> FoundRun | None:
+def _may_go_on(report: Report, record: RunRecord) -> bool:
+    """Whether another process may begin another attempt."""
+    if isinstance(report.answer, LeftAlone) or not record.restartable:
+        return False
+    return report.read(RunSummary).first_failure is not None
+
+
+def _another(record: RunRecord, plan: AttachPlan, runtime: Runtime) -> FoundRun | None:
     """The attempt that another process begins after one that failed, or this one, where the run was stopped before
-    that; None where none begins."""
-    if not record.restartable or report.read(RunSummary).first_failure is None:
-        return None
+    that; None where none begins, or where it is left."""
     seconds = pause_before(record.attempt + 1) + MARGIN_SECONDS
     runtime.emit(Notice("warning", f"it may be started again by {record.owner}: that is waited for {seconds:g} s"))
     until, begun = time.monotonic() + seconds, None
@@ -164,9 +176,11 @@ def _another(report: Report, record: RunRecord, plan: AttachPlan, runtime: Runti
                     return run
                 if run.state in (RESTARTING, STARTING):
                     until = max(until, time.monotonic() + MARGIN_SECONDS)
+    if runtime.cancel.is_set() or runtime.detach.is_set():
+        return None
     if begun is None:
         runtime.emit(Notice("warning", "nothing starts it again: what launched it does not follow it any more"))
-    return None if runtime.cancel.is_set() else begun
+    return begun
 
 
 def take(found: FoundRun, runs_dir: Path) -> RunFolder:

@@ -165,6 +165,10 @@ class RunFolder:
         except OSError as error:
             raise FleetError(f"cannot move the logs of attempt {before} to {aside}: {error.strerror}") from None
 
+    def take_back(self) -> None:
+        """The summary of an attempt that another one may follow, or follows."""
+        (self.path / "summary.json").unlink(missing_ok=True)
+
     def set_aside(self, host: str, attempt: int) -> None:
         """The logs of one host's part go to attempt<k>/HOST/: it starts another one."""
         aside = self.aside(attempt) / host

@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import os
 import time
-from contextlib import suppress
 from dataclasses import replace
 
 from fleet import fanout, own
@@ -57,8 +55,7 @@ def claim(plan: Plan) -> RunFolder:
             hint=f"fleet logs -f {plan.run_id}",
         )
     folder.begin(plan.attempt)
-    with suppress(FileNotFoundError):
-        os.unlink(folder.path / "summary.json")  # of the attempt before this one
+    folder.take_back()
     return folder
 
 
