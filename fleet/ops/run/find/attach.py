@@ -31,6 +31,7 @@ from fleet.ops.run.kept.reader import LogsPlan, NewEvents, Reader
 from fleet.ops.run.kept.record import RunRecord
 from fleet.ops.run.launch.attempts import follow_run
 from fleet.ops.run.launch.course import pause_before
+from fleet.ops.run.plan.origin import RUN
 from fleet.ops.run.sessions import START_SECONDS, Sessions
 from fleet.protocol.state import RESTARTING, STARTING
 from fleet.requests.runs import Attach, Logs
@@ -69,8 +70,9 @@ def _follow(plan: AttachPlan, runtime: Runtime, sessions: Sessions) -> Report:
     folder = RunFolder.open(plan.request.runs, found.run_id)
     # how it ended, as who followed it saw: its nodes may know less, and not that it was interrupted between attempts
     known = None if found.live else report_of(folder)
-    if known is not None and (known.read(RunSummary).attempt or 0) < found.record(plan.request.runs).attempt:
-        known = None  # it was left before another attempt began
+    if known is not None and not (folder.path / RUN).exists():
+        # of who only looked on here, and not to the last attempt
+        known = known if (known.read(RunSummary).attempt or 0) >= found.record(plan.request.runs).attempt else None
     if known is not None and not _provisional(known) & set(found.hosts):
         folder.release()
         runtime.emit(_attached(found, found.record(plan.request.runs)))
