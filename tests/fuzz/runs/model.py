@@ -298,9 +298,10 @@ class Judge:
 
 
 def gaps(events: Path) -> set[str]:
-    """Hosts whose disk did not take all that a rank wrote, as the run's events name them."""
-    lines = events.read_text().splitlines() if events.exists() else []
-    return {str(json.loads(line)["host"]) for line in lines if line.startswith('{"event": "gap"')}
+    """Hosts whose disk did not take all that a rank wrote, or was full when the run ended there, as the run's events
+    name them."""
+    found = [json.loads(line) for line in events.read_text().splitlines()] if events.exists() else []
+    return {str(it["host"]) for it in found if it["event"] == "gap" or it.get("disk_full")}
 
 
 def document(typed: Typed) -> dict[str, Any]:
