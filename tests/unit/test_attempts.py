@@ -15,7 +15,6 @@ from typing import Any, cast
 
 import pytest
 
-from fleet.answers.runs import FirstFailure, RunSummary
 from fleet.errors import ConnectError, FleetError, Interrupted, PreflightError, UsageError
 from fleet.events import Event, Notice
 from fleet.model import Host, Inventory, Job, Report, Result
@@ -382,10 +381,7 @@ def test_who_attaches_waits_for_all_nodes_of_another_attempt(monkeypatch: pytest
     answers = [[known(1)], [known(2)]]
     monkeypatch.setattr(attach, "find", lambda *args, **more: (answers.pop(0), ()))
     monkeypatch.setattr(attach, "ASK_AGAIN_SECONDS", 0.0)
-    report, plan = (
-        Report("launch", (), 1, answer=RunSummary(first_failure=FirstFailure("a"))),
-        SimpleNamespace(inventory=None, request=SimpleNamespace(runs=None)),
-    )
+    plan = SimpleNamespace(inventory=None, request=SimpleNamespace(runs=None))
     record = SimpleNamespace(restartable=True, attempt=0, owner="ada@head", run_id="r")
-    found = attach._another(cast(Any, report), cast(Any, record), cast(Any, plan), runtime()[0])
+    found = attach._another(cast(Any, record), cast(Any, plan), runtime()[0])
     assert found is not None and len(found.parts) == 2 and not answers

@@ -107,7 +107,10 @@ def got(text: str | bytes) -> list[str]:
         ("g\u043eod\n", "invalid requirement"),
     ],
 )
-def test_what_pip_would_read_in_another_way_is_refused_by_its_line(mark: Path, text: str | bytes, says: str) -> None:
+def test_what_pip_would_read_in_another_way_is_refused_by_its_line(
+    mark: Path, text: str | bytes, says: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("PWD", os.getcwd())
     os.mkfifo("fifo")
     os.symlink("loop", "loop")
     with pytest.raises(UsageError, match=says) as caught:
