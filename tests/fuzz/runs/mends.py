@@ -52,13 +52,6 @@ MENDS: list[Mend] = [
         "        if False:\n            self.gang.unknown.add(host)\n",
     ),
     (
-        "who was given up is lost to every head",
-        "2",
-        GANG,
-        "elif self._given_up(node):",
-        "elif False:",
-    ),
-    (
         "another head's end is no failure of a node",
         "2",
         GANG,
