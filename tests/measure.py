@@ -1,4 +1,4 @@
-"""How much of fleet/ the tests run, on the head and on nodes: `make coverage` and one cell of `make matrix`.
+"""How much of fleet/ the tests run, on the head and on nodes: `make coverage`.
 
 pytest measures where FLEET_COVERAGE names a folder; `python -m tests.measure FOLDER` puts together what came of it,
 writes FOLDER/report and prints the total.

@@ -170,7 +170,6 @@ HOLD = """
 import sys
 from pathlib import Path
 from fleet.ops.run.kept.folder import RunFolder
-from fleet.protocol.state import WRITER
 folder = RunFolder(Path(sys.argv[1]))
 print(folder.hold(helper=True), flush=True)
 sys.stdin.read()

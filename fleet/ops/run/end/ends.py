@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from fleet.errors import EXIT_CONNECT, EXIT_HOST_FAILED, EXIT_INTERRUPTED, EXIT_TIMEOUT, FleetError
 from fleet.protocol.messages.run import EndedBy, RankEnded, RunEnd, RunState
 
-CLOCK_SECONDS = 600.0  # for which a message tells how a node's clock stands
+CLOCK_SECONDS = 600.0  # for which a message shows how a node's clock stands
 SIGTERM = 15
 INTERRUPTED = "interrupted"
 BY_HAND = ("interrupt", "stop", "queue")  # the ends that are nobody's failure
@@ -63,7 +63,7 @@ class RankEnd:
 
     @classmethod
     def of(cls, host: str, node_rank: int, message: RankEnded) -> RankEnd:
-        """As a node tells it."""
+        """As a node reports it."""
         how = (message.get("local_rank"), message.get("status"), message.get("signal"), message.get("time", 0.0))
         begins, causes = message.get("begins") or (0, 0), (message.get("asked", False), message.get("signalled", False))
         rank, attempt, until = message["rank"], message.get("attempt", 0), message.get("until")
@@ -118,7 +118,7 @@ class Failure:
 
 @dataclass
 class NodeState:
-    """What is known of one node. status: its supervisor's last word. lost: when it was last heard of
+    """What is known of one node. status: its supervisor's last report. lost: when it was last heard of
     (head's clock), once it was given up, and `why`. ended: all of its output is here, or never will be. Of an
     elastic run, up: how many ranks lived there, and when, on its clock; done: local ranks of which the last that
     ended did so with 0, by itself."""
@@ -146,7 +146,7 @@ class NodeState:
 
     @property
     def began(self) -> float:
-        """When this node began to end its part, on the head's clock; 0 where it has not said so."""
+        """When this node began to end its part, on the head's clock; 0 where it has not reported it."""
         return self.clock.on_head(self.status.get("began") or self.status.get("time", 0.0))
 
     @property

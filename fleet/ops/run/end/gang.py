@@ -76,9 +76,10 @@ class Gang:
     def _comes_first(self, end: RunEnd) -> bool:
         """Whether what another head had the run stopped for goes before what this one made of the ends of ranks and
         nodes."""
-        if self.end is None or self.by_hand:
-            return self.end is None
-        return end["by"] in BY_HAND or self.end["by"] == "failure" and end["by"] in SEEN
+        if self.end is None:
+            return True
+        seen = self.end["by"] == "failure" and end["by"] in SEEN
+        return not self.by_hand and (end["by"] in BY_HAND or seen)
 
     def node_lost(self, host: str, heard: float, why: FleetError | None = None) -> RunEnd | None:
         self.nodes[host].lost, self.nodes[host].why = heard, why
@@ -147,7 +148,7 @@ class Gang:
         return [rank for rank in ranks if rank not in known]
 
     def _given_up(self, node: NodeState) -> bool:
-        """Whether another head had the run stopped since it lost this node, which then ended by itself."""
+        """Whether another head had the run stopped because it lost this node, which then ended by itself."""
         return self.end is not None and (self.end["by"], self.end["host"]) == ("lost", node.host)
 
     def _own_cause(self, node: NodeState) -> str | None:
@@ -175,7 +176,8 @@ class Gang:
     def _rank_failures(self, collateral: Callable[[RankEnd], bool]) -> list[Failure]:
         ends = [(self.nodes[e.host].clock.on_head(e.time), e) for e in self.last_attempts() if e.failed]
         own = {host: self._own_cause(node) for host, node in self.nodes.items()}
-        ends = [it for it in ends if self._before_stop(it[0]) and not self._explained(it[1], it[0], own[it[1].host])]
+        ends = [(when, end) for when, end in ends if self._before_stop(when)]
+        ends = [(when, end) for when, end in ends if not self._explained(end, when, own[end.host])]
         if not ends:
             return []
         earliest = min(when for when, _ in ends)

@@ -68,14 +68,11 @@ def _follow(plan: AttachPlan, runtime: Runtime, sessions: Sessions) -> Report:
         where = f": no answer from {fold(result.host for result in silent)}" if silent else ""
         raise ConnectError(f"no host knows of run {found.run_id}{where}", hint=hint, kind="unknown")
     folder = RunFolder.open(plan.request.runs, found.run_id)
-    # how it ended, as who followed it saw: its nodes may know less, and not that it was interrupted between attempts
-    known = None if found.live else report_of(folder)
-    if known is not None and not (folder.path / RUN).exists():
-        # of who only looked on here, and not to the last attempt
-        known = known if (known.read(RunSummary).attempt or 0) >= found.record(plan.request.runs).attempt else None
+    record = found.record(plan.request.runs)
+    known = None if found.live else _known_end(folder, record)
     if known is not None and not _provisional(known) & set(found.hosts):
         folder.release()
-        runtime.emit(_attached(found, found.record(plan.request.runs)))
+        runtime.emit(_attached(found, record))
         return replace(known, answer=replace(known.read(RunSummary), logs=str(plan.request.runs / found.run_id)))
     if (lacks := missing(found, asked)) is not None:
         runtime.emit(Notice("warning", lacks))
@@ -86,7 +83,6 @@ def _follow(plan: AttachPlan, runtime: Runtime, sessions: Sessions) -> Report:
     if not folder.held and not folder.hold(MOMENT_SECONDS):  # it is led already
         if (machine := _machine(folder)) != gethostname():
             raise _elsewhere(found, folder, machine)
-        record = found.record(plan.request.runs)
         runtime.emit(_attached(found, record))
         report = watch(
             LogsPlan(plan.inventory, Logs(found.run_id, runs_dir=plan.request.runs, tail=0)), folder, runtime
@@ -96,7 +92,6 @@ def _follow(plan: AttachPlan, runtime: Runtime, sessions: Sessions) -> Report:
             return report or left_alone(record, led=False)
     try:
         while True:
-            record = found.record(plan.request.runs)
             folder.begin(record.attempt)
             runtime.emit(folder.keep(_attached(found, record)))
             report = follow_run(record, folder, sessions.take_all(found.hosts), runtime)
@@ -105,15 +100,15 @@ def _follow(plan: AttachPlan, runtime: Runtime, sessions: Sessions) -> Report:
                 report = replace(known, answer=replace(before, incomplete_logs=lacking))
                 folder.write_json("summary.json", report.as_json())
                 return report
-            if not _may_go_on(report, record) or runtime.cancel.is_set() or runtime.detach.is_set():
+            if not _may_go_on(report, record) or _is_left(runtime):
                 return report
             later = _another(record, plan, runtime)
-            if later is None and (runtime.cancel.is_set() or runtime.detach.is_set()):
-                folder.take_back()
+            if later is None and _is_left(runtime):
+                folder.remove_summary()
                 return left_alone(record, led=False)
             if later is None:
                 return report
-            found = later
+            found, record = later, later.record(plan.request.runs)
     finally:
         folder.release()
 
@@ -130,6 +125,15 @@ def _known(plan: AttachPlan, runtime: Runtime, sessions: Sessions) -> tuple[Foun
             return found, asked
         if runtime.cancel.wait(ASK_AGAIN_SECONDS):
             raise Interrupted("interrupted")
+
+
+def _known_end(folder: RunFolder, record: RunRecord) -> Report | None:
+    """How it ended, as who followed it here saw: its nodes may know less, and not that it was interrupted between
+    attempts. None: nobody did, or only looked on, and not to the last attempt."""
+    known = report_of(folder)
+    if known is None or (folder.path / RUN).exists():
+        return known
+    return known if (known.read(RunSummary).attempt or 0) >= record.attempt else None
 
 
 def _provisional(report: Report) -> set[str]:
@@ -156,6 +160,11 @@ def _attached(found: FoundRun, record: RunRecord) -> Notice:
     return Notice("info", text, happened=(event,))
 
 
+def _is_left(runtime: Runtime) -> bool:
+    """Whether the user has left it, by Ctrl-C or `d`."""
+    return runtime.cancel.is_set() or runtime.detach.is_set()
+
+
 def _may_go_on(report: Report, record: RunRecord) -> bool:
     """Whether another process may begin another attempt."""
     if isinstance(report.answer, LeftAlone) or not record.restartable:
@@ -178,7 +187,7 @@ def _another(record: RunRecord, plan: AttachPlan, runtime: Runtime) -> FoundRun 
                     return run
                 if run.state in (RESTARTING, STARTING):
                     until = max(until, time.monotonic() + MARGIN_SECONDS)
-    if runtime.cancel.is_set() or runtime.detach.is_set():
+    if _is_left(runtime):
         return None
     if begun is None:
         runtime.emit(Notice("warning", "nothing starts it again: what launched it does not follow it any more"))

@@ -165,8 +165,8 @@ class RunFolder:
         except OSError as error:
             raise FleetError(f"cannot move the logs of attempt {before} to {aside}: {error.strerror}") from None
 
-    def take_back(self) -> None:
-        """The summary of an attempt that another one may follow, or follows."""
+    def remove_summary(self) -> None:
+        """Of an attempt that another one follows, or may follow."""
         (self.path / "summary.json").unlink(missing_ok=True)
 
     def set_aside(self, host: str, attempt: int) -> None:

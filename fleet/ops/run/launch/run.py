@@ -55,7 +55,7 @@ def claim(plan: Plan) -> RunFolder:
             hint=f"fleet logs -f {plan.run_id}",
         )
     folder.begin(plan.attempt)
-    folder.take_back()
+    folder.remove_summary()
     return folder
 
 
