@@ -1,7 +1,7 @@
 # Everything here sets itself up: Debian packages (when root) and a .venv, only what is missing.
 SHELL := /bin/bash
 .DEFAULT_GOAL := help
-.PHONY: help demo quick quick-tests test coverage check matrix chaos foreign fuzz fuzz-runs mutants bench clean root packages venv-demo venv-test venv-bench
+.PHONY: help demo quick quick-tests test test-suites test-full test-rest soak coverage check matrix chaos foreign fuzz fuzz-runs mutants bench clean root packages venv-demo venv-test venv-bench
 
 BIN := .venv/bin
 # what the head and the lab need
@@ -16,11 +16,27 @@ help:  ## shows this
 demo: root venv-demo  ## four virtual hosts, from a password to a trained model (root)
 	@tools/demo
 
-# Tests mostly wait for hosts, so more of them run at once than there are cores; a file's tests share their labs. The
-# files that take minutes go first, or the last worker would be alone with them.
-FILES := -n 4 --dist loadfile --no-loadscope-reorder --durations=40 --durations-min=10
-test: check  ## check, then all tests; the slow ones first (root)
-	$(BIN)/pytest $(FILES) tests/lab tests/foreign tests/wheel tests/node tests/fuzz tests/rewording tests/tools tests/unit tests/golden tests/hints
+# Tests of the lab mostly wait for hosts, so more of them run at once than there are cores; a file's tests share their
+# labs. The files that take minutes go first, or the last worker would be alone with them.
+PYTEST := $(BIN)/pytest -n 4 --dist loadfile --no-loadscope-reorder --durations=20 --durations-min=5
+SUITES := tests/lab tests/foreign tests/wheel tests/node tests/fuzz tests/rewording tests/tools tests/unit tests/golden tests/hints
+# What takes long, or starts a real launcher, is test-full's: see `markers` in setup.cfg, and tests/conftest.py.
+QUICK := -m "not slow and not real"
+REST := -m "slow or real"
+
+test: root venv-test  ## lint, types, and tests of every verb: what each change needs (8 minutes; root)
+	@tools/timed 'make test' $(MAKE) --no-print-directory check test-suites
+
+test-suites:
+	FLEET_FUZZ=8 $(PYTEST) $(QUICK) $(SUITES)
+
+test-full: root venv-test  ## the rest: real launchers, foreign programs, fuzzers, rewording, two Pythons more (root)
+	@tools/timed 'make test-full' $(MAKE) --no-print-directory test-rest matrix ARGS=--ends
+
+test-rest:
+	$(PYTEST) $(REST) $(SUITES)
+
+soak: chaos fuzz fuzz-runs  ## all of chaos, fuzz, fuzz-runs, each for S seconds: before a release (root)
 
 # The fuzzers draw 8 cases of the forty that `make test` tries.
 quick: venv-test  ## the short loop: check, unit and golden tests but those marked slow

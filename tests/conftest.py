@@ -1,4 +1,4 @@
-"""For all suites: hypothesis takes the time that a busy machine needs; signals are heard; `make coverage` measures."""
+"""For all suites: hypothesis has no deadlines; signals arrive; some folders are slow; `make coverage` measures."""
 
 from __future__ import annotations
 
@@ -18,6 +18,17 @@ if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
 # one that does nothing, is not inherited.
 if signal.getsignal(signal.SIGHUP) is signal.SIG_IGN:
     signal.signal(signal.SIGHUP, lambda *_: None)
+
+# All of these is for `make test-full`: programs of others, the fuzzers, a reworded fleet, what sets machines up.
+SLOW = {"foreign", "fuzz", "rewording", "tools"}
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_collection_modifyitems(items: list[pytest.Item], config: pytest.Config) -> None:
+    for item in items:
+        if SLOW & {*item.path.relative_to(config.rootpath).parts[1:2]}:
+            item.add_marker("slow")
+
 
 if FOLDER := os.environ.get("FLEET_COVERAGE"):
     from tests.measure import measure_head, measure_nodes
