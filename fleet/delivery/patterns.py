@@ -39,7 +39,7 @@ TOKEN = re.compile(
     rb"(?P<folders>(?<![^/])\*\*+/)|(?P<deep>(?<![^/])\*\*+(?=\Z|\\/))|(?P<some>\*+)|(?P<one>\?)|(?P<set>\[)|\\?(?P<char>.)",
     re.DOTALL,
 )
-WILD = {"folders": rb"(?:.*/)?", "deep": rb".*", "some": rb"[^/]*", "one": rb"[^/]"}
+WILD = {"folders": rb"(?:.*?/)??", "deep": rb".*?", "some": rb"[^/]*?", "one": rb"[^/]"}
 MEMBER = re.compile(rb"\[:(?P<kind>[^]]*):\]|(?P<low>\\?.)(?:-(?P<high>\\.|[^]\\]))?", re.DOTALL)
 
 
@@ -87,17 +87,36 @@ def _without_spaces(line: bytes) -> bytes:
 
 
 def _translate(glob: bytes) -> bytes:
-    regex, at = b"", 0
+    """Returns a regular expression that takes no more than quadratic time: what stands between two wildcards is matched
+    where it fits first, and never tried at a later place. The wildcard after it takes what a later place would."""
+    parts, at = [[b"", b""]], 0  # of each wildcard: its own expression, and that of what follows it
+    deep = [0]  # indexes of those that match a "/", too
     while token := TOKEN.match(glob, at):
         at, kind = token.end(), token.lastgroup or ""
         if kind == "set":
             at, members = _members(glob, at)
-            regex += b"[" + b"".join(rb"\x%02x" % code for code in members) + b"]" if members else b"(?!)"
+            parts[-1][1] += b"[" + b"".join(rb"\x%02x" % code for code in members) + b"]" if members else b"(?!)"
         elif token[0] == b"\\":
             raise ValueError("a backslash with nothing behind it")
+        elif kind in ("folders", "deep", "some"):
+            deep += [len(parts)] if kind != "some" else []
+            parts.append([WILD[kind], b""])
         else:
-            regex += WILD.get(kind) or re.escape(token["char"])
+            parts[-1][1] += WILD.get(kind) or re.escape(token["char"])
+    regex = b""
+    for begin, end in zip(deep, [*deep[1:], len(parts)], strict=True):
+        last = end == len(parts)
+        wild, fixed = parts[begin]
+        inner = [own + after for own, after in parts[begin + 1 : end]]
+        inner = [_once(one, begin + 1 + n) for n, one in enumerate(inner[:-1])] + inner[-1:]
+        one = wild + fixed + b"".join(inner)
+        regex += one if last else _once(one, begin)
     return regex
+
+
+def _once(regex: bytes, number: int) -> bytes:
+    """Returns an atomic group, which Python has from 3.11 on."""
+    return b"(?=(?P<g%d>%s))(?P=g%d)" % (number, regex, number)
 
 
 def _members(glob: bytes, at: int) -> tuple[int, list[int]]:

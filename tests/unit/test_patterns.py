@@ -1,0 +1,37 @@
+"""Patterns of ignore files: no line of a user's takes more than a moment (tests/fuzz/ignore.py holds the rest to git)."""
+
+from __future__ import annotations
+
+from fnmatch import fnmatchcase
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from fleet.delivery.patterns import parse
+
+
+def matches(glob: str, path: str) -> bool:
+    pattern = parse(glob.encode(), "here", b"/")
+    assert pattern is not None
+    return pattern.regex.fullmatch(path.encode() if pattern.name else b"/" + path.encode()) is not None
+
+
+@pytest.mark.timeout(60)
+@pytest.mark.parametrize(
+    "glob, path",
+    [
+        ("*a" * 16 + "b", "a" * 200),
+        ("/**" + "/*a" * 16 + "/b", "a/" * 200),
+        ("/**/*a" * 8 + "/b", "aa/" * 200),
+        ("**/a*/" * 8 + "b", "aa/" * 200),
+    ],
+)
+def test_many_wildcards_end(glob: str, path: str) -> None:
+    assert not matches(glob, path)
+    assert matches(glob, path + "b")
+
+
+@given(st.text("ab*?", min_size=1, max_size=9), st.text("ab", min_size=1, max_size=9))
+def test_a_name_matches_as_in_a_shell(glob: str, name: str) -> None:
+    assert matches(glob, name) == fnmatchcase(name, glob)
