@@ -112,22 +112,19 @@ def give_way() -> None:
 
 
 def remind(ctx: click.Context) -> None:
-    """Of runs of this folder without a head: their terminal was closed, or fleet was killed. Those that were to go on
-    without a terminal are led again."""
+    """Prints which runs of this folder have no head: their terminal was closed, or fleet was killed. Starts nothing."""
     settings = settings_of(ctx)
     heard = settings.json or settings.quiet or NONE_LIVE in ctx.meta
     if heard or ctx.invoked_subcommand not in REMINDING or not os.path.isdir("runs"):
         return
     from fleet.cli.screen.output import clean, talk
-    from fleet.ops.run.kept.local import headless, lead_again, left_alone
+    from fleet.ops.run.kept.local import headless, left_alone
 
     try:
         found = list(headless(Path("runs")))
     except UsageError:  # said where its runs are asked for
         return
     for run in found:
-        if run.lease is None and not lead_again(run):
-            continue
         notice = left_alone(run)
         talk(f"{click.style('warning: ', fg='yellow')}{clean(notice.message)}", notice.hint, selection=False)
 

@@ -128,7 +128,7 @@ class Launch:
         environment = {MARK: str(state_dir), "PATH": f"{os.environ.get('PATH', '')}:/usr/sbin:/sbin:/usr/bin:/bin"}
         with theirs, self._log.open("wb") as log:
             self._process = subprocess.Popen(
-                [sys.executable, "-I", "-S", "-c", PROGRAM, str(ROOT)],
+                [sys.executable, "-I", "-S", "-c", PROGRAM, str(ROOT)],  # noqa: TID251
                 stdin=subprocess.PIPE,
                 stdout=theirs.fileno(),
                 stderr=log,

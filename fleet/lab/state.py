@@ -135,7 +135,7 @@ class Folder:
 
     def _write_inventory(self, state: State) -> None:
         hosts = {name: {"address": machine.address} for name, machine in state.hosts.items()}
-        defaults = {"user": "root", "python": sys.executable, "workdir": "~/work", "slots": 1}
+        defaults = {"user": "root", "python": sys.executable, "workdir": "~/work", "slots": 1}  # noqa: TID251
         text = yaml.safe_dump({"defaults": defaults, "hosts": hosts}, sort_keys=False, default_flow_style=None)
         write_file(self.inventory, HEAD + text)
 

@@ -5,16 +5,18 @@ They stay where they are: fleet on the disk may have been replaced by another ve
 
 from __future__ import annotations
 
+from typing import Any
 
-def keeper() -> None:
+
+def keeper(spec: dict[str, Any]) -> None:
     """Follows a run that was left."""
     from fleet.ops.run.launch.keeper import main
 
-    main()
+    main(spec)
 
 
-def janitor() -> None:
+def janitor(spec: dict[str, Any]) -> None:
     """Stops what could not be reached, when it can be."""
     from fleet.ops.run.follow.janitor import main
 
-    main()
+    main(spec)

@@ -175,7 +175,7 @@ def _why(error: BaseException) -> str | None:
     if isinstance(error, ImportError) and str(error.name).startswith("fabric."):
         return "written for fabric 1? there 'run' is a function; since fabric 2 a task is given a connection: c.run"
     if isinstance(error, ModuleNotFoundError):
-        return f"install it where fleet is: {sys.executable} -m pip install {error.name}"
+        return f"install it where fleet is: {sys.executable} -m pip install {error.name}"  # noqa: TID251
     return None
 
 

@@ -123,7 +123,7 @@ def stage(
     ours, theirs = socket.socketpair(type=socket.SOCK_SEQPACKET)
     bridge = _Bridge(session, ours, moved)
     client = files("fleet") / "transport" / "rsh_client.py"
-    shell = " ".join(map(_rsh_quote, [sys.executable, "-I", "-S", str(client), str(theirs.fileno())]))
+    shell = " ".join(map(_rsh_quote, [sys.executable, "-I", "-S", str(client), str(theirs.fileno())]))  # noqa: TID251
     with theirs, tempfile.TemporaryFile() as listed:
         listed.write(names)
         listed.seek(0)

@@ -99,11 +99,14 @@ def test_a_run_without_its_leader_is_unattended_and_led_again(
     os.kill(holder(run), signal.SIGKILL)
     time.sleep(3)
     shown = ready.fleet("runs", cwd=tmp_path, check=True)
-    assert f"{run.name}  unattended" in shown.stdout and "leads it again" in shown.stderr, shown.stderr
+    assert f"{run.name}  unattended" in shown.stdout, shown.stdout
+    assert f"hint: fleet attach --detach {run.name}" in shown.stderr, shown.stderr
 
     def states() -> list[str]:
         return [each["state"] for each in json.loads(ready.fleet("runs", "--json", cwd=tmp_path).stdout)["runs"]]
 
+    assert states() == ["unattended"]  # who reads starts nothing
+    ready.fleet("-i", "lab", "attach", "--detach", run.name, cwd=tmp_path, check=True)
     until(lambda: states() == ["followed"])
     ready.fleet("-i", "lab", "stop", "latest", cwd=tmp_path, check=True)
     until(lambda: (run / "summary.json").exists())

@@ -1,4 +1,4 @@
-"""Patterns of ignore files: no line of a user's takes more than a moment (tests/fuzz/ignore.py holds the rest to git)."""
+"""Patterns of ignore files: no line takes more than a moment. tests/fuzz/ignore.py holds the rest to git."""
 
 from __future__ import annotations
 

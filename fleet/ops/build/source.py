@@ -4,15 +4,13 @@ from __future__ import annotations
 
 import re
 import shutil
-import sys
 import tarfile
 import zlib
-from importlib.util import find_spec
 from pathlib import Path, PurePosixPath
 
 from fleet.errors import HostFailed, UsageError
 from fleet.ops.cache import cache, fresh, turn
-from fleet.ops.wheels.download import pip_command, run_pip
+from fleet.ops.wheels.pip import run_pip
 from fleet.runtime import Runtime
 
 DEEPSPEED = "0.19.8"
@@ -46,16 +44,9 @@ def fetch_deepspeed(version: str, runtime: Runtime) -> Path:
 
 def _download(version: str, folder: Path, runtime: Runtime) -> None:
     with fresh(folder.with_name(f".{folder.name}.new")) as work:
-        # pip asks an sdist for its metadata, which runs its setup.py: nothing is to be compiled for that. Without
-        # isolation it needs no second download for it; where setuptools is missing here, it must isolate.
-        pip = pip_command()
-        isolation = ["--no-build-isolation"] if pip[0] == sys.executable and find_spec("setuptools") else []
-        only_source = ["--no-binary", "deepspeed", "--no-deps", *isolation, "--progress-bar", "off"]
-        said = run_pip(
-            [*pip, "download", *only_source, "-d", str(work), f"deepspeed=={version}"],
-            runtime,
-            env={"DS_BUILD_OPS": "0", "DS_ACCELERATOR": "cpu"},
-        )
+        # pip would run its setup.py for its metadata: that is for the node that builds it
+        only_source = ["--no-binary", "deepspeed", "--no-deps", "--progress-bar", "off"]
+        said = run_pip(["download", *only_source, f"deepspeed=={version}"], work, runtime, sources=work)
         if said is not None:
             errors = [line for line in said.splitlines() if line.startswith("ERROR: ")] or said.strip().splitlines()
             raise HostFailed(

@@ -1,6 +1,4 @@
-"""What pip on the head downloads for the nodes' Python, once. Its interpreter may start no other program, so that no
-package's setup runs on this machine: neither for a requirement, nor for what a wheel or an index says it depends on.
-"""
+"""What pip on the head downloads for the nodes' Python, once."""
 
 from __future__ import annotations
 
@@ -8,67 +6,28 @@ import hashlib
 import os
 import re
 import shutil
-import subprocess
 import sys
 import time
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from fleet.errors import HostFailed, Interrupted, UsageError
+from fleet.errors import HostFailed, UsageError
 from fleet.events import Notice, Round
 from fleet.node.base.files import file_digest
 from fleet.ops.cache import cache, fresh, turn
+from fleet.ops.wheels.pip import REFUSED, run_pip
 from fleet.ops.wheels.requirements import BUILD, NO_WHEEL, Requirements
 from fleet.ops.wheels.tags import common_tags
 from fleet.runtime import Runtime
 
 DONE = ".complete"
-PATHS = ("PIP_FIND_LINKS", "PIP_CONSTRAINT", "PIP_CONFIG_FILE", "PIP_CACHE_DIR", "PIP_CERT", "PIP_CLIENT_CERT")
 # of an index, in pip's words: no answer, or one that is no index's
 _UNREACHED = re.compile(
     r"Failed to establish a new connection.*|Temporary failure in name resolution.*|NameResolutionError.*|"
     r"Cannot connect to proxy.*|Connect(?:ion|Timeout)Error.*|SSLError.*|Read timed out.*|"
     r"(?:401|403|407|50\d) (?:Client|Server) Error.*"
 )
-REFUSED = "fleet lets pip start no program"
-# pip runs setups, build backends, git and the like as programs of their own, never in its interpreter; keyring gives
-# passwords to indexes. Its arguments are a folder with pip, or "", and pip's own.
-GUARD = f"""
-import os, re, runpy, sys, tarfile
-sys.path[:] = [path for path in sys.path if path] + [path for path in [sys.argv.pop(1)] if path]
-def refuse(*_, **__):
-    raise PermissionError({REFUSED!r})
-def hook(event, args):
-    keyring = event == "subprocess.Popen" and os.path.basename(os.fsdecode(args[0])) == "keyring"
-    if re.match("os[.](exec|fork|posix_spawn|spawn|system)|pty|subprocess", event) and not keyring:
-        refuse()
-sys.addaudithook(hook)
-tarfile.open = refuse  # unpacked, a source archive may write elsewhere
-runpy.run_module("pip", run_name="__main__", alter_sys=True)
-"""
-
-
-def pip_command() -> list[str]:
-    """How pip is called on the head: beside fleet's own interpreter, else the PATH's."""
-    import importlib.util
-
-    if importlib.util.find_spec("pip") is not None:
-        return [sys.executable, "-m", "pip"]
-    found = shutil.which("pip3") or shutil.which("pip")
-    if found is None:
-        raise UsageError("no pip on this machine", hint=f"{sys.executable} -m ensurepip, or give a folder of wheels")
-    return [found]
-
-
-def _guarded() -> list[str]:
-    """That pip, in an interpreter that starts no other program."""
-    pip = pip_command()
-    if pip[0] == sys.executable:
-        return [sys.executable, "-c", GUARD, ""]
-    done = subprocess.run([*pip, "--version"], capture_output=True, text=True, errors="replace")
-    found = re.search(r" from (.+)/pip\b", done.stdout)
-    return [sys.executable, "-c", GUARD, found[1] if found else ""]
 
 
 def target_options(facts: Mapping[str, Mapping[str, Any]]) -> list[str]:
@@ -131,7 +90,7 @@ def _download(asked: Requirements, options: Sequence[str], to: Path, runtime: Ru
     words = ["download", "--progress-bar", "off", *options, "-d", str(to), "-r", "requirements", "-c", "constraints"]
     (to.parent / "requirements").write_text(asked.text(), "ascii")
     (to.parent / "constraints").write_text(asked.constraints(), "ascii")
-    out = run_pip([*_guarded(), *words, "--only-binary=:all:"], runtime, cwd=to.parent)
+    out = run_pip([*words, "--only-binary=:all:"], to.parent, runtime)
     if out is None:
         return
     if REFUSED in out:
@@ -152,32 +111,3 @@ def _download(asked: Requirements, options: Sequence[str], to: Path, runtime: Ru
         hint="no wheel of it fits the hosts' Python: build one there with 'fleet build PATH', or give "
         "pip an index that has it (PIP_EXTRA_INDEX_URL)",
     )
-
-
-def run_pip(
-    argv: list[str], runtime: Runtime, env: Mapping[str, str] | None = None, cwd: Path | None = None
-) -> str | None:
-    """Run pip on the head with the user's own configuration; None when all is well, else what it printed."""
-    if cwd:  # paths in that are seen from here
-        given = {name: os.environ[name].split() for name in PATHS if name in os.environ}
-        env = {name: " ".join(os.path.abspath(w) if os.path.exists(w) else w for w in given[name]) for name in given}
-    env = {**os.environ, **(env or {}), "PIP_DISABLE_PIP_VERSION_CHECK": "1", "PIP_NO_INPUT": "1"}
-    process = subprocess.Popen(
-        argv,
-        cwd=cwd,
-        env=env,
-        stdin=subprocess.DEVNULL,
-        stdout=subprocess.PIPE,
-        stderr=subprocess.STDOUT,
-        text=True,
-        errors="replace",
-        start_new_session=True,
-    )
-    undo = runtime.cancel.on_set(process.terminate)
-    try:
-        out, _ = process.communicate()
-    finally:
-        undo()
-    if runtime.cancel.is_set():
-        raise Interrupted("interrupted")
-    return None if process.returncode == 0 else out

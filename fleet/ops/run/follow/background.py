@@ -6,15 +6,14 @@ reached. fleet/ops/background.py is what it is started by.
 
 from __future__ import annotations
 
-import json
 import subprocess
-import sys
 from collections.abc import Sequence
 from typing import Any
 
 from fleet.model import Host
 from fleet.ops.run.kept.record import RunRecord, host_as_json, host_from_json
 from fleet.own import private
+from fleet.own_process import own_process
 from fleet.transport import TRANSPORTS, open_transport
 from fleet.transport.base import ConnectOptions, Transport
 
@@ -38,21 +37,11 @@ def begin(
     }
     try:
         with open(record.logs / f"{name}.log", "ab", opener=private) as log:
-            process = subprocess.Popen(
-                [sys.executable, "-c", f"from fleet.ops.background import {name}; {name}()"],
-                cwd="/",
-                start_new_session=True,
-                pass_fds=() if lock is None else (lock,),
-                stdin=subprocess.PIPE,
-                stdout=subprocess.PIPE,
-                stderr=log,
+            return own_process(
+                f"fleet.ops.background:{name}", spec, pass_fds=() if lock is None else (lock,), stderr=log
             )
-        assert process.stdin
-        process.stdin.write(json.dumps(spec).encode())
-        process.stdin.close()
     except OSError:
         return None
-    return process
 
 
 def leave(process: subprocess.Popen[bytes]) -> int:
@@ -63,10 +52,9 @@ def leave(process: subprocess.Popen[bytes]) -> int:
     return process.pid
 
 
-def told() -> tuple[dict[str, Any], RunRecord, list[Host], Transport]:
-    """In such a process: what it was fed."""
-    spec = json.load(sys.stdin)
+def told(spec: dict[str, Any]) -> tuple[RunRecord, list[Host], Transport]:
+    """Returns what such a process works with."""
     hosts = [host_from_json(stored) for stored in spec["hosts"]]
     hops = [host_from_json(stored) for stored in spec["gateways"]]
     transport = open_transport(spec["transport"], ConnectOptions(CONNECT_SECONDS), [*hosts, *hops])
-    return spec, RunRecord.from_json(spec["record"]), hosts, transport
+    return RunRecord.from_json(spec["record"]), hosts, transport

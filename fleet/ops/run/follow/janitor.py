@@ -10,6 +10,7 @@ from __future__ import annotations
 import threading
 import time
 from collections.abc import Collection, Sequence
+from typing import Any
 
 from fleet.answers.run_events import Cleaned
 from fleet.errors import EXIT_HOST_FAILED, EXIT_OK, FleetError
@@ -123,9 +124,9 @@ def correct_summary(folder: RunFolder, complete: Collection[str], attempt: int) 
         folder.release()
 
 
-def main() -> None:
+def main(spec: dict[str, Any]) -> None:
     """Work, write what came of it to the run's events.jsonl."""
-    spec, record, hosts, transport = told()
+    record, hosts, transport = told(spec)
     folder = RunFolder(record.logs)
     until = time.monotonic() + float(spec["seconds"])
     complete: list[str] = []

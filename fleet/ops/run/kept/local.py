@@ -8,8 +8,6 @@ import math
 import os
 import re
 import stat
-import subprocess
-import sys
 import time
 from collections.abc import Collection, Iterator, Mapping
 from contextlib import suppress
@@ -283,30 +281,10 @@ def _without_head(folder: Path) -> Headless | None:
 
 
 def left_alone(run: Headless) -> Notice:
-    """What to say of it, and what to do."""
+    """Returns what a reader of the run's folder sees, and the command that leads it again."""
     about = {"run": run.path.name, "alone": seconds(round(time.time() - run.since))}
     if run.lease is None:
-        text = "run {run} has been unattended for {alone}: a process of this machine leads it again"
-        return Notice("warning", Reason(text, **about), None, f"'fleet stop {run.path.name}', where it is not to go on")
+        text = "run {run} has been unattended for {alone}: it goes on, and no process of this machine leads it"
+        return Notice("warning", Reason(text, **about), None, f"fleet attach --detach {run.path.name}")
     text = "run {run} has been without its head for {alone}; if it goes on, its nodes end it after {lease}"
     return Notice("warning", Reason(text, **about, lease=seconds(run.lease)), None, f"fleet attach {run.path.name}")
-
-
-def lead_again(run: Headless) -> bool:
-    """Have a process of its own lead it from now on, as `fleet attach --detach` does; False where its inventory is not
-    here any more."""
-    kept = read_object(run.path / "run.json")
-    source, transport = (kept.get("inventory") or {}).get("source"), (kept.get("fleet") or {}).get("transport")
-    if not (isinstance(source, str) and isinstance(transport, str) and os.path.exists(source)):
-        return False
-    argv = ["-m", "fleet", "-i", source, "--transport", transport, "attach", "--detach", run.path.name]
-    with open(run.path / "keeper.log", "ab", opener=own.private) as log:
-        subprocess.Popen(
-            [sys.executable, *argv, "--runs-dir", str(run.path.parent.absolute())],
-            cwd=run.path.parent,
-            start_new_session=True,
-            stdin=subprocess.DEVNULL,
-            stdout=log,
-            stderr=log,
-        )
-    return True

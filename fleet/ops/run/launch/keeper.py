@@ -7,6 +7,7 @@ follows it again, from where its logs end here.
 from __future__ import annotations
 
 import os
+from typing import Any
 
 from fleet.answers.run_events import Kept
 from fleet.codec import from_json
@@ -19,9 +20,9 @@ from fleet.ops.run.launch.loop import Run
 from fleet.runtime import Runtime
 
 
-def main() -> None:
+def main(spec: dict[str, Any]) -> None:
     """Follow it to its end."""
-    spec, record, _, transport = told()
+    record, _, transport = told(spec)
     known = spec.get("version") == VERSION  # else of a fleet that was replaced under its live run: it is followed only
     course = from_json(Course | None, spec["course"]) if known else None
     ended = from_json(Ended | None, spec["ended"]) if known else None

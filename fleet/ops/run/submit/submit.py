@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import sys
 from collections.abc import Iterator
 from contextlib import suppress
 from dataclasses import dataclass, replace
@@ -19,6 +18,7 @@ from fleet.ops.run.kept.folder import RunFolder
 from fleet.ops.run.kept.record import whoami
 from fleet.ops.run.plan.options import new_run_id
 from fleet.ops.run.submit.watch import OUTPUT, WatchPlan, watch
+from fleet.own_process import command_line
 from fleet.requests.submit import Submit
 from fleet.runtime import Runtime
 from fleet.sources import SOURCES, no_hosts
@@ -43,18 +43,12 @@ class SubmitPlan(OnHosts):
         yield from self.script.splitlines()
 
 
-def fleet_itself() -> list[str]:
-    """This fleet, as a shared file system has it on all nodes."""
-    program = Path(sys.executable).with_name("fleet")
-    return [str(program)] if program.exists() else [sys.executable, "-m", "fleet"]
-
-
 def plan_of(request: Submit) -> SubmitPlan:
     """UsageError for what cannot be asked for."""
     run_id = new_run_id(request.name, request.name)
     env_file(request.env)  # whether it can be one
     given = [f"--env-file={request.runs / run_id / VARIABLES}"] if request.env else []
-    command = [*fleet_itself(), "--on", request.on, "launch", *given, *request.command]
+    command = [*command_line(), "--on", request.on, "launch", *given, *request.command]
     ask = replace(request, name=run_id.rsplit("-", 3)[0], command=command)
     return SubmitPlan(no_hosts(request.on), request, run_id, SOURCES.get(request.on).queue().script(ask))
 

@@ -1,0 +1,91 @@
+"""pip on the head. Its interpreter may start no other program, so that no package's setup runs on this machine: neither
+for a requirement, nor for what a wheel or an index names as a dependency."""
+
+from __future__ import annotations
+
+import importlib.util
+import os
+import re
+import runpy  # noqa: TID251
+import shutil
+import subprocess
+import sys
+import tarfile
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any, NoReturn
+
+from fleet.errors import Interrupted, UsageError
+from fleet.own_process import own_process
+from fleet.runtime import Runtime
+
+PATHS = ("PIP_FIND_LINKS", "PIP_CONSTRAINT", "PIP_CONFIG_FILE", "PIP_CACHE_DIR", "PIP_CERT", "PIP_CLIENT_CERT")
+REFUSED = "fleet lets pip start no program"
+STARTS = re.compile("os[.](exec|fork|posix_spawn|spawn|system)|pty|subprocess")
+
+
+def run_pip(
+    argv: Sequence[str],
+    folder: Path,
+    runtime: Runtime,
+    *,
+    sources: Path | None = None,
+) -> str | None:
+    """Runs pip in `folder`, with the user's own configuration. Returns None when all is well, else what it printed.
+
+    sources: a folder; the first source archive that pip fetches is put there as it is, and pip ends well.
+    Raises Interrupted, and UsageError where there is no pip.
+    """
+    given = {name: os.environ[name].split() for name in PATHS if name in os.environ}
+    absolute = {name: " ".join(os.path.abspath(w) if os.path.exists(w) else w for w in given[name]) for name in given}
+    spec = {"argv": [*argv], "folder": str(folder), "sources": str(sources) if sources else None}
+    process = own_process(
+        f"{__name__}:main",
+        spec,
+        path=_where_pip_is(),
+        env={**os.environ, **absolute, "PIP_DISABLE_PIP_VERSION_CHECK": "1", "PIP_NO_INPUT": "1"},
+    )
+    undo = runtime.cancel.on_set(process.terminate)
+    try:
+        out, _ = process.communicate()
+    finally:
+        undo()
+    if runtime.cancel.is_set():
+        raise Interrupted("interrupted")
+    return None if process.returncode == 0 else out.decode("utf-8", "replace")
+
+
+def _where_pip_is() -> list[str]:
+    """Returns the folders that fleet's own interpreter needs for the PATH's pip: none where it has one itself."""
+    if importlib.util.find_spec("pip") is not None:
+        return []
+    program = shutil.which("pip3") or shutil.which("pip")
+    if program is None:
+        raise UsageError("no pip on this machine", hint="python3 -m ensurepip, or give a folder of wheels")
+    done = subprocess.run([program, "--version"], cwd="/", capture_output=True, text=True, errors="replace")
+    return re.findall(r" from (.+)/pip\b", done.stdout)[:1]
+
+
+def main(spec: dict[str, Any]) -> None:
+    """Runs pip in this process. pip runs setups, build backends, git and the like as programs, never in its own
+    interpreter; keyring, which gives passwords to indexes, is the one program that it may start."""
+
+    def refuse(*_: object, **__: object) -> NoReturn:
+        raise PermissionError(REFUSED)
+
+    def keep(archive: str, *_: object, **__: object) -> NoReturn:
+        if spec["sources"] is None:
+            refuse()  # unpacked, a source archive may write elsewhere
+        shutil.copyfile(archive, os.path.join(spec["sources"], os.path.basename(archive)))
+        os._exit(0)
+
+    def hook(event: str, args: tuple[Any, ...]) -> None:
+        keyring = event == "subprocess.Popen" and os.path.basename(os.fsdecode(args[0])) == "keyring"
+        if STARTS.match(event) and not keyring:
+            refuse()
+
+    os.chdir(spec["folder"])
+    sys.argv = ["pip", *spec["argv"]]
+    sys.addaudithook(hook)
+    tarfile.open = keep  # type: ignore[assignment]
+    runpy.run_module("pip", run_name="__main__", alter_sys=True)

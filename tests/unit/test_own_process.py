@@ -1,0 +1,62 @@
+"""What lies in the current folder is no code of fleet's: every process that fleet starts for itself shows it."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+
+FLEET = Path(sys.executable).with_name("fleet")
+NAMES = ("fleet", "pip", "setuptools", "json", "re", "click", "yaml", "paramiko", "ClusterShell")
+
+
+@pytest.fixture
+def handed(tmp_path: Path) -> Path:
+    """A repository of another's: modules of well-known names, each of which leaves a file, and a run that claims to be
+    unattended."""
+    run = tmp_path / "repo/runs/t-20260101-000000-0000"
+    run.mkdir(parents=True)
+    trap = f"open({str(tmp_path / 'ran')!r}, 'a').write(__file__)\n"
+    for folder in (tmp_path / "repo", run.parent, run):
+        for name in NAMES:
+            (folder / name).mkdir()
+            (folder / name / "__init__.py").write_text(trap)
+            (folder / name / "__main__.py").write_text(trap)
+    (tmp_path / "repo/fleet.yaml").write_text("hosts: {n1: {address: 127.0.0.1, port: 1}}")
+    inventory = {"source": str(tmp_path / "repo/fleet.yaml")}
+    (run / "run.json").write_text(json.dumps({"inventory": inventory, "fleet": {"transport": "openssh"}}))
+    (run / "events.jsonl").write_text('{"event": "running", "time": 1.0}\n{"event": "detached", "time": 1.0}\n')
+    return tmp_path / "repo"
+
+
+LINES = ["hosts", "runs", "ps", "check", "exec -- true", "sync", "launch t.py", "logs latest"]
+
+
+@pytest.mark.parametrize("line, path", [*((line, "") for line in LINES), ("hosts", ":"), ("hosts", "/nowhere:")])
+def test_a_handed_folder_runs_nothing(line: str, path: str, handed: Path) -> None:
+    (handed / "t.py").write_text("")
+    env = {"PATH": os.environ["PATH"], "HOME": str(handed.parent / "home"), "PYTHONPATH": path}
+    (handed.parent / "home").mkdir()
+    os.utime(handed / "runs/t-20260101-000000-0000/events.jsonl", (1, time.time() - 30))
+    before = processes()
+    done = subprocess.run([FLEET, *line.split()], cwd=handed, env=env, capture_output=True, text=True, timeout=120)
+    assert "Traceback" not in done.stderr, done.stderr
+    assert not (handed.parent / "ran").exists(), (handed.parent / "ran").read_text()
+    assert processes() <= before, done.stderr
+
+
+def processes() -> set[str]:
+    """Those of fleet that live without the one that began them."""
+    found = set()
+    for folder in Path("/proc").glob("[0-9]*"):
+        try:
+            if b"fleet attach" in (folder / "cmdline").read_bytes().replace(b"\0", b" "):
+                found.add(folder.name)
+        except OSError:
+            continue
+    return found
