@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import shutil
 import subprocess
 import sys
 import time
@@ -12,7 +13,8 @@ from pathlib import Path
 import pytest
 
 FLEET = Path(sys.executable).with_name("fleet")
-NAMES = ("fleet", "pip", "setuptools", "json", "re", "click", "yaml", "paramiko", "ClusterShell")
+OF_PYTHON = ("json", "re", "random")
+NAMES = ("fleet", "pip", "setuptools", "click", "yaml", "paramiko", "ClusterShell", *OF_PYTHON)
 
 
 @pytest.fixture
@@ -42,6 +44,8 @@ def test_a_handed_folder_runs_nothing(line: str, path: str, handed: Path) -> Non
     (handed / "t.py").write_text("")
     env = {"PATH": os.environ["PATH"], "HOME": str(handed.parent / "home"), "PYTHONPATH": path}
     (handed.parent / "home").mkdir()
+    for name in OF_PYTHON if path else ():  # Python imports these before any program of anybody's begins
+        shutil.rmtree(handed / name)
     os.utime(handed / "runs/t-20260101-000000-0000/events.jsonl", (1, time.time() - 30))
     before = processes()
     done = subprocess.run([FLEET, *line.split()], cwd=handed, env=env, capture_output=True, text=True, timeout=120)
