@@ -8,6 +8,7 @@ import shutil
 import subprocess
 import sys
 import time
+from contextlib import suppress
 from pathlib import Path
 
 import pytest
@@ -47,20 +48,17 @@ def test_a_handed_folder_runs_nothing(line: str, path: str, handed: Path) -> Non
     for name in OF_PYTHON if path else ():  # Python imports these before any program of anybody's begins
         shutil.rmtree(handed / name)
     os.utime(handed / "runs/t-20260101-000000-0000/events.jsonl", (1, time.time() - 30))
-    before = processes()
     done = subprocess.run([FLEET, *line.split()], cwd=handed, env=env, capture_output=True, text=True, timeout=120)
     assert "Traceback" not in done.stderr, done.stderr
+    assert not started(env["HOME"]), done.stderr
     assert not (handed.parent / "ran").exists(), (handed.parent / "ran").read_text()
-    assert processes() <= before, done.stderr
 
 
-def processes() -> set[str]:
-    """Those of fleet that live without the one that began them."""
-    found = set()
+def started(home: str) -> list[bytes]:
+    """Returns the command lines of processes that live with this $HOME."""
+    found = []
     for folder in Path("/proc").glob("[0-9]*"):
-        try:
-            if b"fleet attach" in (folder / "cmdline").read_bytes().replace(b"\0", b" "):
-                found.add(folder.name)
-        except OSError:
-            continue
+        with suppress(OSError):
+            if f"HOME={home}".encode() in (folder / "environ").read_bytes().split(b"\0"):
+                found.append((folder / "cmdline").read_bytes())
     return found
