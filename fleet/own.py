@@ -3,18 +3,24 @@ made, belong to the user (or root), and are not open to all, as a destination on
 
 from __future__ import annotations
 
+import errno
+import json
 import os
 import stat
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from typing import Any, BinaryIO
 
 from fleet.errors import UsageError
 from fleet.node.base.beneath import LINKS, check_folder, inside_of, is_ours, reach
 from fleet.node.base.errors import Refused
+from fleet.node.base.files import open_regular
 from fleet.node.base.private import private as private
 from fleet.node.base.state_folder import own_home
 from fleet.protocol.state import OF_THE_HEAD
+
+MOST_BYTES = 64 << 20  # of a document that fleet writes; it is read whole
 
 
 @contextmanager
@@ -60,6 +66,44 @@ def foreign(path: Path, info: os.stat_result | None = None) -> str | None:
 def is_mine(uid: int, path: Path, folder: Path) -> bool:
     """Whether that user id of what lies at `path` is the user's, or root's; or is trusted around `folder`."""
     return uid in (0, around(folder)) or is_ours(os.fsencode(path.parent), uid)
+
+
+def open_own(path: Path) -> BinaryIO:
+    """Opens a file of the user's to read. OSError where it is a link, no regular file, or another user's."""
+    file = open_regular(str(path), os.O_NOFOLLOW)
+    if (why := foreign(path, os.fstat(file.fileno()))) is not None:
+        file.close()
+        raise OSError(errno.EPERM, f"it {why}", str(path))
+    return file
+
+
+def read_own(path: Path, most: int = MOST_BYTES) -> bytes:
+    """Returns what a file of the user's holds. OSError as open_own(), or where it is larger than `most` bytes."""
+    with open_own(path) as file:
+        return _bounded(file, most)
+
+
+def read_given(path: Path) -> bytes:
+    """Returns what a file holds that the user names, wherever its name leads. OSError where it is no regular file, or
+    larger than 64 MiB."""
+    with open_regular(str(path)) as file:
+        return _bounded(file, MOST_BYTES)
+
+
+def _bounded(file: BinaryIO, most: int) -> bytes:
+    data = file.read(most + 1)
+    if len(data) > most:
+        raise OSError(errno.EFBIG, f"larger than {most >> 20} MiB")
+    return data
+
+
+def read_json(path: Path, most: int = MOST_BYTES) -> Any:
+    """Returns what a JSON file of the user's holds. OSError as read_own(); ValueError where it is no JSON, or nested
+    too deep."""
+    try:
+        return json.loads(read_own(path, most))
+    except RecursionError:
+        raise ValueError("it is nested too deep") from None
 
 
 def own_file(path: Path, hint: str) -> Path:

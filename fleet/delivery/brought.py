@@ -98,7 +98,7 @@ def _read(path: Path, near: str = "") -> tuple[str, dict[str, Got]]:
     """(the folder, ending in a slash; its files). Nothing of a file that does not hold what it must, nor of a folder
     that neither lies in `near` nor around it."""
     try:
-        with open(path, encoding="utf-8") as file:
+        with own.open_own(path) as file:
             folder = os.path.join(json.loads(file.readline()), "")
             if folder.startswith(near) or near.startswith(folder):
                 return folder, {name: Got(*it[:5]) for name, it in json.loads(file.read()).items()}  # others had more

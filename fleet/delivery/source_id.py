@@ -72,7 +72,7 @@ def _id(root: Path) -> str:
 def _read(store: Path) -> list[dict[str, Any]]:
     """Nothing of a file that does not hold what it must."""
     try:
-        found = json.loads(store.read_bytes())
+        found = own.read_json(store)
         return [each for each in found if {type(each["id"]), type(each["path"])} == {str} and len(each["inode"]) == 2]
-    except (OSError, ValueError, LookupError, TypeError, RecursionError):
+    except (OSError, ValueError, LookupError, TypeError):
         return []

@@ -23,6 +23,7 @@ from fleet.engines.base import (
 from fleet.engines.slips import refuse_owned
 from fleet.errors import UsageError
 from fleet.model import Job, Node
+from fleet.own import read_given
 
 CONFIG = "accelerate.yaml"
 # what the launcher would read on each node without one
@@ -156,7 +157,7 @@ def kind_of(job: Job) -> str:
 def read_config(path: Path, given: str) -> str:
     """The text for the nodes. UsageError for what is none, or starts something else than ranks on hosts."""
     try:
-        text = path.read_text("utf-8")
+        text = read_given(path).decode("utf-8")
     except (OSError, UnicodeDecodeError) as error:
         why = (error.strerror if isinstance(error, OSError) else None) or "no text"
         raise UsageError(

@@ -7,6 +7,7 @@ from collections.abc import Mapping
 from pathlib import Path
 
 from fleet.errors import UsageError
+from fleet.own import read_given
 
 _NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]*\Z")
 
@@ -16,7 +17,7 @@ def read_env_file(path: Path, what: str = "--env-file", strip: bool = False) -> 
     but for quotes around all of it. `#` lines are comments. what: the file, in messages. strip: blanks around names
     and values say nothing."""
     try:
-        text = path.read_bytes().decode("utf-8", "surrogateescape")
+        text = read_given(path).decode("utf-8", "surrogateescape")
     except OSError as error:
         raise UsageError(f"{what} {path}: {error.strerror}") from None
     values = {}

@@ -19,7 +19,7 @@ from typing import Any
 from fleet.errors import DeadlineError, HostFailed, Interrupted
 from fleet.events import Notice
 from fleet.node.base.files import version_of
-from fleet.own import own_folder
+from fleet.own import own_folder, read_own
 from fleet.runtime import Runtime
 
 
@@ -72,7 +72,7 @@ def turn(name: str, what: str, runtime: Runtime, *, holder: str = "", within: fl
 
 def _by(path: Path) -> str:
     with contextlib.suppress(OSError):
-        who = path.read_text("utf-8", "replace")
+        who = read_own(path, 999).decode("utf-8", "replace")
         return f" ({who})" if who else ""
     return ""
 
@@ -109,8 +109,8 @@ def memo(path: Path, version: int) -> Path:
 def recall(note: Path) -> dict[str, Any] | None:
     """What was noted, None where nothing was."""
     try:
-        value = ast.literal_eval(note.read_text("utf-8"))
-    except (OSError, ValueError, SyntaxError):
+        value = ast.literal_eval(read_own(note).decode())
+    except (OSError, ValueError, SyntaxError, RecursionError, MemoryError):
         return None
     return value if isinstance(value, dict) else None
 

@@ -7,6 +7,7 @@ import os
 import zipfile
 from pathlib import Path
 
+from fleet.node.base.files import replace_file
 from fleet.node.container.start import OF_RANKS
 from fleet.transport.program import closure
 from fleet.version import __version__
@@ -35,8 +36,5 @@ def pack(file: Path) -> Path:
     with zipfile.ZipFile(data, "a", zipfile.ZIP_DEFLATED) as archive:
         for name, text in sorted(contents().items()):
             archive.writestr(zipfile.ZipInfo(name, EPOCH), text, zipfile.ZIP_DEFLATED)
-    new = file.with_name(f".{file.name}.new")
-    new.write_bytes(data.getvalue())
-    new.chmod(0o755)
-    os.replace(new, file)
+    replace_file(os.fsencode(file), data.getvalue(), 0o777)
     return file

@@ -81,7 +81,7 @@ def _line(inventory: str, paths: Sequence[Path]) -> str:
 def agreed(home: Path, inventory: str, paths: Sequence[Path]) -> bool:
     """Whether the user said yes to just this before."""
     try:
-        return _line(inventory, paths) in (home / ".fleet/agreed").read_text("ascii", "replace").splitlines()
+        return _line(inventory, paths) in own.read_own(home / ".fleet/agreed").decode("ascii", "replace").splitlines()
     except OSError:
         return False
 

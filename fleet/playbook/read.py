@@ -10,6 +10,7 @@ from pathlib import Path
 from fleet.errors import FleetError, InventoryError
 from fleet.inventory.fields import ENV_NAME, shown, suggest
 from fleet.inventory.yaml_tree import Tree, read_tree
+from fleet.own import read_given
 from fleet.playbook.steps import Param, Step, Verbs, option
 
 STEP_KEYS = ("name", "on", "ignore-errors")
@@ -21,7 +22,7 @@ _VARIABLE = re.compile(r"\$(\$(?=\{)|\{([^}]*)\})")
 def load(path: Path, verbs: Verbs, overrides: Mapping[str, str] | None = None) -> tuple[Step, ...]:
     """The steps of a playbook file; InventoryError (121) when it cannot be read or is invalid."""
     try:
-        text = path.read_text("utf-8")
+        text = read_given(path).decode("utf-8")
     except OSError as error:
         raise InventoryError(
             f"cannot read the playbook {path}: {error.strerror}",

@@ -15,6 +15,7 @@ from fleet.cli.line.options import common_options, settings_of
 from fleet.cli.screen.output import clean_lines, echo
 from fleet.errors import EXIT_OK, UsageError
 from fleet.model import Report
+from fleet.node.base.files import replace_file
 from fleet.slurmconf import CGROUP_CONF, SlurmNode, gres_conf, node_of, slurm_conf
 
 
@@ -68,8 +69,7 @@ def slurm_conf_(folder: Path, cluster: str, partition: str, force: bool) -> int:
         raise UsageError(f"{folder / there[0]} is there already", hint="--force replaces it, --to DIR writes elsewhere")
     folder.mkdir(parents=True, exist_ok=True)
     for name, text in files.items():
-        (folder / f".{name}.new").write_text(text)
-        os.replace(folder / f".{name}.new", folder / name)
+        replace_file(os.fsencode(folder / name), text.encode())
     following = steps(nodes[0].name, shlex.quote(str(folder)))
     document = {"files": [str(folder / name) for name in files], "next": following}
     shown = "\n  ".join(

@@ -28,8 +28,13 @@ def open_regular(path: "bytes | str", flags: int = 0) -> "BinaryIO":
 
 
 def replace_file(path: bytes, data: bytes, mode: int = 0o666) -> None:
-    """Atomic, and on the disk."""
-    with open(path + b".new", "wb", opener=lambda name, flags: os.open(name, flags | os.O_NOFOLLOW, mode)) as f:
+    """Writes a new file, to the disk, and puts it in place in one step. What another user has put at its name before,
+    also in a folder that all may write to, is not written through: OSError."""
+    try:
+        os.unlink(path + b".new")  # a kill left it
+    except FileNotFoundError:
+        pass
+    with open(path + b".new", "xb", opener=lambda name, flags: os.open(name, flags | os.O_NOFOLLOW, mode)) as f:
         f.write(data)
         f.flush()
         os.fsync(f.fileno())

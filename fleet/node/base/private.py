@@ -1,11 +1,17 @@
 """Files that are the user's own business, on the head and where containers write a run's folder themselves."""
 
+import errno
 import os
+import stat
 
 
 def private(path: str, flags: int) -> int:
-    """An opener: of a file that is the user's own business, and not of what a link leads to."""
-    return os.open(path, flags | os.O_NOFOLLOW, 0o600)
+    """An opener of a file that is the user's own business. OSError where there is a link, or no regular file."""
+    fd = os.open(path, flags | os.O_NOFOLLOW | os.O_NONBLOCK, 0o600)
+    if stat.S_ISREG(os.fstat(fd).st_mode):
+        return fd
+    os.close(fd)
+    raise OSError(errno.EINVAL, "not a regular file", path)
 
 
 def append_whole(path: str, data: bytes) -> bool:

@@ -3,13 +3,11 @@
 from __future__ import annotations
 
 import errno
-import json
 import os
 from pathlib import Path
 from typing import Any
 
 from fleet import own
-from fleet.node.base.files import open_regular
 
 MISSING = "is not there"
 
@@ -17,13 +15,10 @@ MISSING = "is not there"
 def read_told(path: Path) -> tuple[dict[str, Any], str | None]:
     """(a JSON object, {} where the file has none; what is wrong with the file, in words)."""
     try:
-        with open_regular(str(path), os.O_NOFOLLOW) as file:
-            if (why := own.foreign(path, os.fstat(file.fileno()))) is not None:
-                return {}, f"is not read: it {why}"
-            found = json.loads(file.read())
+        found = own.read_json(path)
     except FileNotFoundError:
         return {}, MISSING
-    except (OSError, ValueError, RecursionError) as error:
+    except (OSError, ValueError) as error:
         why = os.strerror(errno.EISDIR) if path.is_dir() else str(getattr(error, "strerror", None) or error)
         return {}, f"cannot be read: {why}"
     return (found, None) if isinstance(found, dict) else ({}, "cannot be read: it holds no JSON object")

@@ -174,15 +174,12 @@ def platform_of(path: Path) -> str | None:
 def followed(path: Path) -> bool:
     """Whether a process of this machine writes to a run's folder."""
     try:
-        lock = os.open(path / WRITER, os.O_RDONLY | os.O_CLOEXEC)  # the folder may be one that we must not write to
-    except OSError:
-        return False
-    try:
-        fcntl.flock(lock, fcntl.LOCK_SH | fcntl.LOCK_NB)
+        with own.open_own(path / WRITER) as lock:  # to read: the folder may be one that we must not write to
+            fcntl.flock(lock, fcntl.LOCK_SH | fcntl.LOCK_NB)
     except BlockingIOError:
         return True
-    finally:
-        os.close(lock)
+    except OSError:
+        pass
     return False
 
 
@@ -267,8 +264,8 @@ def _without_head(folder: Path) -> Headless | None:
         return None
     lease = read_object(folder / "run.json").get("lease")
     try:
-        since, told = os.stat(folder / "events.jsonl").st_mtime, (folder / "events.jsonl").read_bytes()
-    except FileNotFoundError:  # pruned meanwhile
+        since, told = os.stat(folder / "events.jsonl").st_mtime, own.read_own(folder / "events.jsonl")
+    except OSError:  # pruned meanwhile, or none of fleet's
         return None
     if not isinstance(lease, int | float) or b'"event": "detached"' in told:
         lease = None

@@ -13,6 +13,7 @@ import os
 import re
 from pathlib import Path
 
+from fleet import own
 from fleet.errors import ProtocolError
 from fleet.node.base.files import replace_file
 from fleet.ops.run.kept.documents import read_object
@@ -123,7 +124,7 @@ class NodeLogs:
     def tail(self, name: str, limit: int = 64 * 1024, since: int = 0, until: int | None = None) -> str:
         """The last bytes of a log as text, none before `since`, none from `until` on; "" when there is none."""
         try:
-            with (self.folder / name).open("rb") as f:
+            with own.open_own(self.folder / name) as f:
                 size = f.seek(0, os.SEEK_END)
                 end = size if until is None else min(until, size)
                 begin = f.seek(max(0, min(since, end), end - limit))

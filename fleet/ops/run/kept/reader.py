@@ -14,10 +14,12 @@ from fleet.answers.run_events import of_record
 from fleet.events import Notice, Output
 from fleet.ops.plans import Line, OnHosts
 from fleet.ops.run.kept.logs import LOG, stream_of
+from fleet.own import open_own
 from fleet.protocol.state import ATTEMPT
 from fleet.requests.runs import Logs
 
 CHUNK = 1 << 20
+MOST_LINE = 1 << 20  # of an event; what is longer is none
 
 
 @dataclass(frozen=True)
@@ -51,20 +53,23 @@ class NewEvents:
 
     def read(self) -> Iterator[Notice]:
         """Each with one event."""
-        try:
-            with self.path.open("rb") as f:
-                f.seek(self.offset)
-                lines, end, _ = f.read().rpartition(b"\n")
-        except OSError:
-            return
-        self.offset += len(lines + end)
-        for line in lines.splitlines():
-            with suppress(ValueError, TypeError, KeyError):  # half a line, of a disk that was full
-                record = json.loads(line)
-                level, message = record.get("level", "info"), record.get("message", "")  # an older fleet's have none
-                yield Notice(
-                    level, message, record.get("host"), happened=(of_record(record),), time=float(record["time"])
-                )
+        with suppress(OSError), open_own(self.path) as f:
+            f.seek(self.offset)
+            while line := f.readline(MOST_LINE):
+                if not line.endswith(b"\n") and len(line) < MOST_LINE:  # the rest comes
+                    break
+                self.offset += len(line)
+                if (notice := _noticed(line)) is not None:
+                    yield notice
+
+
+def _noticed(line: bytes) -> Notice | None:
+    """Returns the event of a line; None of half a line (a disk that was full), or what is none of fleet's."""
+    with suppress(ValueError, TypeError, KeyError, RecursionError):
+        record = json.loads(line)
+        level, message = record.get("level", "info"), record.get("message", "")  # an older fleet's have none
+        return Notice(level, message, record.get("host"), happened=(of_record(record),), time=float(record["time"]))
+    return None
 
 
 @dataclass
@@ -83,8 +88,8 @@ class Reader:
         here: dict[Path, int] = {}
         for path in sorted(self.folder.glob("*/*"), key=_in_rank_order):
             if LOG.fullmatch(path.name) and self._wants(path):
-                with suppress(FileNotFoundError):  # set aside just now
-                    here[path] = path.stat().st_ino  # another attempt's is another file
+                with suppress(OSError), open_own(path) as f:  # set aside just now, or none of ours
+                    here[path] = os.fstat(f.fileno()).st_ino  # another attempt's is another file
         gone = sorted(self.offsets.keys() - here.items(), key=lambda file: _in_rank_order(file[0]))
         moved = [self._finish(*file) for file in gone]  # what its attempt wrote last comes before what the next writes
         moved += [self._show(path, (path, inode)) for path, inode in here.items()]
@@ -94,7 +99,8 @@ class Reader:
 
     def _wants(self, path: Path) -> bool:
         host = path.parent.name
-        return self.plan.wants(host, path.name) and (self.begins is None or host in self.begins)
+        known = self.begins is None or host in self.begins
+        return known and self.plan.wants(host, path.name) and not path.parent.is_symlink()
 
     def _finish(self, path: Path, inode: int) -> bool:
         """Of a log that was set aside since the last look."""
@@ -106,7 +112,7 @@ class Reader:
     def _show(self, path: Path, file: tuple[Path, int]) -> bool:
         """path: where it is now."""
         host, (rank, stream), moved = path.parent.name, stream_of(path.name), False
-        with suppress(FileNotFoundError), path.open("rb") as f:
+        with suppress(FileNotFoundError), open_own(path) as f:
             if file not in self.offsets:
                 tail = 0 if self.plan.request.tail is None else tail_offset(path, self.plan.request.tail)
                 self.offsets[file] = max(tail, (self.begins or {}).get(host, {}).get(path.name, 0))
@@ -125,7 +131,7 @@ def _in_rank_order(path: Path) -> tuple[bool, int, str, str]:
 
 def tail_offset(path: Path, lines: int) -> int:
     """Where the last `lines` lines of a file begin."""
-    with path.open("rb") as f:
+    with open_own(path) as f:
         end = at = f.seek(0, os.SEEK_END)
         count = 0
         while at > 0:

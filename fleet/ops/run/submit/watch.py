@@ -22,6 +22,7 @@ from fleet.ops.run.kept.folder import RunFolder
 from fleet.ops.run.kept.job import Asking, has_ended
 from fleet.ops.run.kept.reader import LogsPlan, NewEvents, Reader
 from fleet.ops.run.plan.origin import RUN
+from fleet.own import read_own
 from fleet.requests.runs import Logs
 from fleet.runtime import Runtime
 from fleet.sources import SOURCES
@@ -129,7 +130,7 @@ def _ended(run: WatchPlan, standing: Standing, queue: Queue) -> Report:
     if standing.reason not in ("", "None", name):
         text += f" ({standing.reason})"
     with suppress(OSError):
-        lines = [line for line in (run.path / OUTPUT).read_text(errors="replace").splitlines() if line.strip()]
+        lines = [line for line in read_own(run.path / OUTPUT).decode(errors="replace").splitlines() if line.strip()]
         errors = [line for line in lines if line.startswith("error: ")] or lines
         text += f"; {run.path / OUTPUT}: {errors[-1]}" if lines else ""
     error = (
