@@ -3,12 +3,12 @@ made, belong to the user (or root), and are not open to all, as a destination on
 
 from __future__ import annotations
 
+import contextlib
 import errno
 import json
 import os
 import stat
 from collections.abc import Iterator
-from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, BinaryIO
 
@@ -23,7 +23,7 @@ from fleet.protocol.state import OF_THE_HEAD
 MOST_BYTES = 64 << 20  # of a document that fleet writes; it is read whole
 
 
-@contextmanager
+@contextlib.contextmanager
 def _refusing(hint: str) -> Iterator[None]:
     try:
         yield
@@ -66,6 +66,13 @@ def foreign(path: Path, info: os.stat_result | None = None) -> str | None:
 def is_mine(uid: int, path: Path, folder: Path) -> bool:
     """Whether that user id of what lies at `path` is the user's, or root's; or is trusted around `folder`."""
     return uid in (0, around(folder)) or is_ours(os.fsencode(path.parent), uid)
+
+
+def own_umask() -> int:
+    """Returns the umask, which no call reads without setting it: 022 where the kernel does not show it."""
+    with contextlib.suppress(OSError, IndexError, ValueError):
+        return int(Path("/proc/self/status").read_text().split("Umask:")[1].split()[0], 8)
+    return 0o022
 
 
 def open_own(path: Path) -> BinaryIO:

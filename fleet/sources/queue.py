@@ -60,9 +60,10 @@ class Queue(ABC):
         """How each of them stands, by one question."""
 
     @abstractmethod
-    def cancel(self, job: str) -> None:
-        """Take it out of the queue, or end it."""
+    def cancel(self, job: str, script: Path) -> None:
+        """Takes a job out of the queue, or ends it. UsageError where the queue does not show that it is this user's job
+        of this script: a run's folder may be anybody's, and numbers come again."""
 
     @abstractmethod
-    def interrupt(self, job: str) -> None:
-        """What Ctrl-C is to what runs on the first node."""
+    def interrupt(self, job: str, script: Path) -> None:
+        """Sends SIGINT to what runs on the first node. UsageError as cancel()."""

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import os
 import posixpath
+import stat
 import threading
 from typing import Any
 
@@ -19,6 +20,7 @@ from fabric.transfer import Transfer
 from fleet import fanout
 from fleet.errors import Interrupted, UsageError
 from fleet.model import Host
+from fleet.own import own_umask
 from fleet.tasks.ground import Sink, current_sink, ground
 from fleet.tasks.runner import LocalRunner, RemoteRunner
 from fleet.transport.base import Session, Target
@@ -162,7 +164,11 @@ class Connection(fabric.Connection):  # type: ignore[misc]
             path = os.path.abspath(given := os.fspath(local).format(**parts))
             whole = given.endswith(os.sep) or os.path.isdir(path)
             ground().claim(os.path.join(path, name) if whole else path, self.known.name)
-        return Transfer(self).get(remote, local, preserve_mode)
+        result = Transfer(self).get(remote, local, preserve_mode=False)
+        if preserve_mode and isinstance(result.local, str):  # less the umask, and nothing that gives rights to others
+            mode = self.sftp().stat(result.remote).st_mode or 0
+            os.chmod(result.local, stat.S_IMODE(mode) & 0o777 & ~own_umask() | stat.S_IRUSR | stat.S_IWUSR)
+        return result
 
     def forward_local(self, local_port: int, *args: Any, **kwargs: Any) -> Any:
         """As fabric's, which binds a port of this machine: one host's, unless the system chooses it (0)."""

@@ -135,7 +135,7 @@ def attach(run: str, runs_dir: Path, ranks: Scrolling, *, detach: bool) -> int |
 
 def stop(run: str, runs_dir: Path) -> int | None:
     """Take the job of a run out of its queue; None where it has begun, or is of none."""
-    from fleet.ops.run.kept.job import has_ended
+    from fleet.ops.run.kept.job import SCRIPT, has_ended
     from fleet.sources.queue import Standing, State
 
     found = None if settings_of().dry_run else job_here(run, runs_dir)
@@ -149,7 +149,7 @@ def stop(run: str, runs_dir: Path) -> int | None:
     if standing.state in (State.RUNNING, State.UNKNOWN):
         return None
     if standing.state is State.WAITING:
-        queue.cancel(job.job)
+        queue.cancel(job.job, runs_dir / run_id / SCRIPT)
     what = "had ended" if standing.state is State.OVER else f"job {job.job} is out of the queue"
     answer = RunStopped(run_id)
     return finish(Report("stop", (), EXIT_OK, answer=answer), lambda _: echo(f"run {run_id}: {what}"))

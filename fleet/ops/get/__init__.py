@@ -133,6 +133,8 @@ def _bring(
             host: Place(ground, host, asked[host].name if flat else f"{host}/{asked[host].name}", tree)
             for host, tree in have.items()
         }
+        for place in places.values() if not plan.request.all else ():
+            place.check_repositories()
         _check_room(plan, ground, have.values())
         _ask(plan, places, runtime)
         brought = _receive(plan, runtime, asked, places)

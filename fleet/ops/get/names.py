@@ -43,6 +43,11 @@ def is_repository(name: str) -> bool:
     return name.lower() in REPOSITORIES
 
 
+def makes_repository(names: Iterable[str]) -> bool:
+    """Returns whether git may take a folder with these names in it for a repository, and run what its config names."""
+    return {"head"} < {name.lower() for name in names} & {"head", "config", "commondir"}
+
+
 def without_repositories(entries: Iterable[Entry]) -> tuple[tuple[Entry, ...], list[str]]:
     """(what is left, what was left out): .git and its like at any depth, and folders that git takes for one."""
     entries = tuple(entries)
@@ -50,7 +55,7 @@ def without_repositories(entries: Iterable[Entry]) -> tuple[tuple[Entry, ...], l
     out = {path for path in paths if is_repository(path.rpartition("/")[2])}
     with_head = {around for around, _, name in (path.rpartition("/") for path in paths) if name.upper() == "HEAD"}
     out |= {each for each in with_head if {join(each, "objects"), join(each, "refs")} <= paths}
-    out |= {each for each in with_head if join(each, "commondir") in paths}
+    out |= {each for each in with_head if {join(each, "commondir"), join(each, "config")} & paths}
     if not out:
         return entries, []
 

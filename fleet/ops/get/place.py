@@ -23,7 +23,8 @@ from fleet.node.base.state_folder import state_folder
 from fleet.node.base.wire import encode
 from fleet.node.delivery import ownership
 from fleet.node.delivery.tree import travelling
-from fleet.own import around
+from fleet.ops.get.names import makes_repository
+from fleet.own import around, own_umask
 from fleet.protocol.messages.chain import Entry
 from fleet.protocol.state import GET_STAGE
 from fleet.rules.units import seconds, size_text
@@ -118,6 +119,22 @@ class Place:
                 found[path] = f"{self.ground.to / self._key(path)} ({size_text(info.st_size)}, changed {ago} ago)"
         return found
 
+    def check_repositories(self) -> None:
+        """UsageError where a folder here would be a repository of git's, with what is in it already."""
+        comes = dict[str, set[str]]()
+        for entry in self.tree.entries:
+            folder, _, name = self._key(entry[0]).rpartition("/")
+            comes.setdefault(folder, set()).add(name)
+        for folder, names in comes.items():
+            there = set[str]()
+            with contextlib.suppress(OSError, Refused):
+                there = {*map(os.fsdecode, os.listdir(self.ground.top.at(os.fsencode(folder or "."))))}
+            if makes_repository(names | there):
+                raise UsageError(
+                    f"{self.ground.to / folder} would be a repository of git's, which runs what its config names",
+                    hint="--to names another folder; --all brings it all the same",
+                )
+
     def _refusal(
         self, place: bytes | Path, what: str, hint: str = "move it away, or --to names another folder"
     ) -> HostFailed:
@@ -159,6 +176,7 @@ class Place:
     def put(self) -> tuple[int, int]:
         """What look() found lacking, each in one step. (files put here, their bytes). HostFailed, OSError."""
         stage, notes, files, size = self.ground.stage, dict[str, Got](), 0, 0
+        umask = own_umask()
         if "/" in self.inside and self._lacking:
             os.makedirs(self.ground.top.at(os.fsencode(self.host)), exist_ok=True)
         try:
@@ -167,7 +185,7 @@ class Place:
                 self._clear(path, kind, here)
                 if kind == "d":
                     os.mkdir(place, 0o700)
-                    chmod(place, mode & 0o775 | 0o700)
+                    chmod(place, mode & 0o777 & ~umask | 0o700)
                     continue
                 if kind == "l":
                     staged = waiting_link(stage.at(os.fsencode(self.host) + b"/"), encode(link))
@@ -176,7 +194,7 @@ class Place:
                     raise self._changed(place)
                 else:
                     staged, digest = stage.at(come.staged), come.sha256
-                    chmod(staged, mode & 0o777 | 0o600)
+                    chmod(staged, mode & 0o777 & ~umask | 0o600)
                     os.utime(staged, ns=(come.mtime_ns, come.mtime_ns), follow_symlinks=False)
                     files, size = files + 1, size + os.lstat(staged).st_size
                 os.replace(staged, place)

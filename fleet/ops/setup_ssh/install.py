@@ -208,7 +208,9 @@ def wanted_files(
     """({file: its new bytes} for files that have to change, {file: what is new in it}). Pure."""
     plan, state = head.plan, found.state
     known, held, mine = state.data("known_hosts"), state.data("authorized_keys"), head.record.host(found.plan.name)
-    now = {key.blob for key in public}
+    now = {key.blob for key in [*public, *head.keys.values()]}  # what a node calls its key may be another's
+    replaced = plan.request.replace_key
+    now |= {use.split()[1].encode() for name, t in head.record.hosts.items() if name not in replaced for use in t.uses}
     for other in reached.values():
         # a machine that took another's place: the old one's key opens nothing any more
         old = [key.split()[1].encode() for key in other.used if other.plan.name in plan.request.replace_key]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import re
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -11,7 +12,7 @@ from fleet.requests.submit import Submit
 from fleet.sources.queue import Queue, Standing, State
 from fleet.sources.slurm.array import MARK
 from fleet.sources.slurm.script import batch_script
-from fleet.transport.slurm import OVER, epoch, run_slurm
+from fleet.transport.slurm import OVER, epoch, run_slurm, scontrol
 
 WAITING = {"PENDING", "REQUEUED", "REQUEUE_FED", "REQUEUE_HOLD", "SPECIAL_EXIT", "RESV_DEL_HOLD"}
 RUNNING = {"CONFIGURING", "RUNNING", "COMPLETING", "SUSPENDED", "STOPPED", "SIGNALING", "RESIZING", "STAGE_OUT"}
@@ -107,8 +108,23 @@ class SlurmQueue(Queue):
                 return standing(f"{job}|{names[-1]}||")
         return Standing(State.OVER)
 
-    def cancel(self, job: str) -> None:
+    def cancel(self, job: str, script: Path) -> None:
+        _check(job, script)
         run_slurm(["scancel", job.partition("_")[0]])
 
-    def interrupt(self, job: str) -> None:
+    def interrupt(self, job: str, script: Path) -> None:
+        _check(job, script)
         run_slurm(["scancel", "--batch", "--signal=INT", job])
+
+
+def _check(job: str, script: Path) -> None:
+    number = job.partition("_")[0]
+    paths = {str(script.absolute()), os.path.realpath(script)}
+    for line in scontrol(["show", "job", "-o", number]).splitlines():
+        owner = re.search(r" UserId=[^ ]*\(([0-9]+)\) ", line)
+        if owner and int(owner[1]) == os.getuid() and any(f" Command={path} " in f"{line} " for path in paths):
+            return
+    raise UsageError(
+        f"Slurm does not show that job {number} is yours and runs {script}: it is left as it is",
+        hint=f"scontrol show job {number} shows whose it is; scancel {number} ends it",
+    )

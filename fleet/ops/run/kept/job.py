@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import time
 from collections import defaultdict
 from collections.abc import Sequence
@@ -18,6 +19,8 @@ from fleet.ops.run.kept.word import choose
 from fleet.sources import SOURCES
 from fleet.sources.queue import Queue, Standing, State
 
+SCRIPT = "job.sh"
+NUMBER = re.compile("[0-9]{1,18}(_[0-9]{1,9})?")  # of a job, or of a task of an array
 SOON_SECONDS = 3.0  # after which a job that starts at once has started, and the queue knows why another waits
 BACK_OFF = 1.3
 
@@ -42,7 +45,8 @@ def submitted(folder: Path) -> Submitted | None:
     if own.foreign(folder) is not None:
         return None
     events = (event for notice in NewEvents(folder / "events.jsonl").read() for event in notice.happened)
-    return next((event for event in events if isinstance(event, Submitted)), None)
+    found = next((event for event in events if isinstance(event, Submitted)), None)
+    return found if found is not None and isinstance(found.job, str) and NUMBER.fullmatch(found.job) else None
 
 
 def has_ended(folder: Path) -> bool:

@@ -15,6 +15,7 @@ from fleet.errors import UsageError
 from fleet.model import Report
 from fleet.ops.plans import Line, OnHosts
 from fleet.ops.run.kept.folder import RunFolder
+from fleet.ops.run.kept.job import SCRIPT
 from fleet.ops.run.kept.record import whoami
 from fleet.ops.run.plan.options import new_run_id
 from fleet.ops.run.submit.watch import OUTPUT, WatchPlan, watch
@@ -23,7 +24,7 @@ from fleet.requests.submit import Submit
 from fleet.runtime import Runtime
 from fleet.sources import SOURCES, no_hosts
 
-SCRIPT, VARIABLES = "job.sh", "job.env"
+VARIABLES = "job.env"
 
 
 @dataclass(frozen=True)

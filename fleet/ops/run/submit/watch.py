@@ -19,7 +19,7 @@ from fleet.ops.plans import Line, OnHosts
 from fleet.ops.run.find.attach import report_of
 from fleet.ops.run.find.bring import POLL_SECONDS
 from fleet.ops.run.kept.folder import RunFolder
-from fleet.ops.run.kept.job import Asking, has_ended
+from fleet.ops.run.kept.job import SCRIPT, Asking, has_ended
 from fleet.ops.run.kept.reader import LogsPlan, NewEvents, Reader
 from fleet.ops.run.plan.origin import RUN
 from fleet.own import read_own
@@ -112,9 +112,9 @@ def _end(run: WatchPlan, asking: Asking, queue: Queue, asked: int) -> bool:
     """As Ctrl-C does. True: none of it ever ran."""
     began = (run.path / RUN).exists()
     if not began or asked > AT_ONCE:
-        queue.cancel(run.job.job)
+        queue.cancel(run.job.job, run.path / SCRIPT)
         return not began
-    queue.interrupt(run.job.job)
+    queue.interrupt(run.job.job, run.path / SCRIPT)
     asking.hurry()
     return False
 
