@@ -198,7 +198,7 @@ def test_folders_have_the_nodes_mode_and_never_more(head: Head, node: Path) -> N
         return stat.S_IMODE(os.stat(path).st_mode)
 
     names = ("x", "x/closed", "x/closed/in", "x/wide", "x/closed/in/f", "x/wide/g")
-    assert [oct(modes(name)) for name in names] == ["0o775", "0o700", "0o750", "0o775", "0o640", "0o755"]
+    assert [oct(modes(name)) for name in names] == ["0o755", "0o700", "0o750", "0o755", "0o640", "0o755"]
 
 
 def test_repositories_stay_where_they_are_unless_all(head: Head, node: Path) -> None:
