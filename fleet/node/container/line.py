@@ -1,5 +1,6 @@
 """The connection between a container and the one where all meet: lines of JSON, see meeting.py."""
 
+import re
 import socket
 import threading
 import time
@@ -7,8 +8,11 @@ import time
 from fleet.node.base import json
 from fleet.node.base.errors import Refused
 from fleet.node.base.types import Any, Callable
+from fleet.protocol.state import is_run_id
 
 LINE_BYTES = 1 << 16
+MOST = 1 << 20  # of nodes, and of ranks
+NAME = re.compile(r"[A-Za-z0-9_][A-Za-z0-9._:%-]{0,254}\Z")  # of a host, or an address
 HELLO_SECONDS, DIAL_SECONDS = 5.0, 3.0
 REPORT_SECONDS = 10.0  # between two lines about what is waited for
 MISSED = "is the container of MASTER_ADDR there, and does its network lead to the others?"
@@ -27,9 +31,10 @@ class Line:
             self.sock.sendall(json.dumps(message).encode() + b"\n")
 
     def receive(self, seconds: float) -> "dict[str, Any] | None":
-        """The next message; None: none within so long. OSError: it is gone; ValueError: no message."""
-        self.sock.settimeout(seconds)
+        """The next message; None: none within so long, however it dribbles. OSError: it is gone; ValueError: none."""
+        until = time.monotonic() + seconds
         while b"\n" not in self.rest:
+            self.sock.settimeout(max(0.001, until - time.monotonic()))
             if len(self.rest) > LINE_BYTES:
                 raise ValueError("a line without an end")
             try:
@@ -41,7 +46,10 @@ class Line:
             self.rest += data
         line, _, self.rest = self.rest.partition(b"\n")
         self.heard = time.monotonic()
-        message = json.loads(line.decode("utf-8"))
+        try:
+            message = json.loads(line.decode("utf-8"))
+        except RecursionError:
+            raise ValueError("nested too deep") from None
         if not isinstance(message, dict):
             raise ValueError("no message")
         return message
@@ -104,4 +112,24 @@ def begin_of(line: Line, until: float, where: str) -> "dict[str, Any] | None":
         elif "refused" in message:
             raise Refused(str(message["refused"]), str(message.get("hint")))
         elif "begin" in message:
-            return dict(message["begin"])
+            return checked_begin(message["begin"], where)
+
+
+def checked_begin(found: Any, where: str) -> "dict[str, Any]":
+    """Returns what a run begins with, of which a path and a command are made here. Refused where it is none."""
+    try:
+        bounds = {"port": 1 << 16, "nodes": MOST, "node": MOST, "first": MOST}
+        begin: dict[str, Any] = {name: bounded(found[name], most) for name, most in bounds.items()}
+        begin.update({name: str(found[name]) for name in ("run", "host", "master")})
+        if is_run_id(begin["run"]) and NAME.match(begin["host"]) and NAME.match(begin["master"]):
+            return begin
+    except (KeyError, TypeError, ValueError):
+        pass
+    raise Refused("what answers at %s begins no run of fleet's" % where, "MASTER_PORT is another program's")
+
+
+def bounded(value: Any, most: int) -> int:
+    """Returns a number from 0 to below `most`. ValueError, TypeError."""
+    if 0 <= int(value) < most:
+        return int(value)
+    raise ValueError("out of bounds")
