@@ -10,7 +10,7 @@ from fleet.errors import UsageError
 from fleet.inventory.fields import FieldError
 from fleet.inventory.nodeset import expand
 from fleet.model import Host, Inventory
-from fleet.sources.slurm.cluster import GPUS
+from fleet.sources.slurm.cluster import GPUS, slurm_host
 from fleet.transport.slurm import fields, job_of, scontrol
 
 
@@ -22,6 +22,8 @@ def counts(text: str) -> list[int]:
         if match is None or int(match[2] or 1) > 1 << 16:
             raise ValueError(f"{text!r} is no count a node")
         found += [int(match[1])] * int(match[2] or 1)
+        if len(found) > 1 << 16:
+            raise ValueError("it counts more than 65536 nodes")
     return found
 
 
@@ -72,7 +74,7 @@ def hosts(environ: Mapping[str, str], job: str = "", nodes: str = "") -> tuple[H
     have, where = gpus(job), dict(addresses(nodes))
     tasks = tasks if len(tasks) == len(names) else [1] * len(names)
     return tuple(
-        Host(name, numeric(where.get(name, name)), slots=have.get(name) or task)
+        slurm_host(name, numeric(where.get(name, name)), have.get(name) or task)
         for name, task in zip(names, tasks, strict=True)
     )
 

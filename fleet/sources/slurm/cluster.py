@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 
 from fleet.errors import HostFailed, UsageError
+from fleet.inventory.fields import FieldError, address, host_name
 from fleet.model import Host, Inventory
 from fleet.sources.source import Condition
 from fleet.transport.slurm import run_slurm
@@ -13,15 +14,23 @@ FORMAT = "%N|%o|%G|%T|%E"
 GPUS = re.compile(r"gpu:(?:[^:(,]+:)?(\d+)")
 
 
+def slurm_host(name: str, at: str, slots: int | None) -> Host:
+    """Returns a node of Slurm's as a host. HostFailed where its name or address is none: it goes into argv and files."""
+    try:
+        return Host(host_name(name), address(at), slots=slots)
+    except FieldError as error:
+        raise HostFailed(f"Slurm names a node so: {error}", hint="scontrol show node shows it") from None
+
+
 def nodes(text: str) -> dict[str, tuple[Host, Condition]]:
     """Of sinfo's lines; a node stands in one for each of its partitions."""
     found = dict[str, tuple[Host, Condition]]()
     for line in text.splitlines():
         if line.count("|") < 4:
             continue
-        name, address, gres, state, reason = (word.strip() for word in line.split("|", 4))
+        name, at, gres, state, reason = (word.strip() for word in line.split("|", 4))
         gpus = sum(map(int, GPUS.findall(gres)))
-        host = Host(name, address or name, slots=gpus or None)
+        host = slurm_host(name, at or name, gpus or None)
         found[name] = host, Condition(state, "" if reason == "none" else reason)
     return found
 
