@@ -15,7 +15,7 @@ GPUS = re.compile(r"gpu:(?:[^:(,]+:)?(\d+)")
 
 
 def slurm_host(name: str, at: str, slots: int | None) -> Host:
-    """Returns a node of Slurm's as a host. HostFailed where its name or address is none: it goes into argv and files."""
+    """Returns a node of Slurm's as a host. HostFailed where its name or address is none."""
     try:
         return Host(host_name(name), address(at), slots=slots)
     except FieldError as error:
