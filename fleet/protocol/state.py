@@ -1,6 +1,6 @@
 """The files that fleet keeps on a node: each name once, for both halves. files.py tells what they hold.
 
-A file that does not hold what it must (an older version's, a damaged one) counts as one that is not there.
+A file that does not hold what it must (another version's, a damaged one) counts as one that is not there.
 """
 
 import os
