@@ -36,7 +36,7 @@ NOTHING: "dict[str, Any]" = {
 PATH, KIND, MODE, SIZE, MTIME, LINK, DIGEST, STATUS, NODE_MTIME, NODE_CTIME = range(10)
 # fleet put it there; it was there, and equal to the source
 DELIVERED, SEEN = "d", "s"
-ENTRY = [{str}, {str}, {int}, {int}, {int}, {str}]
+ENTRY: "list[Any]" = [{str}, {str}, {int}, {int}, {int}, {str}]
 ROW = [*ENTRY, {str}, {str}, {int}, {int}]
 
 
@@ -56,7 +56,7 @@ def check_rows(rows: "Any") -> "list[Any]":
     return of_columns(list(zip(*rows)), ROW)
 
 
-def of_columns(columns: "list[Any]", members: "list[set[type]]") -> "list[Any]":
+def of_columns(columns: "list[Any]", members: "list[Any]") -> "list[Any]":
     """Cheap also with tens of thousands: preflight reads them, too."""
     if columns and (len(set(map(len, columns))) != 1 or [set(map(type, column)) for column in columns] != members):
         raise ValueError("these are no entries")
