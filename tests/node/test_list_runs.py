@@ -118,7 +118,9 @@ def test_of_a_run_of_another_protocol_little_is_read(run: str, home: Path) -> No
     until(lambda: "hello" in answer("run.list_runs", {"prefix": run, "live": True}, home)["runs"][0]["last"])
     folder = folder_of(home, run)
     spec = json.loads((folder / "spec.json").read_text())
-    (folder / "spec.json").write_text(json.dumps({**spec, "protocol": PROTOCOL + 1, "devices": "all", "grace": {}}))
+    (folder / "spec.json").write_text(
+        json.dumps({**spec, "protocol": PROTOCOL + 1, "about": {"attempt": 0, "owner": 7}})
+    )
     (folder / "status.json").write_text('{"state": "running", "end": [], "began": "at noon"}')
     (folder / "rank7.json").write_text('{"rank": "seven"}')
     (found,) = read(decode(RunsHere, answer("run.list_runs", {"prefix": "", "live": True}, home))["runs"])[0]

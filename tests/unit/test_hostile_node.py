@@ -47,6 +47,7 @@ HOST = Host("gpu1", "gpu1")
 RUN_HERE: dict[str, Any] = {
     "run": "train-20260101-000000-abcd",
     "protocol": PROTOCOL,
+    "attempt": 0,
     "host": "gpu2",
     "node_rank": 0,
     "ranks": [0],

@@ -108,6 +108,7 @@ def part(state: str = "running", *, alive: bool = True, **status: Any) -> Any:
     given = {
         "run": "r",
         "protocol": PROTOCOL,
+        "attempt": 0,
         "host": "n",
         "node_rank": 0,
         "ranks": [0],

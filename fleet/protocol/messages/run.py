@@ -140,6 +140,7 @@ RunHere = TypedDict(
     {
         "run": RunId,
         "protocol": Whole,
+        "attempt": Whole,
         "host": str,
         "node_rank": Whole,
         "ranks": list[Whole],

@@ -210,8 +210,7 @@ class FoundRun:
 
 def attempt_of(part: RunHere) -> int:
     """Of the whole run: in an elastic one each node counts its own starts."""
-    about = part["about"]
-    return about["attempt"] if about and not Elasticity.of(about) else 0
+    return 0 if Elasticity.of(part["about"]) else part["attempt"]
 
 
 def over(part: RunHere) -> bool:
