@@ -19,8 +19,10 @@ from fleet.model import Host, Inventory, Report
 from fleet.ops import broadcast
 from fleet.requests.sync import SyncData
 from fleet.runtime import Runtime
+from fleet.transport import program
 from fleet.transport.base import Cancel
 from fleet.transport.local import LocalTransport
+from tests.changed import changed
 from tests.free_port import free_port
 from tests.node.nodes import until
 from tests.node.test_code_sync import snapshot
@@ -101,6 +103,22 @@ def test_a_run_does_not_begin_from_half_of_the_data(fleet: Fleet, big: Path) -> 
     assert data(fleet.folder / "n3") is None
     notes = (Path.home() / ".fleet/data").iterdir()  # other tests share this home, and some leave transfers half done
     assert not [note for note in notes if str(fleet.folder) in note.read_text()]
+
+
+def test_what_was_in_place_when_its_sync_was_killed_is_known(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    fleet, source = Fleet(tmp_path, 1), tmp_path / "set"
+    (source / "sub").mkdir(parents=True)
+    for name in ("x.bin", "sub/y.bin"):
+        (source / name).write_text(name)
+    dies = "import os\nfrom fleet.node.delivery.journal import Journal\nJournal.finish = lambda *args: os._exit(9)\n"
+    text, honest = changed("delivery.chain.member", dies), program.shipped
+    with monkeypatch.context() as patch:
+        patch.setattr(program, "shipped", lambda name: text if name == "delivery.chain.member" else honest(name))
+        assert not fleet.send(source).ok
+    with (fleet.folder / "n1/data/.set.fleet-data/switching").open("a") as journal:
+        journal.write('[["torn", "f"')
+    (source / "sub/y.bin").write_text("another")
+    assert [fleet.ok(source).results[0].data["files"] for _ in range(2)] == [1, 0]
 
 
 @pytest.fixture

@@ -16,6 +16,7 @@ from typing import Any
 import pytest
 
 from fleet.node.run.follow import Follower
+from fleet.protocol.state import PROTOCOL
 from tests.node.nodes import Running, answer, final, folder_of, marked, ranks_argv, read_json, supervise_spec, until
 
 # 100,000 lines with \r, bytes that are no UTF-8, and a last line without its newline
@@ -324,7 +325,8 @@ def test_an_engine_that_has_no_rank_left_is_not_waited_for(home: Path, run: str)
 
 def test_ranks_that_ended_between_two_looks_are_told_of_as_they_ended(tmp_path: Path) -> None:
     """The one that failed, before those that its engine ended for it, whatever their numbers."""
-    for name, record in (("rank0", {"time": 2.0}), ("rank1", {"time": 1.0}), ("status", {"time": 0.5})):
+    written = {"rank0": {"time": 2.0}, "rank1": {"time": 1.0}, "status": {"time": 0.5}, "spec": {"protocol": PROTOCOL}}
+    for name, record in written.items():
         (tmp_path / f"{name}.json").write_text(json.dumps({"name": name, **record}))
     told = Follower("r", str(tmp_path), {}, once=True).look()
     assert [(event["event"], event["name"]) for event in told] == [

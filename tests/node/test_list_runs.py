@@ -20,8 +20,9 @@ from fleet.node.run.start import engine
 from fleet.ops.run.find.find import FoundRun, read
 from fleet.ops.run.plan.options import new_run_id
 from fleet.protocol.decode import Misfit, decode
-from fleet.protocol.messages.run import Neighbours, RunsHere
-from tests.node.nodes import Running, answer, final, folder_of, ranks_argv, supervise_spec, until
+from fleet.protocol.messages.run import Followed, Neighbours, RunsHere
+from fleet.protocol.state import PROTOCOL
+from tests.node.nodes import Running, answer, final, folder_of, marked, ranks_argv, supervise_spec, until
 
 ABOUT = {
     "engine": "command",
@@ -29,9 +30,16 @@ ABOUT = {
     "owner": "me@head",
     "started": 1.0,
     "nnodes": 1,
+    "hosts": {},
     "world_size": 1,
     "master": "10.0.0.1:29500",
-    "restarts": False,
+    "attempt": 0,
+    "max_restarts": 0,
+    "spares": 0,
+    "stall_timeout": None,
+    "least": 0,
+    "stop_grace": 30.0,
+    "max_log": 0,
 }
 
 
@@ -101,6 +109,29 @@ def test_a_run_that_ends_while_it_is_looked_at_has_not_lost_its_supervisor(
     assert (found["status"]["state"], found["alive"]) == ("running", True)
     (found,) = list_runs.runs(run, False)
     assert (found["status"]["state"], found["alive"]) == ("exited", False)
+
+
+def test_of_a_run_of_another_protocol_little_is_read(run: str, home: Path) -> None:
+    """It is listed, its logs come, and it is stopped, whatever else its files hold there."""
+    argv = ranks_argv("echo hello; exec sleep 1000")
+    assert answer("run.supervise", supervise_spec(run, argv, about=ABOUT), home)["event"] == "started"
+    until(lambda: "hello" in answer("run.list_runs", {"prefix": run, "live": True}, home)["runs"][0]["last"])
+    folder = folder_of(home, run)
+    spec = json.loads((folder / "spec.json").read_text())
+    (folder / "spec.json").write_text(
+        json.dumps({**spec, "protocol": PROTOCOL + 1, "about": {"attempt": 0, "owner": 7}})
+    )
+    (folder / "status.json").write_text('{"state": "running", "end": [], "began": "at noon"}')
+    (folder / "rank7.json").write_text('{"rank": "seven"}')
+    (found,) = read(decode(RunsHere, answer("run.list_runs", {"prefix": "", "live": True}, home))["runs"])[0]
+    assert (found["protocol"], found["status"], found["last"]) == (PROTOCOL + 1, {"state": "running"}, "hello")
+    with Running("run.follow", {"run": run, "offsets": {}, "once": True, "passive": True}, home) as follow:
+        frames = list(follow.frames())
+    assert b"".join(frame.payload for frame in frames if frame.kind == b"O") == b"hello\n"
+    told = [decode(Followed, frame.json()) for frame in frames if frame.kind == b"J"]
+    assert not [it for it in told if it["event"] == "rank"] and told[-1]["event"] == "end"
+    assert answer("run.stop", {"run": run, "grace": 1.0, "reason": "x"}, home)["was"] == "running"
+    assert runs(home) == [] and not marked(run)
 
 
 def test_a_run_whose_head_waits_with_another_attempt(run: str, home: Path) -> None:
@@ -247,8 +278,8 @@ def test_a_run_that_a_reboot_ended_is_still_known(live: bool, home: Path) -> Non
     """Its last status is of before: that says running for ever."""
     folder = home / ".fleet/runs" / an_id("rebooted")
     folder.mkdir(parents=True)
-    spec = {"run": folder.name, "node": os.uname().nodename, "ranks": [0], "host": "n1", "about": ABOUT}
-    (folder / "spec.json").write_text(json.dumps(spec))
+    spec = {"run": folder.name, "node": os.uname().nodename, "protocol": PROTOCOL, "ranks": [0], "host": "n1"}
+    (folder / "spec.json").write_text(json.dumps({**spec, "about": ABOUT}))
     (folder / "status.json").write_text('{"state": "running", "time": 1.0}')
     (folder / "pid").write_text('{"boot": "an earlier one", "pid": 1, "start": 1}')
     (found,) = read(decode(RunsHere, answer("run.list_runs", {"prefix": "", "live": live}, home))["runs"])[0]
@@ -259,8 +290,8 @@ def test_a_run_that_left_nothing_behind_shares_nothing_with_another(home: Path) 
     """Its supervisor is gone, and could not write how it ended; or the node was restarted."""
     folder = home / ".fleet/runs" / an_id("left")
     folder.mkdir(parents=True)
-    spec = {"run": folder.name, "node": os.uname().nodename, "ranks": [0], "host": "n1", "about": ABOUT}
-    (folder / "spec.json").write_text(json.dumps(spec))
+    spec = {"run": folder.name, "node": os.uname().nodename, "protocol": PROTOCOL, "ranks": [0], "host": "n1"}
+    (folder / "spec.json").write_text(json.dumps({**spec, "about": ABOUT}))
     (folder / "status.json").write_text('{"state": "running", "time": 1.0}')
     asked = {"run": None, "devices": None}
     assert decode(Neighbours, answer("run.neighbours", asked, home))["runs"] == []

@@ -21,6 +21,7 @@ import pytest
 from fleet.model import Host, Inventory, Report
 from fleet.node.delivery import head, sync_state
 from fleet.node.delivery.head import Head
+from fleet.node.delivery.journal import by_column
 from fleet.ops import sync
 from fleet.requests.sync import Sync
 from fleet.runtime import Runtime
@@ -299,7 +300,7 @@ def test_a_head_that_falls_silent_gives_the_lock_back(home: Path, dest: Path, at
 
 def test_a_head_that_does_not_even_read_gives_the_lock_back(home: Path, dest: Path) -> None:
     entries = [[f"{'long' * 20}{i}", "f", 0o644, 1, 0, ""] for i in range(5000)]
-    packed = zlib.compress(json.dumps(entries).encode())
+    packed = zlib.compress(by_column(entries))
     with Running("delivery.code_sync", mirror_spec(dest, patience=5.0), home) as deaf:
         deaf.send({"op": "manifest", "digest": "d", "size": len(packed), "sha256": hashlib.sha256(packed).hexdigest()})
         deaf.raw(packed)

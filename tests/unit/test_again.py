@@ -269,7 +269,7 @@ def test_on_which_hosts(first: dict[str, Any], capfd: pytest.CaptureFixture[str]
     [
         (["--again", "x", "--from", "y"], "exclude each other"),
         (["--again", "nope"], "runs: no run nope: no run is known"),
-        (["--from", "old"], "run.json was written by an older fleet"),
+        (["--from", "old"], "run.json is not as fleet wrote it: launch is missing"),
         (["--from", "odd"], "run.json is not there: it was not started from here"),
         (
             ["--from", "half"],

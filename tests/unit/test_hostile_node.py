@@ -28,6 +28,7 @@ from fleet.ops.setup_ssh import node
 from fleet.protocol.decode import Misfit, decode
 from fleet.protocol.frames import PREAMBLE
 from fleet.protocol.messages.run import Followed
+from fleet.protocol.state import PROTOCOL
 from fleet.requests.hosts import Check
 from fleet.requests.sync import Sync, SyncData
 from fleet.runtime import Runtime
@@ -45,6 +46,8 @@ HOST = Host("gpu1", "gpu1")
 
 RUN_HERE: dict[str, Any] = {
     "run": "train-20260101-000000-abcd",
+    "protocol": PROTOCOL,
+    "attempt": 0,
     "host": "gpu2",
     "node_rank": 0,
     "ranks": [0],

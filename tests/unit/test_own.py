@@ -289,7 +289,7 @@ def test_the_home_of_fleet_is_its_users_alone(here: Path, maker: str) -> None:
     try:
         make()  # type: ignore[operator]
         assert stat.S_IMODE((here / ".fleet").stat().st_mode) == 0o700
-        (here / ".fleet").chmod(0o755)  # as older versions left it
+        (here / ".fleet").chmod(0o755)  # as a careless hand left it
         make()  # type: ignore[operator]
         assert stat.S_IMODE((here / ".fleet").stat().st_mode) == 0o700
     finally:

@@ -23,10 +23,10 @@ import fleet
 from fleet.answers.runs import RunsSeen
 from fleet.cli.main import run
 from fleet.cli.run.runs import show_runs
-from fleet.errors import ConnectError, UsageError
+from fleet.errors import ConnectError, FleetError, UsageError
 from fleet.model import Host, Inventory, Job, Report, Result
 from fleet.ops.run.end.ends import run_end, stopped_by
-from fleet.ops.run.find import attach, stop
+from fleet.ops.run.find import attach, stacks, stop
 from fleet.ops.run.find import bring as bringing
 from fleet.ops.run.find.attach import report_of, watch
 from fleet.ops.run.find.find import FoundRun, chosen
@@ -42,16 +42,18 @@ from fleet.ops.run.kept.word import choose, is_part_of_name
 from fleet.ops.run.launch import run as launching
 from fleet.ops.run.plan.plan import plan as make_plan
 from fleet.ops.run.sessions import Sessions
-from fleet.protocol.state import WRITER
+from fleet.protocol.state import PROTOCOL, WRITER
 from fleet.requests.launch import Launch
-from fleet.requests.runs import Attach, Logs, Stop
+from fleet.requests.runs import Attach, Logs, Stacks, Stop
 from fleet.rules.units import bytes_of
 from fleet.runtime import Runtime
 from fleet.transport.base import Cancel
 from fleet.transport.local import LocalTransport
 from fleet.transport.program import Program
 from tests.events import happened
+from tests.unit.test_attempts import planned
 
+ABOUT: Any = {**planned().record(0.0).about(), "hosts": {}}
 IDS = [
     "train-20261122-120000-ab12",
     "train-20261121-120000-cd34",
@@ -105,6 +107,8 @@ def test_the_first_letters_of_a_name_may_mean_something_else(word: str, part: bo
 def part(state: str = "running", *, alive: bool = True, **status: Any) -> Any:
     given = {
         "run": "r",
+        "protocol": PROTOCOL,
+        "attempt": 0,
         "host": "n",
         "node_rank": 0,
         "ranks": [0],
@@ -136,12 +140,9 @@ def part(state: str = "running", *, alive: bool = True, **status: Any) -> Any:
         ([part(), part(alive=False)], "lost"),
         ([part("exited", engine_status=0), part("exited", engine_status=0)], "done"),
         ([part("exited", engine_status=0), part("exited", engine_status=1)], "failed"),
-        ([part("stopped", cause="asked"), part("exited", engine_status=1)], "stopped"),
-        ([part("stopped", cause="asked", reason="interrupted"), part("exited", engine_status=0)], "stopped"),
-        ([part("stopped", cause="asked", reason="stopped by ada@head")], "stopped"),
         ([part("stopped", cause="asked", reason="rank 1 on h1 failed"), part("exited", engine_status=1)], "failed"),
         ([part("stopped", cause="lease")], "failed"),
-        ([part("stopped", cause="asked", end=stopped_by("ada@head"))], "stopped"),
+        ([part("stopped", cause="asked", end=stopped_by("ada@head")), part("exited", engine_status=1)], "stopped"),
         ([part("stopped", cause="asked", end=run_end("lost", "h9 was lost", 122, "h9"))], "failed"),
         ([part("stopped", cause="asked", end=run_end("interrupt", "of a name", 130))], "stopped"),
     ],
@@ -308,8 +309,8 @@ def test_a_run_that_silent_hosts_may_know_is_no_typing_error() -> None:
 
 
 def found(run_id: str, state: str, started: float = 1.0, nnodes: int = 1) -> FoundRun:
-    about = {"started": started, "nnodes": nnodes, "world_size": nnodes, "owner": "ada@head", "master": "h:1"}
-    return FoundRun(run_id, {"h": Host("h", "h")}, {"h": {**part(state), "run": run_id, "about": about}})  # type: ignore[typeddict-item]
+    about = {**ABOUT, "started": started, "nnodes": nnodes, "world_size": nnodes, "owner": "ada@head", "master": "h:1"}
+    return FoundRun(run_id, {"h": Host("h", "h")}, {"h": {**part(state), "run": run_id, "about": about}})
 
 
 @pytest.mark.parametrize("word", ["latest", "train"])
@@ -694,12 +695,12 @@ def test_who_looks_on_is_told_as_loudly_as_who_follows(tmp_path: Path) -> None:
     while len(seen) < 3 and time.monotonic() < until:  # what was there before it began to look is not told
         held.notice("error", "gpu1 is full", happened("full"), "gpu1")
         held.notice("warning", "all are silent", happened("alone"))
-        held.event(happened("stalled"), message="of an older fleet")
+        held.event(happened("stalled"), message="all are still")
         time.sleep(0.05)
     runtime.detach.set()
     looking.join()
     held.release()
-    assert seen == {("gpu1 is full", "error"), ("all are silent", "warning"), ("of an older fleet", "info")}, seen
+    assert seen == {("gpu1 is full", "error"), ("all are silent", "warning"), ("all are still", "info")}, seen
 
 
 def test_a_whole_runs_logs_are_shown_without_an_inventory(
@@ -876,7 +877,7 @@ def test_who_attaches_to_a_run_that_is_over_is_told_what_its_head_saw(
 
 def test_who_attaches_as_a_run_begins_follows_all_of_its_nodes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     hosts = (Host("a", "a"), Host("b", "b"))
-    about = {"nnodes": 2, "started": time.time()}
+    about = {**ABOUT, "nnodes": 2, "started": time.time()}
 
     def known(*names: str) -> tuple[list[FoundRun], tuple[Result, ...]]:
         parts = {name: {**part(), "about": about} for name in names}
@@ -893,6 +894,20 @@ def test_who_attaches_as_a_run_begins_follows_all_of_its_nodes(tmp_path: Path, m
     assert list(found.parts) == ["a", "b"]
     about["started"], answers[:] = time.time() - 3600.0, [known("a")]
     assert list(attach._known(plan, runtime, Sessions(runtime))[0].parts) == ["a"], "of an old one no other comes"
+
+
+@pytest.mark.parametrize("verb", ["attach", "stacks"])
+def test_a_run_of_another_protocol_is_left_to_the_fleet_that_started_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, verb: str
+) -> None:
+    known = FoundRun(IDS[0], {"n": Host("n", "n")}, {"n": {**part(), "run": IDS[0], "protocol": PROTOCOL + 1}})
+    module: Any = {"attach": attach, "stacks": stacks}[verb]
+    monkeypatch.setattr(module, "find", lambda *_, **__: ([known], (Result("n", True),)))
+    given = Attach(run=IDS[0], runs_dir=tmp_path) if verb == "attach" else Stacks(run=IDS[0])
+    plan = (attach.AttachPlan if verb == "attach" else stacks.StacksPlan)(Inventory((Host("n", "n"),)), given)
+    with pytest.raises(FleetError, match="started by another version of fleet") as caught:
+        module.run(plan, Runtime(LocalTransport()))
+    assert "fleet logs" in str(caught.value.hint) and not (tmp_path / IDS[0]).exists()
 
 
 def test_the_report_of_a_run_that_others_followed_is_that_of_its_summary(tmp_path: Path) -> None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import os
 import shlex
 import subprocess
@@ -13,11 +12,10 @@ import pytest
 from fleet.errors import ConnectError, HostFailed
 from fleet.model import Host, Inventory
 from fleet.ops import setup_ssh
-from fleet.ops.setup_ssh import config_block, files
+from fleet.ops.setup_ssh import files
 from fleet.ops.setup_ssh.head import Head
 from fleet.ops.setup_ssh.planning import SetupPlan
 from fleet.ops.setup_ssh.record import Record, block_name
-from fleet.ops.setup_ssh.undo_files import undone
 from fleet.requests.hosts import SetupSsh
 from fleet.transport.ssh.hostkeys import HostKey
 
@@ -169,24 +167,6 @@ def test_only_the_key_that_was_made_is_discarded(tmp_path: Path) -> None:
 
 
 # -- the record -------------------------------------------------------------------------------------------
-def test_a_record_of_an_older_fleet_is_undone_as_well(tmp_path: Path) -> None:
-    path = Record.load(tmp_path, "x.yaml").path
-    path.parent.mkdir(parents=True)
-    file = {"lines": [0], "newline": True, "created": False}
-    trace = {"files": {"authorized_keys": file, "config": {"lines": [], "newline": False, "created": True}}}
-    host = {**trace, "keys": {"id_ed25519": "ssh-ed25519 AAAA"}, "made_dir": True, "leaving": True}
-    head = {"files": {"known_hosts": file}, "keys": {}, "made_dir": False}  # its config was there before
-    document = {"version": 1, "inventory": "x.yaml", "head": head, "hosts": {"gpu1": host}, "text": ["one line"]}
-    path.write_text(json.dumps(document))
-    record = Record.load(tmp_path, "x.yaml")
-    assert record.head.files == {"known_hosts": ["one line"]}
-    block = config_block.render("b", (), "~/.ssh/known_hosts")
-    assert undone("config", block + b"Port 2\n", record.head, "b", "") == b"Port 2\n"
-    assert undone("known_hosts", b"mine\none line\n", record.head, "b", "") == b"mine\n"
-    assert record.hosts["gpu1"].files == {"authorized_keys": ["one line"], "config": []}
-    assert record.hosts["gpu1"].keys == {"id_ed25519": "ssh-ed25519 AAAA"} and record.hosts["gpu1"].leaving
-
-
 def test_the_record_comes_back_and_is_written_only_when_it_changed(tmp_path: Path) -> None:
     record = Record.load(tmp_path, "x.yaml")
     assert record.empty

@@ -7,6 +7,7 @@ import time
 from fleet.node.base import json
 from fleet.node.base.errors import Refused
 from fleet.node.base.types import Any, Callable
+from fleet.protocol.state import PROTOCOL
 
 LINE_BYTES = 1 << 16
 HELLO_SECONDS, DIAL_SECONDS = 5.0, 3.0
@@ -69,7 +70,7 @@ def dial(
         try:
             sock = socket.create_connection((address, port), DIAL_SECONDS)
             line = Line(sock)
-            line.send(fleet=1, **hello)
+            line.send(fleet=PROTOCOL, **hello)
             begin = begin_of(line, until, where)
             if begin is not None:
                 sock = None

@@ -33,7 +33,9 @@ from fleet.node.base.run_folder import (
     detach_run,
     disk_is_full,
     fate,
+    is_ours,
     lease_of,
+    only,
     owners,
     ranks_up,
     read_json,
@@ -94,7 +96,8 @@ class Follower:
         self.owners_checked = self.disk_checked = self.looked = self.changed = time.monotonic()
         self.folder_time = 0
         self.disk_full = False
-        about = read_json(os.path.join(folder, SPEC)).get("about") or {}
+        spec = read_json(os.path.join(folder, SPEC))
+        self.ours, about = is_ours(spec), spec.get("about") or {}
         self.elastic, self.trims = bool(about.get("least")), bool(about.get("max_log"))
         self.clock_due, self.clock_pause = self.looked, FIRST_CLOCK_SECONDS
 
@@ -141,8 +144,9 @@ class Follower:
                         self.streams[name] = Stream(path, name, len(self.streams), self.offsets.get(name), self.begins)
                     except FileNotFoundError:
                         pass  # removed since it was listed: check_owners() tells
-            elif name == STATUS or name.startswith("rank") and name.endswith(".json"):
+            elif name == STATUS or self.ours and name.startswith("rank") and name.endswith(".json"):
                 record = self.renewed(name, path)
+                record = record if self.ours else only(record, "state")
                 if record and name == STATUS:
                     self.status = record
                 if record:

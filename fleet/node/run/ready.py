@@ -26,7 +26,7 @@ from fleet.node.base.types import Callable, run
 from fleet.node.base.wire import listen, send_exit, send_json, start
 from fleet.node.run.look.rendezvous import listen_everywhere
 from fleet.node.run.stop import stop
-from fleet.protocol.state import NEXT, RESTARTING, RUNS, SPEC, STARTING, STATUS
+from fleet.protocol.state import NEXT, PROTOCOL, RESTARTING, RUNS, SPEC, STARTING, STATUS
 
 say: "Callable[[run.Ready], None]" = send_json
 POLL_SECONDS = 0.1
@@ -46,7 +46,7 @@ def stand_by(run: str, part: "run.Part") -> "str | None":
     try:
         folder = os.path.join(own_home(RUNS), run_names(run)[1])
         os.mkdir(folder, 0o700)
-        write_json(os.path.join(folder, SPEC), dict(part, run=run, node=NODE))
+        write_json(os.path.join(folder, SPEC), dict(part, run=run, node=NODE, protocol=PROTOCOL))
         write_json(os.path.join(folder, STATUS), final_status("stopped", "it stood by for another attempt", []))
     except (OSError, Refused):
         return None

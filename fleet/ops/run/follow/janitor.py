@@ -44,7 +44,7 @@ def send_janitor(
     record: RunRecord, hosts: Sequence[Host], transport: Transport, end: RunEnd | None = None
 ) -> int | None:
     """Start it; its pid, or None when it cannot be started. end: the run's."""
-    process = begin("janitor", record, hosts, transport, seconds=patience(record), end=end)
+    process = begin("follow.janitor", record, hosts, transport, seconds=patience(record), end=end)
     return leave(process) if process else None
 
 
@@ -129,7 +129,7 @@ def main() -> None:
     folder = RunFolder(record.logs)
     until = time.monotonic() + float(spec["seconds"])
     complete: list[str] = []
-    end = spec.get("end")
+    end = spec["end"]
     grace = record.stop_grace if end and end["by"] in BY_HAND else record.grace
 
     def work(host: Host) -> None:

@@ -61,7 +61,7 @@ class NewEvents:
         for line in lines.splitlines():
             with suppress(ValueError, TypeError, KeyError):  # half a line, of a disk that was full
                 record = json.loads(line)
-                level, message = record.get("level", "info"), record.get("message", "")  # an older fleet's have none
+                level, message = record.get("level", "info"), record.get("message", "")  # not all are for people
                 yield Notice(
                     level, message, record.get("host"), happened=(of_record(record),), time=float(record["time"])
                 )
