@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import hashlib
 import os
-import time
 from pathlib import Path
 from typing import Any
 
@@ -165,14 +164,10 @@ def test_the_line_to_copy_holds_no_command_of_the_nodes(here: Path) -> None:
 
 
 @pytest.mark.parametrize("parts", [[], [FILE], [FILE, begin()]])
-def test_a_node_that_beats_and_gets_nowhere_is_given_up(
-    parts: list[Any], here: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(listed, "Watchdog", lambda: Watchdog(0.5))
-    began = time.monotonic()
+def test_a_node_that_beats_and_gets_nowhere_is_given_up(parts: list[Any], here: Path) -> None:
     error = typed(Says(*parts, beats=True)).results[0].error
-    assert error is not None and error.kind == "stalled" and "got nowhere for 0.5 s" in error.message
-    assert time.monotonic() - began < 30 and found(here) == []
+    assert error is not None and error.kind == "stalled" and "got nowhere for 120 s" in error.message
+    assert found(here) == []
 
 
 @pytest.mark.parametrize("parts", [[], [tree(row("a"), mode=0o755, more=True)], [FILE], [FILE, begin()]])
