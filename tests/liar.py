@@ -395,12 +395,15 @@ def as_rank(parts: Sequence[Part], rank: int) -> list[Part]:
 
 
 class Says:
-    """A host whose every program says the same. beats: then come heartbeats for ever; endless: output."""
+    """A host whose every program says the same. works: before that come so many heartbeats that tell of work, one a
+    second; beats: then come empty ones for ever; endless: output."""
 
     name, address = "says", None
 
-    def __init__(self, *parts: dict[str, Any] | bytes, beats: bool = False, endless: bool = False) -> None:
-        self.parts, self.beats, self.endless, self.clock = parts, beats, endless, HandClock()
+    def __init__(
+        self, *parts: dict[str, Any] | bytes, beats: bool = False, endless: bool = False, works: int = 0
+    ) -> None:
+        self.parts, self.beats, self.endless, self.works, self.clock = parts, beats, endless, works, HandClock()
 
     def connect(self, host: Host, cancel: Cancel) -> Any:
         self.host = host
@@ -410,6 +413,7 @@ class Says:
         said = plainly(
             [("O" if isinstance(p, bytes) else "J", 0, p) for p in self.parts] + [("X", 0, {"exit_status": 0})]
         )
+        said.chunks[1:1] = [frame("H", 0, b"%d" % n) for n in range(self.works)]
         return Saying(said, self.beats, self.endless, self.clock)
 
     def close(self) -> None: ...
@@ -422,6 +426,8 @@ class Saying:
 
     def recv(self, timeout: float) -> bytes:
         data = next(self._chunks, None)
+        if data is not None and data.startswith(b"H"):
+            self._clock.sleep(1.0)
         if data is None and self._beats:
             self._clock.sleep(min(timeout, 1.0))
             return frame("H", 0, b"")

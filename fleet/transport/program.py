@@ -193,11 +193,10 @@ class Program(Conversation):
         """Frames as they come, up to and including X; heartbeats are swallowed.
 
         silence: seconds without any byte after which the host counts as lost. first: the same of its first byte, before
-        which a busy node starts python; None: no other. deadline: by the monotonic
-        seconds of `clock`. poll: seconds in which all this is looked at once. ping: every so many seconds the program hears that we
-        live. watchdog: of frames and heartbeats that tell of work done, and of bytes that it takes; who waits for
-        other progress, too, feeds it. Raises ConnectError (lost, stalled, no-python, protocol), DeadlineError,
-        Interrupted.
+        which a busy node starts python; None: no other. deadline: by clock.monotonic(). poll: seconds in which all this
+        is looked at once. ping: every so many seconds the program hears that we live. watchdog: of frames and
+        heartbeats that tell of work done, and of bytes that it takes; who waits for other progress, too, feeds it.
+        Raises ConnectError (lost, stalled, no-python, protocol), DeadlineError, Interrupted.
         """
         decoder = self._decoder
         quiet = Silence(self.clock)
