@@ -184,4 +184,4 @@ def test_a_node_that_looks_through_a_folder_tells_of_each_file(tmp_path: Path, m
         (tmp_path / f"w/{number}").write_text("x")
     told: list[bool] = []
     monkeypatch.setattr(node_tree, "moved", lambda: told.append(True))
-    assert len(list(node_tree.Tree(str(tmp_path / "w")).entries())) == len(told) == 9
+    assert len(list(node_tree.Walk(str(tmp_path / "w")).entries())) == len(told) == 9
