@@ -201,9 +201,10 @@ def test_what_hangs_in_the_kernel_is_told_now_and_before_the_next_run(
     home: Path, run: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     (tmp_path / "dead").mkdir()
-    with dead_mount(tmp_path / "dead") as path:
+    with dead_mount(tmp_path / "dead") as (path, taken):
         record = start(home, run, ranks_argv(f"echo $$ > {home}/pid; exec cat {path}"))
         pid = int(until(lambda: (home / "pid").exists() and (home / "pid").read_text()))
+        assert taken.wait(60)
         until(lambda: "request_wait" in Path(f"/proc/{pid}/wchan").read_text())
         for who in (record["guardian"]["pid"], record["pid"]):
             os.kill(who, signal.SIGKILL)
