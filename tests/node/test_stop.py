@@ -208,6 +208,7 @@ def test_what_hangs_in_the_kernel_is_told_now_and_before_the_next_run(
         until(lambda: "request_wait" in Path(f"/proc/{pid}/wchan").read_text())
         for who in (record["guardian"]["pid"], record["pid"]):
             os.kill(who, signal.SIGKILL)
+        until(lambda: not run_folder.owners(str(folder_of(home, run))))
         monkeypatch.setenv("HOME", str(home))
         clock = HandClock(0.0, lambda: clock.now > RECORD_GRACE + 2.0 and marked(run) != [pid], least=1.0)
         said = stop_program.stopped({"run": run, "grace": 0.0, "reason": "asked"}, clock)
