@@ -12,6 +12,7 @@ import pytest
 
 from fleet.node.run.start import kernel_log
 from fleet.node.run.start.kernel_log import MAX_LENGTH, MAX_LINES, KernelLog
+from tests.clock import HandClock
 from tests.node.nodes import LIMIT
 
 
@@ -38,10 +39,11 @@ def test_the_kernels_own_log(folder: Path, monkeypatch: pytest.MonkeyPatch) -> N
     """All of it, also where this program hardly gets the processor."""
     monkeypatch.setattr(kernel_log, "MAX_LINES", 1000)  # others speak there, too
     ours = f"fleet's tests {uuid.uuid4().hex}"
-    read, naps = os.read, iter([0.3] * 3)  # of many that others have the kernel say it is the first few
+    clock = HandClock(time.clock_gettime(time.CLOCK_MONOTONIC))
+    read = os.read
 
     def slowly(fd: int, size: int) -> bytes:
-        time.sleep(next(naps, 0.0))
+        clock.now += 0.3
         return read(fd, size)
 
     def say(text: str) -> None:
@@ -49,35 +51,35 @@ def test_the_kernels_own_log(folder: Path, monkeypatch: pytest.MonkeyPatch) -> N
             log.write(f"<6>{ours}: {text}\n".encode())
 
     say("Out of memory: Killed process 4242 (before)")
-    log = KernelLog()
+    log = KernelLog(clock=clock)
     say("nothing of interest")
     say("Out of memory: Killed process 4242 (python3)")
     say("I/O error " + "x" * 500)
-    began = time.time()
     monkeypatch.setattr(kernel_log.os, "read", slowly)
     memory, disk = (line for line in log.told(str(folder), None) if ours in line["text"])
     assert memory["text"].endswith("Killed process 4242 (python3)") and memory["rank"] == 3
-    assert abs(memory["time"] - began) < 60 and disk["rank"] is None and len(disk["text"]) == MAX_LENGTH
+    assert memory["time"] < clock.now + 60.0 and disk["rank"] is None and len(disk["text"]) == MAX_LENGTH
 
 
 def test_where_only_dmesg_tells(folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    now = time.monotonic()
+    clock = HandClock()
+    now = clock.now
     before = f"[{now - 100 - now * 1e-3:12.6f}] Out of memory: Killed process 4242 (before)"
     said = [f"[{now + n:12.6f}] Out of memory: Killed process {4240 + n} (python3)" for n in range(9)]
     dmesg(tmp_path, monkeypatch, "\n".join([before, "no such line", *said]))
-    told = KernelLog().told(str(folder), None)
+    told = KernelLog(clock=clock).told(str(folder), None)
     assert [line["text"].split()[5] for line in told] == [str(4240 + n) for n in range(9)][-MAX_LINES:]
     dmesg(tmp_path, monkeypatch, "\n".join([before, said[2]]))
-    (line,) = KernelLog().told(str(folder), began=200.0)
-    assert line["rank"] == 3 and abs(line["time"] - time.time()) < 5
+    (line,) = KernelLog(clock=clock).told(str(folder), began=200.0)
+    assert line["rank"] == 3 and line["time"] == now + 2
 
 
 def test_no_program_is_started_for_ranks_that_ended_as_they_were_told(
     folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    dmesg(tmp_path, monkeypatch, f"[{time.monotonic():.6f}] Out of memory: Killed process 1 (x)")
-    assert len(KernelLog().told(str(folder), None)) == 1
-    assert KernelLog().told(str(folder), began=99.0) is None
+    dmesg(tmp_path, monkeypatch, f"[{(clock := HandClock()).now:.6f}] Out of memory: Killed process 1 (x)")
+    assert len(KernelLog(clock=clock).told(str(folder), None)) == 1
+    assert KernelLog(clock=clock).told(str(folder), began=99.0) is None
 
 
 def test_a_container_is_told_by_its_cgroup(folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
