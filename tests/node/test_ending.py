@@ -10,6 +10,7 @@ from pathlib import Path
 
 import pytest
 
+from fleet.node.base.run_folder import detach_run
 from fleet.node.run.start.ending import RECORD_GRACE, Ending
 from fleet.node.run.start.engine import Beginning
 from fleet.node.run.start.kernel_log import KernelLog
@@ -130,6 +131,14 @@ def test_without_a_lease_it_runs_on(folder: Path) -> None:
     assert looked(kept, clock, 300.0) is None
     clock.now += 86400.0
     assert looked(kept, clock, 1.0) is None
+
+
+def test_a_run_that_was_left_outlives_its_lease(folder: Path) -> None:
+    clock = HandClock()
+    kept = supervisor(folder, clock, lease=6.0)
+    assert looked(kept, clock, 3.0) is None
+    detach_run(str(folder))
+    assert looked(kept, clock, 300.0) is None
 
 
 def test_a_node_that_was_frozen_stops_by_itself_though_renewals_waited(folder: Path) -> None:
