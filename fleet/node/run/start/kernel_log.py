@@ -29,13 +29,13 @@ _LINE = r"\[ *(\d+\.\d+)\] ?(.*)"
 class KernelLog:
     """since: seconds of the monotonic clock; what was said before is of no interest. None: now, kept exactly."""
 
-    def __init__(self, since: "float | None" = None, clock: Clock = CLOCK) -> None:
+    def __init__(self, since: "float | None" = None, clock: Clock = CLOCK, kmsg: str = KMSG) -> None:
         self.clock = clock
         self.since = clock.monotonic() if since is None else since
         self.kills = oom_kills()
         self.fd: int | None = None
         try:
-            self.fd = os.open(KMSG, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
+            self.fd = os.open(kmsg, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
             if since is None:
                 os.lseek(self.fd, 0, os.SEEK_END)
         except OSError:
