@@ -16,7 +16,6 @@ from typing import Any
 from unittest import mock
 
 import fleet.cli.main
-from fleet.transport.base import Silence
 
 
 class Terminal(io.TextIOWrapper):
@@ -32,11 +31,6 @@ class Terminal(io.TextIOWrapper):
     def text(self) -> str:
         self.flush()
         return self.written.getvalue().decode("utf-8")
-
-
-class Hasty(Silence):
-    def seconds(self) -> float:
-        return super().seconds() * 500
 
 
 @dataclass

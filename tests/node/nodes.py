@@ -19,7 +19,7 @@ from fleet.transport.program import BOOT, packed
 
 # the interpreter of the "node": FLEET_TEST_NODE_PYTHON=/path/to/python3.6 runs all of this on an old one
 PYTHON = os.environ.get("FLEET_TEST_NODE_PYTHON") or shutil.which("python3", path="/usr/bin") or "python3"
-LIMIT = 300.0  # seconds that a busy machine may take for anything: what must be ended sleeps longer
+LIMIT = 60.0  # seconds that a busy machine may take for anything: what must be ended sleeps longer
 RANK_FILES = {
     name: (Path(fleet.__file__).parent / "node/run/rank" / name).read_text() for name in ("rank.py", "drain.py")
 }
@@ -58,7 +58,8 @@ class Running:
         self.raw(json.dumps(message).encode() + b"\n")
 
     def frames(self, timeout: float = LIMIT) -> Iterator[Frame]:
-        """Up to and including X; heartbeats are swallowed. AssertionError when it ends early or takes too long."""
+        """Up to and including X; heartbeats are swallowed. AssertionError when it ends early, or tells nothing for so
+        long."""
         assert self.process.stdout
         deadline = time.monotonic() + timeout
         with selectors.DefaultSelector() as selector:
@@ -76,6 +77,7 @@ class Running:
                     frame = Frame(kind, stream, payload)
                     if frame.kind != b"H":
                         yield frame
+                        deadline = time.monotonic() + timeout
                     if frame.kind == b"X":
                         return
                 assert time.monotonic() < deadline, "no end within the time"

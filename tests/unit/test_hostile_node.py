@@ -39,6 +39,7 @@ from fleet.transport.shell import OUTPUT_LIMIT, run_line
 from fleet.transport.ssh import channel as ssh_channel
 from fleet.transport.ssh.adapter import Packets, paramiko
 from fleet.transport.ssh.node_channel import Bell
+from tests.clock import HandClock
 from tests.peak import LIMIT_MIB, peak_of
 
 HOST = Host("gpu1", "gpu1")
@@ -319,23 +320,21 @@ def test_a_node_that_is_lost_again_and_again_is_not_broken(tmp_path: Path) -> No
     assert lost.tries >= 4 and "broken" not in [h.what for h in heard], heard
 
 
-def test_a_busy_node_has_time_to_start_python_before_it_counts_as_silent(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_busy_node_has_time_to_start_python_before_it_counts_as_silent(tmp_path: Path) -> None:
     """A connection that says no more is given up after a third of --node-timeout; who begins has more."""
-    now = 100.0
-    monkeypatch.setattr(base.time, "monotonic", lambda: now)
+    hand = HandClock(100.0)
 
     class Slow(Node):
+        clock = hand
+
         def start(self, command: str) -> Any:
             channel = Slow(*self.said)
             channel._left = [b"".join(self.said)]  # type: ignore[attr-defined]
             return channel
 
         def recv(self, timeout: float) -> bytes:
-            nonlocal now
-            now += timeout
-            return super().recv(timeout) if now > 108.0 else None  # type: ignore[return-value]
+            hand.sleep(timeout)
+            return super().recv(timeout) if hand.now > 108.0 else None  # type: ignore[return-value]
 
     heard: list[Heard] = []
     node = Slow(*said({"event": "end", "sizes": {}}).said)
@@ -354,17 +353,16 @@ def test_who_was_given_up_writes_no_more(tmp_path: Path) -> None:
     assert (tmp_path / "rank0.out").read_bytes() == b"mine"
 
 
-def test_time_in_which_we_were_held_up_is_nobodys_silence(monkeypatch: pytest.MonkeyPatch) -> None:
-    now = 100.0
-    monkeypatch.setattr(base.time, "monotonic", lambda: now)
-    silent = base.Silence()
+def test_time_in_which_we_were_held_up_is_nobodys_silence() -> None:
+    clock = HandClock(100.0)
+    silent = base.Silence(clock)
     for _ in range(20):
-        now += 0.5
+        clock.now += 0.5
         waited = silent.seconds()
     assert waited == 10.0
-    now += 3600
+    clock.now += 3600
     assert silent.seconds() == 10.0
-    now += 0.5
+    clock.now += 0.5
     assert silent.seconds() == 10.5
     silent.word()
     assert silent.seconds() == 0.0
@@ -390,23 +388,23 @@ def test_setup_ssh_reads_no_file_of_odd_size(checksum: bytes) -> None:
 class Beating(Node):
     """Lives, and says no more."""
 
+    def __init__(self) -> None:
+        super().__init__()
+        self.clock = HandClock()
+
     def start(self, command: str) -> Any:
         self._left = [PREAMBLE]
         return self
 
     def recv(self, timeout: float) -> bytes:
-        time.sleep(0.01)
+        self.clock.sleep(min(timeout, 1.0))
         return super().recv(timeout) or frame(b"H", b"")
 
 
-def test_init_waits_for_no_node_that_only_lives(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(ask, "SECONDS", 0.2)
-    monkeypatch.setattr(ask, "MARGIN_SECONDS", 0.2)
+def test_init_waits_for_no_node_that_only_lives() -> None:
     hosts = (Host("a", "a"), Host("b", "b"))
     candidates = {host.name: [Address("10.0.0.1", "", 0, False)] for host in hosts}
-    began = time.monotonic()
     assert ask.reach(hosts, candidates, Runtime(Beating())) == {"a": set(), "b": set()}
-    assert time.monotonic() - began < 60.0
 
 
 @pytest.mark.parametrize("word", ["latest", "../x", ".lock", "attempt0", "train-20260101-000000-abcd/../../x", "-x"])

@@ -23,8 +23,7 @@ from fleet.model import Host
 from fleet.ops.run.follow import follow, janitor
 from fleet.ops.run.kept.folder import RunFolder
 from fleet.ops.run.launch import course, loop
-from fleet.transport import command, program
-from tests.in_process import Hasty, Outcome, command_line, snapshot
+from tests.in_process import Outcome, command_line, snapshot
 from tests.liar import HONEST_COMMAND, SECONDS, Liar, Part, Recorder, Said, lies, lies_of_a_command, plainly, steady
 from tests.wheelmaker import make_env, make_wheel
 
@@ -168,9 +167,6 @@ def head(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Head]:
         for verb in ("launch", "synced", "restart"):  # asked only where all that is left of a run is silent
             head.honest[verb]["list_runs"] = head.honest["ps"]["list_runs"]
         head.clear()
-        # from here on what is silent is silent at once
-        patch.setattr(program, "Silence", Hasty)
-        patch.setattr(command, "Silence", Hasty)
         patch.setattr(follow, "RETRY_SECONDS", 0.002)
         patch.setattr(janitor, "RETRY_SECONDS", 0.002)
         patch.setattr(loop, "TICK", 0.005)

@@ -50,6 +50,7 @@ from fleet.runtime import Runtime
 from fleet.transport.base import Cancel
 from fleet.transport.local import LocalTransport
 from fleet.transport.program import Program
+from tests.clock import HandClock
 from tests.events import happened
 from tests.unit.test_attempts import planned
 
@@ -358,14 +359,9 @@ def test_no_live_run_needs_no_head(
     assert "no live run" in said.out and said.err == ""
 
 
-def test_a_helper_that_waits_for_a_host_leaves_the_logs_to_others(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_helper_that_waits_for_a_host_leaves_the_logs_to_others(tmp_path: Path) -> None:
     """Who attaches would end it, and the host were never stopped; a second helper would write beside it."""
-    host, tried, clock = Host("n1", "n1"), [], SimpleNamespace(now=0.0)
-    clock.monotonic = lambda: clock.now
-    clock.sleep = lambda seconds: setattr(clock, "now", clock.now + seconds)
-    monkeypatch.setattr(janitor, "time", clock)
+    host, tried = Host("n1", "n1"), []
 
     class Unreachable(LocalTransport):
         def connect(self, host: Host, cancel: Cancel) -> Any:
@@ -375,7 +371,7 @@ def test_a_helper_that_waits_for_a_host_leaves_the_logs_to_others(
             raise ConnectError("no answer", host=host.name)
 
     folder = RunFolder(tmp_path)
-    said, complete = janitor.clean(host, "r", 1.0, Unreachable(), 60.0, folder)
+    said, complete = janitor.clean(host, "r", 1.0, Unreachable(), 60.0, folder, clock=HandClock(0.0))
     assert len(tried) > 1 and all(tried) and not complete and said.startswith("given up")
 
 
@@ -432,7 +428,6 @@ def test_the_summary_of_a_slow_head_is_corrected_once_it_is_there(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """However many rounds that takes."""
-    monkeypatch.setattr(janitor, "time", SimpleNamespace(sleep=lambda _: None, monotonic=time.monotonic))
     monkeypatch.setattr(janitor, "HANDOVER_SECONDS", 60.0)
     head = RunFolder.create(tmp_path, "r")
     helper = threading.Thread(target=janitor.correct_summary, args=[RunFolder(head.path), ["n1"], 0])

@@ -8,8 +8,8 @@ it is over when the head goes away, and the pause when the run is stopped for go
 """
 
 import os
-import time
 
+from fleet.node.base.clock import CLOCK, Clock
 from fleet.node.base.errors import Refused
 from fleet.node.base.run_folder import (
     NODE,
@@ -60,10 +60,10 @@ def be_seen(folder: str, state: str) -> None:
         pass  # a full disk: it is not
 
 
-def wait(run: str, attempt: int, seconds: float) -> None:
-    until = time.monotonic() + seconds
-    while time.monotonic() < until and not is_forbidden(run, attempt):
-        time.sleep(POLL_SECONDS)
+def wait(run: str, attempt: int, seconds: float, clock: Clock = CLOCK) -> None:
+    until = clock.monotonic() + seconds
+    while clock.monotonic() < until and not is_forbidden(run, attempt):
+        clock.sleep(POLL_SECONDS)
 
 
 def main() -> None:
@@ -85,5 +85,5 @@ def main() -> None:
         be_seen(folder, STARTING)
     say({"event": "ready", "left": left, "port": port, "forbidden": forbidden})
     if not forbidden:
-        time.sleep(START_SECONDS)
+        CLOCK.sleep(START_SECONDS)
     send_exit(0)
