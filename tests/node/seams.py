@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import os
 import shutil
+import subprocess
+import sys
 from collections.abc import Callable, Mapping
 from pathlib import Path
 
@@ -85,3 +87,10 @@ def rsync_around(folder: Path, monkeypatch: pytest.MonkeyPatch, before: str = ":
     (folder / "rsync").write_text(f"#!/bin/sh\n{line}")
     (folder / "rsync").chmod(0o755)
     monkeypatch.setenv("PATH", f"{folder}:{os.environ['PATH']}")
+
+
+def in_mounts(mounts: str, code: str) -> str:
+    """Returns what this code prints in a process with mounts of its own, which these lines of shell make. By root."""
+    line = f'{mounts} && exec "$@"'
+    argv = ["unshare", "-m", "sh", "-c", line, "sh", sys.executable, "-c", code]
+    return subprocess.run(argv, stdout=subprocess.PIPE, text=True, check=True).stdout

@@ -12,7 +12,6 @@ import select
 import socket
 import ssl
 import struct
-import tempfile
 import threading
 import time
 import zlib
@@ -28,6 +27,7 @@ from fleet.node.delivery.chain.link import Link, tls_context
 from fleet.node.delivery.store import Store
 from fleet.transport.certificate import make_certificate
 from tests.node.nodes import Running
+from tests.node.seams import in_mounts
 
 DATA = os.urandom(12_000_000)  # more than sockets hold, more than a block of the journal
 
@@ -403,13 +403,10 @@ def test_a_python_whose_contexts_have_no_class_of_sockets(monkeypatch: pytest.Mo
     assert tls_context(True, make_certificate()).verify_mode == ssl.CERT_REQUIRED
 
 
-def test_no_room_in_memory_for_the_key(monkeypatch: pytest.MonkeyPatch) -> None:
-    real, where = tempfile.TemporaryFile, list[str | None]()
-
-    def temporary(*args: Any, dir: str | None = None, **how: Any) -> Any:
-        where.append(dir)
-        return open("/dev/full", "wb", 0) if dir == "/dev/shm" else real(*args, dir=dir, **how)
-
-    monkeypatch.setattr(tempfile, "TemporaryFile", temporary)
-    assert tls_context(True, make_certificate()).cert_store_stats()["x509"] == 1
-    assert where == ["/dev/shm", None]
+@pytest.mark.skipif(os.geteuid() != 0, reason="mounts")
+def test_no_room_in_memory_for_the_key(tmp_path: Path) -> None:
+    (tmp_path / "tls").write_text(json.dumps(make_certificate()))
+    code = "import json, tempfile; from fleet.node.delivery.chain.link import tls_context\n"
+    code += f"print(tls_context(True, json.load(open({str(tmp_path / 'tls')!r}))).cert_store_stats()['x509'])"
+    full = "mount -t tmpfs -o size=4k tmpfs /dev/shm && head -c 4096 /dev/zero >/dev/shm/full"
+    assert in_mounts(full, code) == "1\n"

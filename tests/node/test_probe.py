@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import re
 import socket
@@ -17,13 +18,13 @@ import pytest
 from fleet.model import Host
 from fleet.node.base.files import filesystem
 from fleet.node.base.gather import gather
-from fleet.node.facts import tools
 from fleet.node.facts.network import parse_addresses
 from fleet.protocol.messages.facts import Probed
 from fleet.transport.base import Cancel
 from fleet.transport.local import LocalTransport
 from fleet.transport.program import call
 from tests.node.nodes import Running, alive, answer, until
+from tests.node.seams import in_mounts
 
 
 def probe(home: Path, **spec: Any) -> dict[str, Any]:
@@ -303,15 +304,16 @@ def test_netlink_answers_that_are_cut_or_odd() -> None:
     assert parse(b"\0" * 64) == [None], "a length of zero must not loop"
 
 
-@pytest.mark.parametrize(
-    ("text", "wanted"),
-    [
-        ("NVRM version: NVIDIA UNIX x86_64 Kernel Module  535.129.03  Thu Oct 19\nGCC version: 11\n", "535.129.03"),
-        ("NVRM version: NVIDIA UNIX Open Kernel Module for x86_64  580.65.06  Release Build\n", "580.65.06"),
-        ("", None),
-        ("no version here", None),
-    ],
-)
-def test_driver_version_texts(monkeypatch: pytest.MonkeyPatch, text: str, wanted: str | None) -> None:
-    monkeypatch.setattr(tools, "text", lambda path: text)
-    assert tools.driver() == {"driver": wanted}
+@pytest.mark.skipif(os.geteuid() != 0, reason="mounts")
+def test_driver_version_texts(tmp_path: Path) -> None:
+    texts = {
+        "NVRM version: NVIDIA UNIX x86_64 Kernel Module  535.129.03  Thu Oct 19\nGCC version: 11\n": "535.129.03",
+        "NVRM version: NVIDIA UNIX Open Kernel Module for x86_64  580.65.06  Release Build\n": "580.65.06",
+        "": None,
+        "no version here": None,
+    }
+    code = "import json; from fleet.node.facts import tools; from pathlib import Path\n"
+    code += f"for text in {list(texts)}:\n Path('/proc/driver/nvidia/version').write_text(text)\n"
+    code += " print(json.dumps(tools.driver()['driver']))"
+    told = in_mounts("mount -t tmpfs tmpfs /proc/driver && mkdir /proc/driver/nvidia", code)
+    assert [json.loads(line) for line in told.splitlines()] == list(texts.values())
