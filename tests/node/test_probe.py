@@ -106,8 +106,8 @@ def test_a_folder_called_torch_in_the_home_is_no_torch(home: Path, monkeypatch: 
     ("python", "said"),
     [
         ("/nowhere/bin/python", "/nowhere/bin/python: no such program"),
-        ("no-such-python", "no-such-python: no such program"),
-        ("/etc", "/etc: no such program"),
+        pytest.param("no-such-python", "no-such-python: no such program", marks=pytest.mark.slow),
+        pytest.param("/etc", "/etc: no such program", marks=pytest.mark.slow),
         ("{broken}", "{broken}: ImportError: libpython is gone"),
         ("{mute}", "{mute}: said nothing, exit status 3"),
     ],
@@ -135,7 +135,7 @@ def test_tools_are_looked_for_behind_the_activate_line(home: Path, tmp_path: Pat
     ("line", "problem"),
     [
         ("conda activate no-such-env-xyz || { echo no such env >&2; false; }", "no such env"),
-        ("exit 4", "exit status 4"),
+        pytest.param("exit 4", "exit status 4", marks=pytest.mark.slow),
     ],
 )
 def test_an_activate_line_that_fails_is_a_fact(home: Path, line: str, problem: str) -> None:
