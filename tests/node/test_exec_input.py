@@ -19,6 +19,7 @@ from fleet.api import Fleet
 from fleet.errors import FleetError
 from fleet.model import Host, Inventory
 from fleet.transport.input import Feed, distribute
+from tests.node.nodes import until
 from tests.node.test_execute import NAP, wait_gone
 
 FLEET = f"{sys.executable} -m fleet --transport local"
@@ -184,7 +185,8 @@ def test_no_feed_is_far_ahead_of_another_and_one_that_is_over_holds_nobody_up() 
     reader.start()
     sender = threading.Thread(target=distribute, args=(b"x" * (20 << 16), [fast, slow, gone]))
     sender.start()
-    time.sleep(1.5)
+    until(lambda: len(taken) >= 3)
+    time.sleep(0.2)  # in which it would take more
     assert len(taken) == 3 and sender.is_alive()
     slow.over = True
     sender.join(20)

@@ -83,7 +83,7 @@ def test_beside_a_torch_save_loop_what_comes_can_be_loaded(node: Path) -> None:
 
 
 REWRITE = """
-import sys
+import sys, time
 n = 0
 with open(sys.argv[1], "wb") as f:
     while True:
@@ -92,6 +92,7 @@ with open(sys.argv[1], "wb") as f:
         f.flush()
         print(n, flush=True) if n < 2 else None
         n += 1
+        time.sleep(0.02)
 """
 
 
@@ -108,9 +109,8 @@ def test_what_never_holds_still_is_an_error_and_the_earlier_copy_stays(node: Pat
     (node / "ck/last.pt").write_bytes(b"whole")
     assert typed(node, "ck/last.pt", []).ok
     with writing(REWRITE, node / "ck/last.pt"):
-        began = time.monotonic()
         (result,) = typed(node, "ck/last.pt", []).results
-    assert result.error is not None and result.error.kind == "moving" and time.monotonic() - began < 60
+    assert result.error is not None and result.error.kind == "moving"
     assert "ck/last.pt was never whole and at rest when it was read; what is here of it stays" in result.error.message
     assert Path("last.pt").read_bytes() == b"whole"
 

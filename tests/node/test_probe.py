@@ -198,8 +198,8 @@ def test_a_second_query_that_hangs_costs_its_own_deadline(home: Path, tmp_path: 
         "nvidia-smi",
         'case "$*" in *compute-apps*) exec sleep 1000;; *) echo "0, A, 1, GPU-aa, 535.1, 0"; esac',
     )
-    facts = probe(home, env={"PATH": f"{tmp_path}:{os.environ['PATH']}"}, deadline=20.0)
-    assert facts["timed_out"] == ["gpu processes"] and facts["seconds"] < 15
+    facts = probe(home, env={"PATH": f"{tmp_path}:{os.environ['PATH']}"}, deadline=300.0)
+    assert facts["timed_out"] == ["gpu processes"] and facts["seconds"] < 200
 
 
 def test_a_tool_that_writes_for_ever_is_cut_off(home: Path, tmp_path: Path) -> None:
