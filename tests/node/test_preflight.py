@@ -256,6 +256,7 @@ sys.meta_path.append(Finder)
 """
 
 
+@pytest.mark.slow
 def test_a_module_is_found_wherever_python_finds_it(home: Path) -> None:
     """Namespace packages, archives, PYTHONPATH as a run has it, finders of editable installs, paths that packages make
     themselves; nothing of it is run, the launcher's modules included that have a name of the user's."""
