@@ -34,7 +34,9 @@ def hosts(tmp_path: Path) -> str:
     return str(path)
 
 
-@pytest.mark.parametrize("more", [[], ["--json"], ["--no-fold"]], ids=" ".join)
+@pytest.mark.parametrize(
+    "more", [[], *(pytest.param([it], marks=pytest.mark.slow) for it in ("--json", "--no-fold"))], ids=" ".join
+)
 def test_six_hosts_that_print_sixty_mib_each(hosts: str, more: Sequence[str]) -> None:
     assert peak_of(FLEET, "-i", hosts, "--transport", "local", "exec", *more, "--shell", SAY) < LIMIT_MIB
 

@@ -70,9 +70,9 @@ def content(folder: Path) -> dict[str, str]:
     return {str(p.relative_to(folder)): p.read_text() for p in folder.rglob("*") if p.is_file() and not p.is_symlink()}
 
 
-def mirror(source: Path, dest: Path, transport: LocalTransport | None = None) -> Report:
+def mirror(source: Path, dest: Path, transport: LocalTransport | None = None, **options: Any) -> Report:
     inventory = Inventory((Host("n1", "127.0.0.1"),))
-    return sync.run(sync.plan(inventory, Sync(source, str(dest))), Runtime(transport or LocalTransport()))
+    return sync.run(sync.plan(inventory, Sync(source, str(dest), **options)), Runtime(transport or LocalTransport()))
 
 
 def state_of(dest: Path) -> Path:
