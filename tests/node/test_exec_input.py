@@ -194,7 +194,9 @@ def test_no_feed_is_far_ahead_of_another_and_one_that_is_over_holds_nobody_up() 
     assert sum(map(len, taken)) == 20 << 16
 
 
-@pytest.mark.parametrize("stop", ["$F exec --no-fold --shell", "$F play --no-fold t.py:go; :"])
+@pytest.mark.parametrize(
+    "stop", ["$F exec --no-fold --shell", pytest.param("$F play --no-fold t.py:go; :", marks=pytest.mark.slow)]
+)
 def test_commands_whose_output_nobody_reads_any_more_are_ended(stop: str, folder: Path) -> None:
     line = f"while :; do echo tick; sleep 0.2{NAP}; done"
     (folder / "t.py").write_text(f"from fabric import task\n@task\ndef go(c):\n    c.run('{line}')\n")
@@ -209,9 +211,11 @@ def test_commands_whose_output_nobody_reads_any_more_are_ended(stop: str, folder
     "verb",
     [
         "exec -- seq 100000",
-        "--json exec -- seq 100000",
         "hosts",
-        *(pytest.param(verb, marks=pytest.mark.slow) for verb in ("check", "ps", "runs", "help exec")),
+        *(
+            pytest.param(verb, marks=pytest.mark.slow)
+            for verb in ("--json exec -- seq 100000", "check", "ps", "runs", "help exec")
+        ),
     ],
 )
 def test_verbs_that_print_end_quietly_where_nobody_reads(verb: str, folder: Path) -> None:

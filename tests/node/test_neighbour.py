@@ -18,7 +18,7 @@ from tests.node.test_code_sync import mirror, ok, snapshot
 
 pytestmark = pytest.mark.usefixtures("own_home")
 NEIGHBOUR = 12345
-ROUNDS = 20
+ROUNDS = 8
 
 # as long as stdin is open, swaps argv[2] in the folder that is open as argv[1] for a link to argv[3], and back
 SWAP = """

@@ -152,6 +152,7 @@ def test_the_nodes_pip_configuration_has_no_say(
     assert says(python, "import tinypkg; print(tinypkg.x)") == "right"
 
 
+@pytest.mark.slow
 def test_two_at_once_into_one_interpreter(python: Path, folder: Path) -> None:
     make_wheel(folder, "tinypkg", files={"tinypkg/__init__.py": "", **{f"tinypkg/d{i}.txt": HUGE for i in range(6)}})
     # two hosts of one shared file system, and another head at the same time
@@ -165,6 +166,7 @@ def test_two_at_once_into_one_interpreter(python: Path, folder: Path) -> None:
     assert sorted(set(found)) in (["installed", "there"], ["installed"]) and found.count("installed") == 1
 
 
+@pytest.mark.slow
 def test_a_lock_that_is_held_is_waited_for_and_said(
     python: Path, folder: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -189,6 +191,7 @@ def test_a_lock_that_is_held_is_waited_for_and_said(
         fcntl.lockf(f, fcntl.LOCK_EX | fcntl.LOCK_NB)
 
 
+@pytest.mark.slow
 def test_a_second_sync_of_the_same_wheels_waits_and_finds_them_there(python: Path, folder: Path) -> None:
     path = make_wheel(folder)
     notices: list[str] = []
