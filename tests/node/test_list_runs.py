@@ -13,7 +13,6 @@ import pytest
 
 from fleet.model import Host
 from fleet.node.base import run_folder
-from fleet.node.run import list_runs
 from fleet.node.run.start import engine
 from fleet.ops.run.find.find import FoundRun, read
 from fleet.ops.run.plan.options import new_run_id
@@ -86,27 +85,28 @@ def test_ranks_that_live_are_counted_whatever_earlier_ones_left(run: str, home: 
     final(home, run)
 
 
-def test_a_run_that_ends_while_it_is_looked_at_has_not_lost_its_supervisor(
-    run: str, home: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+# right behind its look at the status the run ends
+ENDS_MEANWHILE = """
+import time
+from fleet.node.base import run_folder
+from fleet.node.run import list_runs
+look = run_folder.read_status
+def read_status(path):
+    status = look(path)
+    open(%r, "w").close()
+    while run_folder.owners(path):
+        time.sleep(0.02)
+    return status
+run_folder.read_status = list_runs.read_status = read_status
+"""
+
+
+def test_a_run_that_ends_while_it_is_looked_at_has_not_lost_its_supervisor(run: str, home: Path) -> None:
     argv = ["sh", "-c", f"until [ -e {home}/go ]; do sleep 0.1; done"]
     assert answer("run.supervise", supervise_spec(run, argv, about=ABOUT), home)["event"] == "started"
-    monkeypatch.setenv("HOME", str(home))
-    folder, look = str(folder_of(home, run)), run_folder.read_status
-
-    def read_status(path: str) -> dict[str, Any]:
-        """It ends right behind this look."""
-        status = look(path)
-        (home / "go").touch()
-        until(lambda: not run_folder.owners(folder))
-        return status
-
-    for module in (run_folder, list_runs):
-        monkeypatch.setattr(module, "read_status", read_status, raising=False)
-    (found,) = list_runs.runs(run, False)
-    assert (found["status"]["state"], found["alive"]) == ("running", True)
-    (found,) = list_runs.runs(run, False)
-    assert (found["status"]["state"], found["alive"]) == ("exited", False)
+    for first, state, lives in ((ENDS_MEANWHILE % f"{home}/go", "running", True), ("", "exited", False)):
+        (found,) = answer("run.list_runs", {"prefix": run, "live": False}, home, first=first)["runs"]
+        assert (found["status"]["state"], found["alive"]) == (state, lives)
 
 
 def test_of_a_run_of_another_protocol_little_is_read(run: str, home: Path) -> None:
@@ -161,35 +161,42 @@ def test_a_run_whose_head_waits_with_another_attempt(run: str, home: Path) -> No
     assert answer("run.supervise", late, home)["forbidden"]
 
 
+# where it is known after each step
+STEPS = """
+import os
+from fleet.node.base import run_folder
+rename = os.rename
+def step(one, other, **how):
+    rename(one, other, **how)
+    with open(%r, "a") as steps:
+        steps.write("known\\n" if run_folder.run_folder(%r) else "unknown\\n")
+os.rename = step
+"""
+OLD_LIBC = """
+import ctypes
+ctypes.CDLL = lambda *args, **how: object()
+"""
+
+
 @pytest.mark.parametrize("exchanges", [True, False])
-def test_a_run_is_known_at_every_moment_of_a_restart(
-    run: str, home: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, exchanges: bool
-) -> None:
+def test_a_run_is_known_at_every_moment_of_a_restart(run: str, home: Path, tmp_path: Path, exchanges: bool) -> None:
     """Also where the one that begins it gets no processor amid its steps."""
     assert answer("run.supervise", supervise_spec(run, ["echo", "first"], about=ABOUT), home)["event"] == "started"
     final(home, run)
-    (folder_of(home, run) / "checkpoints").mkdir()
-    monkeypatch.setenv("HOME", str(home))
+    folder, steps = folder_of(home, run), tmp_path / "steps"
+    (folder / "checkpoints").mkdir()
     for name in ("one", "other"):
         (tmp_path / name).mkdir()
-    if not exchanges:
-        monkeypatch.setattr(engine, "exchange", lambda *_: False)
-    elif not engine.exchange(str(tmp_path / "one"), str(tmp_path / "other")):
+    if exchanges and not engine.exchange(str(tmp_path / "one"), str(tmp_path / "other")):
         pytest.skip("no file system that exchanges names")
-    spec: Any = supervise_spec(run, ["true"], about={**ABOUT, "attempt": 1})
-    temporary, rename, known = engine.temporary_folder(spec), os.rename, list[bool]()
-    engine.fill_folder(temporary, spec)
-
-    def step(one: str, other: str) -> None:
-        rename(one, other)
-        known.append(run_folder.run_folder(run) is not None)
-
-    monkeypatch.setattr(os, "rename", step)
-    folder = engine.publish_folder(temporary, run)
-    assert folder == str(folder_of(home, run)) and not os.path.exists(temporary)
-    assert run_folder.attempt_of(run_folder.read_json(folder + "/spec.json")) == 1
-    assert Path(folder, "attempt0/node.log").read_text() == "first\n" and Path(folder, "checkpoints").is_dir()
-    assert all(known) or not exchanges, known
+    spec = supervise_spec(run, ["true"], about={**ABOUT, "attempt": 1})
+    first = STEPS % (str(steps), run) + ("" if exchanges else OLD_LIBC)
+    assert answer("run.supervise", spec, home, first=first)["event"] == "started"
+    assert final(home, run)["engine_status"] == 0
+    assert run_folder.attempt_of(run_folder.read_json(f"{folder}/spec.json")) == 1
+    assert (folder / "attempt0/node.log").read_text() == "first\n" and (folder / "checkpoints").is_dir()
+    assert not [path for path in folder.parent.iterdir() if path.name.startswith(f".{run}")]
+    assert "known" in steps.read_text() and ("unknown" not in steps.read_text() or not exchanges)
 
 
 def test_a_spare_knows_of_the_run_before_it_takes_part(run: str, home: Path) -> None:

@@ -8,9 +8,12 @@ import sys
 from pathlib import Path
 from typing import Any
 
+import pytest
+
 from tests.free_port import free_port
 from tests.node.nodes import answer, final, folder_of, marked, read_json, supervise_spec, until
 
+pytestmark = pytest.mark.real
 SCRIPT = """
 import os, signal, sys, time
 print("rank", os.environ["RANK"], "of", os.environ["WORLD_SIZE"], flush=True)
