@@ -24,7 +24,7 @@ from fleet.ops.facts import better
 from fleet.requests.hosts import Check
 from fleet.rules.judge import RULES, judge
 from fleet.rules.rule import MISSING, SEVERITIES, Finding, Want, lookup
-from fleet.rules.units import seconds, size
+from fleet.rules.units import bytes_of, seconds, size
 from fleet.rules.view import view
 from tests.host_facts import BASE, facts_of
 
@@ -216,6 +216,14 @@ def test_the_clock_is_read_at_the_middle_of_the_fastest_round_trip() -> None:
 )
 def test_sizes(n: int, text: str) -> None:
     assert size(n) == text
+
+
+@pytest.mark.parametrize(
+    ("text", "bytes_"),
+    [("50GB", 50e9), ("1.5 GiB", 1.5 * 2**30), ("2t", 2e12), ("7", 7), ("", None), ("GB", None), ("-1", None)],
+)
+def test_a_size_in_words(text: str, bytes_: float | None) -> None:
+    assert bytes_of(text) == bytes_
 
 
 @pytest.mark.parametrize(
