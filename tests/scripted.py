@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import json
+from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
@@ -56,17 +57,47 @@ def lists(*parts: Spec) -> list[Message]:
     return [{"event": "runs", "runs": list(parts)}]
 
 
+def ends(rank: int, said: bytes = b"", status: int = 0, **more: Any) -> list[Message]:
+    """Returns what a node sends to who follows a run whose only rank there ends so. more: of the rank's end."""
+    end = {"event": "rank", "rank": rank, "local_rank": 0, "status": status, "signal": None, "time": 10.0, **more}
+    return [
+        {"event": "stream", "id": 1, "name": f"rank{rank}.out", "offset": 0},
+        (1, said),
+        end,
+        {"event": "status", "state": "exited", "engine_status": status, "signal": None, "time": 10.0},
+        {"event": "end", "sizes": {f"rank{rank}.out": len(said)}},
+    ]
+
+
+def well(*follows: Sequence[Message], **other: Any) -> dict[str, Answer]:
+    """Returns the answers of a node on which a run of any program can start. follows: what it sends to who follows the
+    run, the first time, the second, ... other: facts of its own."""
+    sent = [*follows]
+    script = {"path": "/t", "exists": True, "executable": True, "sha256": "0" * 64}
+    return {
+        "probe": [{"facts": {"script": script, **other}}],
+        "supervise": [{"event": "started", "pid": 1, "dir": "/r"}],
+        "follow": lambda spec: sent.pop(0),
+        "ready": [{"event": "ready", "left": [], "port": 29500, "forbidden": False}],
+        "stop": [STOPPED],
+    }
+
+
 class Scripted(LocalTransport):
     """answers: by host and program ("list_runs") the messages that it sends, or what makes them of the spec. A host
-    that is not there refuses the connection. `sent` has all specs, as (host, program, spec)."""
+    that is not there refuses the connection. `sent` has all specs, as (host, program, spec). refused: by host, which of
+    its connections (0, 1, ...) is."""
 
     name = "scripted"
 
-    def __init__(self, answers: Mapping[str, Mapping[str, Answer]]) -> None:
+    def __init__(self, answers: Mapping[str, Mapping[str, Answer]], refused: Mapping[str, int] | None = None) -> None:
         self.answers, self.sent = dict(answers), list[tuple[str, str, Spec]]()
+        self._refused, self._connections = refused or {}, Counter[str]()
 
     def connect(self, host: Host, cancel: Cancel) -> Any:
-        if host.name not in self.answers:
+        number = self._connections[host.name]
+        self._connections[host.name] += 1
+        if host.name not in self.answers or self._refused.get(host.name) == number:
             raise ConnectError("no answer", host=host.name, hint="is it up?")
         return _Session(self, host)
 

@@ -4,16 +4,14 @@ from __future__ import annotations
 
 import time
 from pathlib import Path
-from typing import Any
 
 import pytest
 
 from tests.in_process import Outcome, command_line
 from tests.run_folders import an_id, run_folder
-from tests.scripted import Answer, Message, Scripted, Spec, about, lists, part
+from tests.scripted import Answer, Message, Scripted, Spec, about, ends, lists, part
 
 RUN = an_id("r")
-WELL = {"state": "exited", "engine_status": 0, "signal": None}
 
 
 @pytest.fixture(autouse=True)
@@ -34,17 +32,6 @@ def node(node_rank: int, *reports: Spec | None, follows: list[list[Message]]) ->
         return lists(*([part(RUN, node_rank=node_rank, **found)] if found else []))
 
     return {"list_runs": report, "follow": lambda spec: sent.pop(0)}
-
-
-def ends(rank: int, said: bytes, status: int = 0, **more: Any) -> list[Message]:
-    end = {"event": "rank", "rank": rank, "local_rank": 0, "status": status, "signal": None, "time": 10.0, **more}
-    return [
-        {"event": "stream", "id": 1, "name": f"rank{rank}.out", "offset": 0},
-        (1, said),
-        end,
-        {"event": "status", **WELL, "engine_status": status, "time": 10.0},
-        {"event": "end", "sizes": {f"rank{rank}.out": len(said)}},
-    ]
 
 
 def attach(*nodes: dict[str, Answer]) -> Outcome:

@@ -11,9 +11,7 @@ import pytest
 import fleet
 from fleet.cli.main import run
 from tests.in_process import command_line
-from tests.scripted import STOPPED, Scripted, lists
-
-STARTED = {"event": "started", "pid": 1, "dir": "/r"}
+from tests.scripted import Scripted, lists, well
 
 
 @pytest.fixture(autouse=True)
@@ -42,9 +40,8 @@ def test_a_command_line_that_is_refused_is_the_summary_alone(here: Path) -> None
 
 def test_a_run_that_could_not_start_is_over_here(here: Path) -> None:
     (here / "hostfile").write_text("a\nb\n")
-    well = {"probe": [{"facts": {"hostname": "n"}}], "stop": [STOPPED]}
     full = {"event": "failed", "message": "no room for the run's folder", "hint": None}
-    nodes = Scripted({"a": {**well, "supervise": [STARTED]}, "b": {**well, "supervise": [full]}})
+    nodes = Scripted({"a": well(), "b": {**well(), "supervise": [full]}})
     words = ["launch", "--no-preflight", "--engine", "command", "--name", "t", "./t"]
     done = command_line(words, nodes)
     (found,) = fleet.runs()
