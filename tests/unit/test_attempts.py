@@ -20,6 +20,7 @@ from tests.run_folders import an_id, run_folder
 from tests.scripted import Answer, Scripted, about, ends, lists, part, well
 
 ODD = {"activate": "bash: x: not found"}  # of a host where nothing can start
+GIT = "#!/bin/sh\nuntil [ -e again ]; do sleep 0.1; done\necho no repository >&2\nexit 128\n"
 GONE: list[Any] = []  # what a host sends that was there just now
 
 
