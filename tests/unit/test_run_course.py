@@ -1,4 +1,4 @@
-"""What follows an attempt of a run that failed: another one, on which hosts, after which pause. All of it is planned."""
+"""What follows an attempt of a run that failed: another one, on which hosts, and after which pause; only planned."""
 
 from __future__ import annotations
 
