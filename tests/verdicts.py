@@ -1,12 +1,14 @@
-"""What the rules find in facts of hosts: as `fleet check` judges them, as `fleet launch` does, and of who comes late."""
+"""What the rules find in facts of hosts: as `fleet check` and `fleet launch` judge them, and of a host that comes late."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from fleet.errors import ConnectError
 from fleet.model import Host, Result
-from fleet.ops.check import Checked, view_of
+from fleet.ops.check import Checked as Checked
+from fleet.ops.check import view_of
 from fleet.ops.run.plan.findings import findings, late_findings
 from fleet.ops.run.plan.plan import Plan
 from fleet.ops.run.start.preflight import known_of
@@ -17,13 +19,16 @@ from fleet.rules.rule import Finding
 Facts = Mapping[str, Mapping[str, Any]]  # by host
 
 
-def of_check(
-    hosts: Sequence[Host], facts: Facts, engine: str = "torchrun", failed: Sequence[Result] = ()
-) -> Checked:
+def of_check(hosts: Sequence[Host], facts: Facts, engine: str = "torchrun", failed: Sequence[Result] = ()) -> Checked:
     """failed: of hosts that have no facts."""
     views = {host.name: view_of(host, facts[host.name], Check(engine=engine)) for host in hosts if host.name in facts}
     results = (*(Result(name, True, 0) for name in views), *failed)
     return Checked("check", results, 0, views=views, findings=tuple(judge(views)))
+
+
+def unreachable(names: Sequence[str]) -> list[Result]:
+    """Returns the results of hosts that refuse connections."""
+    return [Result(name, False, error=ConnectError("refused", host=name)) for name in names]
 
 
 def of_launch(plan: Plan, facts: Facts, *, complete: bool = True) -> list[Finding]:
