@@ -1,4 +1,4 @@
-"""What the rules find in facts of hosts: as `fleet check` and `fleet launch` judge them, and of a host that comes late."""
+"""What the rules find in facts of hosts: as `fleet check` and `fleet launch` judge them; and of a host that is late."""
 
 from __future__ import annotations
 
