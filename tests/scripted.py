@@ -8,7 +8,7 @@ from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
-from fleet.errors import ConnectError
+from fleet.errors import ConnectError, FleetError
 from fleet.model import Host
 from fleet.transport.base import Cancel
 from fleet.transport.local import LocalTransport
@@ -17,6 +17,7 @@ from tests.liar import Channel, Part, Said, beginnings, named, plainly
 Message = dict[str, Any] | tuple[int, bytes]  # the latter: bytes of a stream
 Spec = dict[str, Any]
 Answer = Sequence[Message] | Callable[[Spec], Sequence[Message]]
+Answers = Mapping[str, Answer] | FleetError
 STOPPED: Message = {"event": "stopped", "left": [], "was": "running"}
 
 
@@ -84,13 +85,13 @@ def well(*follows: Sequence[Message], **other: Any) -> dict[str, Answer]:
 
 
 class Scripted(LocalTransport):
-    """answers: by host and program ("list_runs") the messages that it sends, or what makes them of the spec. A host
-    that is not there refuses the connection. `sent` has all specs, as (host, program, spec). refused: by host, which of
-    its connections (0, 1, ...) is."""
+    """answers: by host and program ("list_runs") the messages that it sends, or what makes them of the spec; an error:
+    of connecting to it. A host that is not there refuses the connection. refused: by host, which of its connections
+    (0, 1, ...) is. `sent` has all specs, as (host, program, spec)."""
 
     name = "scripted"
 
-    def __init__(self, answers: Mapping[str, Mapping[str, Answer]], refused: Mapping[str, int] | None = None) -> None:
+    def __init__(self, answers: Mapping[str, Answers], refused: Mapping[str, int] | None = None) -> None:
         self.answers, self.sent = dict(answers), list[tuple[str, str, Spec]]()
         self._refused, self._connections = refused or {}, Counter[str]()
 
@@ -99,14 +100,19 @@ class Scripted(LocalTransport):
         self._connections[host.name] += 1
         if host.name not in self.answers or self._refused.get(host.name) == number:
             raise ConnectError("no answer", host=host.name, hint="is it up?")
+        if isinstance(error := self.answers[host.name], FleetError):
+            error.host = host.name
+            raise error
         return _Session(self, host)
 
     def answer(self, host: Host, program: str, spec: Spec) -> Said:
         self.sent.append((host.name, program, spec))
         if host.name not in self.answers:
             return Said([])
-        answers = self.answers[host.name][program]
-        messages = answers(spec) if callable(answers) else answers
+        answers = self.answers[host.name]
+        assert not isinstance(answers, FleetError)
+        answer = answers[program]
+        messages = answer(spec) if callable(answer) else answer
         parts: list[Part] = [("J", 0, it) if isinstance(it, dict) else ("O", *it) for it in messages]
         return plainly([*parts, ("X", 0, {"exit_status": 0})])
 
