@@ -87,7 +87,7 @@ def test_an_elastic_run_begins_with_those_that_answer() -> None:
 
 def test_a_host_that_was_lost_while_it_started_is_not_left_to_itself() -> None:
     """It may have begun all the same, and without a lease nothing there would end it."""
-    hosts = nodes(a={**well(), "supervise": lambda spec: hosts.go("a") or GONE})  # type: ignore[func-returns-value]
+    hosts = nodes(a={**well(), "supervise": lambda spec: hosts.go("a") or GONE})
     done = launch(hosts, "--detach", "--nnodes", "2")
     assert done.code == 122 and "everything was stopped again" in done.err, done
     assert "warning: a: its ranks run until somebody stops them" in done.err, done.err
@@ -109,7 +109,7 @@ def test_a_restart_while_git_is_still_asked_is_kept(here: Path, monkeypatch: pyt
     )
     (here / "bin/git").chmod(0o755)
     monkeypatch.setenv("PATH", f"{here}/bin:{os.environ['PATH']}")
-    attempts = [lambda: ends(0, status=7), lambda: (here / "again").touch() or ends(0, attempt=1)]  # type: ignore[func-returns-value]
+    attempts = [lambda: ends(0, status=7), lambda: (here / "again").touch() or ends(0, attempt=1)]
     hosts = nodes(d={**well(), "follow": lambda spec: attempts.pop(0)()})
     assert launch(hosts, "--nnodes", "1", "--max-restarts", "1").code == 0
     kept = json.loads((Path(fleet.runs()[0].logs) / "run.json").read_text())

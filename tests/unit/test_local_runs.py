@@ -98,7 +98,7 @@ def test_what_goes_while_runs_are_looked_at_is_no_trouble(
     for words in (["runs"], ["logs", "stays"], ["hosts"]):
         goes = run_folder(tmp_path / "runs", an_id("goes"), plan={"lease": 36000.0}, events=["running"])
         os.utime(goes / "events.jsonl", (0, time.time() - 60))
-        with just_before("open", goes / "run.json", lambda folder=goes: shutil.rmtree(folder)):  # type: ignore[misc]
+        with just_before("open", goes / "run.json", lambda folder=goes: shutil.rmtree(folder)):
             run(words, typed=True)
         assert "goes" not in "".join(capfd.readouterr())
     (stays / "h").mkdir()
