@@ -10,6 +10,7 @@ import sys
 import threading
 import time
 from collections.abc import Sequence
+from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -52,13 +53,18 @@ class Outcome:
         return value
 
 
+def reached_by(transport: Any) -> AbstractContextManager[object]:
+    """Has all hosts of fleet.api, and of the command line, reached by that transport."""
+    return mock.patch("fleet.api.Fleet._connect", lambda *args: transport)
+
+
 def command_line(argv: Sequence[str], transport: Any) -> Outcome:
     """fleet ARGV in this process, on that transport; what it showed, and what its threads raised."""
     out, err = Terminal(), Terminal()
     faults: list[Any] = []
     began = time.monotonic()
     with contextlib.ExitStack() as stack:
-        stack.enter_context(mock.patch("fleet.api.Fleet._connect", lambda *args: transport))
+        stack.enter_context(reached_by(transport))
         stack.enter_context(mock.patch.dict(os.environ, {"FLEET_DEBUG": "1", "TERM": "dumb"}))
         stack.enter_context(mock.patch.object(threading, "excepthook", faults.append))
         stack.enter_context(mock.patch.object(sys, "stdout", out))
