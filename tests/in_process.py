@@ -1,4 +1,5 @@
-"""A fleet command line in this process, on any transport; what it showed, and what it left in a folder."""
+"""A fleet command line or a fleet.api.Fleet in this process, on any transport; what a command line showed, and what it
+left in a folder."""
 
 from __future__ import annotations
 
@@ -16,7 +17,10 @@ from typing import Any
 from unittest import mock
 
 import fleet.cli.main
+from fleet.api import Fleet
+from fleet.model import Host, Inventory
 from fleet.transport.base import Silence
+from fleet.transport.local import LocalTransport
 
 
 class Terminal(io.TextIOWrapper):
@@ -71,6 +75,27 @@ def command_line(argv: Sequence[str], transport: Any) -> Outcome:
         stack.enter_context(mock.patch.object(sys, "stderr", err))
         code = fleet.cli.main.run(argv)
     return Outcome(code, out.text(), err.text(), faults, time.monotonic() - began)
+
+
+@dataclass(frozen=True)
+class FleetOver(Fleet):
+    """A Fleet whose hosts are reached over `way`, which stays open."""
+
+    way: Any = None
+
+    def _connect(self, password_for: Any = None) -> Any:
+        return self.way
+
+
+def fleet_over(way: Any, *hosts: Host | str, **more: Any) -> FleetOver:
+    """Returns the Fleet of these hosts, names or Hosts, over a transport or a session."""
+    inventory = Inventory(tuple(Host(host, host) if isinstance(host, str) else host for host in hosts))
+    return FleetOver(inventory=inventory, everyone=inventory, way=way, **more)
+
+
+def fleet_here(*hosts: Host | str, **more: Any) -> FleetOver:
+    """Returns the Fleet of these hosts, each of which is this machine."""
+    return fleet_over(LocalTransport(), *hosts, **more)
 
 
 def snapshot(folder: Path, but: Sequence[str]) -> dict[str, tuple[int, int]]:
