@@ -20,7 +20,7 @@ import fleet.cli.main
 from fleet.api import Fleet
 from fleet.model import Host, Inventory
 from fleet.transport.base import Silence
-from fleet.transport.local import LocalTransport
+from fleet.transport.local import LocalTransport as LocalTransport
 
 
 class Terminal(io.TextIOWrapper):
