@@ -25,6 +25,24 @@ NEED = {
     "stages": ["/d/s"],
 }
 
+# a delivery of code that changes nothing
+MIRRORED: list[dict[str, Any]] = [
+    {"event": "hello", "dest": "/d", "known": None, "rsync": None},
+    {"event": "need", "files": [], "stage": "/d/s", "basis": "/d"},
+    {
+        "event": "done",
+        "sent": 0,
+        "bytes": 0,
+        "deleted": 0,
+        "kept": [],
+        "entries": 0,
+        "changed": 0,
+        "left": [],
+        "replaced": 0,
+        "aside": [],
+    },
+]
+
 
 class Node:
     """A Session, its Channel and a Transport at once: sends `output`, whatever comes in."""
@@ -79,6 +97,31 @@ def sending(*messages: Any) -> Node:
 def hostile(*messages: Any) -> FleetOver:
     """Returns the Fleet of one host, which sends these J frames, whatever program it starts."""
     return fleet_over(sending(*messages), HOST)
+
+
+class Turns:
+    """A transport: a host's connections go to its nodes, one after the other, and from then on to the last."""
+
+    name = "turns"
+
+    def __init__(self, **nodes: Node | list[Node]) -> None:
+        self._nodes = {name: each if isinstance(each, list) else [each] for name, each in nodes.items()}
+
+    def connect(self, host: Host, cancel: Cancel) -> Any:
+        nodes = self._nodes[host.name]
+        node = nodes.pop(0) if len(nodes) > 1 else nodes[0]
+        node.host = host
+        return node
+
+    def resolve(self, host: Host) -> None:
+        return None
+
+    def close(self) -> None: ...
+
+
+def taking_turns(**nodes: Node | list[Node]) -> FleetOver:
+    """Returns the Fleet of these hosts."""
+    return fleet_over(Turns(**nodes), *nodes)
 
 
 def error_of(report: Any) -> Any:

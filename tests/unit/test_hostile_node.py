@@ -12,7 +12,7 @@ import pytest
 
 from fleet.errors import ConnectError
 from fleet.transport.program import Program
-from tests.hostile import HOST, NEED, PREAMBLE, Node, error_of, frame, hostile, sending
+from tests.hostile import HOST, MIRRORED, NEED, PREAMBLE, Node, error_of, frame, hostile, sending
 from tests.in_process import fleet_over
 from tests.peak import LIMIT_MIB, peak_of
 
@@ -236,22 +236,7 @@ def test_listeners_of_other_types_are_that_hosts_error(change: dict[str, Any]) -
     ],
 )
 def test_a_sync_in_other_words_is_that_hosts_error(tmp_path: Path, which: str, change: dict[str, Any]) -> None:
-    messages: dict[str, dict[str, Any]] = {
-        "hello": {"event": "hello", "dest": "/d", "known": None, "rsync": None},
-        "need": {"event": "need", "files": [], "stage": "/d/s", "basis": "/d"},
-        "done": {
-            "event": "done",
-            "sent": 0,
-            "bytes": 0,
-            "deleted": 0,
-            "kept": [],
-            "entries": 0,
-            "changed": 0,
-            "left": [],
-            "replaced": 0,
-            "aside": [],
-        },
-    }
+    messages = {message["event"]: {**message} for message in MIRRORED}
     messages[which].update(change)
     if change == {"event": []}:
         messages["hello"] = change
