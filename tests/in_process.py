@@ -18,9 +18,24 @@ from unittest import mock
 
 import fleet.cli.main
 from fleet.api import Fleet
+from fleet.cli.main import run as typed
 from fleet.model import Host, Inventory
-from fleet.transport.base import Silence
-from fleet.transport.local import LocalTransport as LocalTransport
+from fleet.transport.base import Cancel, Session, Silence
+from fleet.transport.local import LocalTransport
+
+__all__ = [
+    "FleetOver",
+    "Hasty",
+    "LocalTransport",
+    "Outcome",
+    "command_line",
+    "fleet_here",
+    "fleet_over",
+    "selected",
+    "session_here",
+    "snapshot",
+    "typed",
+]
 
 
 class Terminal(io.TextIOWrapper):
@@ -96,6 +111,16 @@ def fleet_over(way: Any, *hosts: Host | str, **more: Any) -> FleetOver:
 def fleet_here(*hosts: Host | str, **more: Any) -> FleetOver:
     """Returns the Fleet of these hosts, each of which is this machine."""
     return fleet_over(LocalTransport(), *hosts, **more)
+
+
+def selected(inventory: Inventory, hosts: str | None, exclude: str | None = None) -> Inventory:
+    """Returns the inventory with the hosts of -w and -x alone."""
+    return FleetOver(inventory=inventory, everyone=inventory).select(hosts, exclude).inventory
+
+
+def session_here(name: str = "here") -> Session:
+    """Returns a session with a host, which is this machine."""
+    return LocalTransport().connect(Host(name, "127.0.0.1"), Cancel())
 
 
 def snapshot(folder: Path, but: Sequence[str]) -> dict[str, tuple[int, int]]:
