@@ -1,4 +1,5 @@
-"""A fleet command line in this process, on any transport; what it showed, and what it left in a folder."""
+"""A fleet command line or a fleet.api.Fleet in this process, on any transport; what a command line showed, and what it
+left in a folder."""
 
 from __future__ import annotations
 
@@ -17,6 +18,24 @@ from typing import Any
 from unittest import mock
 
 import fleet.cli.main
+from fleet.api import Fleet
+from fleet.cli.main import run as typed
+from fleet.model import Host, Inventory
+from fleet.transport.base import Cancel, Session
+from fleet.transport.local import LocalTransport
+
+__all__ = [
+    "FleetOver",
+    "LocalTransport",
+    "Outcome",
+    "command_line",
+    "fleet_here",
+    "fleet_over",
+    "selected",
+    "session_here",
+    "snapshot",
+    "typed",
+]
 
 
 class Terminal(io.TextIOWrapper):
@@ -71,6 +90,37 @@ def command_line(argv: Sequence[str], transport: Any) -> Outcome:
         stack.enter_context(mock.patch.object(sys, "stderr", err))
         code = fleet.cli.main.run(argv)
     return Outcome(code, out.text(), err.text(), faults, time.monotonic() - began)
+
+
+@dataclass(frozen=True)
+class FleetOver(Fleet):
+    """A Fleet whose hosts are reached over `way`, which stays open."""
+
+    way: Any = None
+
+    def _connect(self, password_for: Any = None) -> Any:
+        return self.way
+
+
+def fleet_over(way: Any, *hosts: Host | str, **more: Any) -> FleetOver:
+    """Returns the Fleet of these hosts, names or Hosts, over a transport or a session."""
+    inventory = Inventory(tuple(Host(host, host) if isinstance(host, str) else host for host in hosts))
+    return FleetOver(inventory=inventory, everyone=inventory, way=way, **more)
+
+
+def fleet_here(*hosts: Host | str, **more: Any) -> FleetOver:
+    """Returns the Fleet of these hosts, each of which is this machine."""
+    return fleet_over(LocalTransport(), *hosts, **more)
+
+
+def selected(inventory: Inventory, hosts: str | None, exclude: str | None = None) -> Inventory:
+    """Returns the inventory with the hosts of -w and -x alone."""
+    return FleetOver(inventory=inventory, everyone=inventory).select(hosts, exclude).inventory
+
+
+def session_here(name: str = "here") -> Session:
+    """Returns a session with a host, which is this machine."""
+    return LocalTransport().connect(Host(name, "127.0.0.1"), Cancel())
 
 
 def snapshot(folder: Path, but: Sequence[str]) -> dict[str, tuple[int, int]]:

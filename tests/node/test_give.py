@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import os
 import subprocess
 import sys
@@ -17,7 +18,8 @@ import pytest
 from fleet.errors import Interrupted, UsageError
 from fleet.events import Event, Notice, Progress
 from fleet.model import Host, Inventory, Report
-from fleet.node.base.errors import Refused
+from fleet.node.base import wire
+from fleet.node.base.errors import Refused, failed
 from fleet.node.delivery import give
 from fleet.ops import get
 from fleet.requests.runs import Get
@@ -397,3 +399,17 @@ def test_files_since_with_the_folders_around_them(node: Path) -> None:
 def test_a_path_that_is_missing_is_no_list_of_something_else(node: Path) -> None:
     with pytest.raises(UsageError, match="no host has"):
         typed(node, "./nothing", [])
+
+
+def test_what_a_node_cannot_read_is_told_in_words() -> None:
+    error = PermissionError(errno.EACCES, "Permission denied", "/proc/l\u00f6op".encode())
+    message = {"event": "failed", "message": "/proc/l\u00f6op: Permission denied", "hint": None}
+    assert failed(error, shown=wire.decode) == message
+
+
+def test_to_look_through_a_folder_is_work_that_heartbeats_tell_of(tmp_path: Path) -> None:
+    for number in range(9):
+        (tmp_path / str(number)).write_text("x")
+    before = wire._moved[0]
+    assert len(list(give.Walk(str(tmp_path), changing=True).entries())) >= 9
+    assert wire._moved[0] >= before + 9
