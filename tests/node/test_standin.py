@@ -23,7 +23,9 @@ from tests.standin import standin_python
 pytestmark = pytest.mark.real
 
 # writes what it finds, and ends as its first argument has it; each waits until all of the case have begun
-PROGRAM = """\
+PROGRAM = (
+    f"#!{sys.executable}"
+    + """
 import json, os, signal, sys, time
 
 def note(name, found=None):
@@ -42,15 +44,12 @@ def received(signum, frame):
 how, rank = sys.argv[1], os.environ["RANK"]
 for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP):
     signal.signal(number, signal.SIG_IGN if "stubborn" in how else received)
-unmasked = {name: value for name, value in os.environ.items() if name not in ("PWD", "OLDPWD", "SHLVL", "_")}
 leads = os.getsid(0) == os.getpgrp() == os.getpid()
-note("began" + rank, {"argv": sys.argv[1:], "env": unmasked, "leads": leads, "buffered": not sys.stdout.write_through,
-                      "orig": sys.orig_argv[1:], "cwd": os.getcwd()})
+note("began" + rank, {"argv": sys.argv[1:], "env": dict(os.environ), "leads": leads, "cwd": os.getcwd(),
+                      "unbuffered": sys.stdout.write_through, "words": sys.orig_argv[1:]})
 for other in range(int(os.environ["WORLD_SIZE"])):
     wait("began%d" % other)
-if rank == "1" and how == "exit stubborn":
-    sys.exit(3)
-if rank == "1" and how == "exit":
+if rank == "1" and "exit" in how:
     sys.exit(3)
 if rank == "1" and how == "kill":
     os.kill(os.getpid(), 9)
@@ -60,75 +59,81 @@ if rank == "0" and how == "barrier":
 if how != "well":
     wait("over")
 """
+)
 
 
 @dataclass(frozen=True)
 class Case:
-    """nodes: of each the number of ranks. how: the program's. sent: to which node's agent, which signal, once all ranks
-    have begun. options: before the program, in the place of `--no-python`. last: the nodes that need no other end."""
+    """how: what the program does. nodes: the number of ranks of each. sent: which node's agent gets which signal, once
+    all ranks have begun."""
 
     how: str = "well"
     nodes: tuple[int, ...] = (2,)
     sent: tuple[tuple[int, signal.Signals], ...] = ()
-    options: tuple[str, ...] = ()
-    command: tuple[str, ...] = (sys.executable, "rank.py")
+    command: tuple[str, ...] = ("--no-python", "--", "./rank.py")
     env: tuple[tuple[str, str], ...] = ()
 
 
-TERM, INT, HUP, KILL = signal.SIGTERM, signal.SIGINT, signal.SIGHUP, signal.SIGKILL
-PLAIN = ("--no-python", "--")
+TERM, INT, HUP = signal.SIGTERM, signal.SIGINT, signal.SIGHUP
+PLAIN = Case().command
+VARIABLES = (("OMP_NUM_THREADS", "3"), ("TORCH_NCCL_ASYNC_ERROR_HANDLING", "0"), ("PET_RDZV_ID", "theirs"))
 CASES = {
-    "all well": Case(options=PLAIN),
-    "two nodes": Case(nodes=(1, 2), options=PLAIN),
-    "a rank fails": Case("exit", options=PLAIN),
-    "a rank fails, another one stays": Case("exit stubborn", options=PLAIN),
-    "a rank is killed": Case("kill", options=PLAIN),
-    "a rank of the second node fails": Case("exit", (1, 1), ((0, TERM),), PLAIN),
-    "SIGTERM": Case("wait", sent=((0, TERM),), options=PLAIN),
-    "SIGINT": Case("wait", sent=((0, INT),), options=PLAIN),
-    "SIGHUP to both": Case("wait", (1, 1), ((0, HUP), (1, HUP)), PLAIN),
-    "SIGTERM that ranks ignore": Case("stubborn", sent=((0, TERM),), options=("--shutdown-timeout=1", *PLAIN)),
+    "all well": Case(),
+    "two nodes": Case(nodes=(1, 2)),
+    "a rank fails": Case("exit"),
+    "a rank fails, and another one ignores SIGTERM": Case("exit stubborn"),
+    "a rank is killed": Case("kill"),
+    "a rank of the second node fails": Case("exit", (1, 1), ((0, TERM),)),
+    "SIGTERM": Case("wait", sent=((0, TERM),)),
+    "SIGINT": Case("wait", sent=((0, INT),)),
+    "SIGHUP to both nodes": Case("wait", (1, 1), ((0, HUP), (1, HUP))),
+    "SIGTERM that ranks ignore": Case("stubborn", sent=((0, TERM),), command=("--shutdown-timeout=1", *PLAIN)),
     "a script": Case(command=("rank.py",)),
-    "a module": Case(options=("-m",), command=("rank",)),
-    "variables": Case(
-        options=PLAIN,
-        env=(("OMP_NUM_THREADS", "3"), ("TORCH_NCCL_ASYNC_ERROR_HANDLING", "0"), ("PET_RDZV_ID", "theirs")),
-    ),
-    "no store of the agent's": Case(options=PLAIN, env=(("TORCH_DISABLE_SHARE_RDZV_TCP_STORE", "1"),)),
-    "standalone": Case(options=("--standalone", *PLAIN)),
-    "an option that it has not": Case(options=("--no-such-option=1", *PLAIN)),
+    "a module": Case(command=("-m", "rank")),
+    "variables": Case(env=VARIABLES),
+    "ranks without the agent's store": Case(env=(("TORCH_DISABLE_SHARE_RDZV_TCP_STORE", "1"),)),
+    "standalone": Case(command=("--standalone", *PLAIN)),
+    "an unknown option": Case(command=("--no-such-option=1", *PLAIN)),
 }
 
 
 class Side:
-    """One of the two, and what comes of a case by it. Its agents end with the test."""
+    """One of the two launchers, and what comes of a case by it."""
 
     def __init__(self, python: str, folder: Path) -> None:
         self.python, self.folder = python, folder
         self.agents: list[subprocess.Popen[bytes]] = []
         (folder / "tmp").mkdir(parents=True)
         (folder / "rank.py").write_text(PROGRAM)
+        (folder / "rank.py").chmod(0o755)
 
     def start(self, case: Case) -> None:
         port = free_port()
-        env = {"PATH": os.environ["PATH"], "HOME": str(self.folder), "TMPDIR": str(self.folder / "tmp"), **dict(case.env)}
+        env = {
+            "PATH": os.environ["PATH"],
+            "HOME": str(self.folder),
+            "TMPDIR": str(self.folder / "tmp"),
+            **dict(case.env),
+        }
         for node, count in enumerate(case.nodes):
             argv = [self.python, "-m", "torch.distributed.run", f"--nnodes={len(case.nodes)}", f"--node_rank={node}"]
             argv += [f"--nproc-per-node={count}", "--master-addr=127.0.0.1", f"--master-port={port}"]
-            argv += [*case.options, *case.command, case.how, "--lr", "1 2", "$$", "${local_rank}", "$HOME", "--", ""]
+            argv += [*case.command, case.how, "--lr", "1 2", "$$", "${local_rank}", "$HOME", "--", ""]
             with (self.folder / f"err{node}").open("wb") as err:
-                self.agents.append(subprocess.Popen(argv, cwd=self.folder, env=env, stderr=err, stdin=subprocess.DEVNULL))
+                self.agents.append(
+                    subprocess.Popen(argv, cwd=self.folder, env=env, stderr=err, stdin=subprocess.DEVNULL)
+                )
 
     def began(self, count: int) -> bool:
         return len([*self.folder.glob("began?")]) == count
 
     def pids(self) -> list[int]:
-        """Ranks that live."""
+        """Returns the ranks that are alive."""
         found = [int(path.parent.name) for path in Path("/proc").glob("[0-9]*/cwd") if leads_to(path, self.folder)]
         return [pid for pid in found if pid not in [agent.pid for agent in self.agents]]
 
     def found(self) -> dict[str, Any]:
-        """How it ended, once it has."""
+        """Returns all that is compared, once the agents have ended."""
         codes = [agent.wait(300) for agent in self.agents]
         files = {path.name: json.loads(path.read_text()) for path in sorted(self.folder.glob("[bs]*[0-9]"))}
         for name in [name for name in files if name.startswith("began")]:
@@ -138,7 +143,7 @@ class Side:
         return {"codes": codes, "files": files, "errors": errors, "pids": self.pids()}
 
     def plain(self, text: str) -> str:
-        """Without what no two runs have alike."""
+        """Returns the text without what no two runs have alike."""
         text = text.replace(str(self.folder), "FOLDER").replace(self.python, "PYTHON")
         for pattern, name in (
             (r"FOLDER/tmp/.*/(\d)/error.json", r"FOLDER/\1"),
@@ -168,7 +173,7 @@ def leads_to(link: Path, folder: Path) -> bool:
 
 
 def lines(text: str) -> list[str]:
-    """What a torchrun logs and why it ended; not where in its code, nor its log's other modules."""
+    """Returns what it logs and why it ended, without the lines of its code."""
     shown = [line.rstrip() for line in text.splitlines() if line.strip()]
     return [line for line in shown if not re.match(r'Traceback|  File "|    |  \.\.\.', line)]
 
@@ -199,7 +204,7 @@ def test_both_do_the_same(case: Case, sides: tuple[Side, Side]) -> None:
 
 def test_the_first_that_is_done_waits_for_the_others(sides: tuple[Side, Side]) -> None:
     for side in sides:
-        side.start(Case("barrier", (1, 1), options=PLAIN))
+        side.start(Case("barrier", (1, 1)))
     for side in sides:
         until((side.folder / "early").exists)
         until(lambda side=side: len(side.pids()) == 1)  # type: ignore[misc]
@@ -212,7 +217,7 @@ def test_the_first_that_is_done_waits_for_the_others(sides: tuple[Side, Side]) -
 
 def test_ranks_outlive_an_agent_that_is_killed(sides: tuple[Side, Side]) -> None:
     for side in sides:
-        side.start(Case("wait", options=PLAIN))
+        side.start(Case("wait"))
     for side in sides:
         until(lambda side=side: side.began(2))  # type: ignore[misc]
         side.agents[0].kill()

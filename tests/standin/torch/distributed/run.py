@@ -18,13 +18,20 @@ import tempfile
 import time
 import uuid
 from types import FrameType
-from typing import Any
+from typing import Any, cast
 
 MEETING, EXIT_BARRIER, SHUTDOWN = 900.0, 300.0, 30.0  # seconds
 SIGNALS = "SIGTERM,SIGINT,SIGHUP,SIGQUIT"
 OPTIONS = {
-    **{"nnodes": "1", "nproc-per-node": "1", "node-rank": "0", "master-addr": "127.0.0.1", "master-port": "29500"},
-    **{"local-addr": "", "rdzv-id": "none", "max-restarts": "0", "shutdown-timeout": str(SHUTDOWN)},
+    "nnodes": "1",
+    "nproc-per-node": "1",
+    "node-rank": "0",
+    "master-addr": "127.0.0.1",
+    "master-port": "29500",
+    "local-addr": "",
+    "rdzv-id": "none",
+    "max-restarts": "0",
+    "shutdown-timeout": str(SHUTDOWN),
 }
 FAILURE = """[{number}]:
   time      : {time}
@@ -63,18 +70,22 @@ class Nodes:
 
     def share(self, own: int) -> dict[int, int]:
         """Returns what each node shares, by its rank, once all have."""
-        table = [[self.rank, own]]
-        if self.rank == 0:
-            table += [json.loads(line) for line in map(self.receive, self.links)]
-        for link in self.links:
-            print(json.dumps(table if self.rank == 0 else table[0]), file=link, flush=True)
-        return dict(table if self.rank == 0 else json.loads(self.receive(self.links[0])))
+        if self.rank:
+            self.send([self.rank, own])
+            return dict(self.receive(self.links[0]))
+        table = [[0, own], *map(self.receive, self.links)]
+        self.send(table)
+        return dict(table)
 
-    def receive(self, link: Any) -> str:
-        line: str = link.readline()
+    def send(self, message: Any) -> None:
+        for link in self.links:
+            print(json.dumps(message), file=link, flush=True)
+
+    def receive(self, link: Any) -> Any:
+        line = link.readline()
         if not line and self.rank == 0:  # a store does not notice that an agent is gone
             time.sleep(EXIT_BARRIER)
-        return line
+        return json.loads(line)
 
 
 def connect(address: str, port: int) -> socket.socket:
@@ -117,12 +128,20 @@ def start(options: argparse.Namespace, counts: dict[int, int], node: int, folder
     count, world, first = counts[node], str(sum(counts.values())), sum(counts[each] for each in range(node))
     env = {
         **({"OMP_NUM_THREADS": "1"} if count > 1 else {}),
-        **{"TORCH_NCCL_ASYNC_ERROR_HANDLING": "1", **os.environ},
-        **{"GROUP_RANK": str(node), "GROUP_WORLD_SIZE": str(len(counts)), "ROLE_NAME": "default"},
-        **{"LOCAL_WORLD_SIZE": str(count), "WORLD_SIZE": world, "ROLE_WORLD_SIZE": world},
-        **{"MASTER_ADDR": options.master_addr, "MASTER_PORT": str(options.master_port)},
-        **{"TORCHELASTIC_RESTART_COUNT": "0", "TORCHELASTIC_MAX_RESTARTS": "0"},
-        **{"TORCHELASTIC_RUN_ID": options.rdzv_id, "TORCHELASTIC_SIGNALS_TO_HANDLE": SIGNALS},
+        "TORCH_NCCL_ASYNC_ERROR_HANDLING": "1",
+        **os.environ,
+        "GROUP_RANK": str(node),
+        "GROUP_WORLD_SIZE": str(len(counts)),
+        "ROLE_NAME": "default",
+        "LOCAL_WORLD_SIZE": str(count),
+        "WORLD_SIZE": world,
+        "ROLE_WORLD_SIZE": world,
+        "MASTER_ADDR": options.master_addr,
+        "MASTER_PORT": str(options.master_port),
+        "TORCHELASTIC_RESTART_COUNT": "0",
+        "TORCHELASTIC_MAX_RESTARTS": "0",
+        "TORCHELASTIC_RUN_ID": options.rdzv_id,
+        "TORCHELASTIC_SIGNALS_TO_HANDLE": SIGNALS,
         "TORCHELASTIC_USE_AGENT_STORE": "True",
     }
     if count > 1 and "OMP_NUM_THREADS" not in os.environ:
@@ -165,7 +184,7 @@ def wait(ranks: Ranks) -> None:
     close(ranks, signal.SIGTERM)
     failed = sorted((rank for rank in ranks if ranks[rank].returncode), key=lambda rank: not codes[rank])
     parts = [failure(number, rank, rank - min(ranks), ranks[rank]) for number, rank in enumerate(failed)]
-    code, pid, argv = ranks[failed[0]].returncode, ranks[failed[0]].pid, list(map(str, ranks[failed[0]].args))
+    code, pid, argv = ranks[failed[0]].returncode, ranks[failed[0]].pid, cast("list[str]", ranks[failed[0]].args)
     log("E", f"failed (exitcode: {code}) local_rank: {failed[0] - min(ranks)} (pid: {pid}) of binary: {argv[0]}")
     name = next(word for word in argv if word != sys.executable and word[0] != "-")
     edge, line, others = "=" * 60, "-" * 60, "\n".join(parts[1:]) or "  <NO_OTHER_FAILURES>"
