@@ -66,6 +66,7 @@ while True:
 """
 
 
+@pytest.mark.real
 def test_beside_a_torch_save_loop_what_comes_can_be_loaded(node: Path) -> None:
     torch = pytest.importorskip("torch")
     steps = []

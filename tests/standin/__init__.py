@@ -14,6 +14,8 @@ import venv
 from pathlib import Path
 
 TORCH = Path(__file__).with_name("torch")
+# of the tests' own environment: what `fleet sync --wheels` and `fleet build` need
+BORROWED = ("pip", "setuptools", "wheel", "_distutils_hack", "pkg_resources")
 TORCHRUN = "#!{python}\nfrom torch.distributed.run import main\n\nmain()\n"
 
 
@@ -21,14 +23,17 @@ TORCHRUN = "#!{python}\nfrom torch.distributed.run import main\n\nmain()\n"
 def standin_python() -> str:
     """Returns the interpreter's path. It lies in the tests' own environment, which a lab's hosts have wherever that is;
     call it before the lab goes up."""
-    files = [path.read_bytes() for path in sorted(TORCH.rglob("*.py"))]
+    files = [path.read_bytes() for path in (Path(__file__), *sorted(TORCH.rglob("*.py")))]
     folder = Path(sys.prefix, f"standin-{hashlib.sha256(b''.join(files)).hexdigest()[:12]}")
     python = folder / "bin/python"
     if not python.exists():
         made = Path(tempfile.mkdtemp(prefix="standin-", dir=sys.prefix))
         venv.create(made, symlinks=True)
-        packages = sysconfig.get_path("purelib", vars={"base": str(made), "platbase": str(made)})
-        shutil.copytree(TORCH, Path(packages, "torch"), ignore=shutil.ignore_patterns("__pycache__"))
+        packages = Path(sysconfig.get_path("purelib", vars={"base": str(made), "platbase": str(made)}))
+        shutil.copytree(TORCH, packages / "torch", ignore=shutil.ignore_patterns("__pycache__"))
+        for path in Path(sysconfig.get_path("purelib")).iterdir():
+            if path.name.partition("-")[0] in BORROWED:
+                (packages / path.name).symlink_to(path)
         (made / "bin/torchrun").write_text(TORCHRUN.format(python=python))
         (made / "bin/torchrun").chmod(0o755)
         made.chmod(0o755)

@@ -12,7 +12,7 @@ from fleet.engines import engine
 from fleet.engines.base import World
 from fleet.model import Host, Job, Node
 
-pytestmark = pytest.mark.slow
+pytestmark = [pytest.mark.slow, pytest.mark.real]
 NODES = (Node(Host("a", "10.0.0.1", slots=2), 0, 2, 0), Node(Host("b", "10.0.0.2", devices=(1, 3, 5)), 1, 3, 2))
 WORLD = World("run-1", NODES, "10.0.0.1", 20000, {"b": "10.0.0.2"})
 
