@@ -111,7 +111,7 @@ def of_engine(case: Case) -> Any:
     return pytest.param(case, marks=marks, id=case.line.partition(" {")[0])
 
 
-@pytest.mark.parametrize("case", map(of_engine, CASES))
+@pytest.mark.parametrize("case", [of_engine(case) for case in CASES])
 def test_a_rank_finds_what_it_finds_by_hand(lab: VirtualLab, tmp_path: Path, case: Case) -> None:
     lab.enrol()
     lab.inside(lab.names[0], "sh", "-c", "mkdir -p ~/byhand && cat > ~/byhand/finds.py", stdin=PROGRAM.read_bytes())
