@@ -9,12 +9,14 @@ import pytest
 
 from tests.lab.setup_ssh_tools import Head, forget_all
 from tests.lab.virtual_lab import LabFactory, VirtualLab, labs
+from tests.standin import standin_python
 
 
 @pytest.fixture(scope="session")
 def lab_factory(tmp_path_factory: pytest.TempPathFactory) -> Iterator[LabFactory]:
-    """make(count, *options of `lab up`): a new lab with its own $HOME, taken down when the session ends."""
-    yield from labs(tmp_path_factory)
+    """make(count, *options of `lab up`): a new lab with its own $HOME, taken down when the session ends. It trains with
+    the stand-in."""
+    yield from labs(tmp_path_factory, python=standin_python())
 
 
 @pytest.fixture(scope="session")

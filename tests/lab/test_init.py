@@ -12,11 +12,11 @@ from pathlib import Path
 import pytest
 
 from tests.lab.virtual_lab import LabFactory, VirtualLab
+from tests.standin import standin_python
 
 SCRIPT = """
-import os, torch.distributed as dist
-dist.init_process_group("gloo")
-print("rank", dist.get_rank(), "of", dist.get_world_size(), "by", os.environ["MASTER_ADDR"], flush=True)
+import os
+print("rank {RANK} of {WORLD_SIZE} by {MASTER_ADDR}".format(**os.environ))
 """
 
 
@@ -33,7 +33,7 @@ def rented(lab_factory: LabFactory) -> VirtualLab:
     subprocess.run(
         in_switch, input=b"link add name private type bridge forward_delay 0\nlink set private up\n", check=True
     )
-    site = next(path for path in sys.path if path.endswith("site-packages") and (Path(path) / "torch").exists())
+    (site,) = Path(standin_python()).parents[1].glob("lib/*/site-packages")
     for number, name in enumerate(lab.names, 1):
         cable = f"link add name eth1 netns {lab.hosts[name]['pid']} type veth peer name q{number} netns {switch}\n"
         subprocess.run(["ip", "-batch", "-"], input=cable.encode(), check=True)

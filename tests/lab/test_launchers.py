@@ -11,7 +11,7 @@ from tests import launchers
 from tests.lab.virtual_lab import VirtualLab
 
 
-@pytest.mark.parametrize("name", ["command, once a slot", "bash sft.sh"])
+@pytest.mark.parametrize("name", ["command, once a slot", pytest.param("bash sft.sh", marks=pytest.mark.real)])
 def test_a_job(ready_lab: VirtualLab, tmp_path: Path, name: str) -> None:
     inventory = launchers.ready(ready_lab, tmp_path)
     try:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import subprocess
 import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -124,6 +125,10 @@ class VirtualLab:
             self.enrolled = True
         return self
 
+    def train_with(self, python: str) -> None:
+        """From now on `-i lab` has this training interpreter on all hosts."""
+        self.inventory.write_text(re.sub("python: [^,}]+", f"python: {python}", self.inventory.read_text()))
+
     def refresh(self) -> None:
         """Read the hosts again, after `up` or `kill` changed their first processes."""
         self.hosts = json.loads(self.fleet("lab", "status", "--json", check=True).stdout)["hosts"]
@@ -139,9 +144,11 @@ def head_env(home: Path, instance: str) -> dict[str, str]:
     return {**env, "HOME": str(home), "FLEET_LAB": instance, "LANG": "C.UTF-8"}
 
 
-def labs(tmp_path_factory: pytest.TempPathFactory, prefix: str = "t", program: str = FLEET) -> Iterator[LabFactory]:
+def labs(
+    tmp_path_factory: pytest.TempPathFactory, prefix: str = "t", program: str = FLEET, python: str | None = None
+) -> Iterator[LabFactory]:
     """What a fixture yields from: make(count, *options of `lab up`), a new lab with its own $HOME, brought up by
-    `program` and taken down when the session ends."""
+    `program` and taken down when the session ends. python: the training interpreter, instead of fleet's own."""
     watchers: list[subprocess.Popen[bytes]] = []
 
     def make(count: int = 4, *options: str) -> VirtualLab:
@@ -155,7 +162,10 @@ def labs(tmp_path_factory: pytest.TempPathFactory, prefix: str = "t", program: s
                 start_new_session=True,
             )
         )
-        return bring_up(home, instance, [str(count), *options], program)
+        lab = bring_up(home, instance, [str(count), *options], program)
+        if python:
+            lab.train_with(python)
+        return lab
 
     yield make
     for watcher in watchers:

@@ -11,6 +11,7 @@ from typing import Any
 import pytest
 
 from fleet.errors import ConnectError
+from fleet.protocol.state import PROTOCOL
 from fleet.transport.program import Program
 from tests.hostile import HOST, MIRRORED, NEED, PREAMBLE, Node, error_of, frame, hostile, sending
 from tests.in_process import fleet_over

@@ -12,7 +12,7 @@ from fleet.engines import engine
 from fleet.model import Job
 from tests.worlds import NODES, WORLD
 
-pytestmark = pytest.mark.slow
+pytestmark = [pytest.mark.slow, pytest.mark.real]
 
 
 @pytest.mark.parametrize("name", ["torch.distributed.run", "deepspeed.launcher.launch"])
