@@ -7,13 +7,16 @@ import os
 import subprocess
 import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import pytest
 
 from tests.command_lines import wrong_hints
+
+if TYPE_CHECKING:
+    from typing_extensions import Self
 
 FLEET = str(Path(sys.executable).with_name("fleet"))
 # Ends when pytest does, killed or not (its stdin is our pipe), and takes the lab with it.
@@ -108,7 +111,7 @@ class VirtualLab:
         self.sh(host, "kill $(cat /run/sshd.pid); while [ -e /run/sshd.pid ]; do sleep 0.02; done")
 
     def start_sshd(self, host: str) -> None:
-        self.sh(host, "/usr/sbin/sshd; while [ ! -e /run/sshd.pid ]; do sleep 0.02; done")
+        self.sh(host, "/usr/sbin/sshd -E /var/log/sshd.log; while [ ! -e /run/sshd.pid ]; do sleep 0.02; done")
 
     def swap_host_key(self, host: str) -> None:
         """The host answers with another key from now on, as a reinstalled or an impostor's would."""
@@ -123,6 +126,10 @@ class VirtualLab:
             self.fleet("-i", "lab", "--connect-timeout", "60", *words, check=True)
             self.enrolled = True
         return self
+
+    def first(self, count: int) -> Self:
+        """Returns a view of the lab with only its first hosts; `-i lab` still means all of them."""
+        return replace(self, hosts=dict(list(self.hosts.items())[:count]))
 
     def refresh(self) -> None:
         """Read the hosts again, after `up` or `kill` changed their first processes."""
