@@ -18,7 +18,7 @@ import pytest
 from tests.lab.healing import BreakableLab
 from tests.lab.virtual_lab import VirtualLab
 
-OVER = ["ssh", "openssh", "pdsh"]
+OVER = ["ssh", "openssh", pytest.param("pdsh", marks=pytest.mark.slow)]
 
 
 def bash(lab: VirtualLab, script: str, **options: Any) -> subprocess.CompletedProcess[str]:

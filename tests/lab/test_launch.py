@@ -159,7 +159,14 @@ def test_all_well_is_0_and_logs_are_there(launch: Launch, tmp_path: Path) -> Non
     assert len(list(tmp_path.glob("runs/*-*/*/rank*.out"))) == 8
 
 
-@pytest.mark.parametrize("how, code", [("exit", 3), ("kill", 137), ("raise", 1)])
+@pytest.mark.parametrize(
+    "how, code",
+    [
+        ("raise", 1),
+        pytest.param("exit", 3, marks=pytest.mark.slow),
+        pytest.param("kill", 137, marks=pytest.mark.slow),
+    ],
+)
 def test_the_first_failure_ends_all_and_is_named(
     how: str, code: int, launch: Launch, ready: VirtualLab, tmp_path: Path
 ) -> None:
@@ -237,7 +244,7 @@ def test_every_byte_is_on_the_head(launch: Launch, tmp_path: Path) -> None:
         assert err.read_bytes() == block[:1000]
 
 
-@pytest.mark.parametrize("transport", ["ssh", "openssh"])
+@pytest.mark.parametrize("transport", ["ssh", pytest.param("openssh", marks=pytest.mark.slow)])
 def test_a_dropped_connection_costs_no_line(
     transport: str, background: Callable[..., subprocess.Popen[bytes]], ready: VirtualLab, tmp_path: Path
 ) -> None:
@@ -257,7 +264,10 @@ def test_a_dropped_connection_costs_no_line(
     assert breaks and all(event["reason"] for event in breaks) and events(tmp_path, "resumed"), breaks
 
 
-@pytest.mark.parametrize("how, times, grace", [("sleep", 1, "900"), ("stubborn", 1, "2"), ("stubborn", 2, "900")])
+@pytest.mark.parametrize(
+    "how, times, grace",
+    [("sleep", 1, "900"), ("stubborn", 1, "2"), pytest.param("stubborn", 2, "900", marks=pytest.mark.slow)],
+)
 def test_ctrl_c_ends_all(
     how: str,
     times: int,
@@ -287,7 +297,14 @@ def test_a_killed_head_costs_the_nodes_their_lease(
         assert status["cause"] == "lease", status  # so they lived on for as long
 
 
-@pytest.mark.parametrize("how, transport", [("cut", "ssh"), ("freeze", "ssh"), ("cut", "openssh")])
+@pytest.mark.parametrize(
+    "how, transport",
+    [
+        ("cut", "ssh"),
+        pytest.param("freeze", "ssh", marks=pytest.mark.slow),
+        pytest.param("cut", "openssh", marks=pytest.mark.slow),
+    ],
+)
 def test_a_silent_node_is_named_and_cleaned_when_it_is_back(
     how: str, transport: str, background: Callable[..., subprocess.Popen[bytes]], ready: VirtualLab, tmp_path: Path
 ) -> None:
