@@ -10,7 +10,8 @@ from pathlib import Path
 
 import pytest
 
-from tests.lab.virtual_lab import LabFactory, VirtualLab
+from tests.lab.healing import BreakableLab
+from tests.lab.virtual_lab import VirtualLab
 
 PYTHON = "/opt/train/bin/python3"
 SETUP = (
@@ -26,9 +27,9 @@ PyMODINIT_FUNC PyInit_fleetext(void) { return PyModule_Create(&module); }
 
 
 @pytest.fixture(scope="module")
-def forge(lab_factory: LabFactory) -> VirtualLab:
+def forge(breakable: BreakableLab) -> VirtualLab:
     """Hosts with a training environment of their own, and an inventory that names it in ~/own.yaml."""
-    lab = lab_factory(2).enrol()
+    lab = breakable.enrol().first(2)
     site = sysconfig.get_path("purelib")
     for name in lab.names:
         lab.sh(

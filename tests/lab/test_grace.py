@@ -32,7 +32,9 @@ def saved(lab: VirtualLab) -> list[str]:
     return [host for host in lab.names if lab.sh(host, "ls ~/saved 2>/dev/null || true")]
 
 
-@pytest.mark.parametrize(("signum", "most"), [(signal.SIGINT, 30.0), (signal.SIGTERM, 25.0)])
+@pytest.mark.parametrize(
+    ("signum", "most"), [(signal.SIGINT, 30.0), pytest.param(signal.SIGTERM, 25.0, marks=pytest.mark.slow)]
+)
 def test_a_stop_that_was_asked_for_waits_for_checkpoints(
     signum: signal.Signals,
     most: float,
@@ -49,6 +51,7 @@ def test_a_stop_that_was_asked_for_waits_for_checkpoints(
     assert f'"grace": {most}' in stop and saved(saves) == saves.names and summary(tmp_path)["killed"] == []
 
 
+@pytest.mark.slow
 def test_after_a_failure_nobody_waits_for_that(background: Background, saves: VirtualLab, tmp_path: Path) -> None:  # noqa: F811
     process = background("--nproc-per-node", "1", "./saves.sh", "fails", count=4)
     said = process.communicate(timeout=300)[1].decode()
@@ -56,6 +59,7 @@ def test_after_a_failure_nobody_waits_for_that(background: Background, saves: Vi
     until(lambda: not left_on(saves, tmp_path))
 
 
+@pytest.mark.slow
 def test_fleet_stop_waits_as_well(background: Background, saves: VirtualLab, tmp_path: Path) -> None:  # noqa: F811
     process = background("--nproc-per-node", "1", "./saves.sh", count=4)
     began = time.monotonic()

@@ -123,7 +123,14 @@ FORWARD = (
 )
 
 
-@pytest.mark.parametrize("by", ["the port that is dialled", "the connection", "the port of a host behind it"])
+@pytest.mark.parametrize(
+    "by",
+    [
+        "the port that is dialled",
+        pytest.param("the connection", marks=pytest.mark.slow),
+        pytest.param("the port of a host behind it", marks=pytest.mark.slow),
+    ],
+)
 def test_a_forwarder_that_we_came_through_is_never_ended(ready_lab: VirtualLab, tmp_path: Any, by: str) -> None:
     """As docker-proxy, socat, a hostPort: sshd listens on 22, the inventory dials 33."""
     name = ready_lab.names[2]

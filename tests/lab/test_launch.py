@@ -14,6 +14,8 @@ from typing import Any
 
 import pytest
 
+from fleet.lab.processes import namespace
+from fleet.node.base.processes import with_env
 from tests.lab.virtual_lab import VirtualLab
 
 SCRIPT = """#!/usr/bin/python3
@@ -33,7 +35,7 @@ if how == "flood":
 if how == "ticks":
     for i in range(who if who > 0 else 100000):
         print("tick", i, flush=True)
-        time.sleep(0.01)
+        time.sleep(0.1)
 if rank == who:
     print("about to", how, file=sys.stderr, flush=True)
     if how == "exit":
@@ -103,7 +105,10 @@ def until(
 ) -> None:
     """Wait; a process that is to bring it about, and has not, is killed, and its output shown."""
     deadline = time.monotonic() + seconds
-    while not condition():
+    while True:
+        began = time.monotonic()
+        if condition():
+            return
         over = process is not None and process.poll() is not None
         if over or time.monotonic() > deadline:
             if process is None:
@@ -112,7 +117,7 @@ def until(
             out, err = process.communicate()
             detail = f"{err.decode(errors='replace')}\n{out.decode(errors='replace')[-5000:]}"
             raise AssertionError(f"it did not happen; exit code {process.returncode}: {detail}")
-        time.sleep(0.05)
+        time.sleep(max(0.05, time.monotonic() - began))  # what is dear to look at is looked at half of the time
 
 
 def text(path: Path) -> str:
@@ -141,8 +146,9 @@ def sha256(path: Path) -> str:
 def left_on(lab: VirtualLab, folder: Path) -> dict[str, str]:
     """host -> pids that still carry the run's id."""
     (run,) = [p.name for p in folder.glob("runs/*-*")]
-    line = f"grep -lzx FLEET_RUN_ID={run} /proc/[0-9]*/environ 2>/dev/null || true"
-    return {host: said for host in lab.names if (said := lab.sh(host, line))}
+    left = [(pid, namespace(pid)) for pid in with_env("FLEET_RUN_ID", run)]
+    found = {host: [str(pid) for pid, own in left if own == namespace(lab.hosts[host]["pid"])] for host in lab.names}
+    return {host: " ".join(pids) for host, pids in found.items() if pids}
 
 
 def test_all_well_is_0_and_logs_are_there(launch: Launch, tmp_path: Path) -> None:
@@ -153,7 +159,14 @@ def test_all_well_is_0_and_logs_are_there(launch: Launch, tmp_path: Path) -> Non
     assert len(list(tmp_path.glob("runs/*-*/*/rank*.out"))) == 8
 
 
-@pytest.mark.parametrize("how, code", [("exit", 3), ("kill", 137), ("raise", 1)])
+@pytest.mark.parametrize(
+    "how, code",
+    [
+        ("raise", 1),
+        pytest.param("exit", 3, marks=pytest.mark.slow),
+        pytest.param("kill", 137, marks=pytest.mark.slow),
+    ],
+)
 def test_the_first_failure_ends_all_and_is_named(
     how: str, code: int, launch: Launch, ready: VirtualLab, tmp_path: Path
 ) -> None:
@@ -221,21 +234,21 @@ def test_a_secret_stays_where_it_belongs(launch: Launch, tmp_path: Path) -> None
 
 
 def test_every_byte_is_on_the_head(launch: Launch, tmp_path: Path) -> None:
-    done = launch("-q", "./s.py", "flood", "100000")
+    done = launch("-q", "./s.py", "flood", "20000")
     assert done.returncode == 0, done.stderr
     for rank in range(8):
-        lines = b"".join(b"rank %d line %d\rbar \xff\xfe\n" % (rank, i) for i in range(100000))
+        lines = b"".join(b"rank %d line %d\rbar \xff\xfe\n" % (rank, i) for i in range(20000))
         block = lines + b"no newline at the end"
         (out,), (err,) = tmp_path.glob(f"runs/*-*/*/rank{rank}.out"), tmp_path.glob(f"runs/*-*/*/rank{rank}.err")
         assert hashlib.sha256(out.read_bytes()).digest() == hashlib.sha256(block).digest()
         assert err.read_bytes() == block[:1000]
 
 
-@pytest.mark.parametrize("transport", ["ssh", "openssh"])
+@pytest.mark.parametrize("transport", ["ssh", pytest.param("openssh", marks=pytest.mark.slow)])
 def test_a_dropped_connection_costs_no_line(
     transport: str, background: Callable[..., subprocess.Popen[bytes]], ready: VirtualLab, tmp_path: Path
 ) -> None:
-    process = background("--transport", transport, "./s.py", "ticks", "1500")
+    process = background("--transport", transport, "./s.py", "ticks", "150")
 
     def dropped() -> bool:
         drop = ready.inside(ready.names[1], "pkill", "-f", "^sshd: root@notty", check=False)
@@ -246,12 +259,15 @@ def test_a_dropped_connection_costs_no_line(
         until(lambda: events(tmp_path, "resumed") or process.poll() is not None)
     assert process.wait(300) == 0
     for path in tmp_path.glob("runs/*-*/*/rank*.out"):
-        assert path.read_text() == "".join(f"tick {i}\n" for i in range(1500))
+        assert path.read_text() == "".join(f"tick {i}\n" for i in range(150))
     breaks = events(tmp_path, "dropped")
     assert breaks and all(event["reason"] for event in breaks) and events(tmp_path, "resumed"), breaks
 
 
-@pytest.mark.parametrize("how, times, grace", [("sleep", 1, "900"), ("stubborn", 1, "2"), ("stubborn", 2, "900")])
+@pytest.mark.parametrize(
+    "how, times, grace",
+    [("sleep", 1, "900"), ("stubborn", 1, "2"), pytest.param("stubborn", 2, "900", marks=pytest.mark.slow)],
+)
 def test_ctrl_c_ends_all(
     how: str,
     times: int,
@@ -281,18 +297,23 @@ def test_a_killed_head_costs_the_nodes_their_lease(
         assert status["cause"] == "lease", status  # so they lived on for as long
 
 
-@pytest.mark.parametrize("how, transport", [("cut", "ssh"), ("freeze", "ssh"), ("cut", "openssh")])
+@pytest.mark.parametrize(
+    "how, transport",
+    [
+        ("cut", "ssh"),
+        pytest.param("freeze", "ssh", marks=pytest.mark.slow),
+        pytest.param("cut", "openssh", marks=pytest.mark.slow),
+    ],
+)
 def test_a_silent_node_is_named_and_cleaned_when_it_is_back(
     how: str, transport: str, background: Callable[..., subprocess.Popen[bytes]], ready: VirtualLab, tmp_path: Path
 ) -> None:
     limits = ("--node-timeout", "10", "--lease", "900", "--grace", "2")
     process = background("--transport", transport, *limits, "./s.py", "ticks", "-1")
     victim = ready.names[3]
-    began = time.monotonic()
     try:
         ready.fleet("lab", how, victim, check=True)
-        assert process.wait(300) == 122
-        assert time.monotonic() - began < 600  # the lease is 900 s
+        assert process.wait(300) == 122  # the lease is 900 s
         first = summary(tmp_path)["first_failure"]
         assert (first["what"], first["host"]) == ("node", victim)
         assert set(left_on(ready, tmp_path)) <= {victim}
@@ -351,9 +372,7 @@ def test_a_busy_port_is_named_with_its_holder(launch: Launch, ready: VirtualLab,
 def test_an_unreachable_host_starts_nothing(launch: Launch, ready: VirtualLab, tmp_path: Path) -> None:
     ready.stop_sshd(ready.names[2])
     try:
-        began = time.monotonic()
         done = launch("./s.py", "sleep", "-1")
-        assert time.monotonic() - began < 250
         last = json.loads(launch("--json", "./s.py", "sleep", "-1").stdout.splitlines()[-1])
     finally:
         ready.start_sshd(ready.names[2])

@@ -93,14 +93,14 @@ def test_a_run_is_left_found_taken_up_left_again_and_stopped(launch: Launch, rea
 
 
 def test_a_killed_head_is_replaced_within_the_lease(background: Background, ready: VirtualLab, tmp_path: Path) -> None:  # noqa: F811
-    process = background("--lease", "60", "./s.py", "ticks", "900")
+    process = background("--lease", "60", "./s.py", "ticks", "90")
     process.kill()
     process.wait()
     attached = ready.fleet("-i", "lab", "attach", cwd=tmp_path)
     assert attached.returncode == 0, attached.stderr
     assert summary(tmp_path)["exit_code"] == 0 and not summary(tmp_path)["incomplete_logs"]
     out = (folder_of(tmp_path) / ready.names[2] / "rank4.out").read_text()
-    assert out.splitlines() == [f"tick {n}" for n in range(900)]
+    assert out.splitlines() == [f"tick {n}" for n in range(90)]
     assert_same_logs(ready, tmp_path)
     again = ready.fleet("-i", "lab", "attach", cwd=tmp_path)  # it is over: the same once more
     assert again.returncode == 0 and summary(tmp_path)["seconds"] < 300, again.stderr

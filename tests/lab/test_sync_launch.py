@@ -68,6 +68,7 @@ def hang(lab: VirtualLab, source: Path, to: str, env: dict[str, str]) -> subproc
     return process
 
 
+@pytest.mark.slow
 def test_a_node_whose_sync_was_killed_between_two_renames(ready_lab: VirtualLab, source: Path, tmp_path: Path) -> None:
     for i in range(FILES):
         (source / f"f{i:04}").write_text("old")
@@ -131,6 +132,7 @@ def test_a_module_that_was_changed_on_one_host_since(ready_lab: VirtualLab, sour
     assert launch(ready_lab, tmp_path, "~/helped").returncode == 0
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("how", ["killed", "frozen"])
 def test_a_launch_and_a_second_sync_while_one_stages(
     ready_lab: VirtualLab, source: Path, tmp_path: Path, stuck: dict[str, str], how: str

@@ -8,13 +8,16 @@ import re
 import subprocess
 import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import pytest
 
 from tests.command_lines import wrong_hints
+
+if TYPE_CHECKING:
+    from typing_extensions import Self
 
 FLEET = str(Path(sys.executable).with_name("fleet"))
 # Ends when pytest does, killed or not (its stdin is our pipe), and takes the lab with it.
@@ -109,7 +112,7 @@ class VirtualLab:
         self.sh(host, "kill $(cat /run/sshd.pid); while [ -e /run/sshd.pid ]; do sleep 0.02; done")
 
     def start_sshd(self, host: str) -> None:
-        self.sh(host, "/usr/sbin/sshd; while [ ! -e /run/sshd.pid ]; do sleep 0.02; done")
+        self.sh(host, "/usr/sbin/sshd -E /var/log/sshd.log; while [ ! -e /run/sshd.pid ]; do sleep 0.02; done")
 
     def swap_host_key(self, host: str) -> None:
         """The host answers with another key from now on, as a reinstalled or an impostor's would."""
@@ -128,6 +131,10 @@ class VirtualLab:
     def train_with(self, python: str) -> None:
         """From now on `-i lab` has this training interpreter on all hosts."""
         self.inventory.write_text(re.sub("python: [^,}]+", f"python: {python}", self.inventory.read_text()))
+
+    def first(self, count: int) -> Self:
+        """Returns a view of the lab with only its first hosts; `-i lab` still means all of them."""
+        return replace(self, hosts=dict(list(self.hosts.items())[:count]))
 
     def refresh(self) -> None:
         """Read the hosts again, after `up` or `kill` changed their first processes."""
