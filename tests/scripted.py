@@ -10,8 +10,10 @@ from typing import Any
 
 from fleet.errors import ConnectError, FleetError
 from fleet.model import Host
+from fleet.protocol.state import PROTOCOL
 from fleet.transport.base import Cancel
 from fleet.transport.local import LocalTransport
+from tests.clock import HandClock
 from tests.liar import Channel, Part, Said, beginnings, named, plainly
 
 Message = dict[str, Any] | tuple[int, bytes]  # the latter: bytes of a stream
@@ -26,6 +28,8 @@ def part(run: str, state: str = "running", *, node_rank: int = 0, about: Spec | 
     alive = more.pop("alive", True)
     return {
         "run": run,
+        "protocol": PROTOCOL,
+        "attempt": 0,
         "host": "n",
         "node_rank": node_rank,
         "ranks": [node_rank],
@@ -137,7 +141,7 @@ class _Session:
 
 class _Channel(Channel):
     def __init__(self, scripted: Scripted, host: Host) -> None:
-        super().__init__(lambda sent, later: scripted.answer(host, named(sent)[later], self._spec))
+        super().__init__(lambda sent, later: scripted.answer(host, named(sent)[later], self._spec), HandClock())
         self._spec: Spec = {}
 
     def send(self, data: bytes) -> None:
