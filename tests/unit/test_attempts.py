@@ -7,17 +7,18 @@ import os
 import threading
 import time
 from contextlib import ExitStack
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 import fleet
-from fleet.errors import FleetError
+from fleet.errors import FleetError, Interrupted
 from fleet.events import Event, Notice
 from tests.in_process import Outcome, command_line, reached_by
 from tests.run_folders import an_id, run_folder
-from tests.scripted import Answer, Scripted, about, ends, lists, part, well
+from tests.scripted import Answer, Message, Scripted, Spec, about, ends, lists, part, well
 
 ODD = {"activate": "bash: x: not found"}  # of a host where nothing can start
 GIT = "#!/bin/sh\nuntil [ -e again ]; do sleep 0.1; done\necho no repository >&2\nexit 128\n"
@@ -67,6 +68,21 @@ def test_too_many_unfit_hosts_are_the_error_that_they_are() -> None:
     done = launch(hosts, "--spares", "1")
     assert done.code == 123 and "left out" not in done.err and not asked(hosts, "supervise"), done
     assert "error: a,b: the activate line: it failed" in done.err, done.err
+
+
+def test_an_interrupt_in_preflight_leaves_no_host_out() -> None:
+    said = list[Event]()
+    planned = fleet.open("hostfile").plan.launch("./t", engine="command", spares=2)
+    with planned.fleet.runtime(said.append) as runtime:
+
+        def probe(spec: Spec) -> list[Message]:
+            runtime.cancel.set()
+            return []
+
+        hosts = nodes(a={"probe": probe})
+        with pytest.raises(Interrupted, match="nothing was started"):
+            planned.work(replace(runtime, transport=hosts))
+    assert not asked(hosts, "supervise") and not [it for it in said if isinstance(it, Notice)], said
 
 
 def test_an_elastic_run_begins_with_those_that_answer() -> None:

@@ -73,13 +73,12 @@ def _each(runs_dir: Path, read: Callable[[Path], T]) -> Iterator[T]:
 def names(runs_dir: Path, *, followed_first: bool = False) -> list[str]:
     """Newest first, behind all others those that never began. followed_first: before all others those that a process
     of this machine follows now."""
-
     last = last_begun(runs_dir)
 
     def placed(folder: Path) -> tuple[bool, bool, bool, float, str]:
         others = followed_first and ((folder / "summary.json").exists() or not followed(folder))
-        started = _started(folder, read_object(folder / "run.json"))
-        return others, _never_began(folder), folder.name != last, -started, folder.name
+        began = -_started(folder, read_object(folder / "run.json"))
+        return others, _never_began(folder), folder.name != last, began, folder.name
 
     return [name for *_, name in sorted(_each(runs_dir, placed))]
 
