@@ -110,3 +110,19 @@ def test_folders_without_end(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) ->
     finally:
         os.chdir(tmp_path)
         subprocess.run(["rm", "-rf", "d"], check=True)  # pytest could not
+
+
+def test_a_snapshot_of_hugging_face(tmp_path: Path) -> None:
+    for path, text in {"blobs/0a": "{}", "blobs/0b": "weights", "snapshots/r1/README": ""}.items():
+        (tmp_path / "hub" / path).parent.mkdir(parents=True, exist_ok=True)
+        (tmp_path / "hub" / path).write_text(text)
+    for name, blob in (("config.json", "0a"), ("model.safetensors", "0b")):
+        (tmp_path / "hub/snapshots/r1" / name).symlink_to(f"../../blobs/{blob}")
+    snapshot = tmp_path / "hub/snapshots/r1"
+    assert len(scan([snapshot]).unsafe_links) == 2
+    found = scan([snapshot], copy_unsafe_links=True)
+    assert found.unsafe_links == () and found.size == 9 and len(found.files) == 3 and found.followed
+    hosts = fleet_here("a", "b")
+    assert hosts.plan.sync_data(f"{snapshot}:/m", copy_unsafe_links=True).plan.copy_unsafe_links  # type: ignore[attr-defined]
+    with pytest.raises(UsageError, match="not --from a host"):
+        hosts.plan.sync_data("x:/m", from_host="a", copy_unsafe_links=True)

@@ -12,12 +12,13 @@ from typing import Any
 
 import pytest
 
-from fleet.delivery.mirror import SMALL_BYTES
 from fleet.errors import HostFailed, ProtocolError
 from fleet.transport.base import Cancel
-from fleet.transport.local import LocalTransport
 from fleet.transport.rsh import stage
-from tests.hostile import HOST, NEED, Node, error_of, hostile
+from tests.hostile import NEED, Node, error_of, hostile
+from tests.in_process import session_here
+
+SMALL_BYTES = 1 << 20  # what is larger goes by rsync
 
 
 @pytest.fixture
@@ -83,7 +84,7 @@ def test_rsync_is_alone_with_what_it_is_told(source: Path, seen: Path) -> None:
 
 @pytest.mark.skipif(shutil.which("rsync") is None, reason="needs rsync")
 def test_the_nodes_rsync_is_killed(source: Path) -> None:
-    node = LocalTransport().connect(HOST, Cancel())
+    node = session_here()
 
     class Killed(Node):
         def start(self, command: str) -> Any:

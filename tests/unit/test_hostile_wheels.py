@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import hashlib
+import os
+import stat
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from fleet.errors import UsageError
 from tests.hostile import MIRRORED, PREAMBLE, Node, error_of, frame, sending, taking_turns
 from tests.wheelmaker import make_wheel
 
@@ -143,7 +146,7 @@ TOOLCHAIN: dict[str, Any] = {
 
 
 def tree(folder: Path) -> Path:
-    (folder / "tree").mkdir()
+    (folder / "tree").mkdir(exist_ok=True)
     (folder / "tree/setup.py").write_text("")
     return folder / "tree"
 
@@ -191,6 +194,7 @@ def build(tmp_path: Path, last: Node, **options: Any) -> Any:
     facts["cxx"] = facts["cc"]
     hosts = taking_turns(evil=[sending({"facts": facts}), sending(*MIRRORED), last])
     report = hosts.build(str(tree(tmp_path)), cpu=True, builds_dir=tmp_path / "builds", **options)
+    assert stat.S_IMODE((tmp_path / "builds").stat().st_mode) == 0o700, "builds/ is the user's alone"
     (folder,) = (path for path in (tmp_path / "builds").iterdir() if path.is_dir())
     assert [path.name for path in folder.iterdir()] == ["build.log"]
     return error_of(report)
@@ -216,6 +220,15 @@ WHEEL = {"event": "built", "file": "x-1-py3-none-any.whl", "size": 1, "sha256": 
 def test_a_build_that_ends_in_other_words(tmp_path: Path, messages: list[dict[str, Any]]) -> None:
     error = build(tmp_path, sending(*messages))
     assert error.kind == "protocol" and error.host == "evil"
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="needs another user")
+def test_a_builds_folder_that_another_user_made_is_refused(tmp_path: Path) -> None:
+    (tmp_path / "builds").mkdir()
+    os.chown(tmp_path / "builds", 12345, 12345)
+    with pytest.raises(UsageError, match="belongs to user id 12345") as refused:
+        build(tmp_path, sending())
+    assert "--builds-dir" in (refused.value.hint or "")
 
 
 def test_a_wheel_that_is_not_announced(tmp_path: Path) -> None:

@@ -5,12 +5,13 @@ from __future__ import annotations
 import pytest
 
 from fleet.errors import InventoryError
-from fleet.inventory.convert import convert
 from fleet.inventory.find import find_inventory, load, parse
+from fleet.inventory.hostfile import parse_hostfile
+from tests.in_process import typed
 
 
 def hostfile(text):
-    return parse(text.encode(), "hostfile")
+    return parse_hostfile(text, "hostfile")
 
 
 @pytest.mark.parametrize(
@@ -31,7 +32,7 @@ def test_the_dialects(line, slots):
     assert (host.name, host.address, host.slots) == ("gpu1", "gpu1", slots)
 
 
-def test_all_fields_and_quoting():
+def test_all_fields_and_quoting(tmp_path, capsys):
     text = """g[2,1]:4 user=root
 h slots=8 address=10.0.0.1 port=33 data_address=fd00::1 identity_file="~/my keys/id" proxy_jump=u@j:22,k \
 python=/opt/py#3 activate="source \\"/x\\" # not a comment" workdir='/a b' devices=0-7 env=A=1 env=B="x = y" env=C=
@@ -44,8 +45,9 @@ python=/opt/py#3 activate="source \\"/x\\" # not a comment" workdir='/a b' devic
     assert (h.identity_file, h.proxy_jump, h.python) == ("~/my keys/id", "u@j:22,k", "/opt/py#3")
     assert (h.activate, h.workdir, h.devices) == ('source "/x" # not a comment', "/a b", tuple(range(8)))
     assert h.env == {"A": "1", "B": "x = y", "C": ""}
-    again = hostfile(convert(hostfile(text.splitlines()[1]), "deepspeed"))
-    assert again.hosts == (h,)
+    (tmp_path / "f").write_text(text.splitlines()[1])
+    assert typed(["-i", str(tmp_path / "f"), "hosts", "--format", "deepspeed"]) == 0
+    assert hostfile(capsys.readouterr().out).hosts == (h,)
 
 
 def test_ipv6_in_mpich_form():

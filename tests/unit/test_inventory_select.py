@@ -283,7 +283,7 @@ def test_no_group_config_of_clustershell_is_ever_asked(tmp_path):
         opened, real = [], builtins.open
         builtins.open = lambda name, *a, **k: opened.append(str(name)) or real(name, *a, **k)
         for text in ("@g", "@all", "@evil", "@evil:x", "@*", "@@evil", "gpu*", "gpu1", "@g!gpu1"):
-            fleet.cli.main.typed(["-i", "{tmp_path}/f.yaml", "hosts", "--format", "nodeset", "-w", text])
+            fleet.cli.main.run(["-i", "{tmp_path}/f.yaml", "hosts", "--format", "nodeset", "-w", text])
         assert not [name for name in opened if "groups" in name], opened
     """
     environ = {**os.environ, "CLUSTERSHELL_CFGDIR": str(tmp_path)}

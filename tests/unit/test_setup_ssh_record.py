@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import json
+import os
 from pathlib import Path
 
 import pytest
 
-from fleet.errors import HostFailed
+from fleet.errors import HostFailed, UsageError
 from fleet.ops.setup_ssh.record import Record, block_name
 from fleet.ops.setup_ssh.undo_files import undone
 
@@ -52,3 +53,11 @@ def test_the_record_comes_back_and_is_written_only_when_it_changed(tmp_path: Pat
     record.path.write_text("{}")
     with pytest.raises(HostFailed, match="damaged"):
         Record.load(tmp_path, "x.yaml")
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="needs another user")
+def test_a_record_is_not_kept_in_a_home_of_another_users(tmp_path: Path) -> None:
+    (tmp_path / ".fleet").mkdir()
+    os.chown(tmp_path / ".fleet", 12345, 12345)
+    with pytest.raises(UsageError, match="belongs to user id 12345"):
+        Record.load(tmp_path, "fleet.yaml").save()

@@ -227,6 +227,7 @@ def test_a_distributions_own_file_needs_no_ssh(system: str, tmp_path: Path, monk
         (tmp_path / name).write_text(text.replace("{etc}", str(tmp_path)))
     (tmp_path / ".ssh").mkdir()
     (tmp_path / ".ssh/config").write_text("Host x\n HostName 10.0.0.7\nHost 10.*\n User byaddress\n")
+    monkeypatch.setattr("fleet.transport.ssh.config.SYSTEM_CONFIG", tmp_path / "ssh_config")
     monkeypatch.setenv("PATH", "")
     found = reader(tmp_path, tmp_path / ".ssh/config", tmp_path / "ssh_config")(Host("x", "x"))
     # with "Match final", ssh reads the file once more for the address
