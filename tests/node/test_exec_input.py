@@ -85,6 +85,7 @@ def test_an_inventory_that_is_read_from_it_is_no_input(folder: Path) -> None:
     assert bash(folder, "$F -i /dev/stdin exec --shell 'cat; echo end' < fleet.yaml") == (0, ["end"], "")
 
 
+@pytest.mark.slow
 def test_a_playbook_sends_it_where_a_step_says_so(folder: Path) -> None:
     step = "- exec: {%sshell: 'cat; echo end'}\n"
     (folder / "p.yaml").write_text(step % "")
