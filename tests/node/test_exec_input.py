@@ -58,7 +58,7 @@ def hosts(*names: str) -> Fleet:
         pytest.param("$F exec --shell 'cat; echo end' </dev/null", ["end"], marks=pytest.mark.slow),
         pytest.param("$F exec --stdin --shell 'cat; echo end' </dev/null", ["end"], marks=pytest.mark.slow),
         pytest.param("$F exec --shell 'cat; echo end' < <(:)", ["end"], marks=pytest.mark.slow),
-        ("echo a | $F exec -n --shell 'cat; echo end'", ["end"]),
+        pytest.param("echo a | $F exec -n --shell 'cat; echo end'", ["end"], marks=pytest.mark.slow),
         pytest.param("echo a | $F exec --no-stdin --shell 'cat; echo end'", ["end"], marks=pytest.mark.slow),
         ("yes | $F exec -- head -1", ["y"]),
         ("$F exec -- sleep 0.5 < <(exec sleep 200 2>/dev/null)", []),
