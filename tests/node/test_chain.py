@@ -309,6 +309,7 @@ def test_a_source_that_changes_while_it_is_read_never_gets_its_name(fleet: Fleet
     assert not any(fleet.path(n, "model.bin").exists() for n in fleet.names)
 
 
+@pytest.mark.slow
 def test_a_source_that_shrinks(fleet: Fleet, big: Path) -> None:
     report = fleet.while_sending(big, "3MB", lambda: os.truncate(big, 7 * MB))
     assert report.exit_code == 1 and not any(fleet.path(n, "model.bin").exists() for n in fleet.names)

@@ -89,6 +89,7 @@ def test_what_cannot_be_had_from_it(fleet: Fleet, big: Path) -> None:
         send(fleet, "x")
 
 
+@pytest.mark.slow
 def test_a_file_that_grows_there_comes_as_far_as_it_was(fleet: Fleet, big: Path) -> None:
     size, said = big.stat().st_size, []
 

@@ -53,7 +53,7 @@ def test_bad_sources(tmp_path: Path, dest: Path, kind: str) -> None:
 
 
 @pytest.mark.skipif(os.geteuid() != 0, reason="gives up what root may")
-@pytest.mark.parametrize("what", ["file", "folder"])
+@pytest.mark.parametrize("what", ["file", pytest.param("folder", marks=pytest.mark.slow)])
 def test_an_unreadable_part_of_the_source(source: Path, dest: Path, what: str) -> None:
     bad = source / "secret"
     bad.touch() if what == "file" else bad.mkdir()
@@ -90,7 +90,7 @@ OTHER = "cp -p {0}/a {0}/../kept; printf x | dd of={0}/a conv=notrunc status=non
 BACK = "cat {0}/../kept > {0}/a; touch -r {0}/../kept {0}/a"
 
 
-@pytest.mark.parametrize("rests", [True, False])
+@pytest.mark.parametrize("rests", [True, pytest.param(False, marks=pytest.mark.slow)])
 def test_a_large_file_that_changes_while_it_is_read_never_gets_its_final_name(
     source: Path, dest: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, rests: bool
 ) -> None:

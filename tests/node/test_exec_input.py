@@ -58,7 +58,7 @@ def hosts(*names: str) -> Fleet:
         pytest.param("$F exec --shell 'cat; echo end' </dev/null", ["end"], marks=pytest.mark.slow),
         pytest.param("$F exec --stdin --shell 'cat; echo end' </dev/null", ["end"], marks=pytest.mark.slow),
         pytest.param("$F exec --shell 'cat; echo end' < <(:)", ["end"], marks=pytest.mark.slow),
-        ("echo a | $F exec -n --shell 'cat; echo end'", ["end"]),
+        pytest.param("echo a | $F exec -n --shell 'cat; echo end'", ["end"], marks=pytest.mark.slow),
         pytest.param("echo a | $F exec --no-stdin --shell 'cat; echo end'", ["end"], marks=pytest.mark.slow),
         ("yes | $F exec -- head -1", ["y"]),
         ("$F exec -- sleep 0.5 < <(exec sleep 200 2>/dev/null)", []),
@@ -87,6 +87,7 @@ def test_an_inventory_that_is_read_from_it_is_no_input(folder: Path) -> None:
     assert bash(folder, "$F -i /dev/stdin exec --shell 'cat; echo end' < fleet.yaml") == (0, ["end"], "")
 
 
+@pytest.mark.slow
 def test_a_playbook_sends_it_where_a_step_says_so(folder: Path) -> None:
     step = "- exec: {%sshell: 'cat; echo end'}\n"
     (folder / "p.yaml").write_text(step % "")

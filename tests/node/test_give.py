@@ -117,6 +117,7 @@ def test_what_never_holds_still_is_an_error_and_the_earlier_copy_stays(node: Pat
     assert Path("last.pt").read_bytes() == b"whole"
 
 
+@pytest.mark.slow
 def test_what_holds_still_beside_it_comes(node: Path) -> None:
     (node / "out").mkdir()
     (node / "out/model").write_bytes(b"\0 at rest")
@@ -300,7 +301,7 @@ def test_an_interrupted_get_goes_on_where_it_was(node: Path) -> None:
     assert totals[1][0] >= held > 0 and Path("w").read_bytes() == (node / "w").read_bytes()
 
 
-@pytest.mark.parametrize("was", ["file", "folder"])
+@pytest.mark.parametrize("was", ["file", pytest.param("folder", marks=pytest.mark.slow)])
 def test_an_interrupted_get_goes_on_where_a_file_became_a_folder_or_the_other_way(node: Path, was: str) -> None:
     def make(kind: str) -> None:
         (node / "x").mkdir(exist_ok=True)

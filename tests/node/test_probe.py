@@ -105,7 +105,7 @@ def test_a_folder_called_torch_in_the_home_is_no_torch(home: Path, monkeypatch: 
 @pytest.mark.parametrize(
     ("python", "said"),
     [
-        ("/nowhere/bin/python", "/nowhere/bin/python: no such program"),
+        pytest.param("/nowhere/bin/python", "/nowhere/bin/python: no such program", marks=pytest.mark.slow),
         pytest.param("no-such-python", "no-such-python: no such program", marks=pytest.mark.slow),
         pytest.param("/etc", "/etc: no such program", marks=pytest.mark.slow),
         ("{broken}", "{broken}: ImportError: libpython is gone"),
@@ -192,6 +192,7 @@ def test_a_warning_of_the_inforom_and_a_gpu_that_is_to_be_reset(home: Path, tmp_
     assert facts["gpu_error"] is None and [gpu["reset"] for gpu in facts["gpus"]] == [False, True]
 
 
+@pytest.mark.slow
 def test_a_second_query_that_hangs_costs_its_own_deadline(home: Path, tmp_path: Path) -> None:
     script(
         tmp_path,
@@ -202,6 +203,7 @@ def test_a_second_query_that_hangs_costs_its_own_deadline(home: Path, tmp_path: 
     assert facts["timed_out"] == ["gpu processes"] and facts["seconds"] < 200
 
 
+@pytest.mark.slow
 def test_a_tool_that_writes_for_ever_is_cut_off(home: Path, tmp_path: Path) -> None:
     script(tmp_path, "nvidia-smi", "exec yes")
     facts = probe(home, deadline=100.0, env={"PATH": f"{tmp_path}:{os.environ['PATH']}"})

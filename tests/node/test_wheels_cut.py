@@ -99,6 +99,7 @@ def test_a_host_that_goes_down_when_all_files_are_there_but_no_more(python: Path
     assert states(sync(folder, python)) == [{"tinypkg": "there"}]
 
 
+@pytest.mark.slow
 def test_a_host_that_goes_down_in_the_middle_is_healed_by_the_next_install(python: Path, folder: Path) -> None:
     make_wheel(folder, "tinypkg", "1.0", files={"tinypkg/__init__.py": "", "tinypkg/core.py": "x = 1\n"})
     cut_off(python, folder, "mkdir tinypkg; echo 'x = ' >tinypkg/core.py")

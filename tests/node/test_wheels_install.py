@@ -54,7 +54,7 @@ SLOW = pytest.mark.slow
 
 
 @pytest.mark.parametrize(
-    "damage", [*(pytest.param(it, marks=SLOW) for it in ("no RECORD", "file gone")), "file cut", "pip's leftovers"]
+    "damage", [*(pytest.param(it, marks=SLOW) for it in ("no RECORD", "file gone", "pip's leftovers")), "file cut"]
 )
 def test_what_an_interrupted_install_left_is_healed(python: Path, folder: Path, damage: str) -> None:
     make_wheel(folder, "tinypkg", files={"tinypkg/__init__.py": "x = 1\n", "tinypkg/b.py": "y = 2\n"})
@@ -83,6 +83,7 @@ def test_an_unmet_requirement_is_said_and_nothing_touched(python: Path, folder: 
     assert not (site(python) / "tinypkg").exists()
 
 
+@pytest.mark.slow
 def test_an_import_that_fails_is_a_failure_also_the_next_time(python: Path, folder: Path) -> None:
     make_wheel(folder, "tinypkg", files={"tinypkg.py": "raise OSError('libfoo.so.1: cannot open')\n"})
     for _ in range(2):
@@ -139,6 +140,7 @@ def test_pythons_without_pip(python: Path, folder: Path, tmp_path: Path) -> None
     assert "ensurepip" in (error(report).hint or "")
 
 
+@pytest.mark.slow
 def test_the_nodes_pip_configuration_has_no_say(
     python: Path, folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
