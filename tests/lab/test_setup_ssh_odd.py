@@ -109,6 +109,7 @@ def test_undo_goes_on_without_a_host_that_is_gone_and_finishes_later(head: Head)
     assert "nothing to undo" in head.fleet("setup-ssh", "--undo").stderr
 
 
+@pytest.mark.slow
 def test_undo_of_some_keeps_what_the_others_need(head: Head) -> None:
     head = head.first(2)
     one, two = head.lab.names
@@ -248,6 +249,7 @@ def test_dry_run_sends_and_writes_nothing(head: Head) -> None:
     assert [logged(head.lab, name, "Connection") for name in head.lab.names] == [0, 0, 0]
 
 
+@pytest.mark.slow
 def test_two_inventories_each_have_their_block(head: Head) -> None:
     head = head.first(2)
     one, _ = head.lab.names
@@ -262,6 +264,7 @@ def test_two_inventories_each_have_their_block(head: Head) -> None:
     assert head.report()["pairs"]["verified"] == 4
 
 
+@pytest.mark.slow
 def test_ipv6_and_a_name_in_capitals(head: Head) -> None:
     """In a host's own network, where ::1 is nobody else's; plain ssh lower-cases names before it looks them up."""
     lab, host = head.lab, head.lab.names[0]
@@ -311,7 +314,7 @@ def test_an_sshd_that_looks_for_keys_elsewhere_is_explained(head: Head) -> None:
 
 
 # -- a colleague's inventory --------------------------------------------------------------------------------
-@pytest.mark.parametrize("pinned", [False, True])
+@pytest.mark.parametrize("pinned", [pytest.param(False, marks=pytest.mark.slow), True])
 def test_an_inventory_does_not_pass_one_host_off_as_another(pinned: bool, head: Head) -> None:
     one, two, three = head.lab.names
     head.ssh.mkdir(mode=0o700)
@@ -363,6 +366,7 @@ def test_undo_of_a_gateway_waits_for_those_behind_it(behind: Head) -> None:
     assert behind.lab.sh(two, "ls -A /home/alice/.ssh || true") == behind.lab.sh(one, "ls -A /root/.ssh || true") == ""
 
 
+@pytest.mark.slow
 def test_undo_of_one_inventory_leaves_what_another_needs(head: Head) -> None:
     head = head.first(2)
     assert head.report("--tofu")["ok"]
@@ -379,6 +383,7 @@ def test_undo_of_one_inventory_leaves_what_another_needs(head: Head) -> None:
     assert not list(head.ssh.glob("*"))
 
 
+@pytest.mark.slow
 def test_a_replaced_machines_old_key_goes_from_the_others(head: Head) -> None:
     head = head.first(2)
     one, two = head.lab.names

@@ -21,6 +21,7 @@ from tests.lab.test_launch import COMMON, Launch, end_all, launch, left_on, read
 from tests.lab.test_runs import assert_same_logs, folder_of, mine, ps
 from tests.lab.virtual_lab import VirtualLab
 
+pytestmark = pytest.mark.slow
 ROOT = Path(__file__).parents[2]
 OLD = "e2f2191038d0663ea3831cb7e2908e992936ee0f"  # the commit whose keepers were sent pickles
 TICKS = ("--lease", "30", "./s.py", "ticks", "-1")
