@@ -15,7 +15,8 @@ import pytest
 
 from fleet.node.run.rank.rank import STACK_SIGNAL
 from fleet.ops.pack import pack
-from tests.lab.virtual_lab import LabFactory, VirtualLab
+from tests.lab.healing import BreakableLab
+from tests.lab.virtual_lab import VirtualLab
 from tests.node.nodes import until
 
 pytestmark = pytest.mark.slow
@@ -82,8 +83,8 @@ Out = Future[tuple[int, str]]
 
 
 @pytest.fixture(scope="module")
-def lab(lab_factory: LabFactory, tmp_path_factory: pytest.TempPathFactory) -> VirtualLab:
-    lab = lab_factory(4)
+def lab(breakable: BreakableLab, tmp_path_factory: pytest.TempPathFactory) -> VirtualLab:
+    lab = breakable
     file = pack(tmp_path_factory.mktemp("pack") / "fleet.pyz")
     for name, text in (("fleet.pyz", file.read_bytes()), ("t.py", PROGRAM.encode()), ("shows.py", SHOWS.encode())):
         lab.inside(lab.names[0], "sh", "-c", f"cat >/share/{name}", stdin=text)

@@ -10,7 +10,8 @@ from pathlib import Path
 
 import pytest
 
-from tests.lab.virtual_lab import LabFactory, VirtualLab
+from tests.lab.healing import BreakableLab
+from tests.lab.virtual_lab import VirtualLab
 from tests.pages import BLOCKS, ROOT
 from tests.wheelmaker import make_wheel
 
@@ -90,9 +91,9 @@ TYPED = list(typed())
 
 
 @pytest.fixture(scope="module")
-def gpus(lab_factory: LabFactory) -> VirtualLab:
+def gpus(breakable: BreakableLab) -> VirtualLab:
     """Four hosts that its inventory calls gpu01 to gpu04."""
-    return lab_factory(4).enrol()
+    return breakable.enrol()
 
 
 def stranger(folder: Path, lab: VirtualLab, page: str) -> None:

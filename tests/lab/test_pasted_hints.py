@@ -11,7 +11,8 @@ import click
 import pytest
 
 from tests.command_lines import accept, commands_in
-from tests.lab.virtual_lab import LabFactory, VirtualLab
+from tests.lab.healing import BreakableLab
+from tests.lab.virtual_lab import VirtualLab
 
 STARTS = (
     "fleet exec uname -a",
@@ -68,8 +69,8 @@ ANSIBLE = "all:\n  hosts:\n    gpu01: {ansible_host: 10.0.0.1}\n"
 
 
 @pytest.fixture(scope="module")
-def gpus(lab_factory: LabFactory) -> VirtualLab:
-    lab = lab_factory(2).enrol()
+def gpus(breakable: BreakableLab) -> VirtualLab:
+    lab = breakable.enrol().first(2)
     for name in lab.names:  # where another folder's sync is in the way
         lab.sh(name, "mkdir -p /root/theirs && echo 1 > /root/theirs/train.py")
     return lab

@@ -9,7 +9,8 @@ from pathlib import Path
 
 import pytest
 
-from tests.lab.virtual_lab import LabFactory, VirtualLab
+from tests.lab.healing import BreakableLab
+from tests.lab.virtual_lab import VirtualLab
 
 PYTHON = "/opt/train/bin/python3"
 STEP = """import importlib, torch
@@ -24,9 +25,9 @@ print("stepped to %.3f" % float(p[0]))
 
 
 @pytest.fixture(scope="module")
-def two(lab_factory: LabFactory) -> VirtualLab:
+def two(breakable: BreakableLab) -> VirtualLab:
     """Two hosts with a training environment of their own, into which a wheel may go."""
-    lab = lab_factory(2)
+    lab = breakable.first(2)
     site = sysconfig.get_path("purelib")
     for name in lab.names:
         lab.sh(
