@@ -131,6 +131,7 @@ def test_left_in_the_pause_it_goes_on_by_itself(ready: VirtualLab, tmp_path: Pat
     assert left_on(ready, tmp_path) == {}
 
 
+@pytest.mark.slow
 def test_a_run_in_its_pause_is_known_and_stopped_at_once(ready: VirtualLab, tmp_path: Path) -> None:
     """By another head."""
     words = ("-i", "lab", "-w", ",".join(ready.names[:2]))

@@ -71,6 +71,7 @@ def test_an_interpreter_that_is_not_there(ready_lab: VirtualLab, odd_inventory: 
     assert screen.returncode == 123 and "* missing" in screen.stdout and "[python-missing]" in screen.stdout
 
 
+@pytest.mark.slow
 def test_a_host_whose_python_has_no_torch_is_refused_by_both(ready_lab: VirtualLab, tmp_path: Path) -> None:
     name, bare = ready_lab.names[1], "/opt/bare/bin/python"
     ready_lab.sh(name, "python3 -m venv --without-pip /opt/bare")

@@ -86,6 +86,7 @@ def test_timeout_is_124_and_leaves_nothing_behind(ready_lab: VirtualLab) -> None
     wait_for(lambda: not leftovers(ready_lab, "sleep 4420"))
 
 
+@pytest.mark.slow
 def test_64_open_files_are_enough_for_one_host_at_a_time(ready_lab: VirtualLab, tmp_path: Path) -> None:
     (tmp_path / "t.sh").write_text("#!/bin/sh\ntrue\n")
     (tmp_path / "t.sh").chmod(0o755)

@@ -183,6 +183,7 @@ def test_the_first_failure_ends_all_and_is_named(
     assert left_on(ready, tmp_path) == {}
 
 
+@pytest.mark.slow
 def test_another_run_on_the_same_nodes_goes_on(
     launch: Launch, background: Callable[..., subprocess.Popen[bytes]], ready: VirtualLab, tmp_path: Path
 ) -> None:

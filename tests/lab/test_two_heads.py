@@ -35,7 +35,7 @@ def other(tmp_path: Path) -> Path:
     ("by", "code", "options"),
     [
         ("stop", 130, []),
-        ("lost", 122, []),
+        pytest.param("lost", 122, [], marks=pytest.mark.slow),
         pytest.param("interrupt", 130, [], marks=pytest.mark.slow),
         pytest.param("stall", 124, ["--stall-timeout", "5"], marks=pytest.mark.slow),
     ],
