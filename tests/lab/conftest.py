@@ -27,9 +27,10 @@ def lab(lab_factory: LabFactory) -> VirtualLab:
 
 
 @pytest.fixture
-def ready_lab(lab: VirtualLab) -> VirtualLab:
-    """The session's lab with `setup-ssh` done."""
-    return lab.enrol()
+def ready_lab(lab: VirtualLab) -> Iterator[VirtualLab]:
+    """Three of the session's hosts with `setup-ssh` done."""
+    with lab.enrol().narrowed(3) as three:
+        yield three
 
 
 @pytest.fixture(scope="session")

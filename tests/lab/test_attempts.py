@@ -12,6 +12,7 @@ from pathlib import Path
 import pytest
 
 import fleet
+from tests.lab.healing import BreakableLab
 from tests.lab.setup_ssh_tools import on_terminal
 from tests.lab.test_launch import events, left_on, sha256, summary, until
 from tests.lab.virtual_lab import VirtualLab
@@ -41,8 +42,8 @@ SLOW = [
 
 
 @pytest.fixture(scope="module")
-def ready(lab: VirtualLab) -> VirtualLab:
-    lab.enrol()
+def ready(breakable: BreakableLab) -> VirtualLab:
+    lab = breakable.enrol()
     for host in lab.names:
         line = "cd && mkdir -p work && cat > work/count.sh && chmod +x work/count.sh"
         lab.inside(host, "sh", "-c", line, stdin=COUNT.encode())
@@ -130,6 +131,7 @@ def test_left_in_the_pause_it_goes_on_by_itself(ready: VirtualLab, tmp_path: Pat
     assert left_on(ready, tmp_path) == {}
 
 
+@pytest.mark.slow
 def test_a_run_in_its_pause_is_known_and_stopped_at_once(ready: VirtualLab, tmp_path: Path) -> None:
     """By another head."""
     words = ("-i", "lab", "-w", ",".join(ready.names[:2]))

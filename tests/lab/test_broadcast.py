@@ -191,6 +191,7 @@ def test_the_head_killed_leaves_parts_and_the_next_run_goes_on(fast: VirtualLab,
     assert sums(fast, fast.names) == {digest}
 
 
+@pytest.mark.slow
 def test_no_secret_is_seen_in_a_command_line_or_environment(fast: VirtualLab, big: Path) -> None:
     process = start(fast, big, "--json")
     seen = "".join(

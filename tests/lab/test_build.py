@@ -94,6 +94,7 @@ def test_no_compiler_is_said_before_anything_is_sent(forge: VirtualLab, tree: Pa
     assert not list((tmp_path / "b").glob("*/build.log"))
 
 
+@pytest.mark.slow
 def test_the_gpus_of_the_whole_fleet_decide(forge: VirtualLab, tree: Path, tmp_path: Path) -> None:
     smi = (
         '#!/bin/sh\ncase "$*" in *compute_cap*) echo \'Field "compute_cap" is not a valid field\' ; exit 2;; '
@@ -163,6 +164,7 @@ def test_the_gpus_of_the_whole_fleet_decide(forge: VirtualLab, tree: Path, tmp_p
             )
 
 
+@pytest.mark.slow
 def test_ctrl_c_ends_the_build_with_its_tree(forge: VirtualLab, tree: Path, tmp_path: Path) -> None:
     (tree / "setup.py").write_text("import subprocess; subprocess.run(['sleep', '4711'])\n" + SETUP)
     first = forge.names[0]

@@ -44,7 +44,7 @@ def everywhere(lab: VirtualLab, line: str) -> list[str]:
 def test_what_is_piped_in_reaches_every_host(ready_lab: VirtualLab, transport: str) -> None:
     done = bash(ready_lab, f"echo hello | fleet --transport {transport} exec -- cat")
     assert (done.returncode, done.stderr) == (0, ""), done.stderr
-    assert done.stdout.endswith("(4) ---\nhello\n")
+    assert done.stdout.endswith("(3) ---\nhello\n")
 
 
 @pytest.mark.parametrize("transport", OVER)
@@ -126,7 +126,7 @@ def test_a_command_that_does_not_read_holds_the_others_back(ready_lab: VirtualLa
     feeder.join()
     assert process.wait(300) == 0
     ready_lab.sh(slow, "rm /run/go")
-    assert everywhere(ready_lab, "cat /root/got") == [str(size)] * 4
+    assert everywhere(ready_lab, "cat /root/got") == [str(size)] * 3
     assert seen[-1] < size // 2, "it was taken before a host had read any of it"
     assert peak < 200_000, f"{peak} KiB"
 
@@ -163,12 +163,12 @@ def test_a_script_that_breaks_off_is_not_run_to_its_end(ready_lab: VirtualLab, h
     assert process.stdin
     process.stdin.write(b"touch first\ntrap '' TERM\ntouch last")
     process.stdin.flush()
-    wait_for(lambda: everywhere(ready_lab, "ls /root/first") == ["/root/first"] * 4)
+    wait_for(lambda: everywhere(ready_lab, "ls /root/first") == ["/root/first"] * 3)
     process.send_signal(how)
     assert process.wait(100) == (130 if how == signal.SIGINT else -9)
     process.communicate()
     wait_for(lambda: not any(everywhere(ready_lab, "ps -eo args | grep -x 's[h]'; pgrep -x cat")))
-    assert everywhere(ready_lab, "ls /root/last") == [""] * 4
+    assert everywhere(ready_lab, "ls /root/last") == [""] * 3
 
 
 def test_a_timeout_ends_it_while_input_flows(ready_lab: VirtualLab) -> None:

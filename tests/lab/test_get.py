@@ -11,6 +11,8 @@ import time
 from pathlib import Path
 from typing import Any
 
+import pytest
+
 from tests.lab.test_launch import until
 from tests.lab.virtual_lab import VirtualLab
 
@@ -107,6 +109,7 @@ main()
 """
 
 
+@pytest.mark.slow
 def test_a_head_whose_clock_is_ahead_leaves_nothing_of_a_run_out(lab: VirtualLab, tmp_path: Path) -> None:
     """And "latest" is the run that was launched last, not the one whose time says so."""
     lab.enrol()

@@ -17,16 +17,16 @@ from tests.lab.virtual_lab import VirtualLab
 from tests.standin import standin_python
 
 SCRIPT = """
-import os, sys
-print("rank {RANK} of {WORLD_SIZE} by {MASTER_ADDR}".format(**os.environ), "in", sys.prefix, flush=True)
+import os
+print("rank {RANK} of {WORLD_SIZE} by {MASTER_ADDR}".format(**os.environ))
 """
 
 
 @pytest.fixture(scope="module")
 def rented(breakable: BreakableLab) -> Iterator[VirtualLab]:
-    """Two hosts that take this head's key, each with sshd on a port of its own, a second interface, a venv with
+    """Three hosts that take this head's key, each with sshd on a port of its own, a second interface, a venv with
     torch."""
-    lab = breakable.first(2)
+    lab = breakable.first(3)
     (lab.home / ".ssh").mkdir()
     subprocess.run(["ssh-keygen", "-q", "-t", "ed25519", "-N", "", "-f", lab.home / ".ssh/id_ed25519"], check=True)
     key = (lab.home / ".ssh/id_ed25519.pub").read_bytes()
@@ -62,12 +62,12 @@ def test_what_it_writes_launches_at_the_first_try(rented: VirtualLab, tmp_path: 
     assert "fleet launch --sync train.py" in said and "/root/venv/bin/python" in said
     told = json.loads(rented.fleet("hosts", "--json", cwd=tmp_path, check=True).stdout)["hosts"]
     assert [(name, each["port"], each["data_address"]) for name, each in told.items()] == [
-        (f"node{n}", 33020 + n, f"198.18.250.{n}") for n in (1, 2)
+        (f"node{n}", 33020 + n, f"198.18.250.{n}") for n in (1, 2, 3)
     ]
     assert all(each["host_key"].startswith("SHA256:") for each in told.values())
     done = rented.fleet("launch", "--sync", "--engine", "command", "python", "train.py", cwd=tmp_path, check=True)
     ranks = {path.read_text() for path in tmp_path.glob("runs/*-*/*/rank*.out")}
-    assert ranks == {f"rank {rank} of 2 by 198.18.250.1 in /root/venv\n" for rank in range(2)}, done.stdout
+    assert ranks == {f"rank {rank} of 3 by 198.18.250.1\n" for rank in range(3)}, done.stdout
     for name in rented.names:
         rented.sh(name, "rm -r /root/work /root/.work.fleet-sync")
 
@@ -79,12 +79,12 @@ def test_run_again_it_adds_what_is_missing_and_asks_first(rented: VirtualLab, tm
     document = json.loads(done.stdout)
     assert done.returncode == 122 and document["written"]
     kinds = {name: host["error"] and host["error"]["kind"] for name, host in document["hosts"].items()}
-    assert [kinds[f"node{n}"] for n in (1, 2)] == [None, "auth"] and kinds["node3"]
+    assert [kinds[f"node{n}"] for n in (1, 2, 3)] == [None, "auth", None] and kinds["node4"]
     assert document["next"][0] == "fleet setup-ssh -w node2"
     rented.sh(rented.names[1], "mv /root/.ssh/away /root/.ssh/authorized_keys")
 
     file = tmp_path / "fleet.yaml"
-    mine = "\n".join(line for line in file.read_text().splitlines() if "node3" not in line) + "  # mine\n"
+    mine = "\n".join(line for line in file.read_text().splitlines() if "node4" not in line) + "  # mine\n"
     file.write_text(mine)
     done = rented.fleet("init", cwd=tmp_path)
     assert done.returncode == 2 and "nobody can be asked" in done.stderr and file.read_text() == mine
@@ -101,6 +101,7 @@ NAME = b"box\n  evil: {activate: touch /tmp/owned}\n  # \x1b]0;x"
 CALL = "import ctypes, sys; name = bytes.fromhex(sys.argv[1]); sys.exit(ctypes.CDLL(None).sethostname(name, len(name)))"
 
 
+@pytest.mark.slow
 def test_the_name_that_a_node_has_given_itself_is_no_part_of_the_file(rented: VirtualLab, tmp_path: Path) -> None:
     victim, node = rented.names[:2]
     (tmp_path / "fleet.yaml").write_text(f"hosts:\n  mine: {{address: {rented.address(victim)}, port: 33021}}\n")

@@ -155,6 +155,7 @@ def test_who_shows_logs_makes_way_for_who_leads(
     assert shows.communicate(timeout=300) and shows.returncode == 0
 
 
+@pytest.mark.slow
 def test_two_copies_of_a_runs_folder_do_not_both_lead(
     background: Background,  # noqa: F811
     ready: VirtualLab,  # noqa: F811

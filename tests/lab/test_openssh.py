@@ -26,7 +26,7 @@ def connections(lab: VirtualLab) -> list[str]:
     return found
 
 
-@pytest.mark.parametrize("kind", ["openssh", "pdsh"])
+@pytest.mark.parametrize("kind", ["openssh", pytest.param("pdsh", marks=pytest.mark.slow)])
 def test_every_verb(ready_lab: VirtualLab, tmp_path: Path, kind: str) -> None:
     lab = ready_lab.first(2)
     over = ("-i", "lab", "-w", ",".join(lab.names), "--transport", kind)
@@ -56,7 +56,7 @@ def test_every_verb(ready_lab: VirtualLab, tmp_path: Path, kind: str) -> None:
     until(lambda: connections(lab) == [])
 
 
-@pytest.mark.parametrize("kind", ["openssh", "pdsh"])
+@pytest.mark.parametrize("kind", ["openssh", pytest.param("pdsh", marks=pytest.mark.slow)])
 def test_ctrl_c_leaves_no_connection(ready_lab: VirtualLab, kind: str) -> None:
     lab = ready_lab
     process = lab.popen("-i", "lab", "--transport", kind, "exec", "--", "sleep", "1000")

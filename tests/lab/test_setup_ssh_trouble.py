@@ -99,6 +99,7 @@ def test_a_full_disk_below_ssh_is_named_and_the_others_go_on(head: Head, room: s
     assert head.setup("--undo").returncode == 0 and not list(head.ssh.glob("*"))
 
 
+@pytest.mark.slow
 def test_a_node_without_ssh_keygen_is_reached_and_left_out_of_the_mesh(head: Head) -> None:
     head = head.first(2)
     one, two = head.lab.names
@@ -179,6 +180,7 @@ def test_what_a_node_left_that_went_down_is_swept_out(head: Head) -> None:
     assert len(left) == 1 and left[0].endswith(".elsewhere")  # a shared home: that node may be at work
 
 
+@pytest.mark.slow
 def test_undo_killed_in_the_middle_finishes_the_next_time(head: Head) -> None:
     head = head.first(2)
     lab = head.lab

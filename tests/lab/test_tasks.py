@@ -164,6 +164,7 @@ def test_a_file_and_a_port_of_this_machine_are_one_hosts(four: VirtualLab, tmp_p
     assert "c.forward_local(18022): this machine has that port once" in err, err
 
 
+@pytest.mark.slow
 def test_a_swapped_host_key_is_refused(four: VirtualLab, tmp_path: Path) -> None:
     """Also where the task opens the connection itself, and where the host is the gateway.
 

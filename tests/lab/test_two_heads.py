@@ -35,7 +35,7 @@ def other(tmp_path: Path) -> Path:
     ("by", "code", "options"),
     [
         ("stop", 130, []),
-        ("lost", 122, []),
+        pytest.param("lost", 122, [], marks=pytest.mark.slow),
         pytest.param("interrupt", 130, [], marks=pytest.mark.slow),
         pytest.param("stall", 124, ["--stall-timeout", "5"], marks=pytest.mark.slow),
     ],
@@ -98,7 +98,7 @@ def test_a_node_that_does_not_answer_is_unknown_until_it_does(
         ready.fleet("lab", "heal", last, check=True)
     again = ready.fleet("-i", "lab", "attach", run, cwd=other)
     assert again.returncode == 0 and not summary(other)["unknown"] and not summary(other)["incomplete_logs"]
-    assert (other / "runs" / run / last / "rank7.out").read_text().splitlines()[-1] == "tick 29"
+    assert (other / "runs" / run / last / "rank5.out").read_text().splitlines()[-1] == "tick 29"
     until(lambda: (folder_of(tmp_path) / "summary.json").exists())
 
 
@@ -110,7 +110,7 @@ def test_who_looks_on_changes_nothing_by_leaving(
     other: Path,
 ) -> None:
     """The head that leads the run dies after that: the nodes end it when its lease is over."""
-    leader = background("--grace", "1", "--lease", "8", "./s.py", "ticks", "-1", count=8)
+    leader = background("--grace", "1", "--lease", "8", "./s.py", "ticks", "-1")
     run = folder_of(tmp_path).name
     looker = ready.popen("-i", "lab", "attach", run, cwd=other)
     until(lambda: [*other.glob("runs/*/*/rank*.out")])
@@ -175,13 +175,13 @@ def test_a_head_that_comes_later_names_what_nodes_no_longer_have(
     other: Path,
 ) -> None:
     line = "echo begun; head -c 3000000 /dev/zero | tr '\\0' x; echo; exec sleep 600"
-    leader = background("--nproc-per-node", "1", "--max-log", "100KB", "--grace", "1", "sh", "-c", line, count=4)
+    leader = background("--nproc-per-node", "1", "--max-log", "100KB", "--grace", "1", "sh", "-c", line, count=3)
     run, first = folder_of(tmp_path), ready.names[0]
     ready.sh(first, f"until [ -s ~/.fleet/runs/{run.name}/trimmed ]; do sleep 0.1; done")
     until(lambda: all(path.stat().st_size == 3_000_007 for path in run.glob("*/rank*.out")))
     until(lambda: int(ready.sh(first, f"du -k ~/.fleet/runs/{run.name}/rank0.out | cut -f1")) < 300)
     looker = ready.popen("-i", "lab", "attach", run.name, cwd=other)
-    until(lambda: len([*other.glob("runs/*/*/rank*.out")]) == 4)
+    until(lambda: len([*other.glob("runs/*/*/rank*.out")]) == 3)
     leader.send_signal(signal.SIGINT)
     said = [process.communicate(timeout=300)[1].decode() for process in (leader, looker)]
     assert (leader.returncode, looker.returncode) == (130, 130), said

@@ -103,6 +103,7 @@ def test_the_systems_own_python_is_left_alone(two: VirtualLab, tmp_path: Path) -
     assert two.sh(first, "find /usr/lib/python3* /usr/local/lib /root -name 'syspkg*'", check=False) == ""
 
 
+@pytest.mark.slow
 def test_who_has_what_when_it_works_on_all_but_one(two: VirtualLab, inventory: Path, tmp_path: Path) -> None:
     code = "import os\nif os.path.exists('/opt/old-driver'):\n    raise ImportError('libcuda.so.1: version too old')\n"
     make_wheel(tmp_path / "w", "pickypkg", files={"pickypkg.py": code})

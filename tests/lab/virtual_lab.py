@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import re
@@ -135,6 +136,17 @@ class VirtualLab:
     def first(self, count: int) -> Self:
         """Returns a view of the lab with only its first hosts; `-i lab` still means all of them."""
         return replace(self, hosts=dict(list(self.hosts.items())[:count]))
+
+    @contextlib.contextmanager
+    def narrowed(self, count: int) -> Iterator[Self]:
+        """Returns such a view, and has `-i lab` mean these hosts alone meanwhile."""
+        view, text = self.first(count), self.inventory.read_text()
+        others = tuple(f"  {name}:" for name in self.names[count:])
+        self.inventory.write_text("".join(line for line in text.splitlines(True) if not line.startswith(others)))
+        try:
+            yield view
+        finally:
+            self.inventory.write_text(text)
 
     def refresh(self) -> None:
         """Read the hosts again, after `up` or `kill` changed their first processes."""
