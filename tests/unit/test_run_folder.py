@@ -77,7 +77,7 @@ def test_documents_that_two_processes_amend(tmp_path: Path) -> None:
         keeper.start()
         keeper.join(0.3)  # it waits for its turn
 
-    with just_before("open", head.path / "run.json", amend_too):
+    with just_before("open", head.path / "run.json.new", amend_too):  # it has read what there is
         head.amend("run.json", code="clean")
     keeper.join(60)
     assert json.loads((head.path / "run.json").read_text()) == {"run": "r", "code": "clean", "restarts": [1]}
