@@ -352,7 +352,8 @@ def place() -> Iterator[Path]:
 
 
 def run(seconds: float, seed: int, most: int = 1 << 60) -> None:
-    """Tries as many files as that time allows, `most` at most. AssertionError with the seed and the files, where fleet let something through."""
+    """Tries as many files as that time allows, `most` at most. AssertionError with the seed and the files, where fleet
+    let something through."""
     end, rng = time.monotonic() + seconds, random.Random(seed)
     draw = Draw(rng)
     counts = {"refused": 0, "taken": 0, "by pip": 0}
