@@ -1,4 +1,4 @@
-"""What fleet uses of paramiko's private parts is there, and used in the adapter only; a packet without end is refused."""
+"""What fleet uses of paramiko's private parts is there, in the adapter only; a packet without end is refused there."""
 
 from __future__ import annotations
 
