@@ -53,8 +53,9 @@ def part(run: str, state: str = "running", *, node_rank: int = 0, about: Spec | 
 def about(started: float = 1.0, nnodes: int = 1, **more: Any) -> Spec:
     """Returns what a run reports of itself."""
     size = {"nnodes": nnodes, "world_size": nnodes}
-    who = {"engine": "command", "script": "t", "owner": "ada@head", "master": "h:1", "restarts": False}
-    return {"started": started, **size, **who, **more}
+    who = {"engine": "command", "script": "t", "owner": "ada@head", "master": "h:1", "hosts": {}}
+    counts = {"attempt": 0, "max_restarts": 0, "spares": 0, "least": 0, "max_log": 0}
+    return {"started": started, **size, **who, **counts, "stall_timeout": None, "stop_grace": 10.0, **more}
 
 
 def lists(*parts: Spec) -> list[Message]:

@@ -12,7 +12,7 @@ from fleet.errors import ConnectError, FleetError, LimitError, PreflightError, P
 from fleet.model import Host, Report, Result
 from fleet.ops.run.launch.course import Course, Ended
 from tests.golden.test_launch_plans import CASES, made
-from tests.unit.test_attempts import planned
+from tests.plans import planned
 
 
 def there_and_back(course: Course) -> Course:

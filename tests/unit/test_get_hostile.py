@@ -10,10 +10,10 @@ from typing import Any
 import pytest
 
 from fleet.errors import FleetError
+from tests.clock import HandClock
 from tests.hostile import PREAMBLE, Node, frame
 from tests.in_process import fleet_over
 from tests.liar import Says
-from tests.unit.conftest import Clock
 
 VERSION = "4 5 6 7"
 SHA = hashlib.sha256(b"evil").hexdigest()
@@ -193,7 +193,7 @@ def test_the_line_to_copy_holds_no_command_of_the_nodes(here: Path) -> None:
 class Timed(Node):
     """Each of its frames comes a second after the one before."""
 
-    def __init__(self, clock: Clock, *parts: dict[str, Any] | bytes) -> None:
+    def __init__(self, clock: HandClock, *parts: dict[str, Any] | bytes) -> None:
         frames = (part if isinstance(part, bytes) else frame(b"J", json.dumps(part).encode()) for part in parts)
         super().__init__(PREAMBLE, *frames)
         self.clock = clock
@@ -210,14 +210,16 @@ class Timed(Node):
 
 
 @pytest.mark.parametrize("parts", [[], [FILE], [FILE, begin()]])
-def test_a_node_that_beats_and_gets_nowhere_is_given_up(parts: list[Any], here: Path, clock: Clock) -> None:
+def test_a_node_that_beats_and_gets_nowhere_is_given_up(parts: list[Any], here: Path) -> None:
+    clock = HandClock(100.0)
     error = typed(Timed(clock, *parts, *[frame(b"H", b"")] * 200)).results[0].error
     assert error is not None and error.kind == "stalled" and "got nowhere for 120 s" in error.message
     assert clock.now < 300.0 and found(here) == []
 
 
-def test_a_heartbeat_that_tells_of_work_is_progress(here: Path, clock: Clock) -> None:
+def test_a_heartbeat_that_tells_of_work_is_progress(here: Path) -> None:
     """A folder that takes longer to look through than the limit."""
+    clock = HandClock(100.0)
     work = [frame(b"H", b"%d" % number) for number in range(200)]
     end = frame(b"X", b'{"exit_status": 0}')
     report = typed(Timed(clock, *work, FILE, *work, begin(), frame(b"O", b"evil"), GIVEN, end))

@@ -90,6 +90,7 @@ for item in (b"[],", b"{},", b"0,", b'"",', b"[", b'{"a":', b"1.5,", b"x"):
 """
 
 
+@pytest.mark.slow
 def test_a_message_takes_no_more_memory_than_this_machine_has() -> None:
     assert peak_of(sys.executable, "-c", BIG) < LIMIT_MIB
 

@@ -7,24 +7,16 @@ import re
 from dataclasses import fields
 
 import yaml
-from hypothesis import HealthCheck, given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from fleet.errors import FleetError
 from fleet.inventory.convert import FORMATS, convert
 from fleet.inventory.find import parse
 from tests.in_process import selected
+from tests.liar import steady
 
 NAME = re.compile(r"[A-Za-z0-9_][A-Za-z0-9._:%-]*")
-
-# the same examples on every machine and in every run, so that CI is stable
-steady = settings(
-    max_examples=100,
-    derandomize=True,
-    database=None,
-    deadline=None,
-    suppress_health_check=[HealthCheck.too_slow, HealthCheck.filter_too_much],
-)
 
 WORDS = st.sampled_from(
     [
