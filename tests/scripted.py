@@ -29,7 +29,7 @@ def part(run: str, state: str = "running", *, node_rank: int = 0, about: Spec | 
     return {
         "run": run,
         "protocol": PROTOCOL,
-        "attempt": 0,
+        "attempt": (about or {}).get("attempt", 0),
         "host": "n",
         "node_rank": node_rank,
         "ranks": [node_rank],

@@ -43,7 +43,7 @@ def test_any_plan_is_the_same_in_another_process(path: Path) -> None:
     ids=lambda error: type(error).__name__,
 )
 def test_errors_are_what_users_see_of_them(error: FleetError) -> None:
-    read = there_and_back(Course(planned(), lost={"a": error})).lost["a"]
+    read = there_and_back(Course(planned(Host("a", "a")), lost={"a": error})).lost["a"]
     assert type(read) is type(error) and read.as_json() == error.as_json() and str(read) == str(error)
     assert read.exit_code == error.exit_code
 

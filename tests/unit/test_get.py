@@ -12,6 +12,7 @@ import pytest
 from fleet.errors import UsageError
 from fleet.model import Host
 from fleet.ops.get.names import name_of, name_of_run, without_repositories
+from fleet.protocol.state import PROTOCOL
 from tests.hostile import error_of, hostile
 from tests.in_process import fleet_here
 
@@ -37,7 +38,7 @@ def run_of_the_node(node: Path, run: str) -> str:
     folder, cwd = node / ".fleet/runs" / run, node / "cwd"
     folder.mkdir(parents=True)
     cwd.mkdir(exist_ok=True)
-    spec = {"run": run, "node": os.uname().nodename, "ranks": [0], "cwd": str(cwd)}
+    spec = {"run": run, "protocol": PROTOCOL, "node": os.uname().nodename, "ranks": [0], "cwd": str(cwd)}
     (folder / "spec.json").write_text(json.dumps(spec))
     (folder / "status.json").write_text('{"state": "exited", "time": 1.0}')
     return run

@@ -17,7 +17,9 @@ import pytest
 from fleet.errors import ConnectError, FleetError, HostFailed, UsageError
 from fleet.events import Event, Notice, Progress
 from fleet.model import Host
+from fleet.protocol.state import PROTOCOL
 from tests.in_process import LocalTransport, fleet_here, fleet_over
+from tests.scripted import about
 
 NOBODY = 65534
 
@@ -283,9 +285,15 @@ def test_one_tree_only_where_all_hosts_answered(run: str | None, node: Path) -> 
     write(node / "work/f", "theirs")
     write(Path("work/f"), "mine")
     if run:  # of which the host that is down may know
-        spec = {"run": run, "node": os.uname().nodename, "node_rank": 0, "ranks": [0], "cwd": str(node / "work")}
-        about = {"engine": "command", "script": "x", "owner": "a@b", "started": 1.0, "nnodes": 2, "world_size": 2}
-        spec["about"] = {**about, "master": "n1", "restarts": False, "hosts": {"n1": [0, 1], "n2": [1, 1]}}
+        spec = {
+            "run": run,
+            "protocol": PROTOCOL,
+            "node": os.uname().nodename,
+            "node_rank": 0,
+            "ranks": [0],
+            "cwd": str(node / "work"),
+        }
+        spec["about"] = about(nnodes=2, hosts={"n1": [0, 1], "n2": [1, 1]})
         folder = Path(os.environ["HOME"], ".fleet/runs", run)
         write(folder / "spec.json", json.dumps(spec))
         write(folder / "status.json", '{"state": "exited", "time": 1.0}')

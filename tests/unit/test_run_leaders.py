@@ -119,7 +119,7 @@ def test_who_looks_on_is_told_as_loudly_as_who_follows(folder: Path) -> None:
     def go_on() -> None:
         happen(folder, {"event": "full", "level": "error", "message": "gpu1 is full", "host": "gpu1"})
         happen(folder, {"event": "alone", "level": "warning", "message": "all are silent"})
-        happen(folder, {"event": "stalled", "message": "of an older fleet"})
+        happen(folder, {"event": "full", "message": "gpu2 is full"})
         (folder / "summary.json").write_text(json.dumps(report()))
         leader.release()
 
@@ -136,7 +136,7 @@ def test_who_looks_on_is_told_as_loudly_as_who_follows(folder: Path) -> None:
 
     with moments, reached_by(Scripted({"h": {"list_runs": lists(part(RUN, about=about()))}})):
         assert fleet.open("hostfile").plan.attach("latest").run(emit).exit_code == 122
-    assert shown == {("gpu1 is full", "error"), ("all are silent", "warning"), ("of an older fleet", "info")}, shown
+    assert shown == {("gpu1 is full", "error"), ("all are silent", "warning"), ("gpu2 is full", "info")}, shown
 
 
 def report(**changed: Any) -> dict[str, Any]:

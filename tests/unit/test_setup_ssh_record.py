@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import os
 from pathlib import Path
 
@@ -10,7 +9,6 @@ import pytest
 
 from fleet.errors import HostFailed, UsageError
 from fleet.ops.setup_ssh.record import Record, block_name
-from fleet.ops.setup_ssh.undo_files import undone
 
 
 def test_block_names_differ_by_folder_and_stay(tmp_path: Path) -> None:
@@ -20,24 +18,6 @@ def test_block_names_differ_by_folder_and_stay(tmp_path: Path) -> None:
     one, two = (block_name(str(tmp_path / folder / "fleet.yaml")) for folder in ("a", "b"))
     assert one != two and one == block_name(str(tmp_path / "a" / ".." / "a" / "fleet.yaml"))
     assert " " not in block_name("od d\n>>> name") and "\n" not in block_name("od d\n>>> name")
-
-
-def test_a_record_of_an_older_fleet_is_undone_as_well(tmp_path: Path) -> None:
-    path = Record.load(tmp_path, "x.yaml").path
-    path.parent.mkdir(parents=True)
-    file = {"lines": [0], "newline": True, "created": False}
-    trace = {"files": {"authorized_keys": file, "config": {"lines": [], "newline": False, "created": True}}}
-    host = {**trace, "keys": {"id_ed25519": "ssh-ed25519 AAAA"}, "made_dir": True, "leaving": True}
-    head = {"files": {"known_hosts": file}, "keys": {}, "made_dir": False}  # its config was there before
-    document = {"version": 1, "inventory": "x.yaml", "head": head, "hosts": {"gpu1": host}, "text": ["one line"]}
-    path.write_text(json.dumps(document))
-    record = Record.load(tmp_path, "x.yaml")
-    assert record.head.files == {"known_hosts": ["one line"]}
-    block = b"# >>> fleet b >>>\nHost x\n# <<< fleet b <<<\n"
-    assert undone("config", block + b"Port 2\n", record.head, "b", "") == b"Port 2\n"
-    assert undone("known_hosts", b"mine\none line\n", record.head, "b", "") == b"mine\n"
-    assert record.hosts["gpu1"].files == {"authorized_keys": ["one line"], "config": []}
-    assert record.hosts["gpu1"].keys == {"id_ed25519": "ssh-ed25519 AAAA"} and record.hosts["gpu1"].leaving
 
 
 def test_the_record_comes_back_and_is_written_only_when_it_changed(tmp_path: Path) -> None:
