@@ -20,7 +20,6 @@ from tests.lab.virtual_lab import VirtualLab
 from tests.node.nodes import until
 from tests.standin import standin_python
 
-pytestmark = pytest.mark.slow
 PROGRAM = """\
 import os, signal, sys, time
 
@@ -151,6 +150,7 @@ def ranks(lab: VirtualLab) -> int:
     return sum(int(lab.sh(host, "pgrep -fc '[p]ython.* t\\.py' || true")) for host in lab.names)
 
 
+@pytest.mark.slow
 def test_started_in_any_order(lab: VirtualLab, pool: ThreadPoolExecutor) -> None:
     job = Job(lab, pool, "t.py", NNODES="3", RDZV_ID="a")
     outs = []
@@ -169,6 +169,7 @@ def test_started_in_any_order(lab: VirtualLab, pool: ThreadPoolExecutor) -> None
     assert logs == "sum 6 []"
 
 
+@pytest.mark.slow
 def test_the_platforms_own_ranks(lab: VirtualLab, pool: ThreadPoolExecutor) -> None:
     """Kubeflow's: torchrun would take PET_* for its options."""
     first = lab.names[0]
@@ -211,6 +212,7 @@ def test_the_first_failure_ends_all(
     until(lambda: ranks(lab) == 0)
 
 
+@pytest.mark.slow
 def test_a_container_that_is_killed(lab: VirtualLab, pool: ThreadPoolExecutor) -> None:
     job = Job(lab, pool, "--grace 5 t.py hold", NNODES="3", RDZV_ID="k")
     outs = job.begun(3, "held")
@@ -222,6 +224,7 @@ def test_a_container_that_is_killed(lab: VirtualLab, pool: ThreadPoolExecutor) -
     until(lambda: ranks(lab) == 0, 60)
 
 
+@pytest.mark.slow
 def test_one_that_cannot_begin_reports_why_to_all(lab: VirtualLab, pool: ThreadPoolExecutor) -> None:
     job = Job(lab, pool, "t.py hold", NNODES="2", RDZV_ID="n")
     lab.sh(lab.names[1], "rm -rf ~/.fleet && touch ~/.fleet")
@@ -234,6 +237,7 @@ def test_one_that_cannot_begin_reports_why_to_all(lab: VirtualLab, pool: ThreadP
     until(lambda: ranks(lab) == 0)
 
 
+@pytest.mark.slow
 def test_a_signal_of_the_platform_reaches_the_ranks_of_all(lab: VirtualLab, pool: ThreadPoolExecutor) -> None:
     job = Job(lab, pool, "t.py hold", NNODES="2", RDZV_ID="c")
     outs = job.begun(2, "held")
@@ -262,6 +266,7 @@ def test_an_elastic_run_goes_on_without_one_and_takes_another(lab: VirtualLab, p
         lab.refresh()
 
 
+@pytest.mark.slow
 def test_what_cannot_meet_is_reported(lab: VirtualLab, pool: ThreadPoolExecutor) -> None:
     """Two of one rank, another run's rendezvous, another program, nobody: each within seconds, and nothing stays."""
     first, second, _, fourth = lab.names
@@ -335,6 +340,7 @@ def test_the_same_by_hand(lab: VirtualLab, pool: ThreadPoolExecutor) -> None:
         assert {name for name in other - of_node if not re.fullmatch(known, name)} == set()
 
 
+@pytest.mark.slow
 def test_the_playbook(lab: VirtualLab, pool: ThreadPoolExecutor) -> None:
     """Where fleet is in the image."""
     book = Path(__file__).parents[2] / "playbooks" / "aistation.yaml"
