@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import shlex
+from collections.abc import Iterator
 from itertools import pairwise
 from pathlib import Path
 from typing import Any
@@ -60,9 +61,10 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.fixture(scope="module")
-def own_lab(breakable: BreakableLab) -> VirtualLab:
-    """What is synced here would be another folder's to the tests of the session's lab."""
-    return breakable.enrol()
+def own_lab(breakable: BreakableLab) -> Iterator[VirtualLab]:
+    """Two hosts; what is synced here would be another folder's to the tests of the session's lab."""
+    with breakable.enrol().narrowed(2) as two:
+        yield two
 
 
 @pytest.mark.parametrize("command", SHOWN)

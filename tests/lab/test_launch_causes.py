@@ -126,14 +126,14 @@ def test_a_full_disk_on_a_node(launch: Launch, ready: VirtualLab, tmp_path: Path
     victim = ready.names[1]
     ready.sh(victim, "mkdir -p ~/.fleet/runs && mount -t tmpfs -o size=1m tmpfs ~/.fleet/runs")
     try:
-        done = launch("-w", victim, "./s.py", "flood", "100000")
+        done = launch("-w", victim, "./s.py", "flood", "200000")
     finally:
         ready.sh(victim, "umount -l ~/.fleet/runs")
     assert (done.returncode, summary(tmp_path)["first_failure"]) == (0, None), "it ends no rank"
     lost = {event["rank"]: event for event in events(tmp_path, "gap")}
     for out in tmp_path.glob("runs/*-*/*/rank*.out"):
         rank = int(out.stem[4:])
-        lines = b"".join(b"rank %d line %d\rbar \xff\xfe\n" % (rank, i) for i in range(100000))
+        lines = b"".join(b"rank %d line %d\rbar \xff\xfe\n" % (rank, i) for i in range(200000))
         here = out.stat().st_size + out.with_suffix(".err").stat().st_size
         assert here + lost[rank]["bytes"] == len(lines + b"no newline at the end") + 1000, "each byte is here, or named"
     assert lost and "the disk of ~/.fleet/runs is full there" in done.stderr
