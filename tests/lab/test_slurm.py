@@ -246,6 +246,12 @@ def typed(lab: VirtualLab, line: str, host: int = 2) -> tuple[int, str]:
     return done.returncode, done.stdout.decode()
 
 
+def interrupted(command: str, when: str) -> str:
+    """A line that runs a command and sends it SIGINT when it has printed that."""
+    wait = f"until grep -qs '{when}' said || ! kill -0 $!; do sleep 0.1; done"
+    return f"set -m; {command} >said 2>&1 & {wait}; kill -INT $!; wait $!; cat said; rm said"
+
+
 def test_submit_wait_and_follow(login: VirtualLab) -> None:
     code, said = typed(login, f"{SUBMIT} t.py")
     assert code == 0 and said.count("sum 4 ") == 4 and "is job " in said, said
@@ -266,7 +272,7 @@ def test_the_job_leads_the_run_whoever_looks_on(login: VirtualLab) -> None:
     """The process that submitted it is killed; another login node looks on, leaves, and stops it."""
     line = f"{SUBMIT} t.py hold >login.out 2>&1 & {RUNS}; kill -9 $!"
     assert typed(login, line)[0] == 0
-    code, said = typed(login, f"timeout -s INT 3 {FLEET} attach; {FLEET} runs", host=1)
+    code, said = typed(login, f"timeout -s INT 20 {FLEET} attach; {FLEET} runs", host=1)
     assert code == 0 and "goes on as before" in said and "followed" in said, said
     code, said = typed(login, f"{FLEET} --on slurm ps")
     assert code == 0 and re.search(r"^t-\S+ +running .* 4/4 ", said, re.M), said
@@ -288,7 +294,7 @@ def test_a_job_that_waits_is_cancelled(login: VirtualLab) -> None:
     nodes = ",".join(login.names)
     line = f"salloc -N3 --gres=gpu:2 -w {nodes} sleep 60 2>/dev/null & "
     line += "until squeue -h -t R | grep -q .; do sleep 0.1; done; "
-    line += f"timeout -s INT 7 {SUBMIT} t.py; squeue -h -n t; scancel --me"
+    line += f"{interrupted(f'{SUBMIT} t.py', 'waits: PENDING, Resources')}; squeue -h -n t; scancel --me"
     code, said = typed(login, line)
     assert "waits: PENDING, Resources" in said and "was cancelled before a rank ran" in said, said
     assert "\nt " not in said and code == 0
