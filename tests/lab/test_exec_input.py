@@ -91,7 +91,8 @@ def test_an_input_without_end_ends_with_the_commands(ready_lab: VirtualLab, tran
         ready_lab,
         f"fleet --transport {transport} exec -- head -1 < <(exec yes)\n"
         f"fleet --transport {transport} exec --shell 'exec <&-; sleep 1; exit 3' < <(exec yes)\n"
-        f"fleet --transport {transport} exec -- sleep 1 < <(exec sleep 900 2>/dev/null)\necho $?; kill $!",
+        "exec 3< <(exec sleep 900 2>/dev/null); endless=$!\n"
+        f"fleet --transport {transport} exec -- sleep 1 <&3\necho $?; kill $endless",
     )
     assert done.stdout.splitlines()[1:] == ["y", "0"], (done.stdout, done.stderr)
     assert done.stderr.count("exit status 3") == 1

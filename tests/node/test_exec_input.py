@@ -61,7 +61,7 @@ def hosts(*names: str) -> Fleet:
         pytest.param("echo a | $F exec -n --shell 'cat; echo end'", ["end"], marks=pytest.mark.slow),
         pytest.param("echo a | $F exec --no-stdin --shell 'cat; echo end'", ["end"], marks=pytest.mark.slow),
         ("yes | $F exec -- head -1", ["y"]),
-        ("$F exec -- sleep 0.5 < <(exec sleep 200 2>/dev/null)", []),
+        ("exec 3< <(exec sleep 200 2>/dev/null); endless=$!; $F exec -- sleep 0.5 <&3; kill $endless", []),
         pytest.param("yes | $F exec --shell 'exec <&-; sleep 1; echo end'", ["end"], marks=pytest.mark.slow),
     ],
 )
