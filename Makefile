@@ -52,8 +52,8 @@ coverage: venv-test  ## how much of fleet/ the fast tests run, on the head and o
 	@$(BIN)/python -m tests.measure .coverage
 
 check: venv-test  ## lint, types, import directions
-	$(BIN)/ruff check fleet tests examples tools tools/matrix
-	$(BIN)/ruff format --check fleet tests examples tools tools/matrix
+	$(BIN)/ruff check fleet tests examples tools tools/matrix tools/timed
+	$(BIN)/ruff format --check fleet tests examples tools tools/matrix tools/timed
 	$(BIN)/mypy
 	$(BIN)/lint-imports --no-cache
 

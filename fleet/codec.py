@@ -1,6 +1,6 @@
-"""fleet's own values as JSON, for another process of fleet, which may be of another version.
+"""fleet's own values as JSON, for another process of fleet.
 
-Fields that the reader does not know are left out, those that it misses have their defaults. Dataclasses name their
+Fields that a class does not have are left out, those that it misses have their defaults. Dataclasses name their
 class, for unions of several. Errors keep what users see of them.
 """
 

@@ -52,8 +52,8 @@ def own_process(
         process.stdin.close()
         process.stdin = None  # communicate() would write to it
     except OSError:
-        process.kill()
-        process.wait()
+        with process:  # closes its pipes, waits
+            process.kill()
         raise
     return process
 

@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 
 from fleet.events import Emit, silent
 from fleet.model import Report
+from fleet.node.base.clock import CLOCK, Clock
 from fleet.requests.reach import Reach
 from fleet.transport.base import Cancel, Transport
 
@@ -16,7 +17,7 @@ class Runtime:
     """transport: reaches hosts. fanout: hosts worked on at once. emit: takes events. cancel: set on Ctrl-C. detach: set
     when a run is to go on without this process, or, with `stay`, without a terminal: that is called, with what to show,
     and this process leads the run on. ask: puts a question that is answered by yes or no, None where nobody can be
-    asked."""
+    asked. clock: by which what lasts too long is given up."""
 
     transport: Transport
     fanout: int = Reach.fanout
@@ -25,3 +26,4 @@ class Runtime:
     ask: Callable[[str], bool | None] = lambda question: None
     detach: Cancel = field(default_factory=Cancel, kw_only=True)
     stay: Callable[[Report], None] | None = field(default=None, kw_only=True)
+    clock: Clock = field(default=CLOCK, kw_only=True)

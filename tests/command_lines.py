@@ -4,13 +4,19 @@ from __future__ import annotations
 
 import re
 import shlex
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
 
 import click
 
-from fleet.cli.line.command import rest_of
-from fleet.cli.line.verbs import VERBS
+from fleet.cli.line.command import SETTINGS, rest_of
+from fleet.cli.line.verbs import VERBS as VERBS
 from fleet.cli.main import cli
+from fleet.cli.verbs.play import CliVerbs
+from fleet.cli.verbs.play import command_of as command_of
 from fleet.errors import FleetError
+from fleet.playbook.read import load, parse
 
 
 def accept(line: str) -> click.Context:
@@ -24,6 +30,19 @@ def accept(line: str) -> click.Context:
         assert command is not None
         ctx = command.make_context(name, rest, parent=ctx)
     return ctx
+
+
+def parse_options(command: click.Command, *words: str) -> tuple[dict[str, Any], list[str]]:
+    """Returns the options that a command reads in these words, and the words that are none."""
+    given, rest, _ = command.make_parser(click.Context(command, **SETTINGS)).parse_args([*words])
+    return given, rest
+
+
+def steps(playbook: str | Path, variables: Mapping[str, str] | None = None) -> Any:
+    """Returns the steps of a playbook, a text or a file, as `fleet play` reads it."""
+    if isinstance(playbook, Path):
+        return load(playbook, CliVerbs(), variables or {})
+    return parse(playbook, "p", CliVerbs(), variables or {})
 
 
 QUOTED = re.compile(r"['`](fleet (?:\"[^\"]*\"|[^'`\"])*)['`]")

@@ -12,6 +12,7 @@ from typing import Any
 import fleet
 from fleet.answers.event import KINDS, RunEvent
 from fleet.answers.run_events import COMMON, OTHERS
+from fleet.codec import KEY
 
 FLEET = Path(fleet.__file__).parent
 ELSEWHERE = ("plan", "summary")  # their fields are those of `--dry-run` and of the report
@@ -40,6 +41,11 @@ def documented(kind: str) -> set[str]:
     """Fields, without those that all have."""
     texts = [KINDS[kind].__doc__ or ""] if kind in KINDS else []
     return {name for text in (*texts, OTHERS.get(kind, "")) for name in re.findall(r"`(\w+)`", text)}
+
+
+def always(kind: str) -> set[str]:
+    """Fields that every document of the kind has."""
+    return {field.name for field in fields(KINDS[kind]) if KEY not in field.metadata}
 
 
 def made() -> set[str]:

@@ -5,6 +5,10 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from pathlib import Path
 
+import click
+
+from fleet.cli.run.follow import show_summary
+from fleet.cli.run.launch_view import LaunchView
 from fleet.errors import ConnectError
 from fleet.model import Host, Inventory, Job, Report
 from fleet.ops.run.end.ends import RankEnd, run_end
@@ -35,6 +39,12 @@ def trace(exception: str, line: str = "loss = step(batch)") -> str:
 def of_rank(rank: int, text: str) -> str:
     """As torch writes an uncaught exception."""
     return "".join(f"[rank{rank}]: {line}\n" for line in text.splitlines())
+
+
+def raised(rank: int, what: str = "ValueError: rank {} is negative") -> str:
+    """As torch writes what a rank raised. what: the exception, with {} for the rank."""
+    lines = ["Traceback (most recent call last):", '  File "t.py", line 3, in f', "    f()", what.format(rank)]
+    return of_rank(rank, "\n".join(lines))
 
 
 def gave_up(rank: int, number: int = 4711) -> str:
@@ -87,6 +97,12 @@ def failed(
     gang.stop(run_end("failure", "a rank failed", 1), 100.2)
     folder.release()
     return summarise(record, gang, logs, list(lost), 61.2)
+
+
+def show(report: Report, view: LaunchView | None = None) -> None:
+    """Has the end of the run told on the terminal. view: of what was shown of it before."""
+    with click.Context(click.Command("launch")):
+        show_summary(report, view or LaunchView(HOSTS))
 
 
 def oom(rank: int | None = None) -> KernelLine:

@@ -1,4 +1,5 @@
-"""A fleet command line in this process, on any transport; what it showed, and what it left in a folder."""
+"""A fleet command line or a fleet.api.Fleet in this process, on any transport; what a command line showed, and what it
+left in a folder."""
 
 from __future__ import annotations
 
@@ -10,13 +11,31 @@ import sys
 import threading
 import time
 from collections.abc import Sequence
+from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 from unittest import mock
 
 import fleet.cli.main
-from fleet.transport.base import Silence
+from fleet.api import Fleet
+from fleet.cli.main import run as typed
+from fleet.model import Host, Inventory
+from fleet.transport.base import Cancel, Session
+from fleet.transport.local import LocalTransport
+
+__all__ = [
+    "FleetOver",
+    "LocalTransport",
+    "Outcome",
+    "command_line",
+    "fleet_here",
+    "fleet_over",
+    "selected",
+    "session_here",
+    "snapshot",
+    "typed",
+]
 
 
 class Terminal(io.TextIOWrapper):
@@ -32,11 +51,6 @@ class Terminal(io.TextIOWrapper):
     def text(self) -> str:
         self.flush()
         return self.written.getvalue().decode("utf-8")
-
-
-class Hasty(Silence):
-    def seconds(self) -> float:
-        return super().seconds() * 500
 
 
 @dataclass
@@ -58,19 +72,55 @@ class Outcome:
         return value
 
 
+def reached_by(transport: Any) -> AbstractContextManager[object]:
+    """Has all hosts of fleet.api, and of the command line, reached by that transport."""
+    return mock.patch("fleet.api.Fleet._connect", lambda *args: transport)
+
+
 def command_line(argv: Sequence[str], transport: Any) -> Outcome:
     """fleet ARGV in this process, on that transport; what it showed, and what its threads raised."""
     out, err = Terminal(), Terminal()
     faults: list[Any] = []
     began = time.monotonic()
     with contextlib.ExitStack() as stack:
-        stack.enter_context(mock.patch("fleet.api.Fleet._connect", lambda *args: transport))
+        stack.enter_context(reached_by(transport))
         stack.enter_context(mock.patch.dict(os.environ, {"FLEET_DEBUG": "1", "TERM": "dumb"}))
         stack.enter_context(mock.patch.object(threading, "excepthook", faults.append))
         stack.enter_context(mock.patch.object(sys, "stdout", out))
         stack.enter_context(mock.patch.object(sys, "stderr", err))
         code = fleet.cli.main.run(argv)
     return Outcome(code, out.text(), err.text(), faults, time.monotonic() - began)
+
+
+@dataclass(frozen=True)
+class FleetOver(Fleet):
+    """A Fleet whose hosts are reached over `way`, which stays open."""
+
+    way: Any = None
+
+    def _connect(self, password_for: Any = None) -> Any:
+        return self.way
+
+
+def fleet_over(way: Any, *hosts: Host | str, **more: Any) -> FleetOver:
+    """Returns the Fleet of these hosts, names or Hosts, over a transport or a session."""
+    inventory = Inventory(tuple(Host(host, host) if isinstance(host, str) else host for host in hosts))
+    return FleetOver(inventory=inventory, everyone=inventory, way=way, **more)
+
+
+def fleet_here(*hosts: Host | str, **more: Any) -> FleetOver:
+    """Returns the Fleet of these hosts, each of which is this machine."""
+    return fleet_over(LocalTransport(), *hosts, **more)
+
+
+def selected(inventory: Inventory, hosts: str | None, exclude: str | None = None) -> Inventory:
+    """Returns the inventory with the hosts of -w and -x alone."""
+    return FleetOver(inventory=inventory, everyone=inventory).select(hosts, exclude).inventory
+
+
+def session_here(name: str = "here") -> Session:
+    """Returns a session with a host, which is this machine."""
+    return LocalTransport().connect(Host(name, "127.0.0.1"), Cancel())
 
 
 def snapshot(folder: Path, but: Sequence[str]) -> dict[str, tuple[int, int]]:

@@ -12,7 +12,6 @@ import json
 import os
 import re
 import struct
-import time
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -32,6 +31,7 @@ from fleet.transport.command import command_line
 from fleet.transport.frames import Decoder
 from fleet.transport.local import LocalTransport
 from tests.changed import programs
+from tests.clock import HandClock
 
 # the same ones every time; FLEET_FUZZ=5000 looks harder
 steady = settings(
@@ -284,10 +284,11 @@ def begins_another(sent: bytes) -> bool:
 
 
 class Channel:
-    """found: what is said, by the first that was sent and how many programs began after it."""
+    """found: what is said, by the first that was sent and how many programs began after it. clock: who waits for what
+    is never said waits by it."""
 
-    def __init__(self, found: Callable[[bytes, int], Said]) -> None:
-        self._found, self._said = found, Said([])
+    def __init__(self, found: Callable[[bytes, int], Said], clock: HandClock) -> None:
+        self._found, self._said, self._clock = found, Said([]), clock
         self._sent, self._later = b"", 0
 
     def send(self, data: bytes) -> None:
@@ -310,7 +311,7 @@ class Channel:
             if chunk:
                 return chunk
         if self._said.silent:
-            time.sleep(0.001)
+            self._clock.sleep(timeout)
             return None
         return b""
 
@@ -346,10 +347,10 @@ class Liar(LocalTransport):
             address = None
 
             def __init__(self) -> None:
-                self.host = host
+                self.host, self.clock = host, HandClock()
 
             def start(self, command: str) -> Channel:
-                return Channel(lambda sent, later: liar.answer(host, sent, later))
+                return Channel(lambda sent, later: liar.answer(host, sent, later), self.clock)
 
             def close(self) -> None: ...
 
@@ -394,12 +395,15 @@ def as_rank(parts: Sequence[Part], rank: int) -> list[Part]:
 
 
 class Says:
-    """A host whose every program says the same. beats: then come heartbeats for ever; endless: output."""
+    """A host whose every program says the same. works: before that come so many heartbeats that tell of work, one a
+    second; beats: then come empty ones for ever; endless: output."""
 
     name, address = "says", None
 
-    def __init__(self, *parts: dict[str, Any] | bytes, beats: bool = False, endless: bool = False) -> None:
-        self.parts, self.beats, self.endless = parts, beats, endless
+    def __init__(
+        self, *parts: dict[str, Any] | bytes, beats: bool = False, endless: bool = False, works: int = 0
+    ) -> None:
+        self.parts, self.beats, self.endless, self.works, self.clock = parts, beats, endless, works, HandClock()
 
     def connect(self, host: Host, cancel: Cancel) -> Any:
         self.host = host
@@ -409,20 +413,23 @@ class Says:
         said = plainly(
             [("O" if isinstance(p, bytes) else "J", 0, p) for p in self.parts] + [("X", 0, {"exit_status": 0})]
         )
-        return Saying(said, self.beats, self.endless)
+        said.chunks[1:1] = [frame("H", 0, b"%d" % n) for n in range(self.works)]
+        return Saying(said, self.beats, self.endless, self.clock)
 
     def close(self) -> None: ...
 
 
 class Saying:
-    def __init__(self, said: Said, beats: bool, endless: bool) -> None:
+    def __init__(self, said: Said, beats: bool, endless: bool, clock: HandClock) -> None:
         self._chunks: Iterator[bytes] = iter(said.chunks[: -1 if beats or endless else None])
-        self._beats, self._endless = beats, endless
+        self._beats, self._endless, self._clock = beats, endless, clock
 
     def recv(self, timeout: float) -> bytes:
         data = next(self._chunks, None)
+        if data is not None and data.startswith(b"H"):
+            self._clock.sleep(1.0)
         if data is None and self._beats:
-            time.sleep(0.02)
+            self._clock.sleep(min(timeout, 1.0))
             return frame("H", 0, b"")
         return frame("O", 0, b"x" * 60_000) if data is None and self._endless else data or b""
 

@@ -10,6 +10,7 @@ import sysconfig
 import zipfile
 from collections.abc import Mapping, Sequence
 from pathlib import Path
+from typing import Any
 
 
 def make_env(folder: Path) -> Path:
@@ -48,3 +49,26 @@ def make_wheel(
         for inside, text in files.items():
             archive.writestr(inside, text)
     return wheel
+
+
+def python_facts(version: str = "3.11.7", glibc: int = 36, **changes: Any) -> dict[str, Any]:
+    """An interpreter as node/python/interpreter.py describes it, CPython on x86_64."""
+    cp = "cp" + "".join(version.split(".")[:2])
+    platforms = [f"manylinux_2_{n}_x86_64" for n in range(glibc, 16, -1)] + ["linux_x86_64"]
+    tags = [f"{cp}-{cp}-{p}" for p in platforms] + [f"{cp}-abi3-{p}" for p in platforms] + ["py3-none-any"]
+    return {
+        "version": version,
+        "implementation": "cpython",
+        "soabi": f"{cp}-x86_64",
+        "platform": "linux-x86_64",
+        "executable": "/opt/python",
+        "prefix": "/opt",
+        "pip": "23.2",
+        "tags": tags,
+        "managed": False,
+        "unmet": [],
+        "free": 1 << 40,
+        "target": "/opt/site-packages",
+        "states": [],
+        **changes,
+    }

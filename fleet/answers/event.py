@@ -14,7 +14,7 @@ KINDS: dict[str, type[RunEvent]] = {}
 
 @dataclass(frozen=True, kw_only=True)
 class RunEvent:
-    """Base. event: the kind's name in JSON. place: which documents have it. more: what a newer fleet wrote besides."""
+    """Base. event: the kind's name in JSON. place: which documents have it. more: what its document has besides."""
 
     event: ClassVar[str] = ""
     place: ClassVar[str] = BOTH

@@ -1,7 +1,7 @@
 """The events of a run: a class a kind, whose fields are its JSON. docs/json.md is made from their docstrings.
 
-A new kind is a class here; its fields stand in its docstring, in backticks. Kinds and fields may be added while VERSION
-stays; what is taken away, or means something else, makes another VERSION.
+A new kind is a class here; its fields stand in its docstring, in backticks. Kinds and fields may be added while
+PROTOCOL stays; what is taken away, or means something else, makes another PROTOCOL.
 """
 
 from __future__ import annotations
@@ -13,18 +13,15 @@ from typing import Any
 from fleet.answers.event import FILE, KINDS, STREAM, Refused, RunEvent
 from fleet.answers.runs import FirstFailure
 from fleet.codec import from_json, where_known
-from fleet.protocol.state import EVENTS_VERSION as VERSION
+from fleet.protocol.state import PROTOCOL
 from fleet.version import __version__
 
 COMMON = ("event", "time", "level", "host", "message")
 
 
 def of_record(record: Mapping[str, Any]) -> RunEvent:
-    """What as_json() made, of any version: an event of a kind that is not known here is a plain RunEvent."""
-    try:
-        made: RunEvent = from_json(KINDS[str(record["event"])], record)
-    except (KeyError, ValueError):
-        return RunEvent(more=record)
+    """What as_json() made. KeyError, ValueError for what is no event."""
+    made: RunEvent = from_json(KINDS[record["event"]], record)
     known = {*COMMON, *(it.name for it in fields(made))}
     return replace(made, more={name: value for name, value in record.items() if name not in known})
 
@@ -34,7 +31,7 @@ def of_record(record: Mapping[str, Any]) -> RunEvent:
 class Version(RunEvent, event="version"):
     """the first: `version` of these events, `fleet`'s own"""
 
-    version: int = VERSION
+    version: int = PROTOCOL
     fleet: str = __version__
 
 
@@ -98,7 +95,7 @@ class Attached(Begun, event="attached"):
     """a head follows it that did not start it: `version`, `engine`, `world_size`, `first_ranks`, `logs`, `state`,
     `started` (when), `lease`"""
 
-    version: int = VERSION
+    version: int = PROTOCOL
     engine: str | None = where_known()
     logs: str
     state: str

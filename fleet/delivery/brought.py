@@ -101,7 +101,7 @@ def _read(path: Path, near: str = "") -> tuple[str, dict[str, Got]]:
         with own.open_own(path) as file:
             folder = os.path.join(json.loads(file.readline()), "")
             if folder.startswith(near) or near.startswith(folder):
-                return folder, {name: Got(*it[:5]) for name, it in json.loads(file.read()).items()}  # others had more
+                return folder, {name: Got(*it) for name, it in json.loads(file.read()).items()}
     except (OSError, ValueError, TypeError, AttributeError, RecursionError):
         pass
     return "", {}

@@ -29,7 +29,7 @@ class Conversation:
     def __init__(self, program: Program, runtime: Runtime, waiting: Callable[[str], None]) -> None:
         self._program, self._waiting = program, waiting
         self._waited = 0
-        self.watchdog = Watchdog()
+        self.watchdog = Watchdog(clock=program.clock)
         self._frames: Iterator[Frame] = program.frames(
             silence=SILENCE_SECONDS, cancel=runtime.cancel, watchdog=self.watchdog
         )

@@ -24,7 +24,6 @@ from fleet.errors import InventoryError, LabError, UsageError
 from fleet.lab.processes import is_alive
 from fleet.node.base.files import replace_file
 
-VERSION = 1
 HEAD = "# `fleet -i lab ...` reads it; what you change stays until `fleet lab up` makes a new lab or more hosts.\n"
 
 
@@ -53,7 +52,6 @@ class State:
     switch_pid: int = 0
     switch_started: int | None = None
     hosts: dict[str, Machine] = field(default_factory=dict)
-    version: int = VERSION
 
     @property
     def up(self) -> bool:

@@ -100,9 +100,9 @@ def fresh(folder: Path) -> Iterator[Path]:
         shutil.rmtree(folder, ignore_errors=True)
 
 
-def memo(path: Path, version: int) -> Path:
+def memo(path: Path) -> Path:
     """Where what was found out about this very file is noted: its path, size, times and inode name it."""
-    text = f"{version} {path.resolve()} {version_of(path.stat())}"
+    text = f"{path.resolve()} {version_of(path.stat())}"
     return cache() / "read" / hashlib.sha256(text.encode("utf-8", "surrogateescape")).hexdigest()
 
 

@@ -43,8 +43,8 @@ def ask(
     clock is asked for while its steps run: no round trip of its own."""
     facts: Facts = {}
     best: tuple[float, float] | None = None
-    deadline = time.monotonic() + spec["deadline"] + 2 * SILENCE_SECONDS
     with Program(session, "preflight.probe", spec) as program, ExitStack() as at_end:
+        deadline = program.clock.monotonic() + spec["deadline"] + 2 * SILENCE_SECONDS
         if hurry:
             at_end.callback(hurry.on_set(lambda: program.send({"op": "done"})))
         asked = time.time()  # until python has started there, so the first answer is the least certain one

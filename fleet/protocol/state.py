@@ -1,6 +1,6 @@
 """The files that fleet keeps on a node: each name once, for both halves. files.py tells what they hold.
 
-A file that does not hold what it must (an older version's, a damaged one) counts as one that is not there.
+A file that does not hold what it must (another version's, a damaged one) counts as one that is not there.
 """
 
 import os
@@ -17,7 +17,11 @@ SCOPE = "FLEET_SCOPE"  # in the environment of all that a job of a scheduler hol
 SPEC, STATUS, PID, NODE_LOG = "spec.json", "status.json", "pid", "node.log"
 # what such a run is while its head waits with the next attempt, and while that one begins
 RESTARTING, STARTING = "restarting", "starting"
-EVENTS_VERSION = 1  # of a run's events.jsonl
+# Of what a run leaves: its folder on a node, which has the number in SPEC, and its events. Of a run of another number a
+# fleet reads LISTED, the attempt, the state, the processes and the logs: it lists the run, shows its logs and stops it,
+# and refuses all else.
+PROTOCOL = 1
+LISTED = ("run", "node", "protocol", "host", "node_rank", "ranks", "lease")  # of SPEC
 LATEST = "latest"  # the newest run that has begun, as a word, and as a link beside its folder
 WRITER = ".lock"  # in a run's folder on the head: who writes there holds it
 FINAL = ("exited", "stopped", "lost")  # how a run may have ended on a node: "state" of its STATUS

@@ -16,6 +16,7 @@ from dataclasses import dataclass
 from typing import Any, Generic, Protocol, TypeVar, runtime_checkable
 
 from fleet.model import Host
+from fleet.node.base.clock import CLOCK, Clock
 from fleet.requests.reach import Reach
 
 T = TypeVar("T")
@@ -104,18 +105,19 @@ class Silence:
     """How long nothing was heard; time in which this process itself was held up (Ctrl-Z, a suspended machine) is no
     silence of anybody's. Ask often: `seconds` tells being held up from the time since it was asked last."""
 
-    def __init__(self) -> None:
-        self._heard = self._asked = time.monotonic()
+    def __init__(self, clock: Clock = CLOCK) -> None:
+        self._clock = clock
+        self.word()
 
     def word(self) -> None:
-        self._heard = self._asked = time.monotonic()
+        self._heard = self._asked = self._clock.monotonic()
 
     def word_at(self, then: float) -> None:
         """A word that came by itself, while nobody looked."""
         self._heard = max(self._heard, then)
 
     def seconds(self) -> float:
-        now = time.monotonic()
+        now = self._clock.monotonic()
         if now - self._asked > HELD_UP_SECONDS:
             self._heard += now - self._asked
         self._asked = now
@@ -125,8 +127,8 @@ class Silence:
 class Watchdog(Silence):
     """How long nothing has moved at one that is alive. limit: seconds of that after which it is given up."""
 
-    def __init__(self, limit: float = PROGRESS_SECONDS) -> None:
-        super().__init__()
+    def __init__(self, limit: float = PROGRESS_SECONDS, clock: Clock = CLOCK) -> None:
+        super().__init__(clock)
         self.limit = limit
 
 
@@ -200,7 +202,7 @@ class Drowsy(Protocol):
 
     @property
     def passed_at(self) -> float:
-        """When such a thing came last, by time.monotonic(); 0.0: never."""
+        """When such a thing came last, in monotonic seconds of the session's clock; 0.0: never."""
 
     def pass_over(self, beat: bytes) -> None:
         """The next recv() does not end for these bytes, if they come by themselves; they are swallowed."""
@@ -238,6 +240,12 @@ class Transport(Protocol):
 
     def close(self) -> None:
         """Close what is shared between hosts (gateways); never raises."""
+
+
+def clock_of(session: Session) -> Clock:
+    """Returns the clock by which a session's silence is measured: its own, else this machine's."""
+    clock: Clock = getattr(session, "clock", CLOCK)
+    return clock
 
 
 def ended(transport: Transport) -> tuple[str, int] | None:

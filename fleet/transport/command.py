@@ -10,7 +10,6 @@ import math
 import os
 import re
 import threading
-import time
 import uuid
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import suppress
@@ -165,7 +164,7 @@ class Command(Conversation):
                     channel.send(data, patience=math.inf)
                 channel.send_eof()
             while (status := channel.wait(POLL_SECONDS)) is None and not feed.over:
-                time.sleep(POLL_SECONDS)
+                self.clock.sleep(POLL_SECONDS)
             if status == 0 and not feed.over:
                 self._send(b"eof\n")
             elif status not in (0, None, 141):  # 141: the command has closed it, or is gone
@@ -181,13 +180,13 @@ class Command(Conversation):
         silence: seconds without any byte after which the host counts as lost. timeout: seconds that it may run,
         patience: those that its end may take then. Raises ConnectError (lost, protocol), DeadlineError, HostFailed.
         """
-        begun = pinged = time.monotonic()
-        quiet, late = Silence(), False
+        begun = pinged = self.clock.monotonic()
+        quiet, late = Silence(self.clock), False
         while self.left is None:
             if self._broken:
                 raise self._broken[0]
             said = self._channel.recv_both(POLL_SECONDS if timeout is None else min(POLL_SECONDS, timeout / 4))
-            now = time.monotonic()
+            now = self.clock.monotonic()
             if timeout is not None and now - begun >= timeout and not late:
                 late = True
                 self.end()
@@ -211,8 +210,8 @@ class Command(Conversation):
             if self._streams[0].started:  # before that it is nobody's word: a forced `cat` sends our own back
                 quiet.word()
         # its status comes behind that it was ended; where some of it could not be, maybe never
-        until = time.monotonic() + (STUCK_SECONDS if self.left else patience)
-        while not (self._streams[0].ended and self._streams[1].ended) and time.monotonic() < until:
+        until = self.clock.monotonic() + (STUCK_SECONDS if self.left else patience)
+        while not (self._streams[0].ended and self._streams[1].ended) and self.clock.monotonic() < until:
             said = self._channel.recv_both(POLL_SECONDS)
             if said is not None and not any(said):
                 return

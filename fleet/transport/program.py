@@ -9,7 +9,6 @@ import re
 import shlex
 import sys
 import threading
-import time
 import zlib
 from collections.abc import Iterator, Mapping
 from functools import cache
@@ -194,15 +193,14 @@ class Program(Conversation):
         """Frames as they come, up to and including X; heartbeats are swallowed.
 
         silence: seconds without any byte after which the host counts as lost. first: the same of its first byte, before
-        which a busy node starts python; None: no other. deadline: a time.monotonic()
-        value. poll: seconds in which all this is looked at once. ping: every so many seconds the program hears that we
-        live. watchdog: of frames and heartbeats that tell of work done, and of bytes that it takes; who waits for
-        other progress, too, feeds it. Raises ConnectError (lost, stalled, no-python, protocol), DeadlineError,
-        Interrupted.
+        which a busy node starts python; None: no other. deadline: by clock.monotonic(). poll: seconds in which all this
+        is looked at once. ping: every so many seconds the program hears that we live. watchdog: of frames and
+        heartbeats that tell of work done, and of bytes that it takes; who waits for other progress, too, feeds it.
+        Raises ConnectError (lost, stalled, no-python, protocol), DeadlineError, Interrupted.
         """
         decoder = self._decoder
-        quiet = Silence()
-        pinged = time.monotonic()
+        quiet = Silence(self.clock)
+        pinged = self.clock.monotonic()
         drowsy = self._channel if isinstance(self._channel, Drowsy) else None
         came = b""
         while True:
@@ -221,7 +219,7 @@ class Program(Conversation):
             if drowsy is not None and decoder.between_frames:
                 drowsy.pass_over(BEAT)
             data = self._channel.recv(poll)
-            now = time.monotonic()
+            now = self.clock.monotonic()
             if cancel is not None and cancel.is_set():
                 raise Interrupted("interrupted", host=self.host.name)
             if deadline is not None and now >= deadline:
@@ -274,7 +272,7 @@ def first_word(
     program: Program, answer: TypeForm[T], *, timeout: float, silence: float = 15.0, cancel: Cancel | None = None
 ) -> T:
     """The first message of one that goes on after it. ProtocolError when that is no `answer`."""
-    frames = program.frames(silence=silence, deadline=time.monotonic() + timeout, cancel=cancel)
+    frames = program.frames(silence=silence, deadline=program.clock.monotonic() + timeout, cancel=cancel)
     said = next((frame.json() for frame in frames if frame.kind == MESSAGE), {})
     return decoded(answer, said, program.host.name)
 
@@ -288,7 +286,7 @@ def last_word(
     cancel: Cancel | None = None,
 ) -> T:
     """The last message of one that ends, or that another one is behind. ProtocolError when that is no `answer`."""
-    deadline = None if timeout is None else time.monotonic() + timeout
+    deadline = None if timeout is None else program.clock.monotonic() + timeout
     last: dict[str, Any] = {}
     for frame in program.frames(silence=silence, deadline=deadline, cancel=cancel):
         if frame.kind == MESSAGE:

@@ -23,7 +23,7 @@ from pathlib import Path
 from typing import IO
 
 from fleet.errors import ConnectError, FleetError, HostFailed, Interrupted, ProtocolError
-from fleet.transport.base import Cancel, Channel, Session, Silence
+from fleet.transport.base import Cancel, Channel, Session, Silence, clock_of
 from fleet.transport.frames import behind_preamble
 from fleet.transport.shell import silent
 
@@ -42,7 +42,7 @@ class _Bridge(threading.Thread):
         self._session, self._client, self._moved = session, client, moved
         self.error: FleetError | None = None
         self.remote_stderr = b""
-        self.silent = Silence()
+        self.silent = Silence(clock_of(session))
         self._channel: Channel | None = None
 
     def run(self) -> None:

@@ -11,7 +11,7 @@ import time
 from typing import TYPE_CHECKING
 
 from fleet.errors import ConnectError, DeadlineError, FleetError, Interrupted, ProtocolError, Reason, Silent
-from fleet.transport.base import PING_SECONDS, POLL_SECONDS, Cancel, Channel, Completed, Session
+from fleet.transport.base import PING_SECONDS, POLL_SECONDS, Cancel, Channel, Completed, Session, clock_of
 
 if TYPE_CHECKING:
     from typing_extensions import Self
@@ -138,7 +138,7 @@ class Conversation:
     """What fleet started on a node, and tells over stdin what to do. A context manager; leaving it ends that."""
 
     def __init__(self, session: Session, channel: Channel) -> None:
-        self.host, self.session = session.host, session
+        self.host, self.session, self.clock = session.host, session, clock_of(session)
         self._channel, self._deaf = channel, False
         self._sending = threading.Lock()
 

@@ -27,6 +27,7 @@ def ground() -> Iterator[Lab]:
         yield lab
 
 
+@pytest.mark.real
 @pytest.mark.parametrize("name", QUICK)
 def test_a_program_is_alike_by_hand_and_by_fleet(ground: Lab, name: str) -> None:
     (program,) = (program for program in PROGRAMS if program.name == name)

@@ -175,7 +175,7 @@ MUTANTS = [
         "a get of a node that gets nowhere",
         "14",
         GET + "listed.py",
-        "cancel=cancel, watchdog=Watchdog())",
+        "cancel=cancel, watchdog=Watchdog(clock=program.clock))",
         "cancel=cancel)",
         HOSTILE,
     ),

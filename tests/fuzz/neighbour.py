@@ -286,7 +286,7 @@ class Case:
         def one() -> None:
             with turn("name", "another", self.runtime, within=1.0), fresh(cache / "wheels/new") as work:
                 (work / "wheel").write_text("a wheel")
-                note = memo(self.source / "a.py", 1)
+                note = memo(self.source / "a.py")
                 remember(note, {"secret": PRIVATE.decode()})
                 if recall(note) != {"secret": PRIVATE.decode()} or (work / "wheel").read_text() != "a wheel":
                     raise Fault("what is kept is the neighbour's")

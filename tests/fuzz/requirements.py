@@ -351,13 +351,14 @@ def place() -> Iterator[Path]:
                 os.chdir(before)
 
 
-def run(seconds: float, seed: int) -> None:
-    """AssertionError with the seed and the files, where fleet let something through."""
+def run(seconds: float, seed: int, most: int = 1 << 60) -> None:
+    """Tries as many files as that time allows, `most` at most. AssertionError with the seed and the files, where fleet
+    let something through."""
     end, rng = time.monotonic() + seconds, random.Random(seed)
     draw = Draw(rng)
     counts = {"refused": 0, "taken": 0, "by pip": 0}
     with place() as folder:
-        while time.monotonic() < end:
+        while time.monotonic() < end and sum(counts.values()) < most:
             files = {name: draw.text() for name in ("r.txt", "more.txt")}
             for name, data in files.items():
                 (folder / name).write_bytes(data)

@@ -12,6 +12,7 @@ ROOT = Path(__file__).parents[2]
 FIRST, COUNT = 505, 6
 
 
+@pytest.mark.slow
 def test_nothing_is_found(capsys: pytest.CaptureFixture[str]) -> None:
     argv = [sys.executable, "-m", "tests.fuzz.doors", str(FIRST), str(COUNT)]
     done = subprocess.run(argv, cwd=ROOT, capture_output=True, text=True, timeout=900)

@@ -62,6 +62,7 @@ def test_what_goes_wrong_is_found_and_made_short(forker: Forker, monkeypatch: py
     assert [step[0] for step in small.steps] == ["write", "sync"] and small.setup == {}, text
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("hunt, first, seconds", [(sync_model.hunt, 5000, 30.0), (hostile.hunt, 1795659601, 25.0)])
 def test_nothing_is_found(
     hunt: Callable[..., list[str]], first: int, seconds: float, capsys: pytest.CaptureFixture[str]

@@ -10,6 +10,7 @@ import pytest
 from tests.fuzz.neighbour import run
 
 
+@pytest.mark.slow
 @pytest.mark.skipif(os.geteuid() != 0, reason="another uid takes root")
 @pytest.mark.parametrize("verbs", ["sync", "data", "get", "runs,builds,cache,inventory"])
 def test_a_neighbour_is_in_no_way_that_leads_anywhere(verbs: str) -> None:

@@ -7,38 +7,55 @@ from pathlib import Path
 
 import pytest
 
-from tests.lab.setup_ssh_tools import Head, forget_all
+from tests.lab.healing import BreakableLab
+from tests.lab.setup_ssh_tools import Head
 from tests.lab.virtual_lab import LabFactory, VirtualLab, labs
+from tests.standin import standin_python
 
 
 @pytest.fixture(scope="session")
 def lab_factory(tmp_path_factory: pytest.TempPathFactory) -> Iterator[LabFactory]:
-    """make(count, *options of `lab up`): a new lab with its own $HOME, taken down when the session ends."""
-    yield from labs(tmp_path_factory)
+    """make(count, *options of `lab up`): a new lab with its own $HOME, taken down when the session ends. It trains with
+    the stand-in."""
+    yield from labs(tmp_path_factory, python=standin_python())
 
 
 @pytest.fixture(scope="session")
 def lab(lab_factory: LabFactory) -> VirtualLab:
-    """Four hosts for the whole session. Leave them as you found them; take lab_factory to break something."""
+    """Four hosts for the whole session. Leave them as you found them; take `breakable` to break something."""
     return lab_factory(4)
 
 
 @pytest.fixture
-def ready_lab(lab: VirtualLab) -> VirtualLab:
-    """The session's lab with `setup-ssh` done."""
-    return lab.enrol()
+def ready_lab(lab: VirtualLab) -> Iterator[VirtualLab]:
+    """Three of the session's hosts with `setup-ssh` done."""
+    with lab.enrol().narrowed(3) as three:
+        yield three
+
+
+@pytest.fixture(scope="session")
+def session_breakable(lab_factory: LabFactory) -> BreakableLab:
+    return BreakableLab.of(lab_factory(4))
 
 
 @pytest.fixture(scope="module")
-def hosts(lab_factory: LabFactory) -> VirtualLab:
-    """Three of a module's own, whose ~/.ssh its tests change."""
-    return lab_factory(3)
+def breakable(session_breakable: BreakableLab) -> Iterator[BreakableLab]:
+    """Four hosts that a module's tests may break: healed when the last of them is through."""
+    yield session_breakable
+    session_breakable.heal()
 
 
 @pytest.fixture
-def head(hosts: VirtualLab, tmp_path: Path) -> Head:
-    """A head and these hosts as if fleet had never been there."""
-    forget_all(hosts)
+def hosts(breakable: BreakableLab) -> Iterator[BreakableLab]:
+    """Three of them that a single test may break, as if fleet had never been there: healed after each."""
+    breakable.heal()  # of what a fixture of the module did
+    yield breakable.first(3)
+    breakable.heal()
+
+
+@pytest.fixture
+def head(hosts: BreakableLab, tmp_path: Path) -> Head:
+    """A head with a home of its own, on these hosts."""
     home = tmp_path / "home"
     home.mkdir()
     head = Head(hosts, home, tmp_path / "fleet.yaml")

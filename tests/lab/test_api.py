@@ -10,6 +10,7 @@ from pathlib import Path
 from tests.lab.test_launch import until
 from tests.lab.virtual_lab import VirtualLab
 from tests.pages import BLOCKS
+from tests.standin import standin_python
 
 PAGE = "".join(block.text for block in BLOCKS if block.page == "docs/api.md" and block.kind == "python")
 # one write a line: an event has what came at once
@@ -35,7 +36,7 @@ except KeyboardInterrupt:
 
 def two(lab: VirtualLab, folder: Path) -> None:
     hosts = "".join(f"  {name}: {{address: {lab.address(name)}}}\n" for name in lab.names[:2])
-    (folder / "fleet.yaml").write_text(f"defaults: {{user: root, python: {sys.executable}}}\nhosts:\n{hosts}")
+    (folder / "fleet.yaml").write_text(f"defaults: {{user: root, python: {standin_python()}}}\nhosts:\n{hosts}")
 
 
 def test_what_the_page_shows(lab: VirtualLab, tmp_path: Path) -> None:

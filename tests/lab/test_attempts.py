@@ -12,6 +12,7 @@ from pathlib import Path
 import pytest
 
 import fleet
+from tests.lab.healing import BreakableLab
 from tests.lab.setup_ssh_tools import on_terminal
 from tests.lab.test_launch import events, left_on, sha256, summary, until
 from tests.lab.virtual_lab import VirtualLab
@@ -41,8 +42,8 @@ SLOW = [
 
 
 @pytest.fixture(scope="module")
-def ready(lab: VirtualLab) -> VirtualLab:
-    lab.enrol()
+def ready(breakable: BreakableLab) -> VirtualLab:
+    lab = breakable.enrol()
     for host in lab.names:
         line = "cd && mkdir -p work && cat > work/count.sh && chmod +x work/count.sh"
         lab.inside(host, "sh", "-c", line, stdin=COUNT.encode())
@@ -87,6 +88,7 @@ def test_a_left_run_is_started_again_and_attach_sees_all_of_it(ready: VirtualLab
     assert left_on(ready, tmp_path) == {}
 
 
+@pytest.mark.slow
 def test_fleet_is_upgraded_under_the_process_that_starts_a_run_again(ready: VirtualLab, tmp_path: Path) -> None:
     """Of what was installed when it began it loads nothing any more."""
     words, second = ("-i", "lab", "-w", ",".join(ready.names[:2])), ready.names[1]
@@ -115,6 +117,7 @@ def test_fleet_is_upgraded_under_the_process_that_starts_a_run_again(ready: Virt
     until(lambda: left_on(ready, tmp_path) == {})
 
 
+@pytest.mark.slow
 def test_left_in_the_pause_it_goes_on_by_itself(ready: VirtualLab, tmp_path: Path) -> None:
     words = ("-i", "lab", "-w", ",".join(ready.names[:2]))
     slow = [word.replace("600.0", "12.0") for word in SLOW]  # the leader waits anew
@@ -128,6 +131,7 @@ def test_left_in_the_pause_it_goes_on_by_itself(ready: VirtualLab, tmp_path: Pat
     assert left_on(ready, tmp_path) == {}
 
 
+@pytest.mark.slow
 def test_a_run_in_its_pause_is_known_and_stopped_at_once(ready: VirtualLab, tmp_path: Path) -> None:
     """By another head."""
     words = ("-i", "lab", "-w", ",".join(ready.names[:2]))
@@ -141,6 +145,7 @@ def test_a_run_in_its_pause_is_known_and_stopped_at_once(ready: VirtualLab, tmp_
         return [each["state"] for each in found if (tmp_path / "runs" / each["run"]).is_dir()]
 
     try:
+        until(lambda: list(tmp_path.glob("runs/*-*")) and events(tmp_path, "restart"))
         until(lambda: states() == ["restarting"])
         (run,) = tmp_path.glob("runs/*-*")
 
@@ -152,7 +157,7 @@ def test_a_run_in_its_pause_is_known_and_stopped_at_once(ready: VirtualLab, tmp_
 
         left = attach()
         left.send_signal(signal.SIGINT)
-        left.communicate(timeout=60)
+        left.communicate(timeout=300)
         text = (other / "said").read_text()
         assert left.returncode == 0 and "goes on as before" in text and "nothing starts it again" not in text, text
         assert not (other / "runs" / run.name / "summary.json").exists(), "nobody knows yet how it ends"
@@ -203,6 +208,7 @@ def test_spares_take_the_place_of_unfit_and_lost_hosts(ready: VirtualLab, tmp_pa
     until(lambda: json.loads(ready.fleet("-i", "lab", "--json", "ps", check=True).stdout)["runs"] == [])
 
 
+@pytest.mark.slow
 def test_a_spare_takes_the_place_of_a_host_that_does_not_start(ready: VirtualLab, tmp_path: Path) -> None:
     """What preflight could not know; also of a run that is left to itself."""
     first, second, third, _ = ready.names

@@ -10,7 +10,8 @@ from pathlib import Path
 
 import pytest
 
-from tests.lab.virtual_lab import LabFactory, VirtualLab
+from tests.lab.healing import BreakableLab
+from tests.lab.virtual_lab import VirtualLab
 
 PYTHON = "/opt/train/bin/python3"
 SETUP = (
@@ -26,9 +27,9 @@ PyMODINIT_FUNC PyInit_fleetext(void) { return PyModule_Create(&module); }
 
 
 @pytest.fixture(scope="module")
-def forge(lab_factory: LabFactory) -> VirtualLab:
+def forge(breakable: BreakableLab) -> VirtualLab:
     """Hosts with a training environment of their own, and an inventory that names it in ~/own.yaml."""
-    lab = lab_factory(2).enrol()
+    lab = breakable.enrol().first(2)
     site = sysconfig.get_path("purelib")
     for name in lab.names:
         lab.sh(
@@ -93,6 +94,7 @@ def test_no_compiler_is_said_before_anything_is_sent(forge: VirtualLab, tree: Pa
     assert not list((tmp_path / "b").glob("*/build.log"))
 
 
+@pytest.mark.slow
 def test_the_gpus_of_the_whole_fleet_decide(forge: VirtualLab, tree: Path, tmp_path: Path) -> None:
     smi = (
         '#!/bin/sh\ncase "$*" in *compute_cap*) echo \'Field "compute_cap" is not a valid field\' ; exit 2;; '
@@ -162,6 +164,7 @@ def test_the_gpus_of_the_whole_fleet_decide(forge: VirtualLab, tree: Path, tmp_p
             )
 
 
+@pytest.mark.slow
 def test_ctrl_c_ends_the_build_with_its_tree(forge: VirtualLab, tree: Path, tmp_path: Path) -> None:
     (tree / "setup.py").write_text("import subprocess; subprocess.run(['sleep', '4711'])\n" + SETUP)
     first = forge.names[0]

@@ -15,6 +15,7 @@ import pytest
 
 from tests.free_port import free_port
 from tests.lab.virtual_lab import VirtualLab
+from tests.standin import standin_python
 
 PROGRAM = Path(__file__).with_name("finds.py")
 TORCH = find_spec("torch")
@@ -104,7 +105,13 @@ def by_fleet(lab: VirtualLab, folder: Path, case: Case) -> list[dict[str, Any]]:
     return found(lab)
 
 
-@pytest.mark.parametrize("case", CASES, ids=lambda case: case.line.partition(" {")[0])
+def of_engine(case: Case) -> Any:
+    """A case of pytest's. `python` is the only launcher by hand that costs nothing."""
+    marks = [pytest.mark.real] * (case.engine != "command")
+    return pytest.param(case, marks=marks, id=case.line.partition(" {")[0])
+
+
+@pytest.mark.parametrize("case", [of_engine(case) for case in CASES])
 def test_a_rank_finds_what_it_finds_by_hand(lab: VirtualLab, tmp_path: Path, case: Case) -> None:
     lab.enrol()
     lab.inside(lab.names[0], "sh", "-c", "mkdir -p ~/byhand && cat > ~/byhand/finds.py", stdin=PROGRAM.read_bytes())
@@ -126,8 +133,17 @@ TRAPS = ("queue", "types", "six", "platform", "random", "torch", "deepspeed", "a
 ALIKE = 'import os, sys; print(sys.argv[1:], sys.path[0], os.getcwd(), os.environ["PWD"])'
 
 
-@pytest.mark.parametrize("engine", ["torchrun", "accelerate", "deepspeed", "colossalai", "command"])
-def test_what_lies_in_the_workdir_is_nothing_to_the_launcher(lab: VirtualLab, tmp_path: Path, engine: str) -> None:
+REAL = [
+    pytest.param(f"{BIN}/python", engine, marks=pytest.mark.real)
+    for engine in ("torchrun", "accelerate", "deepspeed", "colossalai")
+]
+STANDIN = [(standin_python(), "torchrun"), (standin_python(), "command")]
+
+
+@pytest.mark.parametrize(("python", "engine"), [*STANDIN, *REAL])
+def test_what_lies_in_the_workdir_is_nothing_to_the_launcher(
+    lab: VirtualLab, tmp_path: Path, python: str, engine: str
+) -> None:
     """A link leads there: PWD has its name, as by hand."""
     lab.enrol()
     names = " ".join(TRAPS)
@@ -137,7 +153,7 @@ def test_what_lies_in_the_workdir_is_nothing_to_the_launcher(lab: VirtualLab, tm
     for host in lab.names[:2]:
         lab.inside(host, "sh", "-c", make, stdin=ALIKE.encode())
     hosts = ", ".join(f"{host}: {{address: {lab.address(host)}}}" for host in lab.names[:2])
-    defaults = f"{{python: {BIN}/python, workdir: ~/traps, user: root, slots: 1}}"
+    defaults = f"{{python: {python}, workdir: ~/traps, user: root, slots: 1}}"
     (tmp_path / "fleet.yaml").write_text(f"defaults: {defaults}\nhosts: {{{hosts}}}\n")
     options = ["--engine", engine, "--env", "DS_ACCELERATOR=cpu", *(["--cpu"] if engine == "accelerate" else [])]
     words = ["python", "alike.py"] if engine == "command" else ["alike.py"]

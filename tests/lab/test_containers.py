@@ -15,10 +15,11 @@ import pytest
 
 from fleet.node.run.rank.rank import STACK_SIGNAL
 from fleet.ops.pack import pack
-from tests.lab.virtual_lab import LabFactory, VirtualLab
+from tests.lab.healing import BreakableLab
+from tests.lab.virtual_lab import VirtualLab
 from tests.node.nodes import until
+from tests.standin import standin_python
 
-pytestmark = pytest.mark.slow
 PROGRAM = """\
 import os, signal, sys, time
 
@@ -31,25 +32,29 @@ if "hold" in sys.argv:
     print("held", flush=True)
     time.sleep(600)
 
-import torch, torch.distributed as dist
+rank, x = int(os.environ["RANK"]), os.environ["WORLD_SIZE"]
+if "gloo" in sys.argv or "steps" in sys.argv:
+    import torch, torch.distributed as dist
 
-dist.init_process_group("gloo")
-rank, x = dist.get_rank(), torch.ones(1)
-dist.all_reduce(x)
+    dist.init_process_group("gloo")
+    x = torch.ones(1)
+    dist.all_reduce(x)
 print("sum", int(x), sorted(n for n in os.environ if n.startswith("PET_")), flush=True)
 if "fail" in sys.argv:
     if rank == 2:
         time.sleep(1)
         raise ValueError("no such sample")
-    while True:
+    while "gloo" in sys.argv:
         dist.all_reduce(x)
+    time.sleep(600)
 while "steps" in sys.argv and not os.path.exists("/share/over"):
     x = torch.ones(1)
     dist.all_reduce(x)
     if rank == 0:
         print("world", int(x), flush=True)
     time.sleep(0.3)
-dist.destroy_process_group()
+if "torch" in sys.modules:
+    dist.destroy_process_group()
 """
 # what of a process its program may depend on
 SHOWS = """\
@@ -78,12 +83,13 @@ json.dump(found, open("%s/%s" % (folder, found["rank"]), "w"))
 """
 # the oldest python at hand; hosts of the lab see this machine's
 OLD = min(Path("/root/.pyenv/versions").glob("3.6.*/bin/python"), default=Path("/usr/bin/python3"))
+STANDIN = standin_python()
 Out = Future[tuple[int, str]]
 
 
 @pytest.fixture(scope="module")
-def lab(lab_factory: LabFactory, tmp_path_factory: pytest.TempPathFactory) -> VirtualLab:
-    lab = lab_factory(4)
+def lab(breakable: BreakableLab, tmp_path_factory: pytest.TempPathFactory) -> VirtualLab:
+    lab = breakable
     file = pack(tmp_path_factory.mktemp("pack") / "fleet.pyz")
     for name, text in (("fleet.pyz", file.read_bytes()), ("t.py", PROGRAM.encode()), ("shows.py", SHOWS.encode())):
         lab.inside(lab.names[0], "sh", "-c", f"cat >/share/{name}", stdin=text)
@@ -96,13 +102,20 @@ def pool() -> ThreadPoolExecutor:
 
 
 class Job:
-    """What a platform does: environ and command, of each container. python: the zipapp's."""
+    """What a platform does: environ and command, of each container. python: the zipapp's. train: the interpreter that
+    the ranks have."""
 
     def __init__(
-        self, lab: VirtualLab, pool: ThreadPoolExecutor, words: str, python: object = "/usr/bin/python3", **environ: str
+        self,
+        lab: VirtualLab,
+        pool: ThreadPoolExecutor,
+        words: str,
+        python: object = "/usr/bin/python3",
+        train: str = STANDIN,
+        **environ: str,
     ) -> None:
         self.lab, self.pool = lab, pool
-        self.command = f"{python} /share/fleet.pyz --python {sys.executable} {words}"
+        self.command = f"{python} /share/fleet.pyz --python {train} {words}"
         self.environ = {"NPROC_PER_NODE": "2", "MASTER_ADDR": lab.names[0], "MASTER_PORT": "29500", **environ}
         lab.inside(lab.names[0], "sh", "-c", "rm -rf /share/over /share/*.log")
 
@@ -137,12 +150,13 @@ def ranks(lab: VirtualLab) -> int:
     return sum(int(lab.sh(host, "pgrep -fc '[p]ython.* t\\.py' || true")) for host in lab.names)
 
 
+@pytest.mark.slow
 def test_started_in_any_order(lab: VirtualLab, pool: ThreadPoolExecutor) -> None:
     job = Job(lab, pool, "t.py", NNODES="3", RDZV_ID="a")
     outs = []
-    for number in (2, 1, 0):
+    for number, begun in ((2, "which begins first"), (1, "which begins first"), (0, "is there, 1 of 3")):
         outs.insert(0, job.start(number))
-        time.sleep(4)
+        until(lambda number=number, begun=begun: begun in job.output(number))  # type: ignore[misc]
     found = [out.result(200) for out in outs]
     assert [code for code, _ in found] == [0, 0, 0], found
     assert [text.count("] sum 6 []") for _, text in found] == [2, 2, 2]
@@ -155,6 +169,7 @@ def test_started_in_any_order(lab: VirtualLab, pool: ThreadPoolExecutor) -> None
     assert logs == "sum 6 []"
 
 
+@pytest.mark.slow
 def test_the_platforms_own_ranks(lab: VirtualLab, pool: ThreadPoolExecutor) -> None:
     """Kubeflow's: torchrun would take PET_* for its options."""
     first = lab.names[0]
@@ -169,10 +184,20 @@ def test_the_platforms_own_ranks(lab: VirtualLab, pool: ThreadPoolExecutor) -> N
     ]
 
 
-@pytest.mark.parametrize("python", [Path("/usr/bin/python3"), OLD], ids=lambda it: str(it.parts[-3]))
-def test_the_first_failure_ends_all(lab: VirtualLab, pool: ThreadPoolExecutor, python: Path) -> None:
+@pytest.mark.parametrize(
+    ("python", "train", "how"),
+    [
+        (OLD, STANDIN, "fail"),
+        pytest.param("/usr/bin/python3", sys.executable, "fail gloo", marks=pytest.mark.real),
+    ],
+    ids=["standin", "real"],
+)
+def test_the_first_failure_ends_all(
+    lab: VirtualLab, pool: ThreadPoolExecutor, python: object, train: str, how: str
+) -> None:
     """It took the others down, whose errors are not in its place; one record of all, where they share a folder."""
-    job = Job(lab, pool, "--runs-dir /share/runs t.py fail", python, NNODES="3", RDZV_ID="b", NPROC_PER_NODE="1")
+    words = f"--runs-dir /share/runs t.py {how}"
+    job = Job(lab, pool, words, python, train, NNODES="3", RDZV_ID="b", NPROC_PER_NODE="1")
     lab.inside(lab.names[0], "rm", "-rf", "/share/runs")
     found = [out.result(200) for out in [job.start(number) for number in range(3)]]
     summary = json.loads(lab.sh(lab.names[0], "cat /share/runs/t-*/summary.json"))
@@ -187,6 +212,7 @@ def test_the_first_failure_ends_all(lab: VirtualLab, pool: ThreadPoolExecutor, p
     until(lambda: ranks(lab) == 0)
 
 
+@pytest.mark.slow
 def test_a_container_that_is_killed(lab: VirtualLab, pool: ThreadPoolExecutor) -> None:
     job = Job(lab, pool, "--grace 5 t.py hold", NNODES="3", RDZV_ID="k")
     outs = job.begun(3, "held")
@@ -198,6 +224,7 @@ def test_a_container_that_is_killed(lab: VirtualLab, pool: ThreadPoolExecutor) -
     until(lambda: ranks(lab) == 0, 60)
 
 
+@pytest.mark.slow
 def test_one_that_cannot_begin_reports_why_to_all(lab: VirtualLab, pool: ThreadPoolExecutor) -> None:
     job = Job(lab, pool, "t.py hold", NNODES="2", RDZV_ID="n")
     lab.sh(lab.names[1], "rm -rf ~/.fleet && touch ~/.fleet")
@@ -210,6 +237,7 @@ def test_one_that_cannot_begin_reports_why_to_all(lab: VirtualLab, pool: ThreadP
     until(lambda: ranks(lab) == 0)
 
 
+@pytest.mark.slow
 def test_a_signal_of_the_platform_reaches_the_ranks_of_all(lab: VirtualLab, pool: ThreadPoolExecutor) -> None:
     job = Job(lab, pool, "t.py hold", NNODES="2", RDZV_ID="c")
     outs = job.begun(2, "held")
@@ -219,8 +247,10 @@ def test_a_signal_of_the_platform_reaches_the_ranks_of_all(lab: VirtualLab, pool
     assert all(f"fleet: {lab.names[1]} was ended by signal 15 of its platform" in text for _, text in found), found
 
 
+@pytest.mark.real
 def test_an_elastic_run_goes_on_without_one_and_takes_another(lab: VirtualLab, pool: ThreadPoolExecutor) -> None:
-    job = Job(lab, pool, "t.py steps", MIN_NNODES="2", MAX_NNODES="4", RDZV_ID="d", NPROC_PER_NODE="1")
+    nodes = {"MIN_NNODES": "2", "MAX_NNODES": "4", "RDZV_ID": "d", "NPROC_PER_NODE": "1"}
+    job = Job(lab, pool, "t.py steps", train=sys.executable, **nodes)
     outs = [job.start(number) for number in (0, 1, 3)]
     until(lambda: "world 3" in job.output(0))
     lab.fleet("lab", "kill", lab.names[3], check=True)
@@ -236,6 +266,7 @@ def test_an_elastic_run_goes_on_without_one_and_takes_another(lab: VirtualLab, p
         lab.refresh()
 
 
+@pytest.mark.slow
 def test_what_cannot_meet_is_reported(lab: VirtualLab, pool: ThreadPoolExecutor) -> None:
     """Two of one rank, another run's rendezvous, another program, nobody: each within seconds, and nothing stays."""
     first, second, _, fourth = lab.names
@@ -277,6 +308,7 @@ OTHER_VARIABLES = {
 }
 
 
+@pytest.mark.real
 def test_the_same_by_hand(lab: VirtualLab, pool: ThreadPoolExecutor) -> None:
     """The note's torchrun line, and fleet: what a rank finds is alike, but for what is named."""
     hand = Job(lab, pool, "", NNODES="2", RDZV_ID="h")
@@ -285,7 +317,7 @@ def test_the_same_by_hand(lab: VirtualLab, pool: ThreadPoolExecutor) -> None:
         f"{torchrun} --nnodes $NNODES --nproc_per_node $NPROC_PER_NODE --rdzv_id $RDZV_ID --rdzv_backend c10d"
         " --rdzv_endpoint $MASTER_ADDR:$MASTER_PORT shows.py /share/hand --lr '1 2'"
     )
-    fleet = Job(lab, pool, "shows.py /share/fleet --lr '1 2'", NNODES="2", RDZV_ID="h2")
+    fleet = Job(lab, pool, "shows.py /share/fleet --lr '1 2'", train=sys.executable, NNODES="2", RDZV_ID="h2")
     sides = []
     for job, folder in ((hand, "hand"), (fleet, "fleet")):
         lab.sh(lab.names[0], f"rm -rf /share/{folder}")
@@ -308,12 +340,13 @@ def test_the_same_by_hand(lab: VirtualLab, pool: ThreadPoolExecutor) -> None:
         assert {name for name in other - of_node if not re.fullmatch(known, name)} == set()
 
 
+@pytest.mark.slow
 def test_the_playbook(lab: VirtualLab, pool: ThreadPoolExecutor) -> None:
     """Where fleet is in the image."""
     book = Path(__file__).parents[2] / "playbooks" / "aistation.yaml"
     lab.inside(lab.names[0], "sh", "-c", "cat >/share/aistation.yaml", stdin=book.read_bytes())
     job = Job(lab, pool, "", NNODES="2", RDZV_ID="p")
-    variables = f"--var script=t.py --var python={sys.executable}"
+    variables = f"--var script=t.py --var python={STANDIN}"
     job.command = f"{sys.executable} -m fleet play /share/aistation.yaml {variables}"
     found: list[Any] = [out.result(200) for out in [job.start(number) for number in range(2)]]
     assert [code for code, _ in found] == [0, 0], found

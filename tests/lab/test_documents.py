@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import shlex
+from collections.abc import Iterator
 from itertools import pairwise
 from pathlib import Path
 from typing import Any
@@ -11,7 +12,8 @@ from typing import Any
 import pytest
 
 from tests.events import undocumented
-from tests.lab.virtual_lab import LabFactory, VirtualLab
+from tests.lab.healing import BreakableLab
+from tests.lab.virtual_lab import VirtualLab
 from tests.pages import BLOCKS
 from tests.wheelmaker import make_wheel
 
@@ -59,9 +61,10 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.fixture(scope="module")
-def own_lab(lab_factory: LabFactory) -> VirtualLab:
-    """Two hosts of its own: what is synced here would be another folder's to the tests of the session's lab."""
-    return lab_factory(2).enrol()
+def own_lab(breakable: BreakableLab) -> Iterator[VirtualLab]:
+    """Two hosts; what is synced here would be another folder's to the tests of the session's lab."""
+    with breakable.enrol().narrowed(2) as two:
+        yield two
 
 
 @pytest.mark.parametrize("command", SHOWN)

@@ -3,11 +3,16 @@
 from __future__ import annotations
 
 import json
+import sys
 from pathlib import Path
+
+import pytest
 
 from tests.lab.test_launch import text, until
 from tests.lab.virtual_lab import VirtualLab
 
+pytestmark = pytest.mark.real
+LAUNCH = ("--json", "launch", "--python", sys.executable, "--nnodes")
 SCRIPT = """
 import os, time, torch, torch.distributed as dist
 dist.init_process_group("gloo")
@@ -29,7 +34,7 @@ def test_a_node_that_comes_late_is_taken_in(lab: VirtualLab, tmp_path: Path) -> 
     (tmp_path / "late.py").write_text(SCRIPT)
     late, there = lab.names[:2]
     lab.sh(there, "rm -f /root/elastic-over")
-    words = ("-i", "lab", "-w", f"{late},{there}", "--json", "launch", "--nnodes", "1:2", "--sync", "late.py")
+    words = ("-i", "lab", "-w", f"{late},{there}", *LAUNCH, "1:2", "--sync", "late.py")
     lab.stop_sshd(late)
     try:
         process = lab.popen(*words, cwd=tmp_path)
@@ -58,7 +63,7 @@ def test_a_node_that_went_is_taken_back(lab: VirtualLab, tmp_path: Path) -> None
     (tmp_path / "elastic.py").write_text(SCRIPT)
     first, second = lab.names[:2]
     lab.sh(first, "rm -f /root/elastic-over")
-    words = ("-i", "lab", "-w", f"{first},{second}", "--json", "launch", "--nnodes", "1:2", "--sync", "elastic.py")
+    words = ("-i", "lab", "-w", f"{first},{second}", *LAUNCH, "1:2", "--sync", "elastic.py")
     process = lab.popen(*words, cwd=tmp_path)
 
     def worlds(attempt: str) -> int:
@@ -100,7 +105,7 @@ def test_a_rank_that_too_few_nodes_are_left_for_ends_the_run(lab: VirtualLab, tm
     names = lab.names[:3]
     for name in names:
         lab.sh(name, "rm -f /root/elastic-end")
-    words = ("-i", "lab", "-w", ",".join(names), "--json", "launch", "--nnodes", "2:3", "--sync", "alone.py")
+    words = ("-i", "lab", "-w", ",".join(names), *LAUNCH, "2:3", "--sync", "alone.py")
     process = lab.popen(*words, cwd=tmp_path)
 
     def ends(host: str, code: int) -> None:

@@ -3,16 +3,16 @@
 from __future__ import annotations
 
 import json
-import sys
 from pathlib import Path
 
 from tests.lab.virtual_lab import VirtualLab
+from tests.standin import standin_python
 
 TRAIN = "import os, sys; print(os.environ['RANK'], os.environ['WORLD_SIZE'], os.environ['VIRTUAL_ENV'], sys.argv[1:])"
 
 
 def test_torchrun_is_found_where_python_says(ready_lab: VirtualLab, tmp_path: Path) -> None:
-    env = Path(sys.executable).parents[1]
+    env = Path(standin_python()).parents[1]
     name = ready_lab.names[0]
     line = f"cd && mkdir env && cd env && ln -s {env} .venv && cat > t.py"
     ready_lab.inside(name, "sh", "-c", line, stdin=TRAIN.encode())

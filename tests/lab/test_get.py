@@ -11,6 +11,8 @@ import time
 from pathlib import Path
 from typing import Any
 
+import pytest
+
 from tests.lab.test_launch import until
 from tests.lab.virtual_lab import VirtualLab
 
@@ -66,12 +68,12 @@ def test_a_folder_of_each_host_or_one_tree(lab: VirtualLab, tmp_path: Path) -> N
 def test_an_interrupted_get_goes_on_and_holes_are_not_sent(lab: VirtualLab, tmp_path: Path) -> None:
     lab.enrol()
     host, folder = lab.names[0], tmp_path / "to"
-    lab.sh(host, "rm -rf ~/big && mkdir ~/big && cd ~/big && truncate -s 300M holes && echo end >> holes")
-    lab.sh(host, "cd ~/big && head -c 120000000 /dev/urandom > last")
+    lab.sh(host, "rm -rf ~/big && mkdir ~/big && cd ~/big && truncate -s 64M holes && echo end >> holes")
+    lab.sh(host, "cd ~/big && head -c 24000000 /dev/urandom > last")
     words = ("-i", "lab", "-w", host, "get", "~/big", "--to", str(folder))
-    lab.fleet("lab", "link", host, "200mbit", check=True)
+    lab.fleet("lab", "link", host, "40mbit", check=True)
     stage = folder / ".fleet-get" / host
-    for size in (1_000_000, 40_000_000):
+    for size in (1_000_000, 8_000_000):
         process = lab.popen(*words)
         until(lambda size=size, process=process: process.poll() is not None or held_by(stage) > size)  # type: ignore[misc]
         process.kill()
@@ -107,6 +109,7 @@ main()
 """
 
 
+@pytest.mark.slow
 def test_a_head_whose_clock_is_ahead_leaves_nothing_of_a_run_out(lab: VirtualLab, tmp_path: Path) -> None:
     """And "latest" is the run that was launched last, not the one whose time says so."""
     lab.enrol()

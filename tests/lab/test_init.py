@@ -7,24 +7,26 @@ import os
 import pty
 import subprocess
 import sys
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
-from tests.lab.virtual_lab import LabFactory, VirtualLab
+from tests.lab.healing import BreakableLab
+from tests.lab.virtual_lab import VirtualLab
+from tests.standin import standin_python
 
 SCRIPT = """
-import os, torch.distributed as dist
-dist.init_process_group("gloo")
-print("rank", dist.get_rank(), "of", dist.get_world_size(), "by", os.environ["MASTER_ADDR"], flush=True)
+import os
+print("rank {RANK} of {WORLD_SIZE} by {MASTER_ADDR}".format(**os.environ))
 """
 
 
 @pytest.fixture(scope="module")
-def rented(lab_factory: LabFactory) -> VirtualLab:
-    """Four hosts that take this head's key, each with sshd on a port of its own, a second interface, a venv with
+def rented(breakable: BreakableLab) -> Iterator[VirtualLab]:
+    """Three hosts that take this head's key, each with sshd on a port of its own, a second interface, a venv with
     torch."""
-    lab = lab_factory(4)
+    lab = breakable.first(3)
     (lab.home / ".ssh").mkdir()
     subprocess.run(["ssh-keygen", "-q", "-t", "ed25519", "-N", "", "-f", lab.home / ".ssh/id_ed25519"], check=True)
     key = (lab.home / ".ssh/id_ed25519.pub").read_bytes()
@@ -33,7 +35,7 @@ def rented(lab_factory: LabFactory) -> VirtualLab:
     subprocess.run(
         in_switch, input=b"link add name private type bridge forward_delay 0\nlink set private up\n", check=True
     )
-    site = next(path for path in sys.path if path.endswith("site-packages") and (Path(path) / "torch").exists())
+    (site,) = Path(standin_python()).parents[1].glob("lib/*/site-packages")
     for number, name in enumerate(lab.names, 1):
         cable = f"link add name eth1 netns {lab.hosts[name]['pid']} type veth peer name q{number} netns {switch}\n"
         subprocess.run(["ip", "-batch", "-"], input=cable.encode(), check=True)
@@ -46,7 +48,8 @@ def rented(lab_factory: LabFactory) -> VirtualLab:
             name,
             f"{sys.executable} -m venv --without-pip ~/venv; cd ~/venv/lib/*/site-packages && echo {site} > x.pth",
         )
-    return lab
+    yield lab
+    subprocess.run(in_switch, input=b"link del private\n", check=True)
 
 
 def lines(lab: VirtualLab) -> str:
@@ -59,12 +62,12 @@ def test_what_it_writes_launches_at_the_first_try(rented: VirtualLab, tmp_path: 
     assert "fleet launch --sync train.py" in said and "/root/venv/bin/python" in said
     told = json.loads(rented.fleet("hosts", "--json", cwd=tmp_path, check=True).stdout)["hosts"]
     assert [(name, each["port"], each["data_address"]) for name, each in told.items()] == [
-        (f"node{n}", 33020 + n, f"198.18.250.{n}") for n in (1, 2, 3, 4)
+        (f"node{n}", 33020 + n, f"198.18.250.{n}") for n in (1, 2, 3)
     ]
     assert all(each["host_key"].startswith("SHA256:") for each in told.values())
-    done = rented.fleet("launch", "--sync", "train.py", cwd=tmp_path, check=True)
+    done = rented.fleet("launch", "--sync", "--engine", "command", "python", "train.py", cwd=tmp_path, check=True)
     ranks = {path.read_text() for path in tmp_path.glob("runs/*-*/*/rank*.out")}
-    assert ranks == {f"rank {rank} of 4 by 198.18.250.1\n" for rank in range(4)}, done.stdout
+    assert ranks == {f"rank {rank} of 3 by 198.18.250.1\n" for rank in range(3)}, done.stdout
     for name in rented.names:
         rented.sh(name, "rm -r /root/work /root/.work.fleet-sync")
 
@@ -76,12 +79,12 @@ def test_run_again_it_adds_what_is_missing_and_asks_first(rented: VirtualLab, tm
     document = json.loads(done.stdout)
     assert done.returncode == 122 and document["written"]
     kinds = {name: host["error"] and host["error"]["kind"] for name, host in document["hosts"].items()}
-    assert [kinds[f"node{n}"] for n in (1, 2, 3, 4)] == [None, "auth", None, None] and kinds["node5"]
+    assert [kinds[f"node{n}"] for n in (1, 2, 3)] == [None, "auth", None] and kinds["node4"]
     assert document["next"][0] == "fleet setup-ssh -w node2"
     rented.sh(rented.names[1], "mv /root/.ssh/away /root/.ssh/authorized_keys")
 
     file = tmp_path / "fleet.yaml"
-    mine = "\n".join(line for line in file.read_text().splitlines() if "node5" not in line) + "  # mine\n"
+    mine = "\n".join(line for line in file.read_text().splitlines() if "node4" not in line) + "  # mine\n"
     file.write_text(mine)
     done = rented.fleet("init", cwd=tmp_path)
     assert done.returncode == 2 and "nobody can be asked" in done.stderr and file.read_text() == mine
@@ -98,6 +101,7 @@ NAME = b"box\n  evil: {activate: touch /tmp/owned}\n  # \x1b]0;x"
 CALL = "import ctypes, sys; name = bytes.fromhex(sys.argv[1]); sys.exit(ctypes.CDLL(None).sethostname(name, len(name)))"
 
 
+@pytest.mark.slow
 def test_the_name_that_a_node_has_given_itself_is_no_part_of_the_file(rented: VirtualLab, tmp_path: Path) -> None:
     victim, node = rented.names[:2]
     (tmp_path / "fleet.yaml").write_text(f"hosts:\n  mine: {{address: {rented.address(victim)}, port: 33021}}\n")

@@ -52,11 +52,10 @@ def tidy(ready_lab: VirtualLab) -> Any:
 
 
 def test_listeners_on_some_hosts_are_ended(ready_lab: VirtualLab) -> None:
-    first, second, third, _ = ready_lab.names
+    first, second, third = ready_lab.names
     pids = {
-        first: listen(ready_lab, first, before="FLEET_RUN_ID=run-9-20260101-000000-abcd"),
+        first: listen(ready_lab, first, how="stubborn", before="FLEET_RUN_ID=run-9-20260101-000000-abcd"),
         second: listen(ready_lab, second, "::1"),
-        third: listen(ready_lab, third, how="stubborn"),
     }
     hosts = kill_port(ready_lab, "-y", "--grace", "0.5", str(PORT), code=0)
     for name, pid in pids.items():
@@ -65,7 +64,7 @@ def test_listeners_on_some_hosts_are_ended(ready_lab: VirtualLab) -> None:
         assert holders(ready_lab, name) == []
     assert hosts[first]["listeners"][0]["run_id"] == "run-9-20260101-000000-abcd"
     assert hosts[second]["listeners"][0]["address"] == "::1"
-    assert hosts[ready_lab.names[3]]["listeners"] == []
+    assert hosts[third]["listeners"] == []
     again = ready_lab.fleet("-i", "lab", "kill-port", str(PORT))
     assert again.returncode == 0 and f"nothing listens on port {PORT}" in again.stdout
 
@@ -123,7 +122,14 @@ FORWARD = (
 )
 
 
-@pytest.mark.parametrize("by", ["the port that is dialled", "the connection", "the port of a host behind it"])
+@pytest.mark.parametrize(
+    "by",
+    [
+        "the port that is dialled",
+        pytest.param("the connection", marks=pytest.mark.slow),
+        pytest.param("the port of a host behind it", marks=pytest.mark.slow),
+    ],
+)
 def test_a_forwarder_that_we_came_through_is_never_ended(ready_lab: VirtualLab, tmp_path: Any, by: str) -> None:
     """As docker-proxy, socat, a hostPort: sshd listens on 22, the inventory dials 33."""
     name = ready_lab.names[2]

@@ -14,6 +14,8 @@ from typing import Any
 
 import pytest
 
+from fleet.lab.processes import namespace
+from fleet.node.base.processes import with_env
 from tests.lab.virtual_lab import VirtualLab
 
 SCRIPT = """#!/usr/bin/python3
@@ -33,7 +35,7 @@ if how == "flood":
 if how == "ticks":
     for i in range(who if who > 0 else 100000):
         print("tick", i, flush=True)
-        time.sleep(0.01)
+        time.sleep(0.1)
 if rank == who:
     print("about to", how, file=sys.stderr, flush=True)
     if how == "exit":
@@ -49,13 +51,13 @@ if how in ("exit", "kill", "raise", "sleep", "stubborn"):
 
 
 @pytest.fixture(scope="module")
-def ready(lab: VirtualLab) -> VirtualLab:
-    """The session's lab, enrolled, with the script of these tests on every node."""
-    lab.enrol()
-    for host in lab.names:
-        line = "cd && mkdir -p work && cat > work/s.py && chmod +x work/s.py"
-        lab.inside(host, "sh", "-c", line, stdin=SCRIPT.encode())
-    return lab
+def ready(lab: VirtualLab) -> Iterator[VirtualLab]:
+    """Three of the session's hosts, enrolled, with the script of these tests on each."""
+    with lab.enrol().narrowed(3) as three:
+        for host in three.names:
+            line = "cd && mkdir -p work && cat > work/s.py && chmod +x work/s.py"
+            three.inside(host, "sh", "-c", line, stdin=SCRIPT.encode())
+        yield three
 
 
 Launch = Callable[..., subprocess.CompletedProcess[str]]
@@ -75,7 +77,7 @@ def launch(ready: VirtualLab, tmp_path: Path) -> Iterator[Launch]:
 def background(ready: VirtualLab, tmp_path: Path) -> Iterator[Callable[..., subprocess.Popen[bytes]]]:
     started: list[subprocess.Popen[bytes]] = []
 
-    def run(*args: str, folder: Path = tmp_path, count: int = 8) -> subprocess.Popen[bytes]:
+    def run(*args: str, folder: Path = tmp_path, count: int = 6) -> subprocess.Popen[bytes]:
         process = ready.popen(*COMMON, *args, cwd=folder)
         started.append(process)
         outs = "runs/*-*/*/rank*.out"
@@ -103,7 +105,10 @@ def until(
 ) -> None:
     """Wait; a process that is to bring it about, and has not, is killed, and its output shown."""
     deadline = time.monotonic() + seconds
-    while not condition():
+    while True:
+        began = time.monotonic()
+        if condition():
+            return
         over = process is not None and process.poll() is not None
         if over or time.monotonic() > deadline:
             if process is None:
@@ -112,7 +117,7 @@ def until(
             out, err = process.communicate()
             detail = f"{err.decode(errors='replace')}\n{out.decode(errors='replace')[-5000:]}"
             raise AssertionError(f"it did not happen; exit code {process.returncode}: {detail}")
-        time.sleep(0.05)
+        time.sleep(max(0.05, time.monotonic() - began))  # what is dear to look at is looked at half of the time
 
 
 def text(path: Path) -> str:
@@ -141,19 +146,27 @@ def sha256(path: Path) -> str:
 def left_on(lab: VirtualLab, folder: Path) -> dict[str, str]:
     """host -> pids that still carry the run's id."""
     (run,) = [p.name for p in folder.glob("runs/*-*")]
-    line = f"grep -lzx FLEET_RUN_ID={run} /proc/[0-9]*/environ 2>/dev/null || true"
-    return {host: said for host in lab.names if (said := lab.sh(host, line))}
+    left = [(pid, namespace(pid)) for pid in with_env("FLEET_RUN_ID", run)]
+    found = {host: [str(pid) for pid, own in left if own == namespace(lab.hosts[host]["pid"])] for host in lab.names}
+    return {host: " ".join(pids) for host, pids in found.items() if pids}
 
 
 def test_all_well_is_0_and_logs_are_there(launch: Launch, tmp_path: Path) -> None:
     done = launch("--json", "./s.py", "show", "-1")
     assert done.returncode == 0, done.stderr
     last = json.loads(done.stdout.splitlines()[-1])
-    assert last["event"] == "summary" and last["ok"] and last["exit_code"] == 0 and len(last["hosts"]) == 4
-    assert len(list(tmp_path.glob("runs/*-*/*/rank*.out"))) == 8
+    assert last["event"] == "summary" and last["ok"] and last["exit_code"] == 0 and len(last["hosts"]) == 3
+    assert len(list(tmp_path.glob("runs/*-*/*/rank*.out"))) == 6
 
 
-@pytest.mark.parametrize("how, code", [("exit", 3), ("kill", 137), ("raise", 1)])
+@pytest.mark.parametrize(
+    "how, code",
+    [
+        ("raise", 1),
+        pytest.param("exit", 3, marks=pytest.mark.slow),
+        pytest.param("kill", 137, marks=pytest.mark.slow),
+    ],
+)
 def test_the_first_failure_ends_all_and_is_named(
     how: str, code: int, launch: Launch, ready: VirtualLab, tmp_path: Path
 ) -> None:
@@ -170,6 +183,7 @@ def test_the_first_failure_ends_all_and_is_named(
     assert left_on(ready, tmp_path) == {}
 
 
+@pytest.mark.slow
 def test_another_run_on_the_same_nodes_goes_on(
     launch: Launch, background: Callable[..., subprocess.Popen[bytes]], ready: VirtualLab, tmp_path: Path
 ) -> None:
@@ -177,12 +191,12 @@ def test_another_run_on_the_same_nodes_goes_on(
     other = background("./s.py", "sleep", "-1", folder=tmp_path / "other")
     (run,) = [path.name for path in (tmp_path / "other/runs").glob("*-*")]
     refused = launch("./s.py", "exit", "5")
-    assert refused.returncode == 123 and f"run {run} of " in refused.stderr and "8 ranks on 4 nodes" in refused.stderr
+    assert refused.returncode == 123 and f"run {run} of " in refused.stderr and "6 ranks on 3 nodes" in refused.stderr
     assert f"'fleet -i lab stop {run}' ends it; 'fleet -i lab launch " in refused.stderr
     assert "' starts beside it" in refused.stderr and " --share " in refused.stderr
     assert launch("--share", "./s.py", "exit", "5").returncode == 3
     assert (tmp_path / "runs/latest").samefile(next((tmp_path / "runs").glob("*-*")))
-    assert other.poll() is None and len(left_on(ready, tmp_path / "other")) == 4
+    assert other.poll() is None and len(left_on(ready, tmp_path / "other")) == 3
     other.send_signal(signal.SIGINT)
     assert other.wait(300) == 130
     assert left_on(ready, tmp_path / "other") == {}
@@ -221,21 +235,21 @@ def test_a_secret_stays_where_it_belongs(launch: Launch, tmp_path: Path) -> None
 
 
 def test_every_byte_is_on_the_head(launch: Launch, tmp_path: Path) -> None:
-    done = launch("-q", "./s.py", "flood", "100000")
+    done = launch("-q", "./s.py", "flood", "20000")
     assert done.returncode == 0, done.stderr
-    for rank in range(8):
-        lines = b"".join(b"rank %d line %d\rbar \xff\xfe\n" % (rank, i) for i in range(100000))
+    for rank in range(6):
+        lines = b"".join(b"rank %d line %d\rbar \xff\xfe\n" % (rank, i) for i in range(20000))
         block = lines + b"no newline at the end"
         (out,), (err,) = tmp_path.glob(f"runs/*-*/*/rank{rank}.out"), tmp_path.glob(f"runs/*-*/*/rank{rank}.err")
         assert hashlib.sha256(out.read_bytes()).digest() == hashlib.sha256(block).digest()
         assert err.read_bytes() == block[:1000]
 
 
-@pytest.mark.parametrize("transport", ["ssh", "openssh"])
+@pytest.mark.parametrize("transport", ["ssh", pytest.param("openssh", marks=pytest.mark.slow)])
 def test_a_dropped_connection_costs_no_line(
     transport: str, background: Callable[..., subprocess.Popen[bytes]], ready: VirtualLab, tmp_path: Path
 ) -> None:
-    process = background("--transport", transport, "./s.py", "ticks", "1500")
+    process = background("--transport", transport, "./s.py", "ticks", "150")
 
     def dropped() -> bool:
         drop = ready.inside(ready.names[1], "pkill", "-f", "^sshd: root@notty", check=False)
@@ -246,12 +260,15 @@ def test_a_dropped_connection_costs_no_line(
         until(lambda: events(tmp_path, "resumed") or process.poll() is not None)
     assert process.wait(300) == 0
     for path in tmp_path.glob("runs/*-*/*/rank*.out"):
-        assert path.read_text() == "".join(f"tick {i}\n" for i in range(1500))
+        assert path.read_text() == "".join(f"tick {i}\n" for i in range(150))
     breaks = events(tmp_path, "dropped")
     assert breaks and all(event["reason"] for event in breaks) and events(tmp_path, "resumed"), breaks
 
 
-@pytest.mark.parametrize("how, times, grace", [("sleep", 1, "900"), ("stubborn", 1, "2"), ("stubborn", 2, "900")])
+@pytest.mark.parametrize(
+    "how, times, grace",
+    [("sleep", 1, "900"), ("stubborn", 1, "2"), pytest.param("stubborn", 2, "900", marks=pytest.mark.slow)],
+)
 def test_ctrl_c_ends_all(
     how: str,
     times: int,
@@ -281,18 +298,23 @@ def test_a_killed_head_costs_the_nodes_their_lease(
         assert status["cause"] == "lease", status  # so they lived on for as long
 
 
-@pytest.mark.parametrize("how, transport", [("cut", "ssh"), ("freeze", "ssh"), ("cut", "openssh")])
+@pytest.mark.parametrize(
+    "how, transport",
+    [
+        ("cut", "ssh"),
+        pytest.param("freeze", "ssh", marks=pytest.mark.slow),
+        pytest.param("cut", "openssh", marks=pytest.mark.slow),
+    ],
+)
 def test_a_silent_node_is_named_and_cleaned_when_it_is_back(
     how: str, transport: str, background: Callable[..., subprocess.Popen[bytes]], ready: VirtualLab, tmp_path: Path
 ) -> None:
     limits = ("--node-timeout", "10", "--lease", "900", "--grace", "2")
     process = background("--transport", transport, *limits, "./s.py", "ticks", "-1")
-    victim = ready.names[3]
-    began = time.monotonic()
+    victim = ready.names[2]
     try:
         ready.fleet("lab", how, victim, check=True)
-        assert process.wait(300) == 122
-        assert time.monotonic() - began < 600  # the lease is 900 s
+        assert process.wait(300) == 122  # the lease is 900 s
         first = summary(tmp_path)["first_failure"]
         assert (first["what"], first["host"]) == ("node", victim)
         assert set(left_on(ready, tmp_path)) <= {victim}
@@ -320,18 +342,18 @@ def test_preflight_names_everything_at_once_and_starts_nothing(
     launch: Launch, ready: VirtualLab, tmp_path: Path
 ) -> None:
     ready.sh(ready.names[1], "cd && mv work/s.py work/gone.py")
-    ready.sh(ready.names[3], "cd && echo >> work/s.py")
+    ready.sh(ready.names[2], "cd && echo >> work/s.py")
     try:
         done = launch("./s.py", "sleep", "-1")
     finally:
         ready.sh(ready.names[1], "cd && mv work/gone.py work/s.py")
-        ready.sh(ready.names[3], "cd && cp work/s.py x && head -c -1 x > work/s.py && rm x")
+        ready.sh(ready.names[2], "cd && cp work/s.py x && head -c -1 x > work/s.py && rm x")
     preflight_refuses(
         done,
         tmp_path,
         123,
         f"{ready.names[1]}: the script /root/work/./s.py does not exist",
-        f"{ready.names[3]}: the script's content differs",
+        f"{ready.names[2]}: the script's content differs",
     )
 
 
@@ -351,9 +373,7 @@ def test_a_busy_port_is_named_with_its_holder(launch: Launch, ready: VirtualLab,
 def test_an_unreachable_host_starts_nothing(launch: Launch, ready: VirtualLab, tmp_path: Path) -> None:
     ready.stop_sshd(ready.names[2])
     try:
-        began = time.monotonic()
         done = launch("./s.py", "sleep", "-1")
-        assert time.monotonic() - began < 250
         last = json.loads(launch("--json", "./s.py", "sleep", "-1").stdout.splitlines()[-1])
     finally:
         ready.start_sshd(ready.names[2])
@@ -399,5 +419,5 @@ def test_dry_run_asks_nobody(ready: VirtualLab, tmp_path: Path) -> None:
     )
     assert done.returncode == 0 and "hunter2" not in done.stdout
     plan = json.loads(done.stdout)["plan"]
-    assert [n["command"][2:] for n in plan["hosts"].values()] == [["train.py", "--help", "-w"]] * 4
+    assert [n["command"][2:] for n in plan["hosts"].values()] == [["train.py", "--help", "-w"]] * 3
     assert not list(tmp_path.iterdir())

@@ -12,6 +12,7 @@ from typing import Any
 
 import pytest
 
+from tests.lab.healing import BreakableLab
 from tests.lab.test_launch import (  # noqa: F401 (fixtures)
     COMMON,
     Launch,
@@ -23,7 +24,7 @@ from tests.lab.test_launch import (  # noqa: F401 (fixtures)
     summary,
     until,
 )
-from tests.lab.virtual_lab import LabFactory, VirtualLab
+from tests.lab.virtual_lab import VirtualLab
 from tests.leaders import leader_of
 
 Background = Callable[..., subprocess.Popen[bytes]]
@@ -48,7 +49,7 @@ def ended(process: subprocess.Popen[bytes], folder: Path, lab: VirtualLab) -> tu
     return process.returncode, first
 
 
-@pytest.mark.parametrize("both", [False, True])
+@pytest.mark.parametrize("both", [False, pytest.param(True, marks=pytest.mark.slow)])
 def test_a_killed_supervisor(both: bool, background: Background, ready: VirtualLab, tmp_path: Path) -> None:  # noqa: F811
     process = background("./s.py", "sleep", "-1")
     victim = ready.names[2]
@@ -91,11 +92,12 @@ def test_a_killed_engine(background: Background, ready: VirtualLab, tmp_path: Pa
     assert (code, first["what"], first["host"], first["signal"]) == (137, "engine", victim, 9), first
 
 
+@pytest.mark.slow
 def test_a_supervisor_that_is_told_to_stop(background: Background, ready: VirtualLab, tmp_path: Path) -> None:  # noqa: F811
     process = background("./s.py", "sleep", "-1")
-    ready.sh(ready.names[3], f"kill {owners(ready, ready.names[3], tmp_path)[0]}")
+    ready.sh(ready.names[2], f"kill {owners(ready, ready.names[2], tmp_path)[0]}")
     code, first = ended(process, tmp_path, ready)
-    assert (code, first["what"], first["host"]) == (1, "signal", ready.names[3]), first
+    assert (code, first["what"], first["host"]) == (1, "signal", ready.names[2]), first
 
 
 def test_a_lease_that_ran_out(background: Background, ready: VirtualLab, tmp_path: Path) -> None:  # noqa: F811
@@ -116,9 +118,10 @@ def test_this_machines_own_link(background: Background, ready: VirtualLab, tmp_p
     finally:
         ready.fleet("lab", "heal", *ready.names, check=True)
     code, first = ended(process, tmp_path, ready)
-    assert (code, first["what"]) == (122, "link") and "all 4 nodes fell silent at once" in first["message"], first
+    assert (code, first["what"]) == (122, "link") and "all 3 nodes fell silent at once" in first["message"], first
 
 
+@pytest.mark.slow
 def test_a_full_disk_on_a_node(launch: Launch, ready: VirtualLab, tmp_path: Path) -> None:  # noqa: F811
     victim = ready.names[1]
     ready.sh(victim, "mkdir -p ~/.fleet/runs && mount -t tmpfs -o size=1m tmpfs ~/.fleet/runs")
@@ -181,6 +184,7 @@ def test_the_kernels_word_for_a_rank_that_had_no_memory(launch: Launch, ready: V
     assert f"kernel of {victim}: {first['kernel']['line']}" in done.stderr
 
 
+@pytest.mark.slow
 def test_a_host_key_that_changed_meanwhile(background: Background, ready: VirtualLab, tmp_path: Path) -> None:  # noqa: F811
     victim = ready.names[2]
     ready.sh(victim, "mkdir -p /root/keys && cp -p /etc/ssh/ssh_host_* /root/keys")
@@ -204,6 +208,7 @@ def test_a_host_key_that_changed_meanwhile(background: Background, ready: Virtua
     until(lambda: not left_on(ready, tmp_path))
 
 
+@pytest.mark.slow
 def test_a_node_that_lets_nobody_in_again(background: Background, ready: VirtualLab, tmp_path: Path) -> None:  # noqa: F811
     victim = ready.names[1]
     process = background("--node-timeout", "10", "--lease", "25", "./s.py", "sleep", "-1")
@@ -217,13 +222,16 @@ def test_a_node_that_lets_nobody_in_again(background: Background, ready: Virtual
     assert re.search(r"silent for \d+ s: .*port 22 refused the connection", first["message"]), first
 
 
-def test_a_way_between_two_hosts_that_leads_nowhere_is_found_before_anything_hangs(lab_factory: LabFactory) -> None:
+@pytest.mark.slow
+def test_a_way_between_two_hosts_that_leads_nowhere_is_found_before_anything_hangs(breakable: BreakableLab) -> None:
     """Neither is the master, which both reach: gloo would wait for half an hour."""
-    lab = lab_factory(3).enrol()
-    _, two, three = lab.names
+    lab = breakable.enrol()
+    first, two, three, _ = lab.names
+    lab.spoil(first)
     ip = lab.address(three)
     lab.sh(two, f"ip route add blackhole {ip}/32")
-    words = ["-i", "lab", "launch", "--engine", "command", "--workdir", "/", "/bin/true"]
+    names = ",".join((first, two, three))
+    words = ["-i", "lab", "-w", names, "launch", "--engine", "command", "--workdir", "/", "/bin/true"]
     done = lab.fleet(*words, cwd=lab.home)
     assert done.returncode == 123, done.stderr
     both = f"{two[:-2]}[02-03]"

@@ -13,6 +13,7 @@ import pytest
 from tests.lab.test_launch import until
 from tests.lab.virtual_lab import VirtualLab
 from tests.other_packages import ENGINE, install
+from tests.standin import standin_python
 
 EXAMPLES = Path(__file__).parents[2] / "examples"
 TORCHRUN = """
@@ -106,18 +107,18 @@ time.sleep(600)
 """
 
 
-def uneven(lab: VirtualLab, folder: Path, slots: list[int]) -> Path:
+def uneven(lab: VirtualLab, folder: Path, slots: list[int], python: str = sys.executable) -> Path:
     """An inventory of the lab's hosts with these slots."""
     lines = [f"  {h}: {{address: {lab.address(h)}, slots: {n}}}" for h, n in zip(lab.names, slots, strict=True)]
     path = folder / "fleet.yaml"
-    defaults = f"defaults: {{user: root, python: {sys.executable}, workdir: ~/engines}}"
+    defaults = f"defaults: {{user: root, python: {python}, workdir: ~/engines}}"
     path.write_text("\n".join([defaults, "hosts:", *lines]))
     return path
 
 
-def two(lab: VirtualLab, folder: Path) -> list[str]:
+def two(lab: VirtualLab, folder: Path, python: str = sys.executable) -> list[str]:
     """Options for two hosts of one and of two slots: each rank costs seconds of imports."""
-    return ["-i", str(uneven(lab, folder, [1, 2, 1, 1])), "-w", ",".join(lab.names[:2])]
+    return ["-i", str(uneven(lab, folder, [1, 2, 1, 1], python)), "-w", ",".join(lab.names[:2])]
 
 
 def put(lab: VirtualLab, **files: str) -> None:
@@ -140,9 +141,12 @@ def ready(lab: VirtualLab) -> VirtualLab:
     return lab.enrol()
 
 
-def test_torchrun(ready: VirtualLab, tmp_path: Path) -> None:
+@pytest.mark.parametrize(
+    "python", [standin_python(), pytest.param(sys.executable, marks=pytest.mark.real)], ids=["standin", "real"]
+)
+def test_torchrun(ready: VirtualLab, tmp_path: Path, python: str) -> None:
     put(ready, train_py=TORCHRUN)
-    inventory = uneven(ready, tmp_path, [1, 2, 3, 2])
+    inventory = uneven(ready, tmp_path, [1, 2, 3, 2], python)
     args = ["--m", "1", "--l", "--r", "$$", "${local_rank}", "--", ""]
     ready.sh(ready.names[2], "rm -f ~/engines/all-have-spoken")
     run = ready.popen("-i", str(inventory), "launch", "train.py", *args, cwd=tmp_path)
@@ -176,6 +180,7 @@ dist.destroy_process_group()
 """
 
 
+@pytest.mark.real
 def test_torchrun_restarts(ready: VirtualLab, tmp_path: Path) -> None:
     """A rank dies; all of them meet again, in a store without what the last attempt left."""
     put(ready, again_py=RESTARTED)
@@ -186,6 +191,7 @@ def test_torchrun_restarts(ready: VirtualLab, tmp_path: Path) -> None:
     assert [path.read_text() for path in tmp_path.glob("runs/*-*/*/rank*.out")] == ["sum 4\n"] * 2
 
 
+@pytest.mark.real
 def test_deepspeed(ready: VirtualLab, tmp_path: Path) -> None:
     files = {p.name.replace(".", "_"): p.read_text() for p in (EXAMPLES / "zero1.py", EXAMPLES / "zero1.json")}
     put(ready, train_py=DEEPSPEED, **files)
@@ -201,6 +207,7 @@ def test_deepspeed(ready: VirtualLab, tmp_path: Path) -> None:
     assert (first["host"], first["node_rank"], first["rank"]) == (ready.names[1], 1, 1) and seconds < 250
 
 
+@pytest.mark.real
 @pytest.mark.parametrize(
     ("config", "model"), [(ACCELERATE_CPU, "DistributedDataParallel"), (ACCELERATE_DEEPSPEED, "DeepSpeedEngine")]
 )
@@ -221,6 +228,7 @@ def test_accelerate(ready: VirtualLab, tmp_path: Path, config: str, model: str) 
         assert ready.sh(host, "ls -d ~/.deepspeed_env ~/.cache/huggingface/accelerate", check=False) == ""
 
 
+@pytest.mark.real
 def test_accelerate_reads_no_default_configuration(ready: VirtualLab, tmp_path: Path) -> None:
     put(ready, train_py='import os; print(os.environ["ACCELERATE_MIXED_PRECISION"], os.environ["RANK"])')
     where = two(ready, tmp_path)
@@ -238,6 +246,7 @@ def test_accelerate_reads_no_default_configuration(ready: VirtualLab, tmp_path: 
     assert unread in done.stderr
 
 
+@pytest.mark.real
 def test_colossalai(ready: VirtualLab, tmp_path: Path) -> None:
     put(ready, train_py=COLOSSALAI)
     options = ["--engine", "colossalai", "--extra_launch_args", "tee=0,log_dir=logs"]
@@ -255,7 +264,7 @@ def test_an_engine_of_another_package(ready: VirtualLab, tmp_path: Path) -> None
     """Installed beside fleet, on the head alone."""
     put(ready, quiet_py='import os; print(os.environ["RANK"], os.environ["WORLD_SIZE"])')
     env = {"PYTHONPATH": str(install(tmp_path / "site", "quietlaunch", ENGINE, quiet="Quiet"))}
-    where = two(ready, tmp_path)
+    where = two(ready, tmp_path, standin_python())
     assert "|quiet]" in ready.fleet("launch", "--help", env=env).stdout
     done = ready.fleet(*where, "launch", "--engine", "quiet", "quiet.py", cwd=tmp_path, env=env, timeout=300)
     assert done.returncode == 0, done.stderr

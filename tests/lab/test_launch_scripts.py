@@ -10,6 +10,7 @@ import pytest
 from tests.lab.test_launch_engines import put, two
 from tests.lab.virtual_lab import VirtualLab
 
+pytestmark = pytest.mark.real
 SNAPSHOT = """
 import argparse, gc, os
 import torch

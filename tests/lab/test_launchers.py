@@ -11,11 +11,11 @@ from tests import launchers
 from tests.lab.virtual_lab import VirtualLab
 
 
-@pytest.mark.parametrize("name", ["command, once a slot", "bash sft.sh"])
-def test_a_job(ready_lab: VirtualLab, tmp_path: Path, name: str) -> None:
-    inventory = launchers.ready(ready_lab, tmp_path)
+@pytest.mark.parametrize("name", ["command, once a slot", pytest.param("bash sft.sh", marks=pytest.mark.real)])
+def test_a_job(lab: VirtualLab, tmp_path: Path, name: str) -> None:
+    inventory = launchers.ready(lab.enrol(), tmp_path)
     try:
-        assert launchers.faults(ready_lab, inventory, launchers.JOBS[name], "ssh", tmp_path) == []
+        assert launchers.faults(lab, inventory, launchers.JOBS[name], "ssh", tmp_path) == []
     finally:
-        for host in ready_lab.names:
-            ready_lab.sh(host, "rm -rf ~/launchers")
+        for host in lab.names:
+            lab.sh(host, "rm -rf ~/launchers")

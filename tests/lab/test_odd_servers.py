@@ -11,16 +11,15 @@ from fleet.errors import ConnectError
 from fleet.model import Host
 from fleet.transport.base import Cancel, ConnectOptions
 from fleet.transport.ssh.transport import SshTransport
-from tests.lab.setup_ssh_tools import Head, forget_all
-from tests.lab.virtual_lab import LabFactory
+from tests.lab.healing import BreakableLab
+from tests.lab.setup_ssh_tools import Head
 
 
 @pytest.fixture(scope="module")
-def head(lab_factory: LabFactory, tmp_path_factory: pytest.TempPathFactory) -> Head:
+def head(breakable: BreakableLab, tmp_path_factory: pytest.TempPathFactory) -> Head:
     """Three hosts, set up from a password: a miserly sshd, a Dropbear, an sshd as it comes."""
-    lab = lab_factory(3)
+    lab = breakable.first(3)
     miser, dropbear, _ = lab.names
-    forget_all(lab)
     for name in (miser, dropbear):
         lab.stop_sshd(name)
     miserly = "/usr/sbin/sshd -E /var/log/sshd.log -o MaxSessions=1 -o MaxAuthTries=1"

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from tests.lab.test_launch import until
-from tests.lab.virtual_lab import LabFactory, VirtualLab
+from tests.lab.virtual_lab import VirtualLab
 
 
 def connections(lab: VirtualLab) -> list[str]:
@@ -26,14 +26,10 @@ def connections(lab: VirtualLab) -> list[str]:
     return found
 
 
-@pytest.fixture(scope="module")
-def two(lab_factory: LabFactory) -> VirtualLab:
-    return lab_factory(2).enrol()
-
-
-@pytest.mark.parametrize("kind", ["openssh", "pdsh"])
-def test_every_verb(two: VirtualLab, tmp_path: Path, kind: str) -> None:
-    lab, over = two, ("-i", "lab", "--transport", kind)
+@pytest.mark.parametrize("kind", ["openssh", pytest.param("pdsh", marks=pytest.mark.slow)])
+def test_every_verb(ready_lab: VirtualLab, tmp_path: Path, kind: str) -> None:
+    lab = ready_lab.first(2)
+    over = ("-i", "lab", "-w", ",".join(lab.names), "--transport", kind)
     done = lab.fleet(*over, "--json", "exec", "--", "hostname", check=True)
     assert {n: h["stdout"].strip() for n, h in json.loads(done.stdout)["hosts"].items()} == {n: n for n in lab.names}
     done = lab.fleet(*over, "exec", "--shell", "kill -9 $$")
@@ -60,7 +56,7 @@ def test_every_verb(two: VirtualLab, tmp_path: Path, kind: str) -> None:
     until(lambda: connections(lab) == [])
 
 
-@pytest.mark.parametrize("kind", ["openssh", "pdsh"])
+@pytest.mark.parametrize("kind", ["openssh", pytest.param("pdsh", marks=pytest.mark.slow)])
 def test_ctrl_c_leaves_no_connection(ready_lab: VirtualLab, kind: str) -> None:
     lab = ready_lab
     process = lab.popen("-i", "lab", "--transport", kind, "exec", "--", "sleep", "1000")

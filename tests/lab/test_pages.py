@@ -10,8 +10,10 @@ from pathlib import Path
 
 import pytest
 
-from tests.lab.virtual_lab import LabFactory, VirtualLab
+from tests.lab.healing import BreakableLab
+from tests.lab.virtual_lab import VirtualLab
 from tests.pages import BLOCKS, ROOT
+from tests.standin import standin_python
 from tests.wheelmaker import make_wheel
 
 # by the beginning of the command: why it is not typed here
@@ -39,6 +41,14 @@ MARKED = {
     "fleet forget train-20261121": "a run's id of then",
     "fleet launch --from train-20261122": "a run's id of then",
 }
+# by the beginning of the command: what needs torch, or more of torchrun than the stand-in has
+REAL = (
+    "fleet launch --sync examples/digits.py",
+    "fleet launch --nnodes 2:4",
+    "fleet launch --engine deepspeed --env",
+    "fleet launch --engine accelerate",
+    "fleet play playbooks/demo.yaml --var password_file=pw",
+)
 # what ends otherwise here than with 0, and why
 ENDS = {
     "fleet explain-env": (2, "no platform's variables here"),
@@ -90,19 +100,19 @@ TYPED = list(typed())
 
 
 @pytest.fixture(scope="module")
-def gpus(lab_factory: LabFactory) -> VirtualLab:
+def gpus(breakable: BreakableLab) -> VirtualLab:
     """Four hosts that its inventory calls gpu01 to gpu04."""
-    return lab_factory(4).enrol()
+    return breakable.enrol()
 
 
-def stranger(folder: Path, lab: VirtualLab, page: str) -> None:
+def stranger(folder: Path, lab: VirtualLab, page: str, python: str) -> None:
     """A folder with what the pages speak of."""
     for name in ("examples", "playbooks"):
         shutil.copytree(ROOT / name, folder / name, ignore=shutil.ignore_patterns("__pycache__"))
     for name in ("my_package", "my-extension", "checkpoints", "data", "src"):
         (folder / name).mkdir()
     hosts = "".join(f"  gpu{n:02}: {{address: {lab.address(name)}}}\n" for n, name in enumerate(lab.names, 1))
-    defaults = f"user: root, workdir: ~/{page.replace('/', '-')}, slots: 1, python: {sys.executable}"
+    defaults = f"user: root, workdir: ~/{page.replace('/', '-')}, slots: 1, python: {python}"
     texts = {
         "fleet.yaml": f"defaults: {{{defaults}}}\nhosts:\n{hosts}groups: {{a100: 'gpu[01-02]'}}\n",
         "hostfile": "gpu01\n",
@@ -130,9 +140,18 @@ def stranger(folder: Path, lab: VirtualLab, page: str) -> None:
     make_wheel(folder / "wheels")
 
 
-@pytest.mark.parametrize("page", PAGES)
-def test_a_page_as_it_is_typed(page: str, gpus: VirtualLab, tmp_path: Path) -> None:
-    stranger(tmp_path, gpus, page)
+NEED_TORCH = sorted({page for page, line, why in TYPED if why is None and line.startswith(REAL)})
+
+
+@pytest.mark.parametrize(
+    ("page", "real"),
+    [
+        *(pytest.param(page, False, id=page) for page in PAGES),
+        *(pytest.param(page, True, id=f"{page}-real", marks=pytest.mark.real) for page in NEED_TORCH),
+    ],
+)
+def test_a_page_as_it_is_typed(page: str, real: bool, gpus: VirtualLab, tmp_path: Path) -> None:
+    stranger(tmp_path, gpus, page, sys.executable if real else standin_python())
 
     def end(line: str) -> tuple[int, str]:
         done = gpus.typed(line, tmp_path, {"WANDB_API_KEY": "none"})
@@ -141,7 +160,7 @@ def test_a_page_as_it_is_typed(page: str, gpus: VirtualLab, tmp_path: Path) -> N
     assert end("fleet sync")[0] == 0
     wrong = list[str]()
     for of, line, why in TYPED:
-        if of == page and why is None:
+        if of == page and why is None and (real or not line.startswith(REAL)):
             code, output = end(line)
             if line in THEN:
                 assert end(THEN[line])[0] == 0
@@ -153,5 +172,6 @@ def test_a_page_as_it_is_typed(page: str, gpus: VirtualLab, tmp_path: Path) -> N
 def test_what_is_marked_is_shown_somewhere_and_most_is_typed() -> None:
     marked = [line for _, line, why in TYPED if why is not None]
     assert all(any(line.startswith(start) for line in marked) for start in MARKED)
+    assert all(any(line.startswith(start) for _, line, why in TYPED if why is None) for start in REAL)
     assert ENDS.keys() <= {line for _, line, why in TYPED if why is None}
     assert len(TYPED) - len(marked) >= 60

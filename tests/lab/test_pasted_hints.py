@@ -11,7 +11,8 @@ import click
 import pytest
 
 from tests.command_lines import accept, commands_in
-from tests.lab.virtual_lab import LabFactory, VirtualLab
+from tests.lab.healing import BreakableLab
+from tests.lab.virtual_lab import VirtualLab
 
 STARTS = (
     "fleet exec uname -a",
@@ -62,14 +63,24 @@ STARTS = (
     "fleet lab stat",
     "fleet init fleet.yml",
 )
+# these end in a run, as others do
+RUNS = {
+    "fleet run train.py",
+    "fleet train.py",
+    "fleet launch trian.py",
+    "fleet launch --lr 1e-4 train.py",
+    "fleet launch python train.py",
+    "fleet launch torchrun --nproc_per_node 1 train.py",
+    "fleet launch --num_gpus 1 --hostfile fleet.yaml train.py",
+}
 USAGE = re.compile(r"^error: (No such (option|verb)|Missing |Got unexpected)", re.M)
 STEPS = 5  # of one slip's chain
 ANSIBLE = "all:\n  hosts:\n    gpu01: {ansible_host: 10.0.0.1}\n"
 
 
 @pytest.fixture(scope="module")
-def gpus(lab_factory: LabFactory) -> VirtualLab:
-    lab = lab_factory(2).enrol()
+def gpus(breakable: BreakableLab) -> VirtualLab:
+    lab = breakable.enrol().first(2)
     for name in lab.names:  # where another folder's sync is in the way
         lab.sh(name, "mkdir -p /root/theirs && echo 1 > /root/theirs/train.py")
     return lab
@@ -103,7 +114,9 @@ def follow(lab: VirtualLab, folder: Path, start: str) -> list[tuple[str, str]]:
     return typed
 
 
-@pytest.mark.parametrize("start", STARTS)
+@pytest.mark.parametrize(
+    "start", [pytest.param(start, marks=pytest.mark.slow) if start in RUNS else start for start in STARTS]
+)
 def test_a_hint_that_is_pasted_leads_on(start: str, gpus: VirtualLab, tmp_path: Path) -> None:
     folder_of(gpus, tmp_path)
     typed = follow(gpus, tmp_path, start)

@@ -9,7 +9,8 @@ from pathlib import Path
 
 import pytest
 
-from tests.lab.virtual_lab import LabFactory, VirtualLab
+from tests.lab.healing import BreakableLab
+from tests.lab.virtual_lab import VirtualLab
 
 PYTHON = "/opt/train/bin/python3"
 STEP = """import importlib, torch
@@ -24,9 +25,9 @@ print("stepped to %.3f" % float(p[0]))
 
 
 @pytest.fixture(scope="module")
-def two(lab_factory: LabFactory) -> VirtualLab:
+def two(breakable: BreakableLab) -> VirtualLab:
     """Two hosts with a training environment of their own, into which a wheel may go."""
-    lab = lab_factory(2)
+    lab = breakable.first(2)
     site = sysconfig.get_path("purelib")
     for name in lab.names:
         lab.sh(
@@ -56,18 +57,21 @@ def said(lab: VirtualLab, name: str) -> str:
     return "".join(path.read_text() for path in sorted(run.glob("*/rank*.out")))
 
 
+@pytest.mark.real
 def test_torchrun(two: VirtualLab) -> None:
     """The first: from here on the hosts are reached without a password."""
     play(two, "torchrun.yaml", password_file=two.password_file, ranks=2)
     assert "rank 3 of 4 on" in said(two, "torchrun") and "test accuracy: 0.9" in said(two, "torchrun")
 
 
+@pytest.mark.real
 def test_colossalai(two: VirtualLab) -> None:
     done = play(two, "colossalai.yaml", password_file=two.password_file, ranks=1)
     assert "(2) ---\ngcc" in done.stdout and "colossalai 0" in done.stdout
     assert "rank 1 of 2: test accuracy 0.9" in said(two, "colossalai")
 
 
+@pytest.mark.real
 @pytest.mark.timeout(2400)
 def test_deepspeed(two: VirtualLab, tmp_path: Path) -> None:
     """The real one, whose two ops then work. The compiler is told not to optimize, which halves the time."""
@@ -86,12 +90,14 @@ def test_deepspeed(two: VirtualLab, tmp_path: Path) -> None:
     assert steps.returncode == 0 and "stepped to 0.900" in steps.stdout, steps.stdout + steps.stderr
 
 
+@pytest.mark.real
 def test_accelerate_over_pdsh(two: VirtualLab) -> None:
     two.enrol()
     play(two, "accelerate-pdsh.yaml", ranks=1, accelerator="cpu")
     assert "rank 1 of 2, DeepSpeedEngine: test accuracy 0.9" in said(two, "accelerate")
 
 
+@pytest.mark.real
 def test_sft(two: VirtualLab) -> None:
     two.enrol()
     play(two, "sft.yaml", gpus=1)

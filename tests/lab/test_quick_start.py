@@ -7,20 +7,26 @@ import re
 import shlex
 import signal
 import subprocess
+import sys
 import tempfile
 import time
 from pathlib import Path
 
+import pytest
+
 from tests.lab.virtual_lab import VirtualLab
 from tests.pages import BLOCKS, ROOT
+from tests.standin import standin_python
 
 
+@pytest.mark.real
 def test_the_block_to_rehearse_works_line_by_line(lab: VirtualLab, tmp_path: Path) -> None:
     (block,) = (each for each in BLOCKS if (each.page, each.heading) == ("README.md", "Rehearse it by hand"))
     commands = [shlex.split(command) for command in block.commands]
     assert [words[1:3] for words in (commands[0], commands[-1])] == [["lab", "up"], ["lab", "down"]]
     (tmp_path / "examples").symlink_to(ROOT / "examples")
     assert len(commands) == 8
+    lab.train_with(sys.executable)
     for words in commands[1:-1]:
         here = [str(lab.password_file) if word.endswith("/password") else word for word in words[1:]]
         done = lab.fleet(*here, cwd=ROOT if "sync" in here else tmp_path, check=True)
@@ -31,6 +37,7 @@ def test_the_block_to_rehearse_works_line_by_line(lab: VirtualLab, tmp_path: Pat
             (run,) = (tmp_path / "runs").glob("digits-*")
             logs = sorted(str(path.relative_to(run)) for path in run.glob("*/rank*.out"))
             assert logs == [f"{name}/rank{rank}.out" for rank, name in enumerate(lab.names)]
+    lab.train_with(standin_python())
     for name in lab.names:
         lab.sh(name, "rm -r /root/work /root/.work.fleet-sync")  # other tests sync their own there
 

@@ -7,8 +7,8 @@ import sys
 
 import pytest
 
-from tests.lab.setup_ssh_tools import Head, forget_all
-from tests.lab.virtual_lab import LabFactory, VirtualLab
+from tests.lab.healing import BreakableLab
+from tests.lab.setup_ssh_tools import Head
 
 # a mount of one namespace, taken into others
 SHARE = """
@@ -29,9 +29,9 @@ for other in spaces[1:]:
 
 
 @pytest.fixture(scope="module")
-def sharing(lab_factory: LabFactory) -> VirtualLab:
+def sharing(breakable: BreakableLab) -> BreakableLab:
     """Four hosts; the last has a home of its own."""
-    lab = lab_factory(4)
+    lab = breakable
     pids = [str(lab.hosts[name]["pid"]) for name in lab.names[:3]]
     subprocess.run([sys.executable, "-c", SHARE, *pids], check=True)
     lab.sh(lab.names[0], "touch /root/shared")
@@ -40,11 +40,10 @@ def sharing(lab_factory: LabFactory) -> VirtualLab:
     return lab
 
 
-@pytest.mark.parametrize("mesh", [(), ("--no-mesh",)], ids=["mesh", "no-mesh"])
+@pytest.mark.parametrize("mesh", [(), pytest.param(("--no-mesh",), marks=pytest.mark.slow)], ids=["mesh", "no-mesh"])
 def test_a_home_of_three_hosts(
-    sharing: VirtualLab, tmp_path_factory: pytest.TempPathFactory, mesh: tuple[str, ...]
+    sharing: BreakableLab, tmp_path_factory: pytest.TempPathFactory, mesh: tuple[str, ...]
 ) -> None:
-    forget_all(sharing)
     home = tmp_path_factory.mktemp("home")
     head = Head(sharing, home, home / "fleet.yaml")
     head.write_inventory({name: {} for name in sharing.names})

@@ -21,12 +21,14 @@ from tests.lab.virtual_lab import FLEET
 
 
 # -- the head's agent -------------------------------------------------------------------------------------
+@pytest.mark.slow
 def test_a_hung_agent_is_left_out_with_a_word_or_named_where_it_is_needed(head: Head, tmp_path: Path) -> None:
+    head = head.first(2)
     env = {"SSH_AUTH_SOCK": str(tmp_path / "agent")}
     with hung_agent(tmp_path / "agent", "accepts"):
         done = head.setup("--tofu", "--connect-timeout", "20", env=env)
         assert done.returncode == 0, done.stderr
-        assert f"the ssh-agent at {tmp_path}/agent does not answer" in done.stderr and "in 9 ways" in done.stdout
+        assert f"the ssh-agent at {tmp_path}/agent does not answer" in done.stderr and "in 4 ways" in done.stdout
         key = head.ssh / "id_ed25519"
         subprocess.run(["ssh-keygen", "-q", "-p", "-P", "", "-N", "secret", "-f", str(key)], check=True)
         done = head.setup("--connect-timeout", "20", env=env)
@@ -43,7 +45,8 @@ def open_home(head: Head) -> Iterator[str]:
 
 
 def test_a_home_that_others_can_write_to_is_named_with_the_line_that_mends_it(head: Head, open_home: str) -> None:
-    one, two, three = head.lab.names
+    head = head.first(2)
+    one, two = head.lab.names
     head.lab.sh(two, "chmod 777 /root")
     done = head.setup("--tofu", "--json")
     assert done.returncode == 122, done.stderr
@@ -52,24 +55,25 @@ def test_a_home_that_others_can_write_to_is_named_with_the_line_that_mends_it(he
     assert "others can write to the home /root" in error["message"] and "StrictModes" in error["message"]
     assert error["hint"] == f"ssh root@{head.lab.address(two)} chmod go-w /root, then run this again"
     assert head.lab.sh(two, "stat -c %a /root") == "777"  # never silently
-    assert report["pairs"]["verified"] == 4 and report["hosts"][one]["ok"] and report["hosts"][three]["ok"]
+    assert report["pairs"]["verified"] == 1 and report["hosts"][one]["ok"]
     # plain ssh is led to those that work, and to nothing else
     for block in ((head.ssh / "config").read_text(), head.lab.sh(one, "cat /root/.ssh/config")):
         assert f"Host {one}\n" in block and two not in block
     head.lab.sh(two, "chmod go-w /root")
     done = head.fleet("setup-ssh")  # and no password any more
-    assert done.returncode == 0 and "in 9 ways" in done.stdout, done.stderr
+    assert done.returncode == 0 and "in 4 ways" in done.stdout, done.stderr
 
 
 def test_a_home_that_its_group_can_write_to(head: Head, open_home: str) -> None:
     """Debian's sshd lets that pass where the group is the user's own; the user hears of it."""
+    head = head.first(2)
     head.lab.sh(open_home, "chmod 775 /root")
     done = head.setup("--tofu")
     assert "chmod go-w /root" in done.stderr and "Error" not in done.stderr, done.stderr
     assert done.returncode in (0, 122)
 
 
-@pytest.mark.parametrize("room", ["none", "for the key"])
+@pytest.mark.parametrize("room", ["none", pytest.param("for the key", marks=pytest.mark.slow)])
 def test_a_full_disk_below_ssh_is_named_and_the_others_go_on(head: Head, room: str) -> None:
     one, two, three = head.lab.names
     fill = (
@@ -95,8 +99,10 @@ def test_a_full_disk_below_ssh_is_named_and_the_others_go_on(head: Head, room: s
     assert head.setup("--undo").returncode == 0 and not list(head.ssh.glob("*"))
 
 
+@pytest.mark.slow
 def test_a_node_without_ssh_keygen_is_reached_and_left_out_of_the_mesh(head: Head) -> None:
-    one, two, three = head.lab.names
+    head = head.first(2)
+    one, two = head.lab.names
     head.lab.sh(two, "mount --bind /dev/null /usr/bin/ssh-keygen")
     try:
         done = head.setup("--tofu", "--json")
@@ -108,10 +114,10 @@ def test_a_node_without_ssh_keygen_is_reached_and_left_out_of_the_mesh(head: Hea
     error = report["hosts"][two]["error"]
     assert "it has no key of its own: ssh-keygen is not installed" in error["message"]
     assert "apt-get install openssh-client" in error["hint"] and "--no-mesh" in error["hint"]
-    assert report["pairs"]["from_head"] == 3 and report["pairs"]["verified"] == 6  # also to it
+    assert report["pairs"]["from_head"] == 2 and report["pairs"]["verified"] == 2  # also to it
     assert {p["from"] for p in report["pairs"]["failed"]} == {two}
     assert again.returncode == 0, again.stderr
-    assert head.report()["pairs"]["verified"] == 9  # it is back
+    assert head.report()["pairs"]["verified"] == 4  # it is back
 
 
 # -- killed, and two at once ------------------------------------------------------------------------------
@@ -137,8 +143,11 @@ STEPS = {
 }
 
 
-@pytest.mark.parametrize("step", STEPS)
+@pytest.mark.parametrize(
+    "step", [step if step == "authorised" else pytest.param(step, marks=pytest.mark.slow) for step in STEPS]
+)
 def test_killed_at_any_step_it_leaves_nothing_that_misleads(head: Head, step: str) -> None:
+    head = head.first(2)
     lab = head.lab
     process = start(head, "--tofu")
     deadline = time.monotonic() + 300
@@ -151,13 +160,14 @@ def test_killed_at_any_step_it_leaves_nothing_that_misleads(head: Head, step: st
         assert name not in block or head.plain_ssh(name, "true").returncode == 0
     # what was under way on the nodes comes to its end
     until(lambda: not any(lab.sh(name, "ls -A /root/.ssh 2>/dev/null | grep fleet- || true") for name in lab.names))
-    assert head.report("--tofu")["pairs"]["verified"] == 9
+    assert head.report("--tofu")["pairs"]["verified"] == 4
     assert not list(head.ssh.glob(".fleet*"))
     assert head.fleet("setup-ssh", "--undo").returncode == 0
     assert "Host" not in "".join(path.read_text() for path in head.ssh.glob("config"))
 
 
 def test_what_a_node_left_that_went_down_is_swept_out(head: Head) -> None:
+    head = head.first(2)
     one = head.lab.names[0]
     head.lab.sh(
         one,
@@ -170,7 +180,9 @@ def test_what_a_node_left_that_went_down_is_swept_out(head: Head) -> None:
     assert len(left) == 1 and left[0].endswith(".elsewhere")  # a shared home: that node may be at work
 
 
+@pytest.mark.slow
 def test_undo_killed_in_the_middle_finishes_the_next_time(head: Head) -> None:
+    head = head.first(2)
     lab = head.lab
     assert head.setup("--tofu").returncode == 0
     process = start(head, "--undo")
@@ -181,11 +193,12 @@ def test_undo_killed_in_the_middle_finishes_the_next_time(head: Head) -> None:
     process.communicate()
     done = head.fleet("setup-ssh", "--undo")
     assert done.returncode == 0 or "nothing to undo" in done.stderr, done.stderr
-    assert [lab.sh(name, "ls -A /root/.ssh 2>/dev/null || true") for name in lab.names] == ["", "", ""]
+    assert [lab.sh(name, "ls -A /root/.ssh 2>/dev/null || true") for name in lab.names] == ["", ""]
     assert not list(head.ssh.glob("*"))
 
 
 def test_two_at_once_take_turns_also_for_different_inventories(head: Head) -> None:
+    head = head.first(1)
     other = Head(head.lab, head.home, head.inventory.with_name("other.yaml"))
     other.inventory.write_text(head.inventory.read_text())
     waiting = b"waiting: another setup-ssh is under way on this machine (process 4711, for /elsewhere/fleet.yaml)"
@@ -230,6 +243,7 @@ def test_the_wait_for_another_one_is_bounded(head: Head, monkeypatch: pytest.Mon
 
 
 def test_a_key_whose_head_died_before_it_heard_of_it_goes_at_undo(head: Head) -> None:
+    head = head.first(2)
     lab = head.lab
     process = start(head, "--tofu")
     deadline = time.monotonic() + 300
@@ -240,10 +254,11 @@ def test_a_key_whose_head_died_before_it_heard_of_it_goes_at_undo(head: Head) ->
     until(lambda: not any(lab.sh(name, "ls -A /root/.ssh 2>/dev/null | grep fleet || true") for name in lab.names))
     done = head.setup("--undo")
     assert done.returncode == 0, done.stderr
-    assert [lab.sh(name, "ls -A /root/.ssh 2>/dev/null || true") for name in lab.names] == ["", "", ""]
+    assert [lab.sh(name, "ls -A /root/.ssh 2>/dev/null || true") for name in lab.names] == ["", ""]
 
 
 def test_undo_looks_and_changes_with_one_password_where_no_key_is_let_in(head: Head) -> None:
+    head = head.first(2)
     lab = head.lab
     assert head.setup("--tofu", "--no-mesh").returncode == 0
     for name in lab.names:
@@ -251,4 +266,4 @@ def test_undo_looks_and_changes_with_one_password_where_no_key_is_let_in(head: H
     assert "--password-file" in head.fleet("setup-ssh", "--undo").stderr
     done = head.setup("--undo")
     assert done.returncode == 0, done.stderr
-    assert [lab.sh(name, "ls -A /root/.ssh 2>/dev/null || true") for name in lab.names] == ["", "", ""]
+    assert [lab.sh(name, "ls -A /root/.ssh 2>/dev/null || true") for name in lab.names] == ["", ""]

@@ -5,12 +5,15 @@ from __future__ import annotations
 import concurrent.futures
 from pathlib import Path
 
+import pytest
+
 from tests.lab.setup_ssh_tools import Head
 from tests.lab.virtual_lab import LabFactory
 
 ALL = 'for h in "$@"; do ssh -o BatchMode=yes "$h" hostname </dev/null; done'
 
 
+@pytest.mark.slow
 def test_twelve_hosts_and_every_pair(lab_factory: LabFactory, tmp_path: Path) -> None:
     lab = lab_factory(12)
     head = Head(lab, tmp_path, lab.inventory)

@@ -19,8 +19,9 @@ import pytest
 from fleet.ops.pack import pack
 from tests.lab.virtual_lab import FLEET, LabFactory, VirtualLab
 from tests.node.nodes import until
+from tests.standin import standin_python
 
-pytestmark = pytest.mark.slow
+pytestmark = [pytest.mark.slow, pytest.mark.real]
 PROGRAM = """\
 import os, signal, sys, time
 
@@ -31,8 +32,7 @@ def save(*_):
     sys.exit(0)
 
 def world():
-    # by a sum over gloo; a rank that only waits or fails need not import torch
-    if sys.argv[1:]:
+    if "gloo" not in sys.argv:
         return os.environ["WORLD_SIZE"]
     import torch, torch.distributed as dist
     dist.init_process_group("gloo")
@@ -53,9 +53,9 @@ if "fail" in sys.argv:
 while "hold" in sys.argv:
     time.sleep(0.1)
 """
-PYTHON = sys.executable
+PYTHON = standin_python()
 ALLOCATION = "-N3 -n3 -c2 --gres=gpu:2"
-LAUNCH = f"{FLEET} --on slurm launch --workdir /root/job --python {sys.executable}"
+LAUNCH = f"{FLEET} --on slurm launch --workdir /root/job --python {PYTHON}"
 
 
 @pytest.fixture(scope="module")
@@ -117,7 +117,7 @@ def test_the_hosts_of_an_allocation(slurm: VirtualLab) -> None:
 
 
 def test_torchrun_in_an_allocation(slurm: VirtualLab) -> None:
-    code, said = salloc(slurm, f"{LAUNCH} t.py")
+    code, said = salloc(slurm, f"{LAUNCH} --python {sys.executable} t.py gloo")
     assert code == 0, said
     cpus = int(slurm.sh(slurm.names[0], "scontrol show node -o $(hostname) | grep -o 'CPUTot=[0-9]*' | cut -d= -f2"))
     lines = [line.partition("] ")[2] for line in said.splitlines() if "] sum" in line]
@@ -229,7 +229,7 @@ def test_a_lab_with_slurm_leaves_nothing(lab_factory: LabFactory, tmp_path: Path
 
 # -- from a login node: the folder is one that all nodes share ------------------------------------------------
 RUNS = "until grep -qs sum runs/latest/*/rank0.out; do sleep 0.2; done"
-SUBMIT = f"{FLEET} launch --on slurm --nodes 2 --gres gpu:2 --workdir /share/job --python {sys.executable}"
+SUBMIT = f"{FLEET} launch --on slurm --nodes 2 --gres gpu:2 --workdir /share/job --python {PYTHON}"
 
 
 @pytest.fixture
@@ -244,6 +244,12 @@ def typed(lab: VirtualLab, line: str, host: int = 2) -> tuple[int, str]:
     """(exit code, all output) of a line in the shared folder."""
     done = lab.inside(lab.names[host], "bash", "-c", f"cd /share/job; {{ {line}; }} 2>&1", check=False)
     return done.returncode, done.stdout.decode()
+
+
+def interrupted(command: str, when: str) -> str:
+    """A line that runs a command and sends it SIGINT when it has printed that."""
+    wait = f"until grep -qs '{when}' said || ! kill -0 $!; do sleep 0.1; done"
+    return f"set -m; {command} >said 2>&1 & {wait}; kill -INT $!; wait $!; cat said; rm said"
 
 
 def test_submit_wait_and_follow(login: VirtualLab) -> None:
@@ -266,7 +272,7 @@ def test_the_job_leads_the_run_whoever_looks_on(login: VirtualLab) -> None:
     """The process that submitted it is killed; another login node looks on, leaves, and stops it."""
     line = f"{SUBMIT} t.py hold >login.out 2>&1 & {RUNS}; kill -9 $!"
     assert typed(login, line)[0] == 0
-    code, said = typed(login, f"timeout -s INT 3 {FLEET} attach; {FLEET} runs", host=1)
+    code, said = typed(login, f"timeout -s INT 20 {FLEET} attach; {FLEET} runs", host=1)
     assert code == 0 and "goes on as before" in said and "followed" in said, said
     code, said = typed(login, f"{FLEET} --on slurm ps")
     assert code == 0 and re.search(r"^t-\S+ +running .* 4/4 ", said, re.M), said
@@ -288,7 +294,7 @@ def test_a_job_that_waits_is_cancelled(login: VirtualLab) -> None:
     nodes = ",".join(login.names)
     line = f"salloc -N3 --gres=gpu:2 -w {nodes} sleep 60 2>/dev/null & "
     line += "until squeue -h -t R | grep -q .; do sleep 0.1; done; "
-    line += f"timeout -s INT 7 {SUBMIT} t.py; squeue -h -n t; scancel --me"
+    line += f"{interrupted(f'{SUBMIT} t.py', 'waits: PENDING, Resources')}; squeue -h -n t; scancel --me"
     code, said = typed(login, line)
     assert "waits: PENDING, Resources" in said and "was cancelled before a rank ran" in said, said
     assert "\nt " not in said and code == 0

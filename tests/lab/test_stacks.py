@@ -55,6 +55,7 @@ def ready(lab: VirtualLab) -> Iterator[VirtualLab]:
         lab.sh(lab.names[1], f"mv {PY_SPY}.away {PY_SPY}")
 
 
+@pytest.mark.real
 def test_a_deadlock_names_the_odd_rank_out(ready: VirtualLab, tmp_path: Path) -> None:
     words = ("--detach", "--nproc-per-node", "1", "--python", sys.executable, "--workdir", "~/hangs", "dead.py")
     ready.fleet("-i", "lab", "launch", *words, cwd=tmp_path, check=True, timeout=300)

@@ -25,7 +25,16 @@ def begin_with(lab: VirtualLab, host: str, line: str) -> None:
     lab.inside(host, "sh", "-c", f"cat - /tmp/rc > {RC}", stdin=line.encode() + b"\n")
 
 
-@pytest.mark.parametrize("line", ["read x", "cat >/dev/null", "read -n 3 x", "head -c 50 >/dev/null"])
+@pytest.mark.parametrize(
+    "line",
+    [
+        "read x",
+        *(
+            pytest.param(line, marks=pytest.mark.slow)
+            for line in ("cat >/dev/null", "read -n 3 x", "head -c 50 >/dev/null")
+        ),
+    ],
+)
 def test_a_startup_file_that_reads_stdin_is_named(rc: tuple[VirtualLab, str], line: str) -> None:
     lab, host = rc
     begin_with(lab, host, line)
@@ -55,7 +64,9 @@ def test_one_that_prints_changes_nothing(rc: tuple[VirtualLab, str], tmp_path: P
     lab.fleet("-i", "lab", "setup-ssh", check=True)
 
 
-@pytest.mark.parametrize("command", ["echo not today", "cat", "yes", "true"])
+@pytest.mark.parametrize(
+    "command", ["echo not today", *(pytest.param(line, marks=pytest.mark.slow) for line in ("cat", "yes", "true"))]
+)
 def test_a_forced_command_is_named(rc: tuple[VirtualLab, str], command: str) -> None:
     lab, host = rc
     lab.sh(host, f"""sed -i 's/^/command="{command}" /' /root/.ssh/authorized_keys""")

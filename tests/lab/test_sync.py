@@ -9,7 +9,8 @@ from pathlib import Path
 
 import pytest
 
-from tests.lab.virtual_lab import LabFactory, VirtualLab
+from tests.lab.healing import BreakableLab
+from tests.lab.virtual_lab import VirtualLab
 
 
 @pytest.fixture
@@ -61,27 +62,29 @@ def test_launch_sync_brings_the_code_along(ready_lab: VirtualLab, source: Path) 
         "-i", "lab", "launch", "--sync", "--workdir", "~/fresh", "--engine", "command", "./tool", cwd=source
     )
     assert done.returncode == 0, done.stderr
-    assert done.stdout.count("ran") == 4
+    assert done.stdout.count("ran") == 3
     # the logs that the launch left in ./runs stay on the head
     ready_lab.fleet("-i", "lab", "sync", str(source), "--to", "~/fresh", check=True)
     assert ready_lab.sh(ready_lab.names[0], "find /root/fresh/runs -name '*.out'", check=False) == ""
 
 
-@pytest.fixture(scope="module")
-def breakable(lab_factory: LabFactory) -> VirtualLab:
-    return lab_factory(3, "--disk", "64m").enrol()
+@pytest.fixture(autouse=True)
+def enrolled(breakable: BreakableLab) -> None:
+    breakable.enrol()
 
 
-def test_no_room_is_said_before_anything_is_sent(breakable: VirtualLab, source: Path) -> None:
-    (source / "big").write_bytes(b"\1" * (96 << 20))
+def test_no_room_is_said_before_anything_is_sent(breakable: BreakableLab, source: Path) -> None:
+    for name in breakable.names:
+        breakable.sh(name, "mkdir /root/full && mount -t tmpfs -o size=2m none /root/full")
+    (source / "big").write_bytes(b"\1" * (4 << 20))
     done = breakable.fleet("-i", "lab", "--json", "sync", str(source), "--to", "~/full")
     assert done.returncode == 1
     for host in json.loads(done.stdout)["hosts"].values():
         assert "are to be written" in host["error"]["message"] and "free some space" in host["error"]["hint"]
-    assert breakable.sh(breakable.names[0], "find /root/full -type f") == ""
+    assert breakable.sh(breakable.names[0], "find /root/full -type f -not -name lock") == ""
 
 
-def test_a_file_system_that_takes_nothing(breakable: VirtualLab, source: Path) -> None:
+def test_a_file_system_that_takes_nothing(breakable: BreakableLab, source: Path) -> None:
     closed, *others = breakable.names
     breakable.sh(closed, "mkdir -p /mnt/closed && mount -t tmpfs -o ro none /mnt/closed")
     for to, said in (("/mnt/closed", "/mnt/closed is not writable"), ("/mnt/closed/in", "cannot make /mnt/closed/in")):
@@ -91,7 +94,7 @@ def test_a_file_system_that_takes_nothing(breakable: VirtualLab, source: Path) -
         assert all(hosts[name]["ok"] for name in others)
 
 
-def test_an_empty_source_says_what_it_does(breakable: VirtualLab, source: Path) -> None:
+def test_an_empty_source_says_what_it_does(breakable: BreakableLab, source: Path) -> None:
     breakable.fleet("-i", "lab", "sync", str(source), "--to", "~/emptied", check=True)
     (source / ".fleetignore").write_text("*\n")
     words = ("-i", "lab", "sync", str(source), "--to", "~/emptied")
@@ -101,7 +104,7 @@ def test_an_empty_source_says_what_it_does(breakable: VirtualLab, source: Path) 
     assert breakable.sh(breakable.names[0], "ls -A /root/emptied") == ""
 
 
-def test_a_host_without_rsync(breakable: VirtualLab, source: Path) -> None:
+def test_a_host_without_rsync(breakable: BreakableLab, source: Path) -> None:
     bare = breakable.names[1]
     breakable.sh(bare, "mv /usr/bin/rsync /usr/bin/rsync.off")
     try:
@@ -113,7 +116,8 @@ def test_a_host_without_rsync(breakable: VirtualLab, source: Path) -> None:
     assert len(sums) == 1
 
 
-def test_two_syncs_to_one_place(breakable: VirtualLab, source: Path) -> None:
+@pytest.mark.slow
+def test_two_syncs_to_one_place(breakable: BreakableLab, source: Path) -> None:
     for i in range(400):
         (source / f"f{i}").write_text(str(i))
     processes = [breakable.popen("-i", "lab", "sync", str(source), "--to", "~/twice") for _ in range(2)]
@@ -125,7 +129,8 @@ def test_two_syncs_to_one_place(breakable: VirtualLab, source: Path) -> None:
     assert len({digest(breakable, n, "/root/twice") for n in breakable.names}) == 1
 
 
-def test_a_host_cut_off_in_the_middle(breakable: VirtualLab, source: Path) -> None:
+@pytest.mark.slow
+def test_a_host_cut_off_in_the_middle(breakable: BreakableLab, source: Path) -> None:
     victim = breakable.names[2]
     (source / "severed").write_bytes(os.urandom(30 << 20))
     breakable.fleet("lab", "link", victim, "2mbit", check=True)
@@ -148,7 +153,7 @@ def test_a_host_cut_off_in_the_middle(breakable: VirtualLab, source: Path) -> No
     assert len({digest(breakable, n, "/root/cut") for n in breakable.names}) == 1
 
 
-def test_through_a_bastion(breakable: VirtualLab, source: Path, tmp_path: Path) -> None:
+def test_through_a_bastion(breakable: BreakableLab, source: Path, tmp_path: Path) -> None:
     bastion, *inner = breakable.names
     lines = [f"  {n}: {{address: {breakable.address(n)}, proxy_jump: {bastion}}}" for n in inner]
     inventory = tmp_path / "fleet.yaml"
@@ -184,7 +189,8 @@ def test_two_projects_and_one_workdir(ready_lab: VirtualLab, source: Path, tmp_p
     assert "eval.py" not in ready_lab.sh(ready_lab.names[0], "ls /root/shared")
 
 
-def test_a_destination_that_is_mounted(breakable: VirtualLab, source: Path) -> None:
+@pytest.mark.slow
+def test_a_destination_that_is_mounted(breakable: BreakableLab, source: Path) -> None:
     """A bind mount has the device number of what is around it, and nothing can be renamed into it from there."""
     first = breakable.names[0]
     breakable.sh(first, "mkdir /root/disk /root/mounted && mount --bind /root/disk /root/mounted")

@@ -18,23 +18,29 @@ from typing import Any
 import pytest
 
 from fleet.lab.processes import freeze
-from tests.lab.virtual_lab import LabFactory, VirtualLab
+from tests.lab.healing import BreakableLab
+from tests.lab.virtual_lab import VirtualLab
 from tests.wheelmaker import make_wheel
 
+pytestmark = pytest.mark.slow
 PYTHON = "/opt/train/bin/python3"
 SITE = "/opt/train/lib/python3*/site-packages"
 RECEIVING = "find /root/.fleet/wheels -type f -size +1M | grep ."
 
 
 @pytest.fixture(scope="module")
-def lab3(lab_factory: LabFactory) -> VirtualLab:
-    """Narrow links and little room."""
-    lab = lab_factory(3, "--link", "50mbit", "--disk", "300m").enrol()
+def lab3(breakable: BreakableLab) -> VirtualLab:
+    """Narrow links; the environment and ~/.fleet share a disk with little room."""
+    lab = breakable.enrol().first(3)
     lines = [f"  {n}: {{address: {lab.address(n)}, python: {PYTHON}}}" for n in lab.names]
     (lab.home / "own.yaml").write_text("defaults: {user: root}\nhosts:\n" + "\n".join(lines) + "\n")
     for name in lab.names:
+        lab.fleet("lab", "link", name, "50mbit", check=True)
         lab.sh(
             name,
+            "mkdir -p /vol /opt/train /root/.fleet && mount -t tmpfs -o size=300m none /vol && "
+            "mkdir /vol/train /vol/fleet && mount --bind /vol/train /opt/train && "
+            "mount --bind /vol/fleet /root/.fleet && "
             f"{sys.executable} -m venv --without-pip /opt/train && "
             f"echo {sysconfig.get_path('purelib')} > $(echo {SITE})/behind.pth",
         )
@@ -134,11 +140,11 @@ def test_ctrl_c_while_they_receive(lab3: VirtualLab, large: Path, times: int) ->
 def test_no_room_for_pip_on_one_host(lab3: VirtualLab, large: Path) -> None:
     victim = lab3.names[1]
     # room for what is carried, or for what is installed, not for both
-    lab3.sh(victim, "head -c $(( ($(df -m / | awk 'END {print $4}') - 80) << 20 )) /dev/zero > /filler")
+    lab3.sh(victim, "head -c $(( ($(df -m /vol | awk 'END {print $4}') - 80) << 20 )) /dev/zero > /vol/filler")
     try:
         done = lab3.fleet("-i", "own.yaml", "sync", "--wheels", str(large))
     finally:
-        lab3.sh(victim, "rm /filler")
+        lab3.sh(victim, "rm /vol/filler")
     assert done.returncode == 1, done.stdout + done.stderr
     assert f"{victim}: lacks largepkg 1.0" in done.stdout and "installed largepkg 1.0" in done.stdout
     assert f"host {victim}: pip: Could not install packages due to an OSError: [Errno 28]" in done.stderr

@@ -2,18 +2,23 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
+import re
 import subprocess
 import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import pytest
 
 from tests.command_lines import wrong_hints
+
+if TYPE_CHECKING:
+    from typing_extensions import Self
 
 FLEET = str(Path(sys.executable).with_name("fleet"))
 # Ends when pytest does, killed or not (its stdin is our pipe), and takes the lab with it.
@@ -108,7 +113,7 @@ class VirtualLab:
         self.sh(host, "kill $(cat /run/sshd.pid); while [ -e /run/sshd.pid ]; do sleep 0.02; done")
 
     def start_sshd(self, host: str) -> None:
-        self.sh(host, "/usr/sbin/sshd; while [ ! -e /run/sshd.pid ]; do sleep 0.02; done")
+        self.sh(host, "/usr/sbin/sshd -E /var/log/sshd.log; while [ ! -e /run/sshd.pid ]; do sleep 0.02; done")
 
     def swap_host_key(self, host: str) -> None:
         """The host answers with another key from now on, as a reinstalled or an impostor's would."""
@@ -123,6 +128,25 @@ class VirtualLab:
             self.fleet("-i", "lab", "--connect-timeout", "60", *words, check=True)
             self.enrolled = True
         return self
+
+    def train_with(self, python: str) -> None:
+        """From now on `-i lab` has this training interpreter on all hosts."""
+        self.inventory.write_text(re.sub("python: [^,}]+", f"python: {python}", self.inventory.read_text()))
+
+    def first(self, count: int) -> Self:
+        """Returns a view of the lab with only its first hosts; `-i lab` still means all of them."""
+        return replace(self, hosts=dict(list(self.hosts.items())[:count]))
+
+    @contextlib.contextmanager
+    def narrowed(self, count: int) -> Iterator[Self]:
+        """Returns such a view, and has `-i lab` mean these hosts alone meanwhile."""
+        view, text = self.first(count), self.inventory.read_text()
+        others = tuple(f"  {name}:" for name in self.names[count:])
+        self.inventory.write_text("".join(line for line in text.splitlines(True) if not line.startswith(others)))
+        try:
+            yield view
+        finally:
+            self.inventory.write_text(text)
 
     def refresh(self) -> None:
         """Read the hosts again, after `up` or `kill` changed their first processes."""
@@ -139,9 +163,11 @@ def head_env(home: Path, instance: str) -> dict[str, str]:
     return {**env, "HOME": str(home), "FLEET_LAB": instance, "LANG": "C.UTF-8"}
 
 
-def labs(tmp_path_factory: pytest.TempPathFactory, prefix: str = "t", program: str = FLEET) -> Iterator[LabFactory]:
+def labs(
+    tmp_path_factory: pytest.TempPathFactory, prefix: str = "t", program: str = FLEET, python: str | None = None
+) -> Iterator[LabFactory]:
     """What a fixture yields from: make(count, *options of `lab up`), a new lab with its own $HOME, brought up by
-    `program` and taken down when the session ends."""
+    `program` and taken down when the session ends. python: the training interpreter, instead of fleet's own."""
     watchers: list[subprocess.Popen[bytes]] = []
 
     def make(count: int = 4, *options: str) -> VirtualLab:
@@ -155,7 +181,10 @@ def labs(tmp_path_factory: pytest.TempPathFactory, prefix: str = "t", program: s
                 start_new_session=True,
             )
         )
-        return bring_up(home, instance, [str(count), *options], program)
+        lab = bring_up(home, instance, [str(count), *options], program)
+        if python:
+            lab.train_with(python)
+        return lab
 
     yield make
     for watcher in watchers:

@@ -6,7 +6,6 @@ import contextlib
 import fcntl
 import json
 import os
-import shutil
 import signal
 import subprocess
 import sys
@@ -18,7 +17,6 @@ from typing import Any
 import pytest
 
 from fleet.node.base import child_processes
-from fleet.node.python import build
 from fleet.protocol.decode import decode
 from fleet.protocol.messages.build import Tool
 from tests.node.nodes import Running, answer, until
@@ -75,27 +73,28 @@ def test_the_version_of_a_tool_is_what_the_head_takes(home: Path, tmp_path: Path
     assert decode(Tool | None, ninja)
 
 
-def test_builds_do_not_wait_for_each_other(spec: dict[str, Any], home: Path, tmp_path: Path) -> None:
+# it is nobody's from its making to its lock, and a node with much to do may lie between the two
+TAKEN_AWAY = """
+import fcntl, os, shutil
+lock, taken_away = fcntl.lockf, []
+def lockf(fd, how, *more):
+    lock(fd, how, *more)
+    if os.path.isdir(%r) and not taken_away:
+        taken_away.append(shutil.rmtree(%r))
+fcntl.lockf = lockf
+"""
+
+
+def test_builds_do_not_wait_for_each_other_nor_keep_each_others_rooms(
+    spec: dict[str, Any], home: Path, tmp_path: Path
+) -> None:
+    """A room that another build takes for nobody's is made anew."""
+    room = str(home / ".fleet/builds/b1")
     with (tmp_path / ".tree.fleet-sync/lock").open() as f:
         fcntl.lockf(f, fcntl.LOCK_SH)
-        said = answer("python.build", spec, home)
+        said = answer("python.build", spec, home, first=TAKEN_AWAY % (room, room))
     assert said["event"] == "built" and said["file"] == "tinyext-0.1-py3-none-any.whl", said
     assert not list((home / ".fleet/builds").iterdir())
-
-
-def test_a_room_that_another_build_takes_for_nobodys_is_made_anew(home: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """It is nobody's from its making to its lock, and a node with much to do may lie between the two."""
-    monkeypatch.setenv("HOME", str(home))
-    lock, taken_away = fcntl.lockf, []
-
-    def lockf(fd: int, how: int) -> None:
-        lock(fd, how)
-        if not taken_away:
-            taken_away.append(shutil.rmtree(home / ".fleet/builds/b1"))
-
-    monkeypatch.setattr(fcntl, "lockf", lockf)
-    work = build.room({"id": "b1"})  # type: ignore[typeddict-item]
-    assert work == str(home / ".fleet/builds/b1") and os.listdir(work) == [".lock"]
 
 
 @pytest.mark.parametrize(

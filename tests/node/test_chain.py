@@ -19,8 +19,10 @@ from fleet.model import Host, Inventory, Report
 from fleet.ops import broadcast
 from fleet.requests.sync import SyncData
 from fleet.runtime import Runtime
+from fleet.transport import program
 from fleet.transport.base import Cancel
 from fleet.transport.local import LocalTransport
+from tests.changed import changed
 from tests.free_port import free_port
 from tests.node.nodes import until
 from tests.node.test_code_sync import snapshot
@@ -103,6 +105,22 @@ def test_a_run_does_not_begin_from_half_of_the_data(fleet: Fleet, big: Path) -> 
     assert not [note for note in notes if str(fleet.folder) in note.read_text()]
 
 
+def test_what_was_in_place_when_its_sync_was_killed_is_known(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    fleet, source = Fleet(tmp_path, 1), tmp_path / "set"
+    (source / "sub").mkdir(parents=True)
+    for name in ("x.bin", "sub/y.bin"):
+        (source / name).write_text(name)
+    dies = "import os\nfrom fleet.node.delivery.journal import Journal\nJournal.finish = lambda *args: os._exit(9)\n"
+    text, honest = changed("delivery.chain.member", dies), program.shipped
+    with monkeypatch.context() as patch:
+        patch.setattr(program, "shipped", lambda name: text if name == "delivery.chain.member" else honest(name))
+        assert not fleet.send(source).ok
+    with (fleet.folder / "n1/data/.set.fleet-data/switching").open("a") as journal:
+        journal.write('[["torn", "f"')
+    (source / "sub/y.bin").write_text("another")
+    assert [fleet.ok(source).results[0].data["files"] for _ in range(2)] == [1, 0]
+
+
 @pytest.fixture
 def big(tmp_path: Path) -> Path:
     path = tmp_path / "model.bin"
@@ -128,7 +146,7 @@ def tree(tmp_path: Path) -> Path:
     (folder / "dangling").symlink_to("/nowhere/at all")
     (folder / ".git").mkdir()
     (folder / ".git" / "config").write_text("data is data")
-    for i in range(300):
+    for i in range(60):
         (folder / "a" / f"f{i}").write_bytes(os.urandom(i * 7))
     return folder
 
@@ -154,6 +172,7 @@ def test_a_tree_arrives_as_it_is_and_a_second_time_nothing_moves(fleet: Fleet, t
 
 
 def test_only_what_a_node_lacks_is_sent_to_it_whoever_has_it(fleet: Fleet, big: Path) -> None:
+    os.truncate(big, MB)
     fleet.ok(big)
     fleet.path("n2", "model.bin").unlink()
     report = fleet.ok(big)
@@ -162,6 +181,7 @@ def test_only_what_a_node_lacks_is_sent_to_it_whoever_has_it(fleet: Fleet, big: 
 
 
 def test_a_copy_from_elsewhere_is_recognised_by_its_digest(fleet: Fleet, big: Path) -> None:
+    os.truncate(big, 3 * MB)
     times = (big.stat().st_atime_ns, big.stat().st_mtime_ns)
     for name, data in (("n1", big.read_bytes()), ("n2", b"\0" * big.stat().st_size)):
         fleet.path(name).mkdir(parents=True)
@@ -169,7 +189,7 @@ def test_a_copy_from_elsewhere_is_recognised_by_its_digest(fleet: Fleet, big: Pa
         os.utime(fleet.path(name, "model.bin"), ns=times)
     report, size = fleet.send(big), big.stat().st_size
     error = report.results[1].error
-    assert report.exit_code == 123 and error and "model.bin (20.0 MiB, written" in error.message
+    assert report.exit_code == 123 and error and "model.bin (3.0 MiB, written" in error.message
     assert report.data["sent"] == 0 and not fleet.path("n3", "model.bin").exists()
     kept = fleet.send(big, keep=True)
     assert received(kept) == [0, 0, size] and not any(fleet.path("n2", "model.bin").read_bytes())
@@ -256,6 +276,7 @@ def holders(fleet: Fleet, name: str) -> set[int]:
     return {int(line[4]) for line in lines if line[5].endswith(f":{lock}")}
 
 
+@pytest.mark.slow
 def test_a_bit_that_flips_in_a_part_file_never_reaches_the_name(fleet: Fleet, big: Path) -> None:
     fleet.while_sending(big, "3MB", lambda: flip(part_of(fleet, "n2"), 1000))
     for name in fleet.names:
@@ -265,6 +286,7 @@ def test_a_bit_that_flips_in_a_part_file_never_reaches_the_name(fleet: Fleet, bi
     assert fleet.path("n2", "model.bin").read_bytes() == big.read_bytes()
 
 
+@pytest.mark.slow
 def test_a_bit_that_flipped_between_two_runs_is_sent_again(fleet: Fleet, big: Path) -> None:
     cancel = Cancel()
     fleet.while_sending(big, "3MB", cancel.set, cancel=cancel)
@@ -287,6 +309,7 @@ def test_a_source_that_changes_while_it_is_read_never_gets_its_name(fleet: Fleet
     assert not any(fleet.path(n, "model.bin").exists() for n in fleet.names)
 
 
+@pytest.mark.slow
 def test_a_source_that_shrinks(fleet: Fleet, big: Path) -> None:
     report = fleet.while_sending(big, "3MB", lambda: os.truncate(big, 7 * MB))
     assert report.exit_code == 1 and not any(fleet.path(n, "model.bin").exists() for n in fleet.names)
@@ -301,7 +324,7 @@ def test_a_node_that_is_killed_is_left_out_and_the_rest_ends_well(fleet: Fleet, 
     assert [r.ok for r in report.results] == [True, False, True]
     assert not fleet.path("n2", "model.bin").exists()
     assert fleet.path("n3", "model.bin").read_bytes() == big.read_bytes()
-    assert [cut["host"] for cut in report.data["cuts"]] == ["n2"] and report.data["cuts"][0]["lost_seconds"] < 100
+    assert [cut["host"] for cut in report.data["cuts"]] == ["n2"]
     assert any(isinstance(e, Notice) and e.host == "n2" for e in fleet.events)
     assert received(fleet.ok(big))[1] < big.stat().st_size - 3 * MB
 
@@ -332,6 +355,7 @@ def test_some_destinations_shared_and_some_not(fleet: Fleet, tmp_path: Path) -> 
 def test_one_folder_on_several_nodes_is_written_once(fleet: Fleet, big: Path) -> None:
     hosts = tuple(Host(n, "127.0.0.1", workdir=str(fleet.folder / ("n1" if n != "n3" else n))) for n in fleet.names)
     fleet.inventory = Inventory(hosts)
+    os.truncate(big, 5 * MB)
     report = fleet.ok(big)
     assert sorted(received(report)) == [0, big.stat().st_size, big.stat().st_size]
     assert sum("shared_with" in r.data for r in report.results) == 1
@@ -381,7 +405,7 @@ def test_nothing_is_written_through_a_link_on_the_node(fleet: Fleet, tree: Path,
     assert list(outside.iterdir()) == []
 
 
-@pytest.mark.parametrize("via", ["chain", "rsync"])
+@pytest.mark.parametrize("via", ["chain", pytest.param("rsync", marks=pytest.mark.slow)])
 def test_names_as_long_as_they_can_be(fleet: Fleet, tmp_path: Path, via: str) -> None:
     name = "\u00fc" * 125 + "x" * 5
     (tmp_path / "src").mkdir()
@@ -393,7 +417,7 @@ def test_names_as_long_as_they_can_be(fleet: Fleet, tmp_path: Path, via: str) ->
     assert all(r.data["files"] == 0 for r in fleet.ok(tmp_path / "src" / name, via=via).results)
 
 
-@pytest.mark.parametrize("via", ["chain", "rsync"])
+@pytest.mark.parametrize("via", ["chain", pytest.param("rsync", marks=pytest.mark.slow)])
 def test_what_links_lead_to_goes_in_their_place(fleet: Fleet, tmp_path: Path, via: str) -> None:
     (tmp_path / "blobs").mkdir()
     (tmp_path / "blobs/0a").write_bytes(b"w" * 3000)

@@ -10,7 +10,6 @@ from typing import Any
 
 import pytest
 
-from fleet.delivery.chain.source import There
 from fleet.errors import ProtocolError, UsageError
 from fleet.events import Event, Notice
 from fleet.model import Report
@@ -22,6 +21,7 @@ from fleet.runtime import Runtime
 from fleet.transport.base import Cancel
 from fleet.transport.local import LocalTransport
 from tests.node.nodes import until
+from tests.node.seams import Tap
 from tests.node.test_chain import MB, Fleet
 from tests.node.test_code_sync import snapshot
 
@@ -42,10 +42,15 @@ def big(fleet: Fleet) -> Path:
 
 
 def send(
-    fleet: Fleet, what: str, cancel: Cancel | None = None, seen: Callable[[Event], object] = id, **options: Any
+    fleet: Fleet,
+    what: str,
+    cancel: Cancel | None = None,
+    seen: Callable[[Event], object] = id,
+    transport: LocalTransport | None = None,
+    **options: Any,
 ) -> Report:
     plan = broadcast.plan(fleet.inventory, SyncData(data=[what], **options), origin=fleet.inventory.host("n2"))
-    return broadcast.run(plan, Runtime(LocalTransport(), emit=seen, cancel=cancel or Cancel()))
+    return broadcast.run(plan, Runtime(transport or LocalTransport(), emit=seen, cancel=cancel or Cancel()))
 
 
 def test_a_folder_of_one_node_comes_to_the_others_as_it_is(fleet: Fleet) -> None:
@@ -84,6 +89,7 @@ def test_what_cannot_be_had_from_it(fleet: Fleet, big: Path) -> None:
         send(fleet, "x")
 
 
+@pytest.mark.slow
 def test_a_file_that_grows_there_comes_as_far_as_it_was(fleet: Fleet, big: Path) -> None:
     size, said = big.stat().st_size, []
 
@@ -163,6 +169,13 @@ def test_what_a_node_may_not_say_of_what_it_has(changes: dict[str, Any]) -> None
         decode(FirstMessage, {**message, **changes})
 
 
+LIES = """
+from fleet.node.delivery import tree
+send = tree.send_json
+tree.send_json = lambda message: send(dict(message, entries=[*message["entries"], *%r]))
+"""
+
+
 @pytest.mark.parametrize(
     "lie",
     [
@@ -175,18 +188,9 @@ def test_what_a_node_may_not_say_of_what_it_has(changes: dict[str, Any]) -> None
     ],
     ids=["twice", "a link, too", "through a link", "below a file", "below nothing", "a file, too"],
 )
-def test_a_list_that_makes_no_sense_is_the_fault_of_who_tells_it(
-    fleet: Fleet, lie: list[Any], monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_list_that_makes_no_sense_is_the_fault_of_who_tells_it(fleet: Fleet, lie: list[Any]) -> None:
     (fleet.folder / "n2/set").mkdir()
     (fleet.folder / "n2/set/one").write_text("1")
-    said = There._said
-
-    def lies(self: There) -> Any:
-        message = said(self)
-        return {**message, "entries": [*message["entries"], *lie]} if message["event"] == "tree" else message
-
-    monkeypatch.setattr(There, "_said", lies)
     with pytest.raises(ProtocolError, match="its list of files makes no sense") as caught:
-        send(fleet, "set")
+        send(fleet, "set", transport=Tap({"delivery.chain.first": LIES % lie}, only="n2"))
     assert caught.value.host == "n2" and not (fleet.folder / "n1/set").exists()

@@ -5,38 +5,54 @@ from __future__ import annotations
 import os
 import shutil
 import stat
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
 
+from fleet.delivery.mirror import SMALL_BYTES
 from fleet.model import Host, Inventory, Report
 from fleet.ops import sync
 from fleet.ops.run.kept.folder import RunFolder
 from fleet.requests.sync import Sync
 from fleet.runtime import Runtime
-from fleet.transport import program
 from fleet.transport.local import LocalTransport
-from tests.changed import changed
+from tests.node.seams import Tap
+
+LARGE = SMALL_BYTES + 1  # goes by rsync
 
 
-def mirror(source: Path, dest: Path, names: tuple[str, ...] = ("n1",), **options: object) -> Report:
+def mirror(
+    source: Path,
+    dest: Path,
+    names: tuple[str, ...] = ("n1",),
+    transport: LocalTransport | None = None,
+    **options: object,
+) -> Report:
     inventory = Inventory(tuple(Host(n, "127.0.0.1") for n in names))
     plan = sync.plan(inventory, Sync(source, str(dest), **options))
-    return sync.run(plan, Runtime(LocalTransport()))
+    return sync.run(plan, Runtime(transport or LocalTransport()))
 
 
-def ok(source: Path, dest: Path) -> dict[str, object]:
-    report = mirror(source, dest)
+def ok(source: Path, dest: Path, transport: LocalTransport | None = None) -> dict[str, object]:
+    report = mirror(source, dest, transport=transport)
     assert report.exit_code == 0, [
         (r.error and r.error.kind, str(r.error), r.error and r.error.hint) for r in report.results
     ]
     return dict(report.results[0].data)
 
 
-def node_with(monkeypatch: pytest.MonkeyPatch, lines: str) -> None:
-    """The node's program runs these lines before it begins, in place of those of the last call."""
-    text = changed("delivery.code_sync", lines)
-    monkeypatch.setattr(program, "shipped", lambda name: text)
+def typed(source: Path, dest: Path) -> list[str]:
+    """Returns the command line that does what mirror() does."""
+    (source.parent / "hostfile").write_text("n1\n")
+    fleet = [sys.executable, "-m", "fleet", "-i", str(source.parent / "hostfile"), "--transport", "local"]
+    return [*fleet, "sync", str(source), "--to", str(dest)]
+
+
+def node_with(lines: str) -> Tap:
+    """Returns a transport to nodes whose sync program runs these lines before it begins."""
+    return Tap({"delivery.code_sync": lines})
 
 
 def snapshot(folder: Path) -> dict[bytes, tuple[object, ...]]:
@@ -278,12 +294,9 @@ def test_an_interrupted_switch_is_healed_by_the_next_sync(source: Path, dest: Pa
     assert not stage.exists()
 
 
-def test_a_temporary_folder_with_a_long_name(
-    source: Path, dest: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_temporary_folder_with_a_long_name(source: Path, dest: Path, tmp_path: Path) -> None:
     deep = tmp_path / ("d" * 120)
     deep.mkdir()
-    monkeypatch.setattr("tempfile.tempdir", str(deep))
-    (source / "a").write_text("a")
-    assert ok(source, dest)["sent"] == 1
-    assert list(deep.iterdir()) == []
+    (source / "a").write_bytes(b"a" * LARGE)
+    subprocess.run(typed(source, dest), env={**os.environ, "TMPDIR": str(deep)}, check=True)
+    assert snapshot(dest) == snapshot(source) and list(deep.iterdir()) == []

@@ -70,6 +70,7 @@ KINDS = [
     ("file", "gone"),
     ("link", "gone"),
 ]
+SOME = [*KINDS[1:4], *(pytest.param(*kinds, marks=pytest.mark.slow) for kinds in [KINDS[0], *KINDS[4:]])]
 
 
 # -- a link that was delivered leads into the tree itself -------------------------------------------------------
@@ -115,73 +116,57 @@ def test_a_folder_with_something_of_the_nodes_own_is_not_replaced(
 
 
 # -- syncs that were killed when they had begun to put things in place ------------------------------------------
-@pytest.mark.parametrize("old, new", KINDS)
-def test_killed_while_something_becomes_another_kind(
-    source: Path, dest: Path, monkeypatch: pytest.MonkeyPatch, old: str, new: str
-) -> None:
+@pytest.mark.parametrize("old, new", SOME)
+def test_killed_while_something_becomes_another_kind(source: Path, dest: Path, old: str, new: str) -> None:
     become(source / "x", old)
     ok(source, dest)
     become(source / "x", new)
-    node_with(monkeypatch, KILLED_IN_THE_SWITCH)
-    assert not mirror(source, dest).ok
-    node_with(monkeypatch, "")
+    assert not mirror(source, dest, transport=node_with(KILLED_IN_THE_SWITCH)).ok
     ok(source, dest)
     assert snapshot(dest) == snapshot(source)
 
 
-@pytest.mark.parametrize("old, new", KINDS)
-def test_killed_and_then_it_is_as_before(
-    source: Path, dest: Path, monkeypatch: pytest.MonkeyPatch, old: str, new: str
-) -> None:
+@pytest.mark.parametrize("old, new", SOME)
+def test_killed_and_then_it_is_as_before(source: Path, dest: Path, old: str, new: str) -> None:
     become(source / "x", old)
     ok(source, dest)
     become(source / "x", new)
     (source / "y").mkdir()  # something to put in place, whatever x is
     # it came as far as the last step
-    node_with(monkeypatch, KILLED_AT_ITS_END)
-    assert not mirror(source, dest).ok
+    assert not mirror(source, dest, transport=node_with(KILLED_AT_ITS_END)).ok
     become(source / "x", old)
-    node_with(monkeypatch, "")
     ok(source, dest)
     assert snapshot(dest) == snapshot(source)
 
 
 @pytest.mark.parametrize("killed", ["before it was placed", "after it was placed", "twice"])
-def test_changed_then_killed_then_gone_from_the_source(
-    source: Path, dest: Path, monkeypatch: pytest.MonkeyPatch, killed: str
-) -> None:
+def test_changed_then_killed_then_gone_from_the_source(source: Path, dest: Path, killed: str) -> None:
     (source / "a.py").write_text("1")
     ok(source, dest)
     (source / "a.py").write_text("22")
-    node_with(monkeypatch, KILLED_IN_THE_SWITCH if killed.startswith("before") else KILLED_AT_ITS_END)
-    assert not mirror(source, dest).ok
+    first = KILLED_IN_THE_SWITCH if killed.startswith("before") else KILLED_AT_ITS_END
+    assert not mirror(source, dest, transport=node_with(first)).ok
     if killed == "twice":  # what is there is of the first one, what the second one was to bring never came
         (source / "a.py").write_text("333")
-        node_with(monkeypatch, KILLED_IN_THE_SWITCH)
-        assert not mirror(source, dest).ok
+        assert not mirror(source, dest, transport=node_with(KILLED_IN_THE_SWITCH)).ok
     (source / "a.py").unlink()
-    node_with(monkeypatch, "")
     assert ok(source, dest)["kept"] == []
     assert snapshot(dest) == snapshot(source)
 
 
-def test_what_the_node_changed_after_a_sync_was_killed_is_kept(
-    source: Path, dest: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_what_the_node_changed_after_a_sync_was_killed_is_kept(source: Path, dest: Path) -> None:
     (source / "a.py").write_text("1")
     ok(source, dest)
     (source / "a.py").write_text("22")
-    node_with(monkeypatch, KILLED_IN_THE_SWITCH)
-    assert not mirror(source, dest).ok
+    assert not mirror(source, dest, transport=node_with(KILLED_IN_THE_SWITCH)).ok
     (dest / "a.py").write_text("of the node")
     (source / "a.py").unlink()
-    node_with(monkeypatch, "")
     assert ok(source, dest)["kept"] == ["a.py"] and (dest / "a.py").read_text() == "of the node"
 
 
 # -- read-only folders ------------------------------------------------------------------------------------------
-def test_changes_in_a_read_only_folder(source: Path, dest: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    node_with(monkeypatch, NO_RIGHTS)
+def test_changes_in_a_read_only_folder(source: Path, dest: Path) -> None:
+    unprivileged = node_with(NO_RIGHTS)
     folder = source / "lib"
     become(folder, "folder")
     (folder / "old.py").write_text("old")
@@ -193,7 +178,7 @@ def test_changes_in_a_read_only_folder(source: Path, dest: Path, monkeypatch: py
                 path.chmod(mode)
 
     modes(0o555)
-    ok(source, dest)
+    ok(source, dest, unprivileged)
     for change in (
         lambda: (folder / "new.py").write_text("new"),
         lambda: (folder / "old.py").unlink(),
@@ -208,18 +193,16 @@ def test_changes_in_a_read_only_folder(source: Path, dest: Path, monkeypatch: py
         modes(0o755)
         change()
         modes(0o555)
-        ok(source, dest)
+        ok(source, dest, unprivileged)
         assert snapshot(dest) == snapshot(source)
         assert stat.S_IMODE((dest / "lib").stat().st_mode) == 0o555
     modes(0o755)
     shutil.rmtree(folder)
-    ok(source, dest)
+    ok(source, dest, unprivileged)
     assert snapshot(dest) == snapshot(source)
 
 
-def test_a_read_only_folder_that_was_left_open_is_closed_again(
-    source: Path, dest: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_read_only_folder_that_was_left_open_is_closed_again(source: Path, dest: Path) -> None:
     (source / "lib").mkdir()
     (source / "lib/a.py").write_text("a")
     (source / "lib").chmod(0o555)
@@ -227,8 +210,6 @@ def test_a_read_only_folder_that_was_left_open_is_closed_again(
     (source / "lib").chmod(0o755)
     (source / "lib/b.py").write_text("b")
     (source / "lib").chmod(0o555)
-    node_with(monkeypatch, NO_RIGHTS + CUT_BEFORE_THE_END)
-    assert not mirror(source, dest).ok
-    node_with(monkeypatch, NO_RIGHTS)
-    ok(source, dest)
+    assert not mirror(source, dest, transport=node_with(NO_RIGHTS + CUT_BEFORE_THE_END)).ok
+    ok(source, dest, node_with(NO_RIGHTS))
     assert snapshot(dest) == snapshot(source)

@@ -10,8 +10,7 @@ from pathlib import Path
 import pytest
 
 from fleet.delivery import conversation
-from fleet.delivery import mirror as code
-from fleet.errors import HostFailed, Interrupted, ProtocolError, UsageError
+from fleet.errors import Interrupted, ProtocolError, UsageError
 from fleet.events import Notice
 from fleet.model import Host, Inventory
 from fleet.ops import sync
@@ -19,9 +18,9 @@ from fleet.requests.sync import Sync
 from fleet.runtime import Runtime
 from fleet.transport.base import Cancel, Session
 from fleet.transport.local import LocalTransport
-from tests.node.test_code_sync import mirror, node_with
-
-LARGE = code.SMALL_BYTES + 1  # goes by rsync
+from tests.node.nodes import alive, until
+from tests.node.seams import Tap, rsync_around
+from tests.node.test_code_sync import LARGE, mirror, node_with
 
 
 @pytest.fixture
@@ -48,47 +47,35 @@ code_sync.main = main
 """
 
 
-def says(monkeypatch: pytest.MonkeyPatch, *messages: object) -> None:
-    node_with(monkeypatch, SAYS % json.dumps(messages))
+def says(*messages: object) -> Tap:
+    return node_with(SAYS % json.dumps(messages))
 
 
 def test_a_node_that_freezes_while_rsync_runs_is_lost_and_not_interrupted(
-    source: Path, dest: Path, monkeypatch: pytest.MonkeyPatch
+    source: Path, dest: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     (source / "large").write_bytes(b"l" * LARGE)
-    node_with(monkeypatch, FREEZES)
-    monkeypatch.setattr(conversation, "SILENCE_SECONDS", 10.0)  # a busy machine takes its time to start it
-    ended = threading.Event()
-
-    def hangs(*args: object, cancel: Cancel, **more: object) -> None:
-        cancel.wait(60.0)
-        ended.set()
-        raise Interrupted("interrupted", host="n1")  # as rsync() has it
-
-    monkeypatch.setattr(code.rsh, "stage", hangs)
-    report = mirror(source, dest)
+    monkeypatch.setattr(conversation, "SILENCE_SECONDS", 3.0)
+    started = tmp_path / "pid"
+    rsync_around(tmp_path / "bin", monkeypatch, before=f"echo $$ > {started}; exec sleep 1000")
+    report = mirror(source, dest, transport=node_with(FREEZES))
     error = report.results[0].error
-    assert report.exit_code == 122 and error and (error.kind, error.message) == ("lost", "silent for 10 s"), error
-    assert ended.is_set()
+    assert report.exit_code == 122 and error and (error.kind, error.message) == ("lost", "silent for 3 s"), error
+    until(lambda: not alive(int(started.read_text())))
 
 
 def test_what_fails_in_the_delivery_is_told_and_not_that_the_node_ended(
-    source: Path, dest: Path, monkeypatch: pytest.MonkeyPatch
+    source: Path, dest: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    def fails(*args: object, **more: object) -> None:
-        raise HostFailed("rsync broke", kind="rsync")
-
     (source / "large").write_bytes(b"l" * LARGE)
-    monkeypatch.setattr(code.rsh, "stage", fails)
+    rsync_around(tmp_path / "bin", monkeypatch, before="echo 'rsync broke' >&2; exit 12")
     report = mirror(source, dest)
-    assert report.exit_code == 1 and report.results[0].error and report.results[0].error.kind == "rsync"
+    error = report.results[0].error
+    assert report.exit_code == 1 and error and error.kind == "rsync" and "rsync broke" in error.message
 
 
-def test_who_shares_a_folder_that_could_not_be_written_is_not_well(
-    source: Path, dest: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    node_with(
-        monkeypatch,
+def test_who_shares_a_folder_that_could_not_be_written_is_not_well(source: Path, dest: Path) -> None:
+    failing = node_with(
         f"""
 import os, time
 from fleet.node.delivery import code_sync
@@ -104,7 +91,7 @@ def verify(*args):
 code_sync.send_json, code_sync.verify = send_json, verify
 """,
     )
-    report = mirror(source, dest, ("n1", "n2"))
+    report = mirror(source, dest, ("n1", "n2"), failing)
     messages = {r.host: r.error.message for r in report.results if r.error}
     assert report.exit_code == 1 and messages.keys() == {"n1", "n2"}
     writer = next(name for name in messages if messages[name] == "the disk broke")
@@ -114,9 +101,7 @@ code_sync.send_json, code_sync.verify = send_json, verify
 
 @pytest.mark.parametrize("path", ["/x\0y", "/\ud800", "/" + "a" * 200_000, ""], ids=["nul", "half", "long", "empty"])
 @pytest.mark.parametrize("field", ["dest", "stage", "basis", "kept"])
-def test_a_node_whose_paths_are_none(
-    source: Path, dest: Path, monkeypatch: pytest.MonkeyPatch, field: str, path: str
-) -> None:
+def test_a_node_whose_paths_are_none(source: Path, dest: Path, field: str, path: str) -> None:
     (source / "large").write_bytes(b"l" * LARGE)  # is to go by rsync
     hello = {"event": "hello", "dest": "/d", "known": None, "rsync": "/usr/bin/rsync"}
     need = {"event": "need", "files": [["large", LARGE]] if field != "kept" else [], "stage": "/d/s", "basis": "/d"}
@@ -135,19 +120,16 @@ def test_a_node_whose_paths_are_none(
     for message in (hello, need):
         if field in message:
             message[field] = path
-    says(monkeypatch, hello, need, done)
-    error = mirror(source, dest).results[0].error
+    error = mirror(source, dest, transport=says(hello, need, done)).results[0].error
     assert isinstance(error, ProtocolError) and field in error.message
 
 
-def test_a_node_that_waits_without_end_is_mentioned_once(
-    source: Path, dest: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    says(monkeypatch, *({"event": "waiting", "run": f"run-{i}"} for i in range(500)), {"event": "failed"})
+def test_a_node_that_waits_without_end_is_mentioned_once(source: Path, dest: Path) -> None:
+    waits = says(*({"event": "waiting", "run": f"run-{i}"} for i in range(500)), {"event": "failed"})
     notices: list[object] = []
     inventory = Inventory((Host("n1", "127.0.0.1"),))
     plan = sync.plan(inventory, Sync(source, str(dest)))
-    sync.run(plan, Runtime(LocalTransport(), emit=notices.append))
+    sync.run(plan, Runtime(waits, emit=notices.append))
     assert [n.message for n in notices if isinstance(n, Notice)] == [
         "waiting until run run-0 has begun, which uses the same folder"
     ]

@@ -134,24 +134,6 @@ def test_nothing_is_asked_where_nothing_would_be_lost(tmp_path: Path, dest: Path
     assert refused.results[0].data["deleted"] == 1 and str(moved) in str(refused.results[0].data["source"])
 
 
-def test_a_sync_that_changes_nothing_puts_its_name_to_what_an_older_fleet_left(tmp_path: Path, dest: Path) -> None:
-    first, second = project(tmp_path, "A", {"a.py": "1"}), project(tmp_path, "B", {"b.py": "2"})
-    assert mirror(first, dest).ok
-    state = dest.parent / f".{dest.name}.fleet-sync" / "state"
-
-    def forget() -> None:
-        line, _, packed = state.read_bytes().partition(b"\n")
-        state.write_bytes(
-            json.dumps({k: v for k, v in json.loads(line).items() if k != "source"}).encode() + b"\n" + packed
-        )
-
-    forget()
-    assert mirror(first, dest).ok
-    assert mirror(second, dest).exit_code == 123
-    forget()
-    assert mirror(second, dest).ok and there(dest) == ["b.py"]
-
-
 class Slow(LocalTransport):
     """Reaches one of its hosts late."""
 

@@ -1,4 +1,4 @@
-"""What code syncs write down on a node, read by whoever comes next: odd, cut, or of another version."""
+"""What code syncs write down on a node, read by whoever comes next: odd, or cut."""
 
 from __future__ import annotations
 
@@ -18,6 +18,7 @@ from fleet.node.run.start.engine import Beginning
 from tests.node.test_sync_state import NEW, OLD, code, content, fill, mirror, state_of
 
 ENTRY = ["a.py", "f", 0o644, 3, 7, ""]
+ROW = [*ENTRY, "digest", "d", 7, 9]
 
 
 @pytest.fixture
@@ -41,7 +42,7 @@ def test_a_run_whose_folder_was_removed_while_it_begins_goes_on(tmp_path: Path) 
 
 
 @pytest.mark.parametrize(
-    "entries",
+    "rows",
     [
         5,
         None,
@@ -52,42 +53,51 @@ def test_a_run_whose_folder_was_removed_while_it_begins_goes_on(tmp_path: Path) 
         [5],
         [None],
         [[]],
-        [ENTRY[:5]],
-        [ENTRY, [*ENTRY, 1]],
-        [[5, *ENTRY[1:]]],
-        [[["a"], *ENTRY[1:]]],
-        [[*ENTRY[:5], None]],
-        [[*ENTRY[:3], "3", 7, ""]],
-        [ENTRY, {"a": 1}],
+        [ENTRY],
+        [ROW[:9]],
+        [ROW, [*ROW, 1]],
+        [[5, *ROW[1:]]],
+        [[["a"], *ROW[1:]]],
+        [[*ROW[:5], None, *ROW[6:]]],
+        [ROW, {"a": 1}],
+    ],
+)
+def test_a_state_with_odd_rows_is_none(tmp_path: Path, rows: Any) -> None:
+    columns = [[value] for value in ENTRY]
+    assert read(tmp_path, {"columns": columns}, [ROW])["entries"] == [ENTRY]
+    assert read(tmp_path, {"columns": columns}, rows) is None
+
+
+@pytest.mark.parametrize(
+    "packed",
+    [
+        5,
+        None,
+        {},
+        [ENTRY],
         {"columns": 5},
         {"columns": None},
         {"columns": [5]},
         {"columns": [[value] for value in ENTRY[:5]]},
-        {"columns": [[value] for value in [*ENTRY, "digest", 1]]},
+        {"columns": [[value] for value in ROW]},
         {"columns": [["a.py", "b.py"], *([value] for value in ENTRY[1:])]},
         {"columns": [[5], *([value] for value in ENTRY[1:])]},
     ],
 )
-@pytest.mark.parametrize("where", ["entries", "also"])
-def test_a_state_of_odd_shape_is_none(
-    home: Path, source: Path, dest: Path, tmp_path: Path, entries: Any, where: str
-) -> None:
-    state = tmp_path / "state"
-
-    def write(entries: Any, also: Any) -> None:
-        packed = zlib.compress(json.dumps(entries).encode())
-        state.write_bytes(json.dumps({"digest": "d", "also": also}).encode() + b"\n" + packed)
-
-    write([ENTRY], [ENTRY])
-    assert read_state(os.fsencode(tmp_path))["entries"] == [ENTRY]
-    write(*((entries, []) if where == "entries" else ([ENTRY], entries)))
-    assert read_state(os.fsencode(tmp_path)) is None
+def test_a_state_with_odd_entries_is_none(tmp_path: Path, packed: Any) -> None:
+    assert read(tmp_path, packed, []) is None
 
 
-@pytest.mark.parametrize("entries", [[], [ENTRY], [[*ENTRY, "digest"], [*ENTRY, "other"]]])
-def test_entries_are_read_by_row_and_by_column(entries: list[Any]) -> None:
+def read(meta: Path, entries: Any, also: Any) -> Any:
+    packed = zlib.compress(json.dumps(entries).encode())
+    line = {"digest": "d", "also": also, "source": None, "packed": len(packed), "left": ""}
+    (meta / "state").write_bytes(json.dumps(line).encode() + b"\n" + packed)
+    return read_state(os.fsencode(meta))
+
+
+@pytest.mark.parametrize("entries", [[], [ENTRY], [ENTRY, ["b.py", *ENTRY[1:]]]])
+def test_entries_are_read_by_column(entries: list[Any]) -> None:
     assert unpack(zlib.compress(by_column(entries))) == entries
-    assert unpack(zlib.compress(json.dumps(entries).encode())) == entries  # as older versions wrote it
 
 
 @pytest.mark.parametrize("mode", [0o644, 0o600, 0o444, 0o666, 0o4755, 0o2755])

@@ -15,6 +15,7 @@ import time
 import uuid
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import IO
 
 import pytest
 from hypothesis import given
@@ -27,9 +28,8 @@ from fleet.ops import execute
 from fleet.ops.execute import _cut_short
 from fleet.requests.exec import Exec
 from fleet.runtime import Runtime
-from fleet.transport import command as command_module
 from fleet.transport.base import Cancel, Completed
-from fleet.transport.command import LEFT, READONLY, Command, Words, _Stream, command_line
+from fleet.transport.command import LEFT, NODE_SILENCE_SECONDS, READONLY, Command, Words, _Stream, command_line
 from fleet.transport.local import LocalTransport
 from fleet.transport.program import call
 from fleet.transport.shell import run_line
@@ -344,21 +344,43 @@ def test_nothing_is_started_but_sh_and_the_command(tmp_path: Path) -> None:
     assert command.status in (None, 143)  # whether it tells how it ended before the connection is closed
 
 
-def test_a_silent_head_ends_it(monkeypatch: pytest.MonkeyPatch) -> None:
+@contextlib.contextmanager
+def on_its_own(words: Words, silence: int) -> Iterator[tuple[IO[bytes], IO[bytes]]]:
+    """A command as a node runs it, and its head's two ends. silence: seconds after which it gives that up."""
+    pipes = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE, "stderr": subprocess.DEVNULL}
+    node = subprocess.Popen(["/bin/sh", "-c", command_line()], **pipes, start_new_session=True)  # type: ignore[call-overload]
+    assert node.stdin and node.stdout
+    usual = f"fleet_silence={NODE_SILENCE_SECONDS}".encode()
+    assert usual in (script := words.script("KEY", new_mark(), 0.2))
+    node.stdin.write(script.replace(usual, b"fleet_silence=%d" % silence))
+    node.stdin.flush()
+    try:
+        yield node.stdin, node.stdout
+    finally:
+        node.kill()
+        node.communicate()
+
+
+def test_a_silent_head_ends_it() -> None:
     """Behind a cut link nothing but its silence tells that it is gone."""
-    monkeypatch.setattr(command_module, "NODE_SILENCE_SECONDS", 2)
-    monkeypatch.setattr(command_module, "PING_SECONDS", 60.0)
-    line = f"setsid sleep 4621.{NAP} & exec sleep 4621.{NAP}"
-    begun = time.monotonic()
-    result = run(Exec(shell=line)).results[0]
-    assert result.exit_status in (143, 137) and time.monotonic() - begun > 1  # SIGKILL, where it is slow to end
-    wait_gone(f"sleep 4621.{NAP}")
+    words = Words(["sh", "-c", f"setsid sleep 4621.{NAP} & echo up; exec sleep 4621.{NAP}"], None, {})
+    with on_its_own(words, 2) as (_, stdout):
+        while b"up" not in (line := stdout.readline()):
+            assert line
+        wait_gone(f"sleep 4621.{NAP}")
 
 
-def test_a_head_that_talks_keeps_it(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(command_module, "NODE_SILENCE_SECONDS", 6)
-    monkeypatch.setattr(command_module, "PING_SECONDS", 0.5)
-    assert run(Exec(shell="sleep 9; exit 5")).results[0].exit_status == 5
+def test_a_head_that_talks_keeps_it() -> None:
+    """For three times as long as its silence is borne."""
+    with on_its_own(Words(["sleep", f"4622.{NAP}"], None, {}), 2) as (stdin, stdout):
+        for _ in range(30):
+            stdin.write(b"ping\n")
+            stdin.flush()
+            time.sleep(0.2)
+        assert alive(f"sleep 4622.{NAP}")
+        stdin.write(b"end\n")
+        stdin.flush()
+        assert b"\0KEYexit 143\n" in stdout.read()
 
 
 def test_a_command_that_signals_its_group_is_told_of_all_the_same() -> None:
@@ -406,8 +428,7 @@ def test_every_variable_arrives_as_it_was_given(sh: str, tmp_path: Path) -> None
     assert {name: seen.get(name) for name in env} == env
 
 
-def test_a_startup_file_that_closes_stderr_does_not_make_a_quiet_command_lost(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(command_module, "PING_SECONDS", 0.5)
+def test_a_startup_file_that_closes_stderr_does_not_make_a_quiet_command_lost() -> None:
     session = Wrapped(lambda line: f"exec 2>/dev/null; {line}")
     words = Words(["sh", "-c", "sleep 8; echo hi"], None, {})
     with Command(session, words, new_mark(), 0) as command:  # type: ignore[arg-type]

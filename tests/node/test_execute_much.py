@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import hashlib
-import io
 import json
 import os
+import subprocess
 import sys
 from collections.abc import Sequence
 from pathlib import Path
@@ -34,12 +34,14 @@ def hosts(tmp_path: Path) -> str:
     return str(path)
 
 
-@pytest.mark.parametrize("more", [[], ["--json"], ["--no-fold"]], ids=" ".join)
+@pytest.mark.parametrize(
+    "more", [[], *(pytest.param([it], marks=pytest.mark.slow) for it in ("--json", "--no-fold"))], ids=" ".join
+)
 def test_six_hosts_that_print_sixty_mib_each(hosts: str, more: Sequence[str]) -> None:
     assert peak_of(FLEET, "-i", hosts, "--transport", "local", "exec", *more, "--shell", SAY) < LIMIT_MIB
 
 
-def test_the_document_is_what_it_would_be_in_memory(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_document_is_what_it_would_be_in_memory(capsys: pytest.CaptureFixture[str]) -> None:
     said = [b"", b"same\n", '\u00e9\U0001f600"\\\x00\x1b\n'.encode() * 300_000, b"\xff\xc3" * 100_000, b"x" * 70_000]
     spool = Spool()
     kept = []
@@ -51,16 +53,16 @@ def test_the_document_is_what_it_would_be_in_memory(monkeypatch: pytest.MonkeyPa
     assert [isinstance(data, Spooled) for data in kept] == [False, False, True, False, False]
     assert [bytes(data) for data in kept] == said and list(map(len, kept)) == list(map(len, said))
     results = tuple(Result(f"n{i}", True, 0, data, data) for i, data in enumerate(kept))
-    monkeypatch.setattr(sys, "stdout", out := io.StringIO())
     output.write_json(Report("exec", results, 0, {"more": [Text(kept[2])]}).as_json())
-    document = json.loads(out.getvalue())
+    out = capsys.readouterr().out
+    document = json.loads(out)
     for i, data in enumerate(said):
         assert (
             document["hosts"][f"n{i}"]["stdout"]
             == document["hosts"][f"n{i}"]["stderr"]
             == data.decode("utf-8", "replace")
         )
-    assert document["more"] == [said[2].decode()] and out.getvalue().endswith("}\n")
+    assert document["more"] == [said[2].decode()] and out.endswith("}\n")
 
 
 def test_large_outputs_are_folded_by_what_is_in_them(hosts: str, capfdbinary: pytest.CaptureFixture[bytes]) -> None:
@@ -76,15 +78,15 @@ def test_large_outputs_are_folded_by_what_is_in_them(hosts: str, capfdbinary: py
     assert hashlib.sha256(told.partition(b"---\n")[2][: len(big)]).digest() == hashlib.sha256(big).digest()
 
 
+@pytest.mark.skipif(os.geteuid() != 0, reason="mounts")
 def test_a_disk_without_room_ends_the_command_and_names_it(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    class Full:
-        f_bavail, f_frsize = 8192, 1024
-
-    monkeypatch.setenv("TMPDIR", str(tmp_path))
-    monkeypatch.setattr(os, "fstatvfs", lambda fd: Full)
-    inventory = Inventory((Host("n1", "127.0.0.1"),))
-    options = Exec(shell="yes")
-    report = execute.run(execute.plan(inventory, options), Runtime(LocalTransport()))
-    error = report.results[0].error
-    assert isinstance(error, LimitError) and str(tmp_path) in error.message and error.hint
-    assert report.exit_code == 125 and list(tmp_path.iterdir()) == []
+    subprocess.run(["mount", "-t", "tmpfs", "-o", "size=24m", "tmpfs", tmp_path], check=True)
+    try:
+        monkeypatch.setenv("TMPDIR", str(tmp_path))
+        inventory = Inventory((Host("n1", "127.0.0.1"),))
+        report = execute.run(execute.plan(inventory, Exec(shell="yes")), Runtime(LocalTransport()))
+        error = report.results[0].error
+        assert isinstance(error, LimitError) and str(tmp_path) in error.message and error.hint
+        assert report.exit_code == 125 and list(tmp_path.iterdir()) == []
+    finally:
+        subprocess.run(["umount", "-l", tmp_path], check=True)

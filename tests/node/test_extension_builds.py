@@ -11,11 +11,10 @@ from pathlib import Path
 
 import pytest
 
-from fleet.node.run.start.extension_builds import stale_locks
 from fleet.rules.hints import hint_for
 from tests.free_port import free_port
 from tests.node.nodes import Running, answer, final, folder_of, read_json, supervise_spec, until
-from tests.node.test_preflight import facts
+from tests.node.test_preflight import facts, spec
 
 # what torch's and DeepSpeed's builds do first, in the words of torch
 BUILD = """
@@ -57,16 +56,20 @@ def test_a_lock_that_nobody_holds_is_found_before_a_run(builder: tuple[subproces
     assert facts(home, free_port(), env=ours)["builds"] == [{"path": str(lock), "sure": True}]
 
 
-def test_a_file_that_its_holder_closes_meanwhile_hides_no_other(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    look = os.listdir
-    monkeypatch.setattr(os, "listdir", lambda path: [*["999999"] * path.endswith("/fd/"), *look(path)])
+CLOSED_MEANWHILE = """
+import os
+look = os.listdir
+os.listdir = lambda path: [*["999999"] * path.endswith("/fd/"), *look(path)]
+"""
+
+
+def test_a_file_that_its_holder_closes_meanwhile_hides_no_other(home: Path, tmp_path: Path) -> None:
     lock = tmp_path / "op/lock"
     lock.parent.mkdir()
+    asked = spec(free_port(), env={"TORCH_EXTENSIONS_DIR": str(tmp_path)})
     with lock.open("w"):
-        assert stale_locks(str(tmp_path)) == {}
-    assert list(stale_locks(str(tmp_path))) == [str(lock)]
+        assert answer("preflight.probe", asked, home, first=CLOSED_MEANWHILE)["facts"]["builds"] == []
+    assert facts(home, free_port(), env=asked["env"])["builds"] == [{"path": str(lock), "sure": True}]
 
 
 def start(home: Path, run: str, folder: Path) -> None:

@@ -16,6 +16,7 @@ from typing import Any
 import pytest
 
 from fleet.node.run.follow import Follower
+from fleet.protocol.state import PROTOCOL
 from tests.node.nodes import Running, answer, final, folder_of, marked, ranks_argv, read_json, supervise_spec, until
 
 # 100,000 lines with \r, bytes that are no UTF-8, and a last line without its newline
@@ -109,6 +110,7 @@ def test_offsets_that_make_no_sense(home: Path, run: str) -> None:
 
 
 def test_a_node_tells_its_clock_again_and_again(home: Path, run: str) -> None:
+    before = time.time()
     start(home, run, ["sleep", "1000"])
     sent: list[float] = []
     with Running("run.follow", {"run": run, "offsets": {}}, home) as follow:
@@ -118,7 +120,7 @@ def test_a_node_tells_its_clock_again_and_again(home: Path, run: str) -> None:
                 sent.append(message["sent"])
                 if len(sent) == 3:
                     follow.send({"op": "stop", "grace": 1, "reason": "enough"})
-    assert len(sent) >= 3 and abs(time.time() - sent[-1]) < 200
+    assert len(sent) >= 3 and before <= sent[0] <= sent[-1] <= time.time()
 
 
 def test_of_an_elastic_run_a_node_reports_how_many_ranks_live(home: Path, run: str) -> None:
@@ -150,11 +152,9 @@ def test_a_failing_rank_is_told_soon_with_its_last_words_before(home: Path, run:
         for frame in follow.frames():
             said.append(frame.payload.decode() if frame.kind == b"O" else frame.json().get("event", ""))
             if said[-1] == "rank" and said.count("rank") == 1:  # at the next one it may have ended
-                latency = time.time() - frame.json()["time"]
                 follow.send({"op": "stop", "grace": 1, "reason": "a rank failed"})
         last = frame.json()
     assert said.index("Traceback\n") < said.index("rank")
-    assert latency < 60, "noticed by polling every 10 to 50 ms"
     assert last == {"exit_status": 0} and final(home, run)["reason"] == "a rank failed"
     assert not marked(run)
 
@@ -284,20 +284,6 @@ def test_a_full_disk_is_said_while_the_run_goes_on_and_so_is_room(small_home: Pa
     assert final(small_home, run)["cause"] == "asked"
 
 
-def test_throughput(home: Path, run: str) -> None:
-    """Not a timed test: far below what is aimed at (100 MB/s), but a quadratic loop fails it."""
-    start(home, run, ranks_argv("head -c 100000000 /dev/zero"))
-    final(home, run)
-    began = time.monotonic()
-    taken = 0
-    with Running("run.follow", {"run": run, "offsets": {}}, home) as follow:
-        for frame in follow.frames():
-            taken += len(frame.payload) if frame.kind == b"O" else 0
-    assert taken == 100_000_000
-    print(f"{taken / (time.monotonic() - began) / 1e6:.0f} MB/s")
-    assert time.monotonic() - began < 200
-
-
 RANKS_THEN_LINGER = """RANK=1 LOCAL_RANK=1 "$@" sh -c 'sleep 2; echo late' &
 until [ -e $FLEET_RUN_DIR/rank1.out ]; do sleep .02; done
 RANK=0 LOCAL_RANK=0 "$@" true; wait; exec sleep 4711"""
@@ -324,7 +310,8 @@ def test_an_engine_that_has_no_rank_left_is_not_waited_for(home: Path, run: str)
 
 def test_ranks_that_ended_between_two_looks_are_told_of_as_they_ended(tmp_path: Path) -> None:
     """The one that failed, before those that its engine ended for it, whatever their numbers."""
-    for name, record in (("rank0", {"time": 2.0}), ("rank1", {"time": 1.0}), ("status", {"time": 0.5})):
+    written = {"rank0": {"time": 2.0}, "rank1": {"time": 1.0}, "status": {"time": 0.5}, "spec": {"protocol": PROTOCOL}}
+    for name, record in written.items():
         (tmp_path / f"{name}.json").write_text(json.dumps({"name": name, **record}))
     told = Follower("r", str(tmp_path), {}, once=True).look()
     assert [(event["event"], event["name"]) for event in told] == [

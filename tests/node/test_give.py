@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import os
 import subprocess
 import sys
@@ -17,12 +18,14 @@ import pytest
 from fleet.errors import Interrupted, UsageError
 from fleet.events import Event, Notice, Progress
 from fleet.model import Host, Inventory, Report
-from fleet.node.base.errors import Refused
+from fleet.node.base import wire
+from fleet.node.base.errors import Refused, failed
 from fleet.node.delivery import give
 from fleet.ops import get
 from fleet.requests.runs import Get
 from fleet.runtime import Runtime
 from fleet.transport.local import LocalTransport
+from tests.node.nodes import Running
 
 MIB = 1 << 20
 
@@ -66,6 +69,7 @@ while True:
 """
 
 
+@pytest.mark.real
 def test_beside_a_torch_save_loop_what_comes_can_be_loaded(node: Path) -> None:
     torch = pytest.importorskip("torch")
     steps = []
@@ -81,7 +85,7 @@ def test_beside_a_torch_save_loop_what_comes_can_be_loaded(node: Path) -> None:
 
 
 REWRITE = """
-import sys
+import sys, time
 n = 0
 with open(sys.argv[1], "wb") as f:
     while True:
@@ -90,28 +94,30 @@ with open(sys.argv[1], "wb") as f:
         f.flush()
         print(n, flush=True) if n < 2 else None
         n += 1
+        time.sleep(0.02)
 """
 
 
-def test_what_never_holds_still_is_an_error_and_the_earlier_copy_stays(
-    node: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_what_is_at_rest_beside_what_is_not_is_named(node: Path) -> None:
+    for name, age in {"old 1.pt": 900, "older.pt": 9000, "other.txt": 100, "new.pt": 0, "last.pt": 0}.items():
+        (node / name).write_text(name)
+        os.utime(node / name, (time.time() - age,) * 2)
+    moving = told(node / "last.pt", FAR % 60 + "give.FILE_SECONDS, give.QUIET_SECONDS = 0.0, 0.0")[-1]
+    assert [name for name, _ in moving["quiet"] if name != "last.pt"] == ["new.pt", "old 1.pt"]
+
+
+def test_what_never_holds_still_is_an_error_and_the_earlier_copy_stays(node: Path) -> None:
     (node / "ck").mkdir()
-    for name, age in {"old 1.pt": 900, "older.pt": 9000, "other.txt": 100, "new.pt": 0}.items():
-        (node / "ck" / name).write_text(name)
-        os.utime(node / "ck" / name, (time.time() - age,) * 2)
-    monkeypatch.setattr(give, "QUIET_SECONDS", 0.0)
-    assert [name for name, _ in give.quiet_beside(bytes(node / "ck/last.pt"))] == ["new.pt", "old 1.pt", "older.pt"]
     (node / "ck/last.pt").write_bytes(b"whole")
     assert typed(node, "ck/last.pt", []).ok
     with writing(REWRITE, node / "ck/last.pt"):
-        began = time.monotonic()
         (result,) = typed(node, "ck/last.pt", []).results
-    assert result.error is not None and result.error.kind == "moving" and time.monotonic() - began < 60
+    assert result.error is not None and result.error.kind == "moving"
     assert "ck/last.pt was never whole and at rest when it was read; what is here of it stays" in result.error.message
     assert Path("last.pt").read_bytes() == b"whole"
 
 
+@pytest.mark.slow
 def test_what_holds_still_beside_it_comes(node: Path) -> None:
     (node / "out").mkdir()
     (node / "out/model").write_bytes(b"\0 at rest")
@@ -157,79 +163,84 @@ def test_a_file_that_is_kept_open_and_is_at_rest_is_no_checkpoint_that_is_whole(
     assert result.error is not None and result.error.kind == "moving" and not Path("ck.pt").exists()
 
 
-@pytest.fixture
-def far(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Nobody who writes is seen here: a file server."""
-    monkeypatch.setattr(give, "LOCAL", ())
+# nobody who writes is seen here: a file server
+FAR = "from fleet.node.delivery import give\ngive.LOCAL = ()\ngive.UNSEEN = %g\n"
+# while the file, of that size, is read, this happens
+MEANWHILE = """
+import os
+read, times = os.pread, [%d]
+def pread(fd, size, at):
+    data = read(fd, size, at)
+    if len(data) == size == %d and times[0]:
+        times[0] -= 1
+        with open(%r, %r) as file:
+            file.write(%r)
+    return data
+os.pread = pread
+"""
 
 
-def told(monkeypatch: pytest.MonkeyPatch, path: Path, moved: Any = None) -> list[str]:
-    """What the node says of one file, in this process. moved: called for each block that is read."""
-    said: list[str] = []
-    monkeypatch.setattr(give, "say", lambda message: said.append(message["event"]))
-    monkeypatch.setattr(give, "frame", lambda kind, data: None)
-    monkeypatch.setattr(give, "moved", moved or (lambda: None))
-    give.Giver(bytes(path.parent)).give(path.name, 0, 0, "")
-    return said
+def told(path: Path, first: str = "") -> list[Any]:
+    """The events of one file, as the node's program sends them."""
+    wanted = [[path.name, 0, ""]]
+    with Running("delivery.give", {"path": str(path.parent), "run": None}, path.parents[1] / "home", first=first) as it:
+        frames = it.frames()
+        while next(frames).json().get("more"):
+            pass
+        it.send({"op": "give", "wanted": wanted})
+        return [frame.json() for frame in frames if frame.kind == b"J"]
 
 
-def test_where_writers_are_not_seen_a_file_must_have_been_at_rest(
-    node: Path, far: None, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def events(path: Path, first: str = "") -> list[str]:
+    return [message["event"] for message in told(path, first)]
+
+
+def test_where_writers_are_not_seen_a_file_must_have_been_at_rest(node: Path) -> None:
     (node / "f").write_bytes(b"\0 of a checkpoint")
-    monkeypatch.setattr(give, "UNSEEN", 0.6)
     began = time.monotonic()
-    assert told(monkeypatch, node / "f") == ["begin", "given"] and time.monotonic() - began >= 0.4
-    monkeypatch.setattr(give, "FILE_SECONDS", 0.2)
+    assert events(node / "f", FAR % 0.6) == ["begin", "given"] and time.monotonic() - began >= 0.4
     os.utime(node / "f")
-    assert told(monkeypatch, node / "f")[-1] == "moving", "it is not guessed"
+    assert events(node / "f", FAR % 60 + "give.FILE_SECONDS = 0.2")[-1] == "moving", "it is not guessed"
 
 
-def test_a_zip_file_without_its_end_is_half_a_checkpoint(
-    node: Path, far: None, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(give, "UNSEEN", 0.1)
+def test_a_zip_file_without_its_end_is_half_a_checkpoint(node: Path) -> None:
     with zipfile.ZipFile(node / "ck.pt", "w") as archive:
         archive.writestr("data", os.urandom(300_000))
     whole = (node / "ck.pt").read_bytes()
-    assert told(monkeypatch, node / "ck.pt") == ["begin", "given"]
+    assert events(node / "ck.pt", FAR % 0.1) == ["begin", "given"]
     (node / "ck.pt").write_bytes(whole[:200_000])
-    assert told(monkeypatch, node / "ck.pt")[-1] == "moving"
-    monkeypatch.setattr(give, "IDLE_SECONDS", 0.2)
-    time.sleep(0.3)
-    assert told(monkeypatch, node / "ck.pt") == ["begin", "given"], "nobody will ever end it"
+    assert events(node / "ck.pt", FAR % 0.1)[-1] == "moving"
+    idle = FAR % 0.1 + "give.IDLE_SECONDS = 0.0"
+    assert events(node / "ck.pt", idle) == ["begin", "given"], "nobody will ever end it"
 
 
 @pytest.mark.parametrize("text", [b"line\n", b"\0\1\2\3"])
-def test_what_is_appended_while_it_is_read(node: Path, text: bytes, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_what_is_appended_while_it_is_read(node: Path, text: bytes) -> None:
     (node / "f").write_bytes(text * 100)
     os.utime(node / "f", (0, 0))
-
-    def append() -> None:
-        with open(node / "f", "ab") as file:
-            file.write(text)
-
-    assert told(monkeypatch, node / "f", append)[-1] == ("given" if text == b"line\n" else "moving")
+    size = len(text * 100)
+    append = MEANWHILE % (1, size, str(node / "f"), "ab", text)
+    assert events(node / "f", append) == (["begin", "given"] if text == b"line\n" else ["begin", "begin", "given"])
 
 
-def test_what_is_rewritten_while_it_is_read_is_read_again(node: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_what_is_rewritten_while_it_is_read_is_read_again(node: Path) -> None:
     (node / "f").write_bytes(b"old\n" * 100)
-    left = [b"new\n" * 100]
-
-    def rewrite() -> None:
-        if left:
-            with open(node / "f", "r+b") as file:
-                file.write(left.pop())
-
-    assert told(monkeypatch, node / "f", rewrite) == ["begin", "begin", "given"]
+    rewrite = MEANWHILE % (1, 400, str(node / "f"), "r+b", b"new\n" * 100)
+    assert events(node / "f", rewrite) == ["begin", "begin", "given"]
 
 
-def test_what_went_away_or_is_no_file_any_more(node: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    assert told(monkeypatch, node / "gone") == ["gone"]
+def test_what_is_rewritten_whenever_it_is_read_is_not_whole(node: Path) -> None:
+    (node / "f").write_bytes(b"\0" + b"old" * 133)
+    rewrite = MEANWHILE % (99, 400, str(node / "f"), "r+b", b"\0new")
+    assert events(node / "f", rewrite)[-1] == "moving"
+
+
+def test_what_went_away_or_is_no_file_any_more(node: Path) -> None:
+    assert events(node / "gone") == ["gone"]
     os.mkfifo(node / "fifo")
-    assert told(monkeypatch, node / "fifo") == ["gone"]
+    assert events(node / "fifo") == ["gone"]
     (node / "link").symlink_to("/etc/passwd")
-    assert told(monkeypatch, node / "link") == ["gone"]
+    assert events(node / "link") == ["gone"]
 
 
 def test_the_second_before_it_was_opened_tells_nobody_that_it_is_whole(node: Path) -> None:
@@ -290,7 +301,7 @@ def test_an_interrupted_get_goes_on_where_it_was(node: Path) -> None:
     assert totals[1][0] >= held > 0 and Path("w").read_bytes() == (node / "w").read_bytes()
 
 
-@pytest.mark.parametrize("was", ["file", "folder"])
+@pytest.mark.parametrize("was", ["file", pytest.param("folder", marks=pytest.mark.slow)])
 def test_an_interrupted_get_goes_on_where_a_file_became_a_folder_or_the_other_way(node: Path, was: str) -> None:
     def make(kind: str) -> None:
         (node / "x").mkdir(exist_ok=True)
@@ -331,25 +342,32 @@ def test_a_run_began_when_its_first_attempt_left_its_mark(tmp_path: Path, node: 
         give.beginning("train-20261122-100000-0000", str(node))
 
 
-def test_a_file_servers_own_clock_is_taken_into_account(
-    tmp_path: Path, node: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+# the root is on a file server, whose clock is other than this machine's
+OTHER_CLOCK = """
+import os
+from fleet.node.delivery import give
+stat = os.stat
+def other_device(path, **how):
+    found = stat(path, **how)
+    return os.stat_result((*found[:2], found.st_dev + 1, *found[3:])) if path == %r else found
+os.stat = other_device
+give.clock = lambda folder: %s
+"""
+
+
+@pytest.mark.parametrize(
+    ("apart", "begins"), [("300.0", 5299.0), ("-300.0", 4699.0), ("0.01", 5000.0), ("-0.2", 5000.0), ("None", 5000.0)]
+)
+def test_a_file_servers_own_clock_is_taken_into_account(tmp_path: Path, node: Path, apart: str, begins: float) -> None:
+    """None: nothing can be written there, and its clock not be seen."""
     begun(tmp_path / "home", 5000.0)
-    device = os.stat(node).st_dev
-    real = os.stat
-
-    def other_device(path: Any, **more: Any) -> Any:
-        found = real(path, **more)
-        if str(path) != str(node):
-            return found
-        return os.stat_result((*found[:2], device + 1, *found[3:]))
-
-    monkeypatch.setattr(give.os, "stat", other_device)
-    for apart, begins in ((300.0, 5299.0), (-300.0, 4699.0), (0.01, 5000.0), (-0.2, 5000.0)):
-        monkeypatch.setattr(give, "clock", lambda folder, apart=apart: 1e6 + apart * (folder == str(node)))
-        assert give.beginning(RUN, str(node)) == pytest.approx(begins * 1e9)
-    monkeypatch.setattr(give, "clock", lambda folder: None)
-    assert give.beginning(RUN, str(node)) == 5000 * 10**9, "where nothing can be written"
+    for name, at in {"before": begins - 0.5, "since": begins + 0.5}.items():
+        (node / name).touch()
+        os.utime(node / name, (at, at))
+    clock = "None" if apart == "None" else f"1e6 + {apart} * (folder == {str(node)!r})"
+    first = OTHER_CLOCK % (str(node), clock)
+    with Running("delivery.give", {"path": str(node), "run": RUN}, tmp_path / "home", first=first) as running:
+        assert [path for path, *_ in next(running.frames()).json()["entries"]] == ["since"]
 
 
 def test_the_probe_of_a_clock_leaves_nothing(node: Path) -> None:
@@ -382,3 +400,17 @@ def test_files_since_with_the_folders_around_them(node: Path) -> None:
 def test_a_path_that_is_missing_is_no_list_of_something_else(node: Path) -> None:
     with pytest.raises(UsageError, match="no host has"):
         typed(node, "./nothing", [])
+
+
+def test_what_a_node_cannot_read_is_told_in_words() -> None:
+    error = PermissionError(errno.EACCES, "Permission denied", "/proc/l\u00f6op".encode())
+    message = {"event": "failed", "message": "/proc/l\u00f6op: Permission denied", "hint": None}
+    assert failed(error, shown=wire.decode) == message
+
+
+def test_to_look_through_a_folder_is_work_that_heartbeats_tell_of(tmp_path: Path) -> None:
+    for number in range(9):
+        (tmp_path / str(number)).write_text("x")
+    before = wire._moved[0]
+    assert len(list(give.Walk(str(tmp_path), changing=True).entries())) >= 9
+    assert wire._moved[0] >= before + 9

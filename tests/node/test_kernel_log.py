@@ -12,7 +12,10 @@ import pytest
 
 from fleet.node.run.start import kernel_log
 from fleet.node.run.start.kernel_log import MAX_LENGTH, MAX_LINES, KernelLog
+from tests.clock import HandClock
 from tests.node.nodes import LIMIT
+
+NONE = "/no/such/kmsg"
 
 
 @pytest.fixture
@@ -25,8 +28,7 @@ def folder(tmp_path: Path) -> Path:
 
 
 def dmesg(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, text: str) -> None:
-    """A machine without /dev/kmsg, on which dmesg prints that."""
-    monkeypatch.setattr(kernel_log, "KMSG", str(tmp_path / "none"))
+    """A machine on which dmesg prints that."""
     monkeypatch.setattr(kernel_log, "READER_SECONDS", LIMIT)
     (tmp_path / "dmesg").write_text(f"#!/bin/sh\ncat <<'END'\n{text}\nEND\n")
     (tmp_path / "dmesg").chmod(0o755)
@@ -38,10 +40,11 @@ def test_the_kernels_own_log(folder: Path, monkeypatch: pytest.MonkeyPatch) -> N
     """All of it, also where this program hardly gets the processor."""
     monkeypatch.setattr(kernel_log, "MAX_LINES", 1000)  # others speak there, too
     ours = f"fleet's tests {uuid.uuid4().hex}"
-    read, naps = os.read, iter([0.3] * 3)  # of many that others have the kernel say it is the first few
+    clock = HandClock(time.monotonic())
+    read = os.read
 
     def slowly(fd: int, size: int) -> bytes:
-        time.sleep(next(naps, 0.0))
+        clock.now += 0.3
         return read(fd, size)
 
     def say(text: str) -> None:
@@ -49,58 +52,56 @@ def test_the_kernels_own_log(folder: Path, monkeypatch: pytest.MonkeyPatch) -> N
             log.write(f"<6>{ours}: {text}\n".encode())
 
     say("Out of memory: Killed process 4242 (before)")
-    log = KernelLog()
+    log = KernelLog(clock=clock)
     say("nothing of interest")
     say("Out of memory: Killed process 4242 (python3)")
     say("I/O error " + "x" * 500)
-    began = time.time()
     monkeypatch.setattr(kernel_log.os, "read", slowly)
     memory, disk = (line for line in log.told(str(folder), None) if ours in line["text"])
     assert memory["text"].endswith("Killed process 4242 (python3)") and memory["rank"] == 3
-    assert abs(memory["time"] - began) < 60 and disk["rank"] is None and len(disk["text"]) == MAX_LENGTH
+    assert abs(memory["time"] - clock.now) < 60.0 and disk["rank"] is None and len(disk["text"]) == MAX_LENGTH
 
 
 def test_where_only_dmesg_tells(folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    now = time.monotonic()
+    clock = HandClock()
+    now = clock.now
     before = f"[{now - 100 - now * 1e-3:12.6f}] Out of memory: Killed process 4242 (before)"
     said = [f"[{now + n:12.6f}] Out of memory: Killed process {4240 + n} (python3)" for n in range(9)]
     dmesg(tmp_path, monkeypatch, "\n".join([before, "no such line", *said]))
-    told = KernelLog().told(str(folder), None)
+    told = KernelLog(clock=clock, kmsg=NONE).told(str(folder), None)
     assert [line["text"].split()[5] for line in told] == [str(4240 + n) for n in range(9)][-MAX_LINES:]
     dmesg(tmp_path, monkeypatch, "\n".join([before, said[2]]))
-    (line,) = KernelLog().told(str(folder), began=200.0)
-    assert line["rank"] == 3 and abs(line["time"] - time.time()) < 5
+    (line,) = KernelLog(clock=clock, kmsg=NONE).told(str(folder), began=200.0)
+    assert line["rank"] == 3 and line["time"] == now + 2
 
 
 def test_no_program_is_started_for_ranks_that_ended_as_they_were_told(
     folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    dmesg(tmp_path, monkeypatch, f"[{time.monotonic():.6f}] Out of memory: Killed process 1 (x)")
-    assert len(KernelLog().told(str(folder), None)) == 1
-    assert KernelLog().told(str(folder), began=99.0) is None
+    dmesg(tmp_path, monkeypatch, f"[{(clock := HandClock()).now:.6f}] Out of memory: Killed process 1 (x)")
+    assert len(KernelLog(clock=clock, kmsg=NONE).told(str(folder), None)) == 1
+    assert KernelLog(clock=clock, kmsg=NONE).told(str(folder), began=99.0) is None
 
 
 def test_a_container_is_told_by_its_cgroup(folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     dmesg(tmp_path, monkeypatch, "")
-    log = KernelLog()
+    log = KernelLog(kmsg=NONE)
     monkeypatch.setattr(kernel_log, "oom_kills", lambda: log.kills + 2)
     assert [line["text"] for line in log.told(str(folder), None)] == ["oom_kill 2 in memory.events of the cgroup"]
 
 
 def test_a_machine_that_tells_nothing(folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(kernel_log, "KMSG", str(tmp_path / "none"))
-    monkeypatch.setattr(kernel_log, "READERS", (["false"], [str(tmp_path / "none")]))
-    assert KernelLog().told(str(folder), None) is None
-    monkeypatch.setattr(kernel_log, "READERS", (["true"],))
-    assert KernelLog().told(str(folder), None) == []
+    with monkeypatch.context() as patch:
+        patch.setenv("PATH", str(tmp_path))
+        assert KernelLog(kmsg=NONE).told(str(folder), None) is None, "neither dmesg nor journalctl is there"
+    dmesg(tmp_path, monkeypatch, "")
+    assert KernelLog(kmsg=NONE).told(str(folder), None) == []
 
 
 @pytest.mark.parametrize("data", [None, b"", b"[1.0] Killed process 1\n", b"6,x,y;Killed process 1\n", b"6,1\n"])
-def test_what_is_no_kernels_log(
-    folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, data: bytes | None
-) -> None:
+def test_what_is_no_kernels_log(folder: Path, tmp_path: Path, data: bytes | None) -> None:
     """Containers are given /dev/null by that name, or a file."""
     if data is not None:
         (tmp_path / "kmsg").write_bytes(data)
-    monkeypatch.setattr(kernel_log, "KMSG", os.devnull if data is None else str(tmp_path / "kmsg"))
-    assert KernelLog(0.0).told(str(folder), None) == []
+    kmsg = os.devnull if data is None else str(tmp_path / "kmsg")
+    assert KernelLog(0.0, kmsg=kmsg).told(str(folder), None) == []

@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-import contextlib
 import json
 import os
 import shutil
 import subprocess
-import time
 from pathlib import Path
 from typing import Any
 
@@ -15,13 +13,13 @@ import pytest
 
 from fleet.model import Host
 from fleet.node.base import run_folder
-from fleet.node.run import list_runs
 from fleet.node.run.start import engine
 from fleet.ops.run.find.find import FoundRun, read
 from fleet.ops.run.plan.options import new_run_id
 from fleet.protocol.decode import Misfit, decode
-from fleet.protocol.messages.run import Neighbours, RunsHere
-from tests.node.nodes import Running, answer, final, folder_of, ranks_argv, supervise_spec, until
+from fleet.protocol.messages.run import Followed, Neighbours, RunsHere
+from fleet.protocol.state import PROTOCOL
+from tests.node.nodes import Running, answer, final, folder_of, marked, ranks_argv, supervise_spec, until
 
 ABOUT = {
     "engine": "command",
@@ -29,9 +27,16 @@ ABOUT = {
     "owner": "me@head",
     "started": 1.0,
     "nnodes": 1,
+    "hosts": {},
     "world_size": 1,
     "master": "10.0.0.1:29500",
-    "restarts": False,
+    "attempt": 0,
+    "max_restarts": 0,
+    "spares": 0,
+    "stall_timeout": None,
+    "least": 0,
+    "stop_grace": 30.0,
+    "max_log": 0,
 }
 
 
@@ -80,27 +85,51 @@ def test_ranks_that_live_are_counted_whatever_earlier_ones_left(run: str, home: 
     final(home, run)
 
 
-def test_a_run_that_ends_while_it_is_looked_at_has_not_lost_its_supervisor(
-    run: str, home: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+# right behind its look at the status the run ends
+ENDS_MEANWHILE = """
+import time
+from fleet.node.base import run_folder
+from fleet.node.run import list_runs
+look = run_folder.read_status
+def read_status(path):
+    status = look(path)
+    open(%r, "w").close()
+    while run_folder.owners(path):
+        time.sleep(0.02)
+    return status
+run_folder.read_status = list_runs.read_status = read_status
+"""
+
+
+def test_a_run_that_ends_while_it_is_looked_at_has_not_lost_its_supervisor(run: str, home: Path) -> None:
     argv = ["sh", "-c", f"until [ -e {home}/go ]; do sleep 0.1; done"]
     assert answer("run.supervise", supervise_spec(run, argv, about=ABOUT), home)["event"] == "started"
-    monkeypatch.setenv("HOME", str(home))
-    folder, look = str(folder_of(home, run)), run_folder.read_status
+    for first, state, lives in ((ENDS_MEANWHILE % f"{home}/go", "running", True), ("", "exited", False)):
+        (found,) = answer("run.list_runs", {"prefix": run, "live": False}, home, first=first)["runs"]
+        assert (found["status"]["state"], found["alive"]) == (state, lives)
 
-    def read_status(path: str) -> dict[str, Any]:
-        """It ends right behind this look."""
-        status = look(path)
-        (home / "go").touch()
-        until(lambda: not run_folder.owners(folder))
-        return status
 
-    for module in (run_folder, list_runs):
-        monkeypatch.setattr(module, "read_status", read_status, raising=False)
-    (found,) = list_runs.runs(run, False)
-    assert (found["status"]["state"], found["alive"]) == ("running", True)
-    (found,) = list_runs.runs(run, False)
-    assert (found["status"]["state"], found["alive"]) == ("exited", False)
+def test_of_a_run_of_another_protocol_little_is_read(run: str, home: Path) -> None:
+    """It is listed, its logs come, and it is stopped, whatever else its files hold there."""
+    argv = ranks_argv("echo hello; exec sleep 1000")
+    assert answer("run.supervise", supervise_spec(run, argv, about=ABOUT), home)["event"] == "started"
+    until(lambda: "hello" in answer("run.list_runs", {"prefix": run, "live": True}, home)["runs"][0]["last"])
+    folder = folder_of(home, run)
+    spec = json.loads((folder / "spec.json").read_text())
+    (folder / "spec.json").write_text(
+        json.dumps({**spec, "protocol": PROTOCOL + 1, "about": {"attempt": 0, "owner": 7}})
+    )
+    (folder / "status.json").write_text('{"state": "running", "end": [], "began": "at noon"}')
+    (folder / "rank7.json").write_text('{"rank": "seven"}')
+    (found,) = read(decode(RunsHere, answer("run.list_runs", {"prefix": "", "live": True}, home))["runs"])[0]
+    assert (found["protocol"], found["status"], found["last"]) == (PROTOCOL + 1, {"state": "running"}, "hello")
+    with Running("run.follow", {"run": run, "offsets": {}, "once": True, "passive": True}, home) as follow:
+        frames = list(follow.frames())
+    assert b"".join(frame.payload for frame in frames if frame.kind == b"O") == b"hello\n"
+    told = [decode(Followed, frame.json()) for frame in frames if frame.kind == b"J"]
+    assert not [it for it in told if it["event"] == "rank"] and told[-1]["event"] == "end"
+    assert answer("run.stop", {"run": run, "grace": 1.0, "reason": "x"}, home)["was"] == "running"
+    assert runs(home) == [] and not marked(run)
 
 
 def test_a_run_whose_head_waits_with_another_attempt(run: str, home: Path) -> None:
@@ -132,35 +161,42 @@ def test_a_run_whose_head_waits_with_another_attempt(run: str, home: Path) -> No
     assert answer("run.supervise", late, home)["forbidden"]
 
 
+# where it is known after each step
+STEPS = """
+import os
+from fleet.node.base import run_folder
+rename = os.rename
+def step(one, other, **how):
+    rename(one, other, **how)
+    with open(%r, "a") as steps:
+        steps.write("known\\n" if run_folder.run_folder(%r) else "unknown\\n")
+os.rename = step
+"""
+OLD_LIBC = """
+import ctypes
+ctypes.CDLL = lambda *args, **how: object()
+"""
+
+
 @pytest.mark.parametrize("exchanges", [True, False])
-def test_a_run_is_known_at_every_moment_of_a_restart(
-    run: str, home: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, exchanges: bool
-) -> None:
+def test_a_run_is_known_at_every_moment_of_a_restart(run: str, home: Path, tmp_path: Path, exchanges: bool) -> None:
     """Also where the one that begins it gets no processor amid its steps."""
     assert answer("run.supervise", supervise_spec(run, ["echo", "first"], about=ABOUT), home)["event"] == "started"
     final(home, run)
-    (folder_of(home, run) / "checkpoints").mkdir()
-    monkeypatch.setenv("HOME", str(home))
+    folder, steps = folder_of(home, run), tmp_path / "steps"
+    (folder / "checkpoints").mkdir()
     for name in ("one", "other"):
         (tmp_path / name).mkdir()
-    if not exchanges:
-        monkeypatch.setattr(engine, "exchange", lambda *_: False)
-    elif not engine.exchange(str(tmp_path / "one"), str(tmp_path / "other")):
+    if exchanges and not engine.exchange(str(tmp_path / "one"), str(tmp_path / "other")):
         pytest.skip("no file system that exchanges names")
-    spec: Any = supervise_spec(run, ["true"], about={**ABOUT, "attempt": 1})
-    temporary, rename, known = engine.temporary_folder(spec), os.rename, list[bool]()
-    engine.fill_folder(temporary, spec)
-
-    def step(one: str, other: str) -> None:
-        rename(one, other)
-        known.append(run_folder.run_folder(run) is not None)
-
-    monkeypatch.setattr(os, "rename", step)
-    folder = engine.publish_folder(temporary, run)
-    assert folder == str(folder_of(home, run)) and not os.path.exists(temporary)
-    assert run_folder.attempt_of(run_folder.read_json(folder + "/spec.json")) == 1
-    assert Path(folder, "attempt0/node.log").read_text() == "first\n" and Path(folder, "checkpoints").is_dir()
-    assert all(known) or not exchanges, known
+    spec = supervise_spec(run, ["true"], about={**ABOUT, "attempt": 1})
+    first = STEPS % (str(steps), run) + ("" if exchanges else OLD_LIBC)
+    assert answer("run.supervise", spec, home, first=first)["event"] == "started"
+    assert final(home, run)["engine_status"] == 0
+    assert run_folder.attempt_of(run_folder.read_json(f"{folder}/spec.json")) == 1
+    assert (folder / "attempt0/node.log").read_text() == "first\n" and (folder / "checkpoints").is_dir()
+    assert not [path for path in folder.parent.iterdir() if path.name.startswith(f".{run}")]
+    assert "known" in steps.read_text() and ("unknown" not in steps.read_text() or not exchanges)
 
 
 def test_a_spare_knows_of_the_run_before_it_takes_part(run: str, home: Path) -> None:
@@ -190,29 +226,30 @@ def test_a_spare_that_stood_by_takes_part(run: str, home: Path) -> None:
 
 
 def test_a_detached_run_outlives_its_lease(run: str, home: Path) -> None:
-    spec = supervise_spec(run, ranks_argv(f"until [ -e {home}/go ]; do sleep 0.1; done"), lease=8.0)
+    """Beyond the lease: test_ending.py."""
+    spec = supervise_spec(run, ranks_argv(f"until [ -e {home}/go ]; do sleep 0.1; done"), lease=900.0)
     assert answer("run.supervise", spec, home)["event"] == "started"
     with Running("run.follow", {"run": run, "offsets": {}}, home) as follow:
         follow.send({"op": "detach"})
         until(lambda: answer("run.list_runs", {"prefix": "", "live": True}, home)["runs"][0]["lease"] is None)
-    time.sleep(9)
     assert runs(home) == [run], "nobody renews it, and it needs nobody"
     (home / "go").touch()
     assert final(home, run)["state"] == "exited"
 
 
 def test_who_looks_on_renews_nothing_and_what_is_there_now_comes_at_once(run: str, home: Path) -> None:
-    spec = supervise_spec(run, ranks_argv("echo hello; sleep 1000"), lease=10.0)
+    spec = supervise_spec(run, ranks_argv("echo hello; sleep 1000"), lease=900.0)
     assert answer("run.supervise", spec, home)["event"] == "started"
     until(lambda: (folder_of(home, run) / "rank0.out").exists() and (folder_of(home, run) / "rank0.out").stat().st_size)
     said = answer("run.follow", {"run": run, "offsets": {}, "once": True, "passive": True}, home)
     assert said["event"] == "end" and said["sizes"]["rank0.out"] == 6
+    lease = folder_of(home, run) / "lease"
     with Running("run.follow", {"run": run, "offsets": {}, "passive": True}, home) as follow:
-        while not (folder_of(home, run) / "status.json").read_text().count("lease"):
-            with contextlib.suppress(BrokenPipeError):  # the lease is over, and so is what follows
-                follow.send({"op": "ping"})
-            time.sleep(0.2)
-    assert final(home, run)["cause"] == "lease"
+        next(follow.frames())
+        os.utime(lease, (1, 1))
+        follow.send({"op": "ping"})
+    assert follow.process.returncode == 0 and lease.stat().st_mtime == 1, "it has read all that it was sent"
+    answer("run.stop", {"run": run, "grace": 0.0, "reason": "over"}, home)
 
 
 def test_what_is_odd_hides_no_other_run(run: str, home: Path) -> None:
@@ -247,8 +284,8 @@ def test_a_run_that_a_reboot_ended_is_still_known(live: bool, home: Path) -> Non
     """Its last status is of before: that says running for ever."""
     folder = home / ".fleet/runs" / an_id("rebooted")
     folder.mkdir(parents=True)
-    spec = {"run": folder.name, "node": os.uname().nodename, "ranks": [0], "host": "n1", "about": ABOUT}
-    (folder / "spec.json").write_text(json.dumps(spec))
+    spec = {"run": folder.name, "node": os.uname().nodename, "protocol": PROTOCOL, "ranks": [0], "host": "n1"}
+    (folder / "spec.json").write_text(json.dumps({**spec, "about": ABOUT}))
     (folder / "status.json").write_text('{"state": "running", "time": 1.0}')
     (folder / "pid").write_text('{"boot": "an earlier one", "pid": 1, "start": 1}')
     (found,) = read(decode(RunsHere, answer("run.list_runs", {"prefix": "", "live": live}, home))["runs"])[0]
@@ -259,8 +296,8 @@ def test_a_run_that_left_nothing_behind_shares_nothing_with_another(home: Path) 
     """Its supervisor is gone, and could not write how it ended; or the node was restarted."""
     folder = home / ".fleet/runs" / an_id("left")
     folder.mkdir(parents=True)
-    spec = {"run": folder.name, "node": os.uname().nodename, "ranks": [0], "host": "n1", "about": ABOUT}
-    (folder / "spec.json").write_text(json.dumps(spec))
+    spec = {"run": folder.name, "node": os.uname().nodename, "protocol": PROTOCOL, "ranks": [0], "host": "n1"}
+    (folder / "spec.json").write_text(json.dumps({**spec, "about": ABOUT}))
     (folder / "status.json").write_text('{"state": "running", "time": 1.0}')
     asked = {"run": None, "devices": None}
     assert decode(Neighbours, answer("run.neighbours", asked, home))["runs"] == []

@@ -91,10 +91,14 @@ def change(what: str, kind: str, source: Path) -> None:
         (source / ".fleetignore").write_text("x\n")
 
 
-CELLS = [(source, state, kind) for source, state in table() for kind in KINDS]
+CELLS = [
+    pytest.param(source, state, kind, id=f"{source}-{state}-{kind}", marks=[pytest.mark.slow] * (kind != "file"))
+    for source, state in table()
+    for kind in KINDS
+]
 
 
-@pytest.mark.parametrize(("what", "state", "kind"), CELLS, ids=["-".join(cell) for cell in CELLS])
+@pytest.mark.parametrize(("what", "state", "kind"), CELLS)
 def test_a_cell_of_the_table(tmp_path: Path, what: str, state: str, kind: str) -> None:
     source, dest = tmp_path / "src", tmp_path / "node" / "work"
     source.mkdir()

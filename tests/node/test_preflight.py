@@ -15,7 +15,7 @@ from typing import Any
 import pytest
 
 from tests.free_port import free_port
-from tests.node.nodes import Running, alive, answer, until
+from tests.node.nodes import Running, answer, until
 
 TOKEN = "ab" * 16
 
@@ -177,10 +177,9 @@ def test_a_master_whose_name_does_not_resolve(home: Path) -> None:
 def test_interpreter_modules_and_files(home: Path) -> None:
     (home / "work").mkdir()
     (home / "work/train.py").write_text("print(1)\n")
-    modules = ["torch", "pytest", "no-such-thing"]
+    modules = ["pytest", "no-such-thing"]
     found = facts(home, free_port(), workdir="~/work", script="train.py", modules=modules, deadline=60.0)
     assert found["python"]["path"] == sys.executable and found["python"]["version"].startswith("3.")
-    found["packages"].pop("torch", None)  # not there for every Python that the tests run with
     assert found["packages"] == {"pytest": pytest.__version__}
     workdir = found["disks"]["workdir"]
     assert workdir["path"] == str(home / "work") and workdir["exists"]
@@ -256,6 +255,7 @@ sys.meta_path.append(Finder)
 """
 
 
+@pytest.mark.slow
 def test_a_module_is_found_wherever_python_finds_it(home: Path) -> None:
     """Namespace packages, archives, PYTHONPATH as a run has it, finders of editable installs, paths that packages make
     themselves; nothing of it is run, the launcher's modules included that have a name of the user's."""
@@ -308,19 +308,6 @@ def test_the_path_of_the_activated_environment_counts(home: Path) -> None:
     (home / "bin/mypython").symlink_to(sys.executable)
     found = facts(home, free_port(), python="mypython", activate='export PATH="$HOME/bin:$PATH"')["python"]
     assert found["path"] == str(home / "bin/mypython") and not found["error"]
-
-
-def test_a_tool_that_hangs_costs_its_facts_only(home: Path) -> None:
-    (home / "bin").mkdir()
-    (home / "bin/nvidia-smi").write_text("#!/bin/sh\necho $$ >> ~/hung\nexec sleep 1000\n")
-    (home / "bin/nvidia-smi").chmod(0o755)
-    began = time.monotonic()
-    found = facts(home, free_port(), activate='export PATH="$HOME/bin:$PATH"', deadline=15.0)
-    assert time.monotonic() - began < 15 + 100
-    assert found["timed_out"] == ["gpus", "gpu processes"] and found["port"]["ok"] and not found["python"]["error"]
-    pids = [int(pid) for pid in (home / "hung").read_text().split()]
-    assert len(pids) == 2
-    until(lambda: not any(alive(pid) for pid in pids))
 
 
 def test_an_interpreter_that_hangs(home: Path) -> None:

@@ -187,7 +187,7 @@ def test_no_ssh_keygen_is_told_and_the_rest_goes_on(session: Session, home: Path
     assert set(state.files) == set(node.FILES)
 
 
-@settings(max_examples=15, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(max_examples=6, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(contents, contents)
 def test_any_bytes_come_and_go_unchanged(session: Session, home: Path, old: bytes, new: bytes) -> None:
     file = home / ".ssh/authorized_keys"

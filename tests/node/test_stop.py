@@ -8,19 +8,20 @@ import os
 import shutil
 import signal
 import sys
-import threading
-import time
+from glob import glob
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from fleet.node.base import run_folder
+from fleet.node.base.processes import read_file
 from fleet.node.run import stop as stop_program
 from fleet.node.run.look import remains
+from fleet.node.run.start.ending import RECORD_GRACE
+from tests.clock import HandClock
 from tests.node.hanging import dead_mount
 from tests.node.nodes import (
-    LIMIT,
     alive,
     another,
     answer,
@@ -81,17 +82,17 @@ def test_a_run_that_ends_before_it_is_asked_keeps_its_end(
     assert (final(home, run)["state"], final(home, run)["engine_status"]) == ("exited", 3)
 
 
-def test_a_supervisor_that_ends_the_run_is_waited_for(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize(
+    ("state", "late", "waited"),
+    [("stopping", 12.0, True), ("stopping", 14.0, False), ("running", 4.0, True), ("running", 6.0, False)],
+)
+def test_a_supervisor_that_ends_the_run_is_waited_for(state: str, late: float, waited: bool, tmp_path: Path) -> None:
     """What is slow to die, be it for want of memory, is so for who would end it in its place."""
     run_folder.write_json(str(tmp_path / "pid"), {**run_folder.identity(os.getpid()), "boot": run_folder.boot_id()})
-    run_folder.write_json(str(tmp_path / "status.json"), {"state": "stopping"})
-    monkeypatch.setattr(stop_program, "MARGIN", 0.2)
-    monkeypatch.setattr(stop_program, "ENDING_MARGIN", LIMIT)
-    last = run_folder.final_status("stopped", "asked", [])
-    ender = threading.Timer(1.0, run_folder.write_final, (str(tmp_path), last))
-    ender.start()
-    assert stop_program.ask(str(tmp_path), 0.0, "asked", None)
-    ender.join()
+    run_folder.write_json(str(tmp_path / "status.json"), {"state": state})
+    clock, last = HandClock(least=0.5), run_folder.final_status("stopped", "asked", [])
+    clock.at(clock.now + late, lambda: run_folder.write_final(str(tmp_path), last))
+    assert stop_program.ask(str(tmp_path), 0.0, "asked", None, clock) is waited
 
 
 def test_a_run_that_comes_late_is_refused(home: Path, run: str) -> None:
@@ -176,29 +177,41 @@ def test_with_both_dead_a_daemon_that_no_process_and_no_variable_leads_to(home: 
     before = hidden.read_text()
     until(lambda: hidden.read_text() != before)
     assert stop(home, run, 0.2) == {"event": "stopped", "left": [], "was": "running"}
-    before = hidden.read_text()
-    time.sleep(1)
-    assert hidden.read_text() == before
+    assert not any(str(hidden).encode() in line for line in map(read_file, glob("/proc/[0-9]*/cmdline")))
     hidden.unlink()
 
 
-def test_with_a_supervisor_that_hangs(home: Path, run: str) -> None:
+def test_with_a_supervisor_that_hangs(home: Path, run: str, monkeypatch: pytest.MonkeyPatch) -> None:
     hidden = f"setsid env -i sh -c 'echo $$ > {home}/hidden; exec sleep 1000' & sleep 1000"
     record = start(home, run, ranks_argv(hidden))
     pid = int(until(lambda: (home / "hidden").exists() and (home / "hidden").read_text()))
     os.kill(record["pid"], signal.SIGSTOP)
-    assert stop(home, run, 0.2) == {"event": "stopped", "left": [], "was": "running"}
+    monkeypatch.setenv("HOME", str(home))
+    clock = HandClock(least=0.5, holds=lambda: not alive(record["pid"]) and bool(marked(run)))
+    assert stop_program.stopped({"run": run, "grace": 0.0, "reason": "asked"}, clock) == {
+        "event": "stopped",
+        "left": [],
+        "was": "running",
+    }
     assert not marked(run) and final(home, run)["state"] == "stopped"
     until(lambda: not alive(pid) and not alive(record["pid"]))
 
 
-def test_what_hangs_in_the_kernel_is_told_now_and_before_the_next_run(home: Path, run: str, tmp_path: Path) -> None:
+def test_what_hangs_in_the_kernel_is_told_now_and_before_the_next_run(
+    home: Path, run: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     (tmp_path / "dead").mkdir()
-    with dead_mount(tmp_path / "dead") as path:
-        start(home, run, ranks_argv(f"echo $$ > {home}/pid; exec cat {path}"))
+    with dead_mount(tmp_path / "dead") as (path, taken):
+        record = start(home, run, ranks_argv(f"echo $$ > {home}/pid; exec cat {path}"))
         pid = int(until(lambda: (home / "pid").exists() and (home / "pid").read_text()))
+        assert taken.wait(60)
         until(lambda: "request_wait" in Path(f"/proc/{pid}/wchan").read_text())
-        said = stop(home, run)
+        for who in (record["guardian"]["pid"], record["pid"]):
+            os.kill(who, signal.SIGKILL)
+        until(lambda: not run_folder.owners(str(folder_of(home, run))))
+        monkeypatch.setenv("HOME", str(home))
+        clock = HandClock(0.0, lambda: clock.now > RECORD_GRACE + 2.0 and marked(run) != [pid], least=1.0)
+        said = stop_program.stopped({"run": run, "grace": 0.0, "reason": "asked"}, clock)
         assert (said["left"], said["stuck"]) == ([pid], [f"{pid} (cat) hangs in the kernel, in request_wait_answer"])
         assert final(home, run)["stuck"] == said["stuck"]
         told = answer("preflight.probe", PREFLIGHT, home)["facts"]["remains"]

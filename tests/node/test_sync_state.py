@@ -13,22 +13,20 @@ import zlib
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
 from fleet.model import Host, Inventory, Report
-from fleet.node.delivery import head, sync_state
-from fleet.node.delivery.head import Head
+from fleet.node.delivery import sync_state
+from fleet.node.delivery.journal import by_column
 from fleet.ops import sync
 from fleet.requests.sync import Sync
 from fleet.runtime import Runtime
-from fleet.transport import program
 from fleet.transport.local import LocalTransport
-from tests.changed import changed
 from tests.free_port import free_port
 from tests.node.nodes import Running, answer, final, marked, ranks_argv, supervise_spec
+from tests.node.seams import Tap
 from tests.node.test_preflight import facts, spec
 
 OLD = {"a.py": "old", "b.py": "old", "gone.py": "old", "pkg/c.py": "old"}
@@ -73,9 +71,9 @@ def content(folder: Path) -> dict[str, str]:
     return {str(p.relative_to(folder)): p.read_text() for p in folder.rglob("*") if p.is_file() and not p.is_symlink()}
 
 
-def mirror(source: Path, dest: Path, **options: Any) -> Report:
+def mirror(source: Path, dest: Path, transport: LocalTransport | None = None, **options: Any) -> Report:
     inventory = Inventory((Host("n1", "127.0.0.1"),))
-    return sync.run(sync.plan(inventory, Sync(source, str(dest), **options)), Runtime(LocalTransport()))
+    return sync.run(sync.plan(inventory, Sync(source, str(dest), **options)), Runtime(transport or LocalTransport()))
 
 
 def state_of(dest: Path) -> Path:
@@ -100,17 +98,15 @@ def held(path: Path, kind: int = fcntl.LOCK_EX, head: str = "elsewhere (pid 7)")
 
 
 # -- a sync that was killed -------------------------------------------------------------------------------------
+@pytest.mark.parametrize("every", [pytest.param(1, marks=pytest.mark.slow), 6])
 def test_killed_between_any_two_steps_the_tree_is_whole_or_known_to_be_half(
-    home: Path, source: Path, dest: Path, monkeypatch: pytest.MonkeyPatch
+    home: Path, source: Path, dest: Path, every: int
 ) -> None:
     assert mirror(source, dest).ok
     fill(source, NEW)
     seen: set[str] = set()
-    for steps in range(100):
-        text = changed("delivery.code_sync", DIES_AFTER % steps)
-        with monkeypatch.context() as patch:
-            patch.setattr(program, "shipped", lambda name, text=text: text)
-            survived = mirror(source, dest).ok
+    for steps in range(0, 100, every):
+        survived = mirror(source, dest, Tap({"delivery.code_sync": DIES_AFTER % steps})).ok
         found = code(home, dest)
         assert found
         now = content(dest)
@@ -299,7 +295,7 @@ def test_a_head_that_falls_silent_gives_the_lock_back(home: Path, dest: Path, at
 
 def test_a_head_that_does_not_even_read_gives_the_lock_back(home: Path, dest: Path) -> None:
     entries = [[f"{'long' * 20}{i}", "f", 0o644, 1, 0, ""] for i in range(5000)]
-    packed = zlib.compress(json.dumps(entries).encode())
+    packed = zlib.compress(by_column(entries))
     with Running("delivery.code_sync", mirror_spec(dest, patience=5.0), home) as deaf:
         deaf.send({"op": "manifest", "digest": "d", "size": len(packed), "sha256": hashlib.sha256(packed).hexdigest()})
         deaf.raw(packed)
@@ -310,32 +306,21 @@ def test_a_note_of_data_that_is_gone_may_go_meanwhile(home: Path, monkeypatch: p
     """Two preflights look at once."""
     monkeypatch.setenv("HOME", str(home))
     sync_state.note_delivery(bytes(home / "data"), bytes(home / "gone"))
-    unlink = os.unlink
-    monkeypatch.setattr(os, "unlink", lambda path: [unlink(path), unlink(path)])
-    assert sync_state.half_delivered(str(home)) is None
-    assert list((home / ".fleet/data").iterdir()) == []
+    twice = "import os\nunlink = os.unlink\nos.unlink = lambda path, **how: [unlink(path, **how), unlink(path, **how)]"
+    found = answer("preflight.probe", spec(free_port(), workdir=str(home)), home, first=twice)["facts"]
+    assert not found["failed"] and list((home / ".fleet/data").iterdir()) == []
 
 
-def test_a_node_that_was_frozen_has_not_waited_for_its_head(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_node_that_was_frozen_has_not_waited_for_its_head(home: Path, dest: Path) -> None:
     """What that has said meanwhile is there, and only has to be read."""
-    waiting, now, naps = Head.__new__(Head), [0.0], list[float]()
-    waiting.patience, waiting.waits = 4.0, 0.0
-
-    def sleep(seconds: float) -> None:
-        naps.append(seconds)
-        now[0] += 100.0 if len(naps) == 1 else seconds
-        if len(naps) == 2:
-            waiting.waits = now[0]
-
-    def leave(status: int) -> None:
-        raise EOFError(status)
-
-    monkeypatch.setattr(head, "time", SimpleNamespace(monotonic=lambda: now[0], sleep=sleep))
-    monkeypatch.setattr(head, "start_thread", lambda work: SimpleNamespace(join=lambda seconds: None))
-    monkeypatch.setattr(os, "_exit", leave)
-    with pytest.raises(EOFError):
-        waiting.watch()
-    assert now[0] > 104.0, "it is silence that ends it"
+    with Running("delivery.code_sync", mirror_spec(dest, patience=2.0), home) as frozen:
+        frames = frozen.frames()
+        next(frames)
+        frozen.process.send_signal(signal.SIGSTOP)
+        time.sleep(2.5)
+        frozen.send({"op": "manifest", "digest": "d", "size": 0, "sha256": ""})
+        frozen.process.send_signal(signal.SIGCONT)
+        assert next(frames).json()["event"] == "need"
 
 
 def test_a_head_that_is_busy_keeps_its_lock_by_pings(home: Path, dest: Path) -> None:
@@ -358,13 +343,10 @@ def test_a_sync_that_is_killed_is_in_nobodys_way(home: Path, dest: Path) -> None
         assert next(after.frames()).json()["event"] == "hello"
 
 
-def test_a_user_whom_nfs_squashes_finds_the_folder_again(
-    home: Path, source: Path, dest: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_user_whom_nfs_squashes_finds_the_folder_again(home: Path, source: Path, dest: Path) -> None:
     assert mirror(source, dest).ok
-    text = changed("delivery.code_sync", "import os\nos.geteuid = lambda: 4242")
-    monkeypatch.setattr(program, "shipped", lambda name: text)
-    report = mirror(fill(source, NEW), dest)
+    squashed = Tap({"delivery.code_sync": "import os\nos.geteuid = lambda: 4242"})
+    report = mirror(fill(source, NEW), dest, squashed)
     assert report.ok, report.results[0].error
     assert content(dest) == NEW and not list(dest.parent.glob(".fleet-who*"))
 
@@ -381,23 +363,21 @@ def test_the_destinations_owner_is_not_trusted_either(source: Path, dest: Path) 
     assert not any(dest.iterdir())
 
 
-def test_how_files_are_compared_with_what_was_delivered(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_how_files_are_compared_with_what_was_delivered(home: Path, source: Path, dest: Path) -> None:
     """Not more is read than a preflight has time for: of a large file that is no module its size."""
     large = b"x" * (2 << 20)
     files = {"same.py": b"a", "edited.py": b"b", "small.yaml": b"c", "gone": b"d"}
     files |= {"large.bin": large, "grown.bin": large}
-    rows = []
     for name, data in files.items():
-        row: list[object] = [name, "f", 0o644, len(data), 0, "", hashlib.sha256(data).hexdigest(), "", 0, 0]
-        rows.append(row)
-        if name != "gone":
-            (tmp_path / name).write_bytes(data)
-    (tmp_path / "edited.py").write_bytes(b"B")
-    (tmp_path / "small.yaml").write_bytes(b"C")
-    (tmp_path / "large.bin").write_bytes(b"y" * len(large))
-    (tmp_path / "grown.bin").write_bytes(large + b"x")
-    monkeypatch.setattr(sync_state, "rows_of", lambda state: rows)
-    assert sync_state.changed_files(os.fsencode(tmp_path), {}) == {
+        (source / name).write_bytes(data)
+    assert mirror(source, dest).ok
+    os.utime(dest / "same.py", (1, 1))
+    (dest / "gone").unlink()
+    (dest / "edited.py").write_bytes(b"B")
+    (dest / "small.yaml").write_bytes(b"C")
+    (dest / "large.bin").write_bytes(b"y" * len(large))
+    (dest / "grown.bin").write_bytes(large + b"x")
+    assert (code(home, dest) or {})["changed"] == {
         "edited.py": hashlib.sha256(b"B").hexdigest()[:12],
         "small.yaml": hashlib.sha256(b"C").hexdigest()[:12],
         "grown.bin": f"{len(large) + 1} bytes",

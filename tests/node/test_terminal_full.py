@@ -107,7 +107,7 @@ def test_a_signal_handler_that_a_busy_machine_holds_up(tmp_path: Path) -> None:
         process.wait()
 
 
-@pytest.mark.parametrize(("blocking", "seconds"), [(False, 1.0), (True, 12.0)])
+@pytest.mark.parametrize(("blocking", "seconds"), [(False, 1.0), pytest.param(True, 12.0, marks=pytest.mark.slow)])
 def test_who_reads_a_pipe_slowly_has_every_line(blocking: bool, seconds: float, tmp_path: Path) -> None:
     """A pager, or a busy program; and an ssh beside us has made the pipe one that takes nothing when it is full."""
     (tmp_path / "hostfile").write_text("n1 slots=1\n")

@@ -2,27 +2,46 @@
 
 from __future__ import annotations
 
-import time
+import json
 from pathlib import Path
 
+import pytest
+
+from fleet.node.base.run_folder import NODE
 from fleet.node.run import times
 from fleet.node.run.times import Times, sizes_at, thinned
-from tests.node.nodes import answer, folder_of, ranks_argv, supervise_spec, until
+from tests.clock import HandClock
+from tests.node.nodes import answer, final, folder_of, ranks_argv, supervise_spec
 
 
-def test_what_was_written_since_is_known_to_a_second(run: str, home: Path) -> None:
-    argv = ranks_argv("echo early; sleep 10; echo late; sleep 1000")
-    assert answer("run.supervise", supervise_spec(run, argv), home)["event"] == "started"
-    log = folder_of(home, run) / "rank0.out"
-    until(lambda: log.exists() and log.read_text() == "early\nlate\n")
-    latest = {"run": run, "ago": 0.0}
-    until(lambda: answer("run.times", latest, home)["offsets"] == {"rank0.out": 11})
-    between = time.time() - log.stat().st_mtime + 6  # as far from one as a slow start of what looks is from the other
-    said = answer("run.times", {"run": run, "ago": between}, home)
-    assert said == {"event": "since", "offsets": {"rank0.out": 6}}
-    assert answer("run.times", {"run": run, "ago": 600.0}, home)["offsets"] == {}
+def test_what_was_written_since_is_known_to_a_second(run: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("HOME", str(tmp_path))
+    folder, clock = folder_of(tmp_path, run), HandClock()
+    folder.mkdir(parents=True)
+    (folder / "spec.json").write_text(json.dumps({"node": NODE}))
+    kept = Times(str(folder), clock)
+    for text, until in (("early\n", 1010.0), ("late\n", 1020.0)):
+        with (folder / "rank0.out").open("a") as log:
+            log.write(text)
+        while clock.now < until:
+            kept.look(clock.now)
+            clock.now += 0.25
+
+    def since(ago: float) -> dict[str, int]:
+        return times.since({"run": run, "ago": ago}, clock)["offsets"]
+
+    assert [since(ago) for ago in (0.0, 9.0, 10.25, 11.0, 19.0, 21.0)] == [
+        *({"rank0.out": size} for size in (11, 11, 6, 6, 6)),
+        {},
+    ]
+
+
+def test_a_supervisor_keeps_them_and_a_node_tells_them(run: str, home: Path) -> None:
+    assert answer("run.supervise", supervise_spec(run, ranks_argv("echo early")), home)["event"] == "started"
+    final(home, run)
+    assert answer("run.times", {"run": run, "ago": 0.0}, home) == {"event": "since", "offsets": {"rank0.out": 6}}
+    assert answer("run.times", {"run": run, "ago": 86400.0}, home)["offsets"] == {}
     assert answer("run.times", {"run": "no-such", "ago": 0.0}, home)["event"] == "failed"
-    answer("run.stop", {"run": run, "grace": 0.0, "reason": "over"}, home)
 
 
 def test_old_marks_become_fewer_and_stay_true(tmp_path: Path) -> None:

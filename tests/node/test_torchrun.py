@@ -1,4 +1,4 @@
-"""The supervisor and rank wrapper under the real torchrun: true codes in spite of it, and nothing left."""
+"""The supervisor and rank wrapper under torchrun: true codes in spite of it, and nothing left."""
 
 from __future__ import annotations
 
@@ -8,9 +8,13 @@ import sys
 from pathlib import Path
 from typing import Any
 
+import pytest
+
 from tests.free_port import free_port
 from tests.node.nodes import answer, final, folder_of, marked, read_json, supervise_spec, until
+from tests.standin import standin_python
 
+pytestmark = pytest.mark.real
 SCRIPT = """
 import os, signal, sys, time
 print("rank", os.environ["RANK"], "of", os.environ["WORLD_SIZE"], flush=True)
@@ -24,12 +28,20 @@ time.sleep(1000)
 """
 
 
-def torchrun(home: Path, run: str, code: str, **changes: Any) -> Path:
+@pytest.fixture(
+    params=[standin_python(), pytest.param(sys.executable, marks=pytest.mark.real)], ids=["standin", "real"]
+)
+def python(request: pytest.FixtureRequest) -> str:
+    """The interpreter whose torchrun it is."""
+    return str(request.param)
+
+
+def torchrun(home: Path, run: str, python: str, code: str, **changes: Any) -> Path:
     """Start 2 ranks, rank 1 executing `code`; returns the run's folder."""
     (home / "train.py").write_text(SCRIPT)
     port = free_port()
     argv = [
-        sys.executable,
+        python,
         "-m",
         "torch.distributed.run",
         "--nnodes=1",
@@ -52,8 +64,8 @@ def torchrun(home: Path, run: str, code: str, **changes: Any) -> Path:
     return folder_of(home, run)
 
 
-def test_exit_code_3_is_on_record_though_torchrun_says_1(home: Path, run: str) -> None:
-    folder = torchrun(home, run, "sys.exit(3)")
+def test_exit_code_3_is_on_record_though_torchrun_says_1(home: Path, run: str, python: str) -> None:
+    folder = torchrun(home, run, python, "sys.exit(3)")
     status = final(home, run)
     assert (status["engine_status"], status["left"]) == (1, [])
     assert read_json(folder / "rank1.json")["status"] == 3
@@ -62,10 +74,10 @@ def test_exit_code_3_is_on_record_though_torchrun_says_1(home: Path, run: str) -
     assert not marked(run)
 
 
-def test_signal_9_and_a_traceback(home: Path, run: str) -> None:
-    folder = torchrun(home, run, "raise ValueError('on purpose')")
+def test_signal_9_and_a_traceback(home: Path, run: str, python: str) -> None:
+    folder = torchrun(home, run, python, "raise ValueError('on purpose')")
     other = run[:-1] + "1"
-    killed = torchrun(home, other, "os.kill(os.getpid(), signal.SIGKILL)")
+    killed = torchrun(home, other, python, "os.kill(os.getpid(), signal.SIGKILL)")
     final(home, run)
     final(home, other)
     assert read_json(folder / "rank1.json")["status"] == 1
@@ -76,8 +88,9 @@ def test_signal_9_and_a_traceback(home: Path, run: str) -> None:
     assert b"Signal 9" in (killed / "node.log").read_bytes(), "torchrun saw the signal, too"
 
 
-def test_killed_torchrun_leaves_no_worker(home: Path, run: str) -> None:
-    folder = torchrun(home, run, "signal.signal(signal.SIGTERM, signal.SIG_IGN); open('up', 'w')", grace=4.0)
+def test_killed_torchrun_leaves_no_worker(home: Path, run: str, python: str) -> None:
+    code = "signal.signal(signal.SIGTERM, signal.SIG_IGN); open('up', 'w')"
+    folder = torchrun(home, run, python, code, grace=4.0)
     until((home / "up").exists)
     (engine,) = [pid for pid in marked(run) if b"torch.distributed.run" in Path(f"/proc/{pid}/cmdline").read_bytes()]
     os.kill(engine, signal.SIGKILL)

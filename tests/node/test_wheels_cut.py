@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import signal
 import threading
+import zipfile
 from pathlib import Path
 
 import pytest
@@ -44,6 +45,7 @@ builtins.open = open
 """
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("how", ["cancel", "kill"])
 def test_an_install_that_is_interrupted_heals_on_the_next_run(python: Path, folder: Path, how: str) -> None:
     files = {"tinypkg/__init__.py": "", **{f"tinypkg/m{i}.py": f"x{i} = 1\n" for i in range(1000)}}
@@ -88,6 +90,7 @@ def cut_off(python: Path, folder: Path, put_in: str) -> None:
     assert list(site(python).glob("tinypkg/*"))
 
 
+@pytest.mark.slow
 def test_a_host_that_goes_down_when_all_files_are_there_but_no_more(python: Path, folder: Path) -> None:
     wheel = make_wheel(folder)
     cut_off(python, folder, f"{python} -m zipfile -e {wheel} .")
@@ -96,6 +99,7 @@ def test_a_host_that_goes_down_when_all_files_are_there_but_no_more(python: Path
     assert states(sync(folder, python)) == [{"tinypkg": "there"}]
 
 
+@pytest.mark.slow
 def test_a_host_that_goes_down_in_the_middle_is_healed_by_the_next_install(python: Path, folder: Path) -> None:
     make_wheel(folder, "tinypkg", "1.0", files={"tinypkg/__init__.py": "", "tinypkg/core.py": "x = 1\n"})
     cut_off(python, folder, "mkdir tinypkg; echo 'x = ' >tinypkg/core.py")
@@ -103,10 +107,12 @@ def test_a_host_that_goes_down_in_the_middle_is_healed_by_the_next_install(pytho
     assert says(python, "import tinypkg.core; print(tinypkg.core.x)") == "1"
 
 
-@pytest.mark.parametrize("record", [b"", b"\0" * 4096, b"\xff\xfe,,\n"])
+@pytest.mark.parametrize(
+    "record", [b"", *(pytest.param(it, marks=pytest.mark.slow) for it in (b"\0" * 4096, b"\xff\xfe,,\n"))]
+)
 def test_a_record_that_a_crash_left_empty_is_no_installed_wheel(python: Path, folder: Path, record: bytes) -> None:
-    make_wheel(folder)
-    states(sync(folder, python))
+    with zipfile.ZipFile(make_wheel(folder)) as wheel:
+        wheel.extractall(site(python))
     (site(python) / "tinypkg-1.0.dist-info/RECORD").write_bytes(record)
     assert states(sync(folder, python)) == [{"tinypkg": "installed"}]
-    assert states(sync(folder, python)) == [{"tinypkg": "there"}]
+    assert (site(python) / "tinypkg-1.0.dist-info/RECORD").read_bytes().startswith(b"tinypkg")

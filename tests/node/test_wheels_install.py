@@ -41,6 +41,7 @@ def test_installed_then_nothing_to_do_then_the_next_version(python: Path, folder
     assert not list((Path.home() / ".fleet/wheels").glob("?" * 24 + "*"))
 
 
+@pytest.mark.slow
 def test_the_same_version_with_another_content_is_installed_anew(python: Path, folder: Path) -> None:
     make_wheel(folder, "tinypkg", files={"tinypkg.py": "x = 1\n"})
     sync(folder, python)
@@ -49,7 +50,12 @@ def test_the_same_version_with_another_content_is_installed_anew(python: Path, f
     assert says(python, "import tinypkg; print(tinypkg.x)") == "2"
 
 
-@pytest.mark.parametrize("damage", ["no RECORD", "file gone", "file cut", "pip's leftovers"])
+SLOW = pytest.mark.slow
+
+
+@pytest.mark.parametrize(
+    "damage", [*(pytest.param(it, marks=SLOW) for it in ("no RECORD", "file gone", "pip's leftovers")), "file cut"]
+)
 def test_what_an_interrupted_install_left_is_healed(python: Path, folder: Path, damage: str) -> None:
     make_wheel(folder, "tinypkg", files={"tinypkg/__init__.py": "x = 1\n", "tinypkg/b.py": "y = 2\n"})
     sync(folder, python)
@@ -77,6 +83,7 @@ def test_an_unmet_requirement_is_said_and_nothing_touched(python: Path, folder: 
     assert not (site(python) / "tinypkg").exists()
 
 
+@pytest.mark.slow
 def test_an_import_that_fails_is_a_failure_also_the_next_time(python: Path, folder: Path) -> None:
     make_wheel(folder, "tinypkg", files={"tinypkg.py": "raise OSError('libfoo.so.1: cannot open')\n"})
     for _ in range(2):
@@ -86,6 +93,7 @@ def test_an_import_that_fails_is_a_failure_also_the_next_time(python: Path, fold
         assert report.results[0].as_json()["wheels"] == {"tinypkg": "there"}
 
 
+@pytest.mark.slow
 def test_an_import_that_hangs_or_dies(python: Path, folder: Path) -> None:
     make_wheel(folder, "tinypkg", files={"tinypkg.py": "import time; time.sleep(1000)\n"})
     assert "'import tinypkg' took more than 2 s" in error(sync(folder, python, import_timeout=2)).message
@@ -132,6 +140,7 @@ def test_pythons_without_pip(python: Path, folder: Path, tmp_path: Path) -> None
     assert "ensurepip" in (error(report).hint or "")
 
 
+@pytest.mark.slow
 def test_the_nodes_pip_configuration_has_no_say(
     python: Path, folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -145,6 +154,7 @@ def test_the_nodes_pip_configuration_has_no_say(
     assert says(python, "import tinypkg; print(tinypkg.x)") == "right"
 
 
+@pytest.mark.slow
 def test_two_at_once_into_one_interpreter(python: Path, folder: Path) -> None:
     make_wheel(folder, "tinypkg", files={"tinypkg/__init__.py": "", **{f"tinypkg/d{i}.txt": HUGE for i in range(6)}})
     # two hosts of one shared file system, and another head at the same time
@@ -158,6 +168,7 @@ def test_two_at_once_into_one_interpreter(python: Path, folder: Path) -> None:
     assert sorted(set(found)) in (["installed", "there"], ["installed"]) and found.count("installed") == 1
 
 
+@pytest.mark.slow
 def test_a_lock_that_is_held_is_waited_for_and_said(
     python: Path, folder: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -182,6 +193,7 @@ def test_a_lock_that_is_held_is_waited_for_and_said(
         fcntl.lockf(f, fcntl.LOCK_EX | fcntl.LOCK_NB)
 
 
+@pytest.mark.slow
 def test_a_second_sync_of_the_same_wheels_waits_and_finds_them_there(python: Path, folder: Path) -> None:
     path = make_wheel(folder)
     notices: list[str] = []

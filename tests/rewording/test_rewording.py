@@ -25,6 +25,7 @@ def test_messages_are_found_and_the_rest_stays() -> None:
     assert private("a {b}") == "\ue061 {b}"
 
 
+@pytest.mark.slow
 @pytest.mark.skipif(shutil.which("ip") is None, reason="the lab needs iproute2")
 def test_behaviour_does_not_hang_on_a_sentence(tmp_path: Path) -> None:
     assert run(tmp_path, GATE) == 0

@@ -16,9 +16,8 @@ from subprocess import Popen
 import pytest
 
 ROOT = Path(__file__).parents[2]
-OURS = "#!/bin/sh\n# put here by tools/provision while apt runs\nexit 101\n"  # of a version before this one
 YOURS = "#!/bin/sh\n# the user's own\nexit 0\n"
-POLICY, ASIDE = "/usr/sbin/policy-rc.d", "/usr/sbin/policy-rc.d.before-fleet"
+POLICY = "/usr/sbin/policy-rc.d"
 # Overlays as in the lab, so that all that is written ends with the namespace; systemd seems to run.
 ENTER = r"""
 set -e
@@ -168,25 +167,6 @@ def test_a_package_that_a_killed_dpkg_was_unpacking_comes_first(machine: Machine
     machine.run(SERVER)
     update, again, install = machine.calls("apt-get")
     assert again.endswith(" --reinstall ucf") and "--reinstall" not in install
-
-
-@pytest.mark.parametrize(
-    ("policy", "aside", "healed"),
-    [
-        (OURS, YOURS, YOURS),
-        (OURS, None, None),
-        (OURS, OURS, None),  # killed twice
-        (None, YOURS, YOURS),
-        (YOURS, OURS, YOURS),
-    ],
-)
-def test_what_an_earlier_version_left_is_put_right(
-    machine: Machine, policy: str | None, aside: str | None, healed: str | None
-) -> None:
-    files = "".join(f"cat >{path} <<'END'\n{text}END\n" for path, text in ((POLICY, policy), (ASIDE, aside)) if text)
-    out, _ = machine.run(f"{files}tools/provision system rsync; cat {POLICY}* || true")
-    assert out == (healed or "")
-    assert machine.calls("apt-get") == []
 
 
 def test_apt_asks_nothing_and_reads_nothing(machine: Machine) -> None:

@@ -3,10 +3,8 @@
 from __future__ import annotations
 
 import json
-import os
 import shutil
 import subprocess
-import time
 from pathlib import Path
 from typing import Any
 
@@ -15,64 +13,9 @@ import pytest
 import fleet
 from fleet.cli.main import run
 from fleet.errors import UsageError
-from fleet.events import Notice
-from fleet.inventory.secret import kept, masked, masked_words
-from fleet.ops.run.find.again import Recorded, recorded
-from fleet.ops.run.plan import code
-from fleet.ops.run.plan.origin import differences
-from fleet.requests.launch import Launch
 from tests.events import undocumented
 
 HOSTS = "defaults: {workdir: %s}\nenv: {OF_ALL: 1}\nhosts:\n  a: {address: 127.0.0.1}\n  b:\n  c:\n"
-
-
-@pytest.mark.parametrize(
-    "name, value",
-    [
-        *(("X", value) for value in ("8", "1e-4", "-0.5", "true", "fast", "my-project", "~/data/imagenet", "bf16", "")),
-        ("NCCL_SOCKET_IFNAME", "=eth0,enp193s0f1"),
-        ("PYTORCH_CUDA_ALLOC_CONF", "expandable_segments:True"),
-        ("TOKENIZERS_PARALLELISM", "false"),
-        *((name, "some") for name in ("BYPASS", "PASSES", "TWO_PASSES", "AUTHOR", "CREDIT")),
-        ("NCCL_TOPO", "ring:2,tree=3"),
-        ("X", "--lr 1 --author me"),
-    ],
-)
-def test_what_is_plainly_no_secret_is_kept(name: str, value: str) -> None:
-    assert kept(name, value) == value
-
-
-@pytest.mark.parametrize(
-    "name, value",
-    [
-        *((name, "8") for name in ("HF_TOKEN", "api_key", "MY_SECRET", "DB_PASSWORD", "Auth", "AWS_CREDENTIALS")),
-        *((name, "hunter") for name in ("PASS", "db_pass", "SMTP_PASS2", "PGPASS", "MYSQL_PWD")),
-        *((name, "hunter") for name in ("DB_PW", "CREDS", "MY_CRED", "LOGIN", "X_AUTHORIZATION")),
-        *(("X", value) for value in ("--token=hunter", "--lr 1 --api-key hunter", '{"password": "hunter"}')),
-        *(("HF_X", value) for value in ("Authorization: Basic hunter", "Bearer hunter", "user=me;pwd=hunter")),
-        *(("X", value) for value in ("hunter3", "hf_AbCdEf", "a" * 21, "6fc3a1bde2", "two\nlines", "x" * 500, "ключ")),
-        ("WANDB_BASE_URL", "https://me:pw@host/"),
-        ("X", "postgres://me@host/db"),
-    ],
-)
-def test_what_may_be_one_is_not(name: str, value: str) -> None:
-    assert kept(name, value) is None
-    assert masked(["fleet", "launch", "--env", f"{name}={value}", f"--env-expand={name}={value}", "x.py"]) == [
-        *("fleet", "launch", "--env", f"{name}=***", f"--env-expand={name}=***", "x.py")
-    ]
-
-
-@pytest.mark.parametrize(
-    "words, told",
-    [
-        ("hf_train_everything.py --lr 1e-4 --max-tokens 512 --key-dim=64 --tokenizer gpt2", None),
-        ("t.py --token=abc --api-key abc PASSWORD=1 --lr 1", "t.py --token=*** --api-key *** PASSWORD=*** --lr 1"),
-        ("t.py --hub hf_AbCdEfGh12345678 --db=http://me:pw@host/", "t.py --hub *** --db=***"),
-        ("t.py --use-auth --lr 1 --password 5", "t.py --use-auth --lr 1 --password ***"),
-    ],
-)
-def test_a_scripts_arguments_are_told_without_secrets(words: str, told: str | None) -> None:
-    assert masked_words(words.split()) == (told or words).split()
 
 
 def test_a_secret_among_the_arguments_is_where_again_needs_it_alone(
@@ -102,71 +45,6 @@ def test_a_secret_among_the_arguments_is_where_again_needs_it_alone(
     assert "hunter2" not in json.dumps(document)
 
 
-def git(folder: Path, *words: str) -> str:
-    names = ("-c", "user.name=me", "-c", "user.email=me@x", "-c", "init.defaultBranch=main")
-    return subprocess.run(["git", *names, *words], cwd=folder, capture_output=True, text=True, check=True).stdout
-
-
-LONG = 300.0  # a busy machine's git may take more seconds than a launch waits for it
-
-
-def test_what_git_says(tmp_path: Path) -> None:
-    assert code.look(str(tmp_path), LONG)[0].why == "not a git repository (or any of the parent directories): .git"
-    git(tmp_path, "init")
-    (tmp_path / "train.py").write_text("one\n")
-    git(tmp_path, "add", ".")
-    assert code.look(str(tmp_path), LONG) == (code.Code(str(tmp_path), None, "main", True, 0), b""), "no commit yet"
-    git(tmp_path, "commit", "-m", "x")
-    head = git(tmp_path, "rev-parse", "HEAD").strip()
-    assert code.look(str(tmp_path), LONG) == (code.Code(str(tmp_path), head, "main", False, 0), b"")
-    (tmp_path / "train.py").write_text("two\n")
-    (tmp_path / ".env").write_text("SECRET=hunter2\n")
-    (tmp_path / "sub").mkdir()
-    for folder in (tmp_path, tmp_path / "sub"):
-        found, diff = code.look(str(folder), LONG)
-        assert (found.commit, found.dirty, found.untracked) == (head, True, 1)
-        assert b"-one\n+two\n" in diff and b"hunter2" not in diff
-    git(tmp_path, "checkout", "--", "train.py")
-    subprocess.run(["git", "apply"], input=diff, cwd=tmp_path, check=True)
-    assert (tmp_path / "train.py").read_text() == "two\n", "it is a diff that can be applied"
-
-
-def test_git_runs_nothing_of_the_repository(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    git(tmp_path, "init")
-    (tmp_path / "train.py").write_text("one\n")
-    (tmp_path / ".gitattributes").write_text("*.py diff=odd\n")
-    git(tmp_path, "add", ".")
-    git(tmp_path, "commit", "-m", "x")
-    (tmp_path / "train.py").write_text("two\n")
-    trap = tmp_path / "trap"
-    trap.write_text(f"#!/bin/sh\ntouch {tmp_path}/$0.ran {tmp_path}/ran\ncat\n")
-    trap.chmod(0o755)
-    for hook in ("post-index-change", "fsmonitor-watchman"):
-        (tmp_path / ".git/hooks").mkdir(exist_ok=True)
-        (tmp_path / ".git/hooks" / hook).symlink_to(trap)
-    for key in ("core.fsmonitor", "diff.external", "core.pager", "diff.odd.command", "diff.odd.textconv"):
-        git(tmp_path, "config", key, str(trap))
-    monkeypatch.setenv("GIT_EXTERNAL_DIFF", str(trap))
-    index = (tmp_path / ".git/index").stat().st_mtime_ns
-    found, diff = code.look(str(tmp_path), LONG)
-    assert found.dirty and b"+two" in diff and not (tmp_path / "ran").exists()
-    assert (tmp_path / ".git/index").stat().st_mtime_ns == index
-
-
-def test_git_that_hangs_or_tells_too_much(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    fake = tmp_path / "git"
-    fake.write_text("#!/bin/sh\nsleep 200 & sleep 200\n")
-    fake.chmod(0o755)
-    monkeypatch.setenv("PATH", f"{tmp_path}:{os.environ['PATH']}")
-    begun = time.monotonic()
-    found, diff = code.look(str(tmp_path), seconds=0.3)
-    assert found.why == "git status took more than 0.3 s" and not diff and time.monotonic() - begun < 100
-    fake.write_text("#!/bin/sh\nexec cat /dev/zero\n")
-    assert code.look(str(tmp_path), LONG)[0].why == "git status prints more than 4 MiB"
-    monkeypatch.setenv("PATH", str(tmp_path / "nowhere"))
-    assert code.look(str(tmp_path))[0].why == "git: No such file or directory"
-
-
 @pytest.fixture(scope="module")
 def made(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A folder with a run on one of three hosts."""
@@ -191,7 +69,9 @@ def first(made: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> dict[s
 
 
 def document(word: str) -> dict[str, Any]:
-    return dict(recorded(word, Path("runs")).document)
+    found = json.loads((Path("runs") / word / "run.json").read_text())
+    assert isinstance(found, dict)
+    return found
 
 
 def lines() -> list[str]:
@@ -269,7 +149,7 @@ def test_on_which_hosts(first: dict[str, Any], capfd: pytest.CaptureFixture[str]
     [
         (["--again", "x", "--from", "y"], "exclude each other"),
         (["--again", "nope"], "runs: no run nope: no run is known"),
-        (["--from", "old"], "run.json was written by an older fleet"),
+        (["--from", "old"], "run.json is not as fleet wrote it: launch is missing"),
         (["--from", "odd"], "run.json is not there: it was not started from here"),
         (
             ["--from", "half"],
@@ -354,12 +234,6 @@ def test_a_run_json_is_not_believed(
         fleet.reopen()
 
 
-def test_a_folder_with_a_space_in_the_command_that_brings_the_code_back() -> None:
-    before = {"code": {"commit": "a" * 40, "diff": "code.diff"}, "logs": "/my runs/x"}
-    ((_, hint),) = differences(before, {"code": {"commit": "b" * 40}})
-    assert str(hint).endswith("&& git apply '/my runs/x/code.diff'")
-
-
 def test_a_playbooks_step_and_a_program_are_repeated_too(first: dict[str, Any], tmp_path: Path) -> None:
     (tmp_path / "p.yaml").write_text(
         "- vars: {mode: x}\n- launch: {script: show.sh, args: [two], env: {MODE: '${mode}', A_KEY: k}}\n  on: a\n"
@@ -371,7 +245,7 @@ def test_a_playbooks_step_and_a_program_are_repeated_too(first: dict[str, Any], 
     with fleet.reopen().again(env={"A_KEY": "z"}, grace=1) as once_more:
         events = list(once_more)
     assert once_more.report.ok and lines() == ["slow  1 two"]
-    assert not [event for event in events if isinstance(event, Notice) and event.level == "warning"]
+    assert not [event for event in events if getattr(event, "level", "") == "warning"]
 
 
 def test_events_are_as_documented(first: dict[str, Any], capfd: pytest.CaptureFixture[str]) -> None:
@@ -384,29 +258,6 @@ def test_events_are_as_documented(first: dict[str, Any], capfd: pytest.CaptureFi
         assert undocumented(events) == []
 
 
-def test_differences() -> None:
-    def of(commit: str | None = "a" * 40, torch: str = "2.1", code: Any = None, **more: Any) -> dict[str, Any]:
-        facts = {host: {"torch": {"version": torch}, "packages": more} for host in ("n1", "n2")}
-        code = {"commit": commit, "folder": "/w", "dirty": False, **(code or {})}
-        return {"code": code, "facts": facts, "fleet": {"version": "1"}, "logs": "runs/r"}
-
-    changed = of(code={"sha256": "x", "dirty": True, "diff": "code.diff"})
-    checkout = f"to have it as it was: git checkout {'a' * 12}"
-    stashed = checkout.replace("git checkout", "git stash && git checkout")
-    for before, now, said, hint in [
-        (of(), of("b" * 40), f"the code in /w is at commit {'b' * 12}, and was at {'a' * 12}", checkout),
-        (of(), changed, "the code in /w is at the same commit, with other changes", stashed),
-        (changed, of(None), f"the code in /w is at commit none, and was at {'a' * 12}", None),
-        (of(torch="2.0"), of(), "n[1-2]: torch is 2.1, and was 2.0", None),
-        (of(a="1"), of(), "n[1-2]: a is not there, and was 1", None),
-    ]:
-        ((told, what),) = differences(before, now)
-        assert told == said
-        assert what == (hint or (f"{checkout} && git apply runs/r/code.diff" if before is changed else None))
-    for before in ({}, of(), {**of(), "code": None}, of(None, code={"why": "git: too slow"})):
-        assert list(differences(before, of())) == [], "nothing is known, or the same"
-
-
 def test_the_document_is_json_all_through(first: dict[str, Any]) -> None:
     assert json.loads(json.dumps(first)) == first
 
@@ -414,16 +265,8 @@ def test_the_document_is_json_all_through(first: dict[str, Any]) -> None:
 def test_secrets_of_the_inventory_are_given_again_for_its_hosts_alone(first: dict[str, Any]) -> None:
     a, b, _ = first["inventory"]["hosts"]
     first["inventory"]["env"]["ALL_KEY"] = a["env"]["A_KEY"] = b["env"]["B_KEY"] = None
-    earlier = Recorded(first["run"], first)
+    (Path("runs/latest/run.json")).write_text(json.dumps(first))
     with pytest.raises(UsageError, match="ALL_KEY, A_KEY"):
-        earlier.everyone({"B_KEY": "x"})
-    everyone = earlier.everyone({"A_KEY": "x", "ALL_KEY": "y"})
+        fleet.reopen(env={"B_KEY": "x"})
+    everyone = fleet.reopen(env={"A_KEY": "x", "ALL_KEY": "y"}).everyone
     assert (everyone.env["ALL_KEY"], everyone.hosts[0].env, everyone.hosts[1].env) == ("y", {"A_KEY": "x"}, {})
-
-
-def test_a_variable_is_literal_or_expanded() -> None:
-    launch = {"script": "x.py", "env": {"A": "1", "B": None}, "env_expand": {"C": "$D"}, "args": ["1"], "grace": 2.0}
-    earlier = Recorded("r", {"launch": launch})
-    asked = earlier.request({"env_expand": {"B": "$E"}, "env": {"C": "2"}, "grace": 3.0})
-    expanded = {"B": "$E"}
-    assert asked == Launch("x.py", ("1",), grace=3.0, env={"A": "1", "C": "2"}, env_expand=expanded, repeats="r")

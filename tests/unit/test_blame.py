@@ -5,23 +5,20 @@ from __future__ import annotations
 from collections.abc import Callable
 from pathlib import Path
 
-import click
 import pytest
 
-from fleet.cli.run.follow import show_summary
-from fleet.cli.run.launch_view import LaunchView
 from fleet.model import Report
 from fleet.ops.run.end.failure import raised
 from tests.command_lines import accept
 from tests.failures import (
     ASKED,
     FAILURES,
-    HOSTS,
     LAMENT,
     a_gpu_that_fell_off_the_bus,
     a_node_that_was_cut_off,
     failed,
     of_rank,
+    show,
     trace,
 )
 
@@ -32,8 +29,7 @@ def test_who_and_why(
 ) -> None:
     monkeypatch.chdir(tmp_path)
     report = failure()
-    with click.Context(click.Command("launch")):
-        show_summary(report, LaunchView(HOSTS))
+    show(report)
     said = capfd.readouterr().err
     who, why = FAILURES[failure]
     assert who in said.splitlines()[0] and why in "".join(said.splitlines()[:2])

@@ -6,19 +6,12 @@ from typing import Any
 
 import pytest
 
-from fleet.delivery.chain import member as members
-from fleet.delivery.chain.coordinator import Coordinator
-from fleet.delivery.chain.handlers import HANDLERS
-from fleet.delivery.chain.member import Member
-from fleet.delivery.manifest import Manifest
-from fleet.model import Host
-from tests.unit.test_hostile_fuzz import AT, NEED, Outbox, files
-
-MANIFEST = Manifest(((0, "x", "f", 0o644, 4, 0, ""), (0, "y", "f", 0o644, 4, 0, "")))
+from tests.chain_head import AT, DONE, MANIFEST, NEED, ChainHead, member
+from tests.unit.conftest import Clock
 
 
 @pytest.mark.parametrize(
-    ("said", "reached", "data", "dialled"),
+    ("own", "reached", "data", "dialled"),
     [
         ("10.0.0.5", "10.0.0.5", None, ["10.0.0.5", "gpu1"]),  # a name that only this machine's ssh config knows
         ("192.168.0.7", "10.0.0.5", "192.168.0.7", ["192.168.0.7", "10.0.0.5", "gpu1"]),
@@ -30,72 +23,50 @@ MANIFEST = Manifest(((0, "x", "f", 0o644, 4, 0, ""), (0, "y", "f", 0o644, 4, 0, 
     ],
 )
 def test_of_a_nodes_own_word_only_the_port_is_taken(
-    said: str | None, reached: str | None, data: str | None, dialled: list[str]
+    own: str | None, reached: str | None, data: str | None, dialled: list[str]
 ) -> None:
-    one = Member(Host("gpu1", "gpu1", data_address=data), ["/d"], "secret", reached=reached)
-    one.take_need({**NEED, "address": said}, MANIFEST, True)
+    one = member("gpu1", data, reached)
+    one.take_need({**NEED, "address": own}, MANIFEST, True)  # type: ignore[arg-type]
     assert one.addresses == [[address, 9] for address in dialled]
-    assert one.own_addresses[0] == [said, 9]
+    assert one.own_addresses[0] == [own, 9]
 
 
 @pytest.mark.parametrize(
-    "said", [[], [{"event": "hello"}], [{"event": "hello"}, NEED]], ids=["nothing", "hello", "all but done"]
+    "messages", [[], [{"event": "hello"}], [{"event": "hello"}, NEED]], ids=["nothing", "hello", "all but done"]
 )
-def test_a_node_that_only_lives_holds_nobody_up(monkeypatch: pytest.MonkeyPatch, said: list[dict[str, Any]]) -> None:
-    both = {name: Member(Host(name, name), ["/d"], "secret") for name in ("e", "a")}
-    through: list[str] = []
-    head = Coordinator(
-        list(both.values()),
-        MANIFEST,
-        lambda event: None,
-        files(),
-        lambda member, epoch: None,
-        locked=through.append,
-        handlers=HANDLERS,
-    )
-    for member in both.values():
-        head.opened(member, Outbox())  # type: ignore[arg-type]
-    for message in said:
-        head.handle("e", message)
-    for message in ({"event": "hello"}, NEED):
-        head.handle("a", message)
-    if len(said) > 1:
-        head.handle("e", {**AT, "received": 8})
+def test_a_node_that_only_lives_holds_nobody_up(clock: Clock, messages: list[dict[str, Any]]) -> None:
+    head = ChainHead("e", "a")
+    head.receive("e", *messages)
+    head.receive("a", {"event": "hello"}, NEED)
+    if len(messages) > 1:
+        head.receive("e", {**AT, "received": 8})
     head.tick()
-    assert both["e"].state != "out"
-    monkeypatch.setattr(members, "HELLO_SECONDS", -1.0)
-    monkeypatch.setattr(members, "SLOWEST_DISK", 1 << 40)
-    both["a"].work = 1 << 50  # it has a large disk to read
-    head.tick()
-    assert both["e"].state == "out" and both["e"].cancel.is_set() and "e" in through
-    assert both["e"].error is not None and both["e"].error.kind == "stalled"
-    head.handle("a", {"event": "done", "files": 2, "bytes": 8, "problems": [], "left": [], "aside": []})
-    assert both["a"].state == "done" and head.over.is_set()
+    assert head.members["e"].state != "out"
+    head.members["a"].work = 1 << 50  # it has a large disk to read
+    while head.members["e"].state != "out" and clock.now < 500.0:
+        clock.now += 1.0
+        for name, each in head.members.items():
+            if each.state == "receiving":
+                head.receive(name, {**AT, "received": 8 if name == "e" else 4})
+        head.tick()
+    error = head.members["e"].error
+    assert head.members["e"].state == "out" and head.members["e"].cancel.is_set() and "e" in head.through
+    assert error is not None and error.kind == "stalled"
+    head.receive("a", DONE)
+    assert head.members["a"].state == "done" and head.over
 
 
 def test_whoever_gets_a_file_wrong_from_everybody_is_given_up_and_feeds_nobody() -> None:
-    both = {name: Member(Host(name, name), ["/d"], "secret") for name in ("e", "a")}
-    served: list[tuple[str, int]] = []
-    head = Coordinator(
-        list(both.values()),
-        MANIFEST,
-        lambda event: None,
-        files(),
-        lambda member, epoch: served.append((member.host.name, epoch)),
-        handlers=HANDLERS,
-    )
-    outboxes = {name: Outbox() for name in both}
-    for name, member in both.items():
-        head.opened(member, outboxes[name])  # type: ignore[arg-type]
-        for message in ({"event": "hello"}, NEED):
-            head.handle(name, message)
+    head = ChainHead("e", "a")
+    for name in ("e", "a"):
+        head.receive(name, {"event": "hello"}, NEED)
     epochs: list[int] = []
     for _ in range(10):
-        told = [said["epoch"] for said in outboxes["a"].told if isinstance(said, dict) and said["op"] == "next"]
-        epochs.append(max([epoch for name, epoch in served if name == "e"] + told))
-        head.handle("e", {"event": "corrupt", "file": 1, "epoch": epochs[-1]})
+        fed = [message["epoch"] for message in head.sent("a", "next")]
+        epochs.append(max([epoch for name, epoch in head.served if name == "e"] + fed))
+        head.receive("e", {"event": "corrupt", "file": 1, "epoch": epochs[-1]})
         head.tick()
     # twice from here, twice from the other, who has the place before it by then, once more from here
-    assert both["e"].state == "out" and both["a"].state == "receiving"
-    assert [name for name, _ in served] == ["e", "e", "a", "e"]
-    assert "did not arrive as it was sent" in str(both["e"].error) and len(set(epochs)) == 5
+    assert head.members["e"].state == "out" and head.members["a"].state == "receiving"
+    assert [name for name, _ in head.served] == ["e", "e", "a", "e"]
+    assert "did not arrive as it was sent" in str(head.members["e"].error) and len(set(epochs)) == 5

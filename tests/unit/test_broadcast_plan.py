@@ -5,21 +5,23 @@ from __future__ import annotations
 import os
 import subprocess
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from fleet.delivery.manifest import scan
 from fleet.errors import UsageError
-from fleet.model import Host, Inventory
-from fleet.ops.broadcast import parse_rate, plan
-from fleet.requests.sync import SyncData
+from fleet.model import Host
+from tests.in_process import fleet_here
 
-HOSTS = Inventory((Host("a", "a", workdir="~/work"), Host("b", "b")))
+
+def planned(*data: str, **options: Any) -> dict[str, Any]:
+    return fleet_here(Host("a", "a", workdir="~/work"), "b").plan.sync_data(*data, **options).describe()
 
 
 def dests(text: str) -> tuple[str, str]:
-    item = plan(HOSTS, SyncData(data=[text])).items[0]
-    return item.dests["a"], item.dests["b"]
+    to = planned(text)["data"][0]["to"]
+    return to["a"], to["b"]
 
 
 @pytest.mark.parametrize(
@@ -48,12 +50,12 @@ def test_a_relative_path_goes_below_the_workdir(tmp_path: Path, monkeypatch: pyt
 @pytest.mark.parametrize("text", ["", ":/data", "x:", "../x", "/:/d/", "a\0b"])
 def test_what_makes_no_sense(text: str) -> None:
     with pytest.raises(UsageError):
-        plan(HOSTS, SyncData(data=[text]))
+        planned(text)
 
 
 def test_two_sources_for_one_place() -> None:
     with pytest.raises(UsageError, match="both go to /d/x"):
-        plan(HOSTS, SyncData(data=["/a/x:/d/", "/b/x:/d/"]))
+        planned("/a/x:/d/", "/b/x:/d/")
 
 
 @pytest.mark.parametrize(
@@ -67,13 +69,13 @@ def test_two_sources_for_one_place() -> None:
     ],
 )
 def test_rates(text: str, rate: int) -> None:
-    assert parse_rate(text) == rate
+    assert planned("/x", limit=text)["limit"] == rate
 
 
 @pytest.mark.parametrize("text", ["", "fast", "-5MB", "10", "0", "1e9", "5 parsecs"])
 def test_no_rates(text: str) -> None:
     with pytest.raises(UsageError):
-        parse_rate(text)
+        planned("/x", limit=text)
 
 
 def test_a_manifest_is_one_stream(tmp_path: Path) -> None:
@@ -89,7 +91,7 @@ def test_a_manifest_is_one_stream(tmp_path: Path) -> None:
 
 def test_a_user_who_is_not_there() -> None:
     with pytest.raises(UsageError, match="no such user"):
-        plan(HOSTS, SyncData(data=["~nosuch-user/x:/y"]))
+        planned("~nosuch-user/x:/y")
 
 
 def test_a_long_name_with_a_destination() -> None:
@@ -108,3 +110,19 @@ def test_folders_without_end(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) ->
     finally:
         os.chdir(tmp_path)
         subprocess.run(["rm", "-rf", "d"], check=True)  # pytest could not
+
+
+def test_a_snapshot_of_hugging_face(tmp_path: Path) -> None:
+    for path, text in {"blobs/0a": "{}", "blobs/0b": "weights", "snapshots/r1/README": ""}.items():
+        (tmp_path / "hub" / path).parent.mkdir(parents=True, exist_ok=True)
+        (tmp_path / "hub" / path).write_text(text)
+    for name, blob in (("config.json", "0a"), ("model.safetensors", "0b")):
+        (tmp_path / "hub/snapshots/r1" / name).symlink_to(f"../../blobs/{blob}")
+    snapshot = tmp_path / "hub/snapshots/r1"
+    assert len(scan([snapshot]).unsafe_links) == 2
+    found = scan([snapshot], copy_unsafe_links=True)
+    assert found.unsafe_links == () and found.size == 9 and len(found.files) == 3 and found.followed
+    hosts = fleet_here("a", "b")
+    assert hosts.plan.sync_data(f"{snapshot}:/m", copy_unsafe_links=True).plan.copy_unsafe_links  # type: ignore[attr-defined]
+    with pytest.raises(UsageError, match="not --from a host"):
+        hosts.plan.sync_data("x:/m", from_host="a", copy_unsafe_links=True)

@@ -1,83 +1,70 @@
-"""`fleet check` and `fleet kill-port` from the command line, on the local transport: exit codes, JSON, dry runs."""
+"""`fleet check` from the command line: exit codes, JSON, dry runs."""
 
 from __future__ import annotations
 
 import json
-import os
-import re
-import signal
 import subprocess
 import sys
-from collections.abc import Iterator
-from dataclasses import replace
 from pathlib import Path
-from typing import Any
 
 import pytest
 
 from fleet.cli.main import run
-from fleet.errors import ConnectError
-from fleet.model import Host, Inventory
-from fleet.ops import check, kill_port
-from fleet.requests.hosts import Check, KillPort
-from fleet.runtime import Runtime
-from fleet.transport.base import Cancel, Session
-from fleet.transport.local import LocalTransport
+from fleet.ops.facts import better
+from tests.in_process import Outcome, command_line
+from tests.scripted import Answer, Scripted
 
-LONG = ("--timeout", "200")  # a busy machine's Python takes long to tell of itself
+LONG = ("--timeout", "200")  # a busy machine's Python takes long to report on itself
+BARE = {"python": {"path": None, "error": "/nowhere/python: no such program"}}
 
 
-class SomeAreDown(LocalTransport):
-    """Hosts whose name starts with "down" refuse."""
-
-    def connect(self, host: Host, cancel: Cancel) -> Session:
-        if host.name.startswith("down"):
-            raise ConnectError("connection refused", host=host.name, kind="refused", hint="is sshd running?")
-        return super().connect(host, cancel)
+def check(nodes: Scripted, inventory: str, *options: str) -> Outcome:
+    Path("fleet.yaml").write_text(inventory)
+    return command_line(["--json", "check", *options], nodes)
 
 
-def hosts(*names: str, **fields: Any) -> Inventory:
-    return Inventory(tuple(Host(name, name, **{"python": sys.executable, **fields}) for name in names))
+def node(**facts: object) -> dict[str, Answer]:
+    return {"probe": [{"facts": {"hostname": "n", **facts}}]}
 
 
-def test_the_plan_is_what_the_probe_is_fed() -> None:
-    inventory = Inventory((Host("a", "a", workdir="~/w", env={"B": "2"}), Host("b", "b")), env={"A": "1"})
-    plan = check.plan(inventory, Check(timeout=3.0)).specs
-    assert plan["a"] == {
-        "python": None,
-        "activate": None,
-        "env": {"A": "1", "B": "2"},
-        "workdir": "~/w",
-        "deadline": 3.0,
-    }
-    assert plan["b"]["workdir"] is None
+def test_what_the_probe_is_fed(inventory: Path) -> None:
+    nodes = Scripted({"a": node(), "b": node()})
+    text = "env: {A: '1'}\nhosts: {a: {workdir: ~/w, env: {B: '2'}}, b: {}}\n"
+    assert check(nodes, text, "--timeout", "3").code in (0, 123)
+    specs = {host: spec for host, _, spec in nodes.sent}
+    fed = {"python": None, "activate": None, "env": {"A": "1", "B": "2"}, "workdir": "~/w", "deadline": 3.0}
+    assert specs["a"] == fed and specs["b"]["workdir"] is None
 
 
-def test_facts_clock_and_findings() -> None:
-    done = check.run(check.plan(hosts("a", "b"), Check(timeout=200.0)), Runtime(LocalTransport()))
-    report = done.as_json()
+def test_facts_clock_and_findings(inventory: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    inventory.write_text(json.dumps({"defaults": {"python": sys.executable}, "hosts": {"a": {}, "b": {}}}))
+    fleet("--json", "check", *LONG)
+    report = json.loads(capsys.readouterr().out)
     clock = report["hosts"]["a"]["facts"]["clock"]
     assert abs(clock["offset"]) <= clock["uncertainty"] < 200, "this machine's clock agrees with itself"
     assert [f["id"] for f in report["findings"] if f["hosts"] == ["a", "b"] and f["id"] == "hostname"]
-    assert list(done.views) == ["a", "b"]
+    assert list(report["hosts"]) == ["a", "b"]
 
 
-def test_an_error_among_the_findings_is_123() -> None:
-    done = check.run(
-        check.plan(hosts("a", "b", python="/nowhere/python"), Check(timeout=200.0)), Runtime(LocalTransport())
-    )
-    assert done.exit_code == 123
-    assert [f.id for f in done.findings if f.severity == "error"] == ["python-missing"]
+def test_an_error_among_the_findings_is_123(inventory: Path) -> None:
+    done = check(Scripted({name: node(**BARE) for name in "ab"}), "hosts: [a, b]\n")
+    assert done.code == 123
+    assert [f["id"] for f in done.document()["findings"] if f["severity"] == "error"] == ["python-missing"]
 
 
-def test_an_unreachable_host_is_122_and_the_others_are_judged() -> None:
-    done = check.run(
-        check.plan(hosts("a", "down", "b", python="/nowhere/python"), Check(timeout=200.0)), Runtime(SomeAreDown())
-    )
-    assert done.exit_code == 122
-    assert "python-missing" in {f.id for f in done.findings}
-    report = done.as_json()
-    assert report["hosts"]["down"]["error"]["kind"] == "refused" and report["hosts"]["a"]["ok"]
+def test_an_unreachable_host_is_122_and_the_others_are_judged(inventory: Path) -> None:
+    done = check(Scripted({name: node(**BARE) for name in "ab"}), "hosts: [a, down, b]\n")
+    report = done.document()
+    assert done.code == 122 and "python-missing" in {f["id"] for f in report["findings"]}
+    assert report["hosts"]["down"]["error"]["kind"] == "unreachable" and report["hosts"]["a"]["ok"]
+
+
+def test_the_clock_is_read_at_the_middle_of_the_fastest_round_trip() -> None:
+    slow = better(None, 100.0, 107.0, 104.0)
+    assert slow == (5.0, 2.0)
+    assert better(slow, 100.0, 105.5, 101.0) == (5.0, 0.5)
+    assert better((5.0, 0.5), 100.0, 0.0, 104.0) == (5.0, 0.5)
+    assert better((5.0, 0.5), 100.0, 0.0, 99.0) == (5.0, 0.5), "our own clock was set back meanwhile"
 
 
 @pytest.fixture
@@ -126,151 +113,3 @@ def test_check_dry_run_shows_no_values(inventory: Path, capsys: pytest.CaptureFi
     assert fleet("check", "--dry-run", "--json") == 0
     out = capsys.readouterr().out
     assert json.loads(out)["plan"]["n1"]["env"] == ["TOKEN"] and "s3cret" not in out
-
-
-@pytest.mark.parametrize(
-    "port", ["0", "65536", "x", "-1", "1-0", "5-", "-", "29500-99999", "1_0", " 80", "٣", "1e3", "", "9" * 5000]
-)
-def test_kill_port_refuses_what_is_no_port(inventory: Path, port: str) -> None:
-    assert fleet("kill-port", "--", port) == 2
-
-
-def test_kill_port_needs_a_port(inventory: Path) -> None:
-    assert fleet("kill-port") == 2
-
-
-LISTEN = (
-    "import socket,time; s=socket.create_server(('127.0.0.1',0)); u=socket.socket(type=socket.SOCK_DGRAM);"
-    "u.bind(('127.0.0.1',0)); print(s.getsockname()[1],flush=True);"
-    "time.sleep(600)"
-)
-
-
-@pytest.fixture
-def listener() -> Iterator[tuple[subprocess.Popen[str], int]]:
-    process = subprocess.Popen(
-        [sys.executable, "-c", LISTEN, "\x1b[2J\x07\u202e"],
-        stdout=subprocess.PIPE,
-        text=True,
-        env={**os.environ, "FLEET_RUN_ID": "x-20260101-000000-abcd"},
-        start_new_session=True,
-    )
-    assert process.stdout
-    yield process, int(process.stdout.readline())
-    process.kill()
-    process.communicate()
-
-
-Listener = tuple[subprocess.Popen[str], int]
-
-
-def test_kill_port_does_not_act_unasked(
-    inventory: Path, listener: Listener, capsys: pytest.CaptureFixture[str]
-) -> None:
-    process, port = listener
-    assert fleet("kill-port", str(port)) == 2
-    said = capsys.readouterr()
-    assert str(process.pid) in said.out and "x-20260101-000000-abcd" in said.out and f"kill-port -y {port};" in said.err
-    assert re.search(r"ALSO.*\d+/udp", said.out, re.DOTALL), "what it would take down with it is told before it is"
-    assert "\x1b" not in said.out and "\x07" not in said.out
-    assert fleet("kill-port", str(port), "--json") == 2
-    assert fleet("kill-port", str(port), "--dry-run") == 0
-    assert process.poll() is None
-
-
-def test_kill_port_ends_it(inventory: Path, listener: Listener, capsys: pytest.CaptureFixture[str]) -> None:
-    process, port = listener
-    assert fleet("kill-port", "-y", "--json", str(port)) == 0
-    (entry,) = json.loads(capsys.readouterr().out)["hosts"]["n1"]["listeners"]
-    assert (
-        entry["ended"]
-        and entry["pid"] == process.pid
-        and entry["run_id"] == "x-20260101-000000-abcd"
-        and entry["reason"] is None
-    )
-    assert process.wait(300) == -signal.SIGTERM
-    assert fleet("kill-port", "-y", str(port)) == 0
-    assert f"nothing listens on port {port}" in capsys.readouterr().out
-
-
-def test_kill_port_dry_run_json(inventory: Path, listener: Listener, capsys: pytest.CaptureFixture[str]) -> None:
-    process, port = listener
-    assert fleet("kill-port", "--dry-run", "--json", f"{port}-{port}") == 0
-    document = json.loads(capsys.readouterr().out)
-    assert document["ok"] and document["dry_run"] and process.poll() is None
-    assert document["hosts"]["n1"]["listeners"][0]["ended"] is False
-
-
-@pytest.mark.parametrize(("answer", "code"), [("y\n", 0), ("n\n", 1), ("\n", 1)])
-def test_kill_port_asks_on_a_terminal(inventory: Path, listener: Listener, answer: str, code: int) -> None:
-    process, port = listener
-    head, terminal = os.openpty()
-    fleet_bin = Path(sys.executable).with_name("fleet")
-    try:
-        command = subprocess.Popen(
-            [fleet_bin, "--transport", "local", "kill-port", str(port)],
-            stdin=terminal,
-            stdout=terminal,
-            stderr=terminal,
-            env={**os.environ, "TERM": "dumb"},
-        )
-        os.close(terminal)
-        said = b""
-        while b"[y/N]" not in said:
-            said += os.read(head, 4096)
-        assert process.poll() is None
-        os.write(head, answer.encode())
-        assert command.wait(300) == code
-    finally:
-        os.close(head)
-    assert (process.poll() is not None or process.wait(300) is not None) if code == 0 else process.poll() is None
-
-
-def test_kill_port_one_host_down(listener: Listener) -> None:
-    process, port = listener
-    inventory = hosts("n1", "down")
-    runtime = Runtime(SomeAreDown())
-    plan = kill_port.plan(inventory, KillPort([port]), kill_port.look(inventory, [port], runtime))
-    assert [each.host for each in plan.targets] == ["n1"]
-    report = kill_port.run(plan, runtime)
-    assert report.exit_code == 122 and process.wait(300) is not None
-    assert report.as_json()["hosts"]["n1"]["listeners"][0]["ended"]
-
-
-# the master holds the socket too: it is what still listens after its worker's end, and it starts another one
-PHOENIX = """
-import os, socket, time
-s = socket.create_server(("127.0.0.1", 0))
-print(s.getsockname()[1], flush=True)
-while True:
-    pid = os.fork()
-    if not pid:
-        time.sleep(600)
-    os.waitpid(pid, 0)
-"""
-
-
-def test_kill_port_says_who_took_the_port_over() -> None:
-    """The restarted worker was never shown: it is left, and the port counts as held."""
-    master = subprocess.Popen(
-        [sys.executable, "-c", PHOENIX], stdout=subprocess.PIPE, text=True, start_new_session=True
-    )
-    try:
-        assert master.stdout
-        port = int(master.stdout.readline())
-        runtime = Runtime(LocalTransport())
-        inventory = hosts("n1")
-        found = kill_port.plan(inventory, KillPort([port], grace=2.0), kill_port.look(inventory, [port], runtime))
-        while len(found.targets) < 2:
-            found = kill_port.plan(inventory, KillPort([port], grace=2.0), kill_port.look(inventory, [port], runtime))
-        workers = tuple(each for each in found.listeners if each.pid != master.pid)
-        report = kill_port.run(replace(found, listeners=workers), runtime)
-        assert report.exit_code == 1 and master.poll() is None
-        listed = report.as_json()["hosts"]["n1"]["listeners"]
-        assert [e["pid"] for e in listed if e["ended"]] == [workers[0].pid]
-        left = [e for e in listed if not e["ended"]]
-        assert master.pid in {e["pid"] for e in left}
-        assert all("took the port over" in e["reason"] for e in left)
-    finally:
-        os.killpg(master.pid, signal.SIGKILL)
-        master.communicate()

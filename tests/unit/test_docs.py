@@ -11,16 +11,11 @@ import click
 import pytest
 import yaml
 
+import fleet
 from fleet import errors
-from fleet.cli.line.verbs import VERBS
-from fleet.cli.verbs.play import CliVerbs, command_of
-from fleet.errors import InventoryError
-from fleet.inventory.find import load as load_inventory
-from fleet.ops.sync import read_section
-from fleet.ops.wheels.requirements import PLAIN, VALUED
-from fleet.playbook.read import load, parse
-from fleet.rules.judge import Finding
-from tests.command_lines import accept
+from fleet.model import Host
+from tests.command_lines import VERBS, accept, command_of, steps
+from tests.in_process import fleet_here
 from tests.pages import BLOCKS, PAGES, ROOT, Block, prose
 from tools import reference
 
@@ -54,7 +49,9 @@ def test_each_command_is_accepted(page: str, command: str) -> None:
 def test_options_named_in_the_text_exist() -> None:
     params = [param for verb in VERBS for param in command_of(verb).params]
     known = {option for param in params for option in [*param.opts, *param.secondary_opts]}
-    known |= {"--link", "--no-binary", "--hash", *VALUED, *PLAIN}  # some are of pip, some of Slurm
+    known |= {"--link"}  # of Slurm; then of pip
+    known |= {"--no-binary", "--hash", "--only-binary", "--pre", "--prefer-binary", "--require-hashes", "--no-index"}
+    known |= {"--extra-index-url", "--index-url", "--find-links", "--trusted-host"}
     known |= {"--node-rank", "--rdzv-id", "--wait"}  # of fleet.pyz
     known |= {"--overlap", "--ntasks-per-node", "--signal", "--jobid", "--cpu-bind"}
     text = re.sub(r"^\| .*? \| ", "", "\n".join(map(prose, (path for path in PAGES if of_users(path)))), flags=re.M)
@@ -72,12 +69,12 @@ def of_users(page: Path) -> bool:
 def test_the_yaml_blocks_are_valid(block: Block, tmp_path: Path) -> None:
     shown = yaml.safe_load(block.text)
     if isinstance(shown, list):
-        assert len(parse(block.text, block.page, CliVerbs(), VARS if "password_file" in block.text else {})) >= 3
+        assert len(steps(block.text, VARS if "password_file" in block.text else {})) >= 3
         return
     (tmp_path / "fleet.yaml").write_text(block.text if "hosts" in shown else f"hosts: [gpu1]\n{block.text}")
-    loaded = load_inventory(tmp_path / "fleet.yaml")
+    loaded = fleet.open(tmp_path / "fleet.yaml").inventory
     if "sync" in shown:
-        assert read_section(loaded).data == ("/data/imagenet:/data/",)
+        assert loaded.sync["data"] == ["/data/imagenet:/data/"]
     if "hosts" in shown:
         assert [host.name for host in loaded.hosts][-1] == "rented1"
 
@@ -85,16 +82,24 @@ def test_the_yaml_blocks_are_valid(block: Block, tmp_path: Path) -> None:
 def test_the_hostfile_shown_is_valid(tmp_path: Path) -> None:
     (block,) = (block for block in of_kind("text") if block.heading == "Hostfiles")
     (tmp_path / "hostfile").write_text(block.text)
-    assert [host.slots for host in load_inventory(tmp_path / "hostfile").hosts] == [8, 8, 8, None, *[4] * 4, None, None]
+    assert [host.slots for host in fleet.open(tmp_path / "hostfile").inventory.hosts] == [
+        8,
+        8,
+        8,
+        None,
+        *[4] * 4,
+        None,
+        None,
+    ]
 
 
 @pytest.mark.parametrize("path", sorted((ROOT / "playbooks").glob("*.yaml")), ids=lambda p: p.name)
 def test_each_playbook_is_valid(path: Path) -> None:
     needed = VARS if "password_file:" in path.read_text() else {}
-    assert len(load(path, CliVerbs(), needed)) > 1
+    assert len(steps(path, needed)) > 1
     if needed:
-        with pytest.raises(InventoryError, match="password_file"):
-            load(path, CliVerbs())
+        with pytest.raises(errors.InventoryError, match="password_file"):
+            steps(path)
 
 
 @pages
@@ -151,4 +156,5 @@ def test_every_variable_that_the_head_reads_is_told() -> None:
 
 def test_the_finding_shown_has_the_keys_of_one() -> None:
     (shown,) = (json.loads(block.text) for block in of_kind("json") if '"remedy"' in block.text)
-    assert list(shown) == list(Finding(**shown).as_json())
+    found = fleet_here(Host("a", "a", python="/nosuch/python")).check().findings
+    assert list(shown) == list(found[0].as_json())

@@ -3,18 +3,24 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from typing import Any
 
 import pytest
 
 from fleet.ops.run.end.elastic_gang import ElasticGang
 from fleet.ops.run.end.ends import RankEnd, run_end, stopped_by
 from fleet.ops.run.kept.elasticity import Elasticity
-from fleet.protocol.messages.run import RunState
 
-KILLED: RunState = {"state": "lost", "reason": "the supervisor was killed", "cause": "supervisor", "time": 10.0}
-FROZEN: RunState = {"state": "stopping", "reason": "the node was frozen for 20 s", "cause": "frozen", "time": 10.0}
-AGENT_KILLED: RunState = {"state": "exited", "signal": 9, "time": 10.0}
-WELL: RunState = {"state": "exited", "engine_status": 0, "time": 20.0}
+State = dict[str, Any]
+KILLED: State = {"state": "lost", "reason": "the supervisor was killed", "cause": "supervisor", "time": 10.0}
+FROZEN: State = {
+    "state": "stopping",
+    "reason": "the node was frozen for 20 s",
+    "cause": "frozen",
+    "time": 10.0,
+}
+AGENT_KILLED: State = {"state": "exited", "signal": 9, "time": 10.0}
+WELL: State = {"state": "exited", "engine_status": 0, "time": 20.0}
 
 
 @pytest.fixture
@@ -27,7 +33,7 @@ def end(host: str, rank: int, time: float, status: int | None, signal: int | Non
 
 
 @pytest.mark.parametrize("status", [KILLED, FROZEN, AGENT_KILLED])
-def test_it_goes_on_while_enough_are_left(gang: ElasticGang, status: RunState) -> None:
+def test_it_goes_on_while_enough_are_left(gang: ElasticGang, status: State) -> None:
     assert gang.node_status("b", status) is None and gang.away == {"b"}
     gang.rank_ended(end("a", 0, 10.1, 1))
     assert gang.node_lost("c", 12.0) is None

@@ -11,30 +11,30 @@ import importlib
 import threading
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
 
 import pytest
 
 import fleet.cli
 from fleet import events
-from fleet.cli.context import unread
-from fleet.cli.files.build import BuildTalk
-from fleet.cli.files.data import DataLine
-from fleet.cli.run.launch_view import LaunchView
-from fleet.cli.run.plain import PlainLines
-from fleet.cli.screen.board import Shown
-from fleet.cli.screen.progress import ProgressLine, telling
-from fleet.cli.verbs.exec import PrefixedLines
-from fleet.cli.verbs.setup_ssh import tell
 from fleet.events import Emit, Event
 from fleet.model import Host, Inventory, Result
-from fleet.runtime import Runtime
-from fleet.transport.local import LocalTransport
 from tests.events import happened
+from tests.scripted import Scripted
+
+
+def of(module: str, name: str) -> Any:
+    return getattr(importlib.import_module(f"fleet.cli.{module}"), name)
+
+
+def line() -> Any:
+    return of("screen.progress", "ProgressLine")("sending")
 
 
 def view() -> Emit:
     """The launch's view, its printing done in the calling thread."""
-    made = LaunchView(["gpu01"], level=1)
+    made = of("run.launch_view", "LaunchView")(["gpu01"], level=1)
 
     def emit(event: Event) -> None:
         made(event)
@@ -44,24 +44,31 @@ def view() -> Emit:
 
 
 def unread_by() -> Emit:
-    runtime = Runtime(LocalTransport(), emit=Shown(bare=False))
-    unread(runtime).__enter__()
-    return runtime.emit
+    runtime = SimpleNamespace(emit=of("screen.board", "Shown")(bare=False))
+    of("context", "unread")(runtime).__enter__()
+    emit: Emit = runtime.emit
+    return emit
+
+
+def telling() -> Emit:
+    inventory = Inventory((Host("gpu01", "10.0.0.1"),))
+    told: Emit = of("screen.progress", "telling")(line(), inventory, Scripted({}))
+    return told
 
 
 # "MODULE.NAME" of each handler -> what makes one
 HANDLERS: dict[str, Callable[[], Emit]] = {
-    "progress.ProgressLine.__call__": lambda: ProgressLine("sending"),
-    "progress.ProgressLine.feed": lambda: ProgressLine("sending").feed,
-    "data.DataLine": lambda: DataLine("receiving"),
-    "build.BuildTalk.__call__": lambda: BuildTalk(log=True),
-    "exec.PrefixedLines.__call__": PrefixedLines,
-    "board.Shown.__call__": lambda: Shown(bare=False),
+    "progress.ProgressLine.__call__": line,
+    "progress.ProgressLine.feed": lambda: line().feed,
+    "data.DataLine": lambda: of("files.data", "DataLine")("receiving"),
+    "build.BuildTalk.__call__": lambda: of("files.build", "BuildTalk")(log=True),
+    "exec.PrefixedLines.__call__": lambda: of("verbs.exec", "PrefixedLines")(),
+    "board.Shown.__call__": lambda: of("screen.board", "Shown")(bare=False),
     "context.unread.emit": unread_by,
-    "setup_ssh.tell.emit": lambda: tell(ProgressLine(), quiet=False),
+    "setup_ssh.tell.emit": lambda: of("verbs.setup_ssh", "tell")(line(), quiet=False),
     "launch_view.LaunchView.__call__": view,
-    "plain.PlainLines.show": lambda: PlainLines(json=False, quiet=False).show,
-    "progress.telling.told": lambda: telling(ProgressLine(), Inventory((Host("gpu01", "10.0.0.1"),)), LocalTransport()),
+    "plain.PlainLines.show": lambda: of("run.plain", "PlainLines")(json=False, quiet=False).show,
+    "progress.telling.told": telling,
 }
 
 
@@ -93,7 +100,7 @@ def test_every_handler_is_known_here() -> None:
             for kind in vars(module).values()
             if isinstance(kind, type)
             and kind.__module__ == module.__name__
-            and issubclass(kind, ProgressLine)
+            and issubclass(kind, type(line()))
             and "__call__" not in vars(kind)
         }
     assert found == set(HANDLERS)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import resource
 import signal
+import sys
 import threading
 import time
 from collections.abc import Callable
@@ -37,14 +38,15 @@ def test_completion_order_and_exceptions_as_values() -> None:
 
 
 def test_never_more_than_the_limit_at_once_and_threads_go_away() -> None:
-    lock, now, most = threading.Lock(), 0, 0
+    lock, now, most, two = threading.Lock(), 0, 0, threading.Barrier(2)
 
-    def work(_: int) -> None:
+    def work(item: int) -> None:
         nonlocal now, most
         with lock:
             now += 1
             most = max(most, now)
-        time.sleep(0.001)
+        if item < 2:
+            two.wait(60)
         with lock:
             now -= 1
 
@@ -73,26 +75,28 @@ def test_cancel_starts_nothing_more_and_names_the_rest() -> None:
 
 
 def test_cancel_leaves_work_that_does_not_end_behind() -> None:
-    cancel, never = Cancel(), threading.Event()
-    threading.Timer(0.1, cancel.set).start()
-    begin = time.monotonic()
-    results = list(fanout.run(range(3), lambda _: never.wait(120), limit=2, cancel=cancel, drain=0.3))
-    assert time.monotonic() - begin < 110
+    cancel, never, two = Cancel(), threading.Event(), threading.Barrier(2, action=lambda: cancel.set())
+
+    def work(_: int) -> bool:
+        two.wait(60)
+        return never.wait(60)
+
+    results = list(fanout.run(range(3), work, limit=2, cancel=cancel, drain=0.1))
     assert all(isinstance(result, Interrupted) for _, result in results)
     assert len(results) == 3
     never.set()
 
 
 def test_cancel_lets_work_that_cleans_up_finish() -> None:
-    cancel = Cancel()
-    threading.Timer(0.1, cancel.set).start()
+    cancel, set_back = Cancel(), threading.Event()
+    cancel.on_set(set_back.set)
 
     def work(item: int) -> str:
-        cancel.wait(10)
-        time.sleep(0.1)
+        cancel.set()
+        assert set_back.wait(60)
         return "cleaned up"
 
-    assert [r for _, r in fanout.run([1], work, cancel=cancel)] == ["cleaned up"]
+    assert [r for _, r in fanout.run([1], work, cancel=cancel, drain=60.0)] == ["cleaned up"]
 
 
 def test_a_consumer_that_stops_ends_the_starting() -> None:
@@ -100,7 +104,7 @@ def test_a_consumer_that_stops_ends_the_starting() -> None:
 
     def work(item: int) -> None:
         started.append(item)
-        assert item < 2 or closed.wait(300)
+        assert item < 2 or closed.wait(60)
 
     before, results = threading.active_count(), fanout.run(range(500), work, limit=2, cancel=Cancel())
     next(results)
@@ -125,12 +129,12 @@ def test_cancel_callbacks() -> None:
 
 def test_a_signal_that_does_not_end_the_wait_is_handled() -> None:
     """Another thread gets it here, for certain; it may also come just before the main thread begins to wait."""
-    handled = threading.Event()
+    handled, main = threading.Event(), threading.get_ident()
 
     def work(_: None) -> bool:
-        time.sleep(0.2)  # by now the main thread waits
+        wait_until(lambda: sys._current_frames()[main].f_code.co_name == "wait")
         signal.pthread_kill(threading.get_ident(), signal.SIGUSR1)
-        return handled.wait(300)
+        return handled.wait(60)
 
     before = signal.signal(signal.SIGUSR1, lambda *_: handled.set())
     try:
@@ -213,7 +217,7 @@ def test_each_host_has_its_result_in_order_and_is_closed() -> None:
     assert sorted(e.host for e in events if isinstance(e, Finished)) == ["a", "b", "bug", "down"]
 
 
-def wait_until(condition: Callable[[], bool], seconds: float = 300.0) -> None:
+def wait_until(condition: Callable[[], bool], seconds: float = 60.0) -> None:
     deadline = time.monotonic() + seconds
     while not condition():
         assert time.monotonic() < deadline

@@ -3,91 +3,17 @@
 from __future__ import annotations
 
 from collections.abc import Collection
-from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from fleet.cli.line import hints
-from fleet.cli.main import run
 from fleet.cli.verbs.exec import other_command
-from fleet.errors import InventoryError
-from fleet.inventory.find import parse
-from fleet.inventory.yaml_file import parse_yaml
-from fleet.model import Host
-from fleet.ops.init.sources import read
-from fleet.ops.run.plan.findings import findings
-from fleet.ops.run.plan.plan import Plan, plan_of
-from fleet.requests.launch import Launch
-from fleet.rules.launch import SYNC
-from tests.unit.test_launch_findings import HOSTS, good, plan_for
-
-INI = """\
-node1 ansible_host=10.0.0.1 ansible_user=me
-[gpu]
-node[2:3] ansible_ssh_port=33  # old spelling
-[gpu:vars]
-ansible_user = root
-ansible_python_interpreter={{ where }}
-[train:children]
-gpu
-[train:vars]
-ansible_ssh_private_key_file=~/k
-[all:children]
-train
-[here]
-localhost ansible_connection=local
-"""
-YAML = """\
-all:
-  vars: {ansible_user: me}
-  children:
-    gpu:
-      hosts:
-        node1: {ansible_host: 10.0.0.1}
-        node2:
-      vars: {ansible_port: 33}
-"""
-
-
-NODE2 = Host("node2", "node2", user="root", port=33, identity_file="~/k")
-
-
-# -- inventories ------------------------------------------------------------------------------------------------
-@pytest.mark.parametrize(
-    ("text", "name", "first", "second"),
-    [
-        (INI, "inventory.ini", Host("node1", "10.0.0.1", user="me"), NODE2),
-        (YAML, "site.yml", Host("node1", "10.0.0.1", user="me", port=33), Host("node2", "node2", user="me", port=33)),
-    ],
-)
-def test_an_inventory_of_ansibles_is_called_one_and_read_by_init(
-    text: str, name: str, first: Host, second: Host, tmp_path: Path
-) -> None:
-    with pytest.raises(InventoryError, match="is an inventory of ansible's") as caught:
-        parse(text.encode(), name)
-    assert caught.value.hint == f"fleet -i fleet.yaml init {name}"
-    given = read(text.encode(), name, None, tmp_path)
-    assert "localhost" not in given.inventory.names
-    assert given.inventory.hosts[:2] == (first, second) and "ansible" in given.notes[0]
-
-
-@pytest.mark.parametrize(
-    "text",
-    [
-        "all: &a\n  children: {x: *a}\n  hosts: {h: {ansible_port: 1}}\n",
-        "all:\n  hosts: [gpu1]\n",
-        "[a:vars]\n[a]\ngpu1 x 'y\n",
-    ],
-)
-def test_what_is_not_understood_of_one_is_an_error(text: str, tmp_path: Path) -> None:
-    with pytest.raises(InventoryError, match="not understood"):
-        read(text.encode(), "site.yml", None, tmp_path)
-
-
-def test_what_is_no_ansible_inventory_keeps_its_own_error() -> None:
-    with pytest.raises(InventoryError, match="unknown key 'slot'"):
-        parse(b"gpu1 slot=3\n", "hostfile")
+from fleet.errors import PreflightError
+from tests.hostile import hostile
+from tests.in_process import fleet_here
+from tests.in_process import typed as run
 
 
 @pytest.mark.parametrize("key", ["workdir", "python"])
@@ -95,20 +21,25 @@ def test_what_is_no_ansible_inventory_keeps_its_own_error() -> None:
 def test_a_variable_makes_no_folder_of_its_name(
     key: str, home: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    with pytest.raises(InventoryError, match="variables are not expanded") as caught:
-        parse_yaml(f"hosts: {{a: {{{key}: '{home}/x'}}}}", "fleet.yaml")
-    assert caught.value.hint == "write ~/x"
     monkeypatch.chdir(tmp_path)
+    Path("fleet.yaml").write_text(f"hosts: {{a: {{{key}: '{home}/x'}}}}")
+    assert run(["hosts"]) == 121
+    said = capsys.readouterr().err
+    assert "variables are not expanded" in said and "hint: write ~/x\n" in said
+    Path("fleet.yaml").unlink()
     Path("hostfile").write_text("a\n")
     assert run(["launch", f"--{key}", f"{home}/x", "t.py"]) == 2
     assert f"--{key} {home}/x: variables are not expanded\n  hint: write ~/x\n" in capsys.readouterr().err
 
 
 # -- a script that is nowhere -----------------------------------------------------------------------------------
-def missing(plan: Plan) -> tuple[str, str | None]:
-    script = {"path": "/w/" + plan.job.script, "exists": False, "sha256": None, "executable": False}
-    (found,) = findings(plan, {host.name: good(script=script) for host in plan.hosts})
-    return found.message, found.remedy
+def missing(script: str, here: Path, **options: Any) -> tuple[str, str]:
+    """What preflight says of a script that no host has."""
+    facts = {"script": {"path": f"/w/{script}", "exists": False, "sha256": None, "executable": False}}
+    with pytest.raises(PreflightError) as refused:
+        hostile({"clock": 1.0}, {"facts": facts}).plan.launch(script, folder=here, **options).run()
+    (found,) = (finding for finding in refused.value.findings if finding["id"] == "script-missing")
+    return found["message"], found["remedy"]
 
 
 @pytest.mark.parametrize(
@@ -119,7 +50,7 @@ def missing(plan: Plan) -> tuple[str, str | None]:
         ("nothing/of/it.py", "it is not below HERE either"),
         ("HERE/train.py", "that is a path of this machine; name it from HERE on: train.py"),
         ("/etc/passwd", "that is a path of this machine"),
-        ("train.py", SYNC),
+        ("train.py", "fleet launch --sync"),
     ],
 )
 def test_a_missing_script_has_its_true_cause(
@@ -128,18 +59,13 @@ def test_a_missing_script_has_its_true_cause(
     (tmp_path / "src").mkdir()
     for name in ("train.py", "src/model.py"):
         (tmp_path / name).write_text("")
-    plan = plan_for()
     here = str(tmp_path)
-    request = replace(plan.request, script=script.replace("HERE", here), folder=here)
-    plan = replace(plan, request=request, job=replace(plan.job, script=request.script))
-    assert missing(plan)[1] == remedy.replace("HERE", here)
+    assert remedy.replace("HERE", here) in missing(script.replace("HERE", here), tmp_path)[1]
 
 
-def test_a_missing_program_is_no_script() -> None:
-    plan = plan_for("command")
-    plan = replace(plan, job=replace(plan.job, script="python"))
-    assert missing(plan) == (
-        "n[0-2]: no program python on the PATH, nor in the workdir",
+def test_a_missing_program_is_no_script(tmp_path: Path) -> None:
+    assert missing("python", tmp_path, engine="command") == (
+        "gpu1: no program python on the PATH, nor in the workdir",
         "name python3, or an interpreter by its path",
     )
 
@@ -155,10 +81,8 @@ def test_a_missing_program_is_no_script() -> None:
     ],
 )
 def test_a_run_is_called_by_what_runs(script: str, args: tuple[str, ...], name: str, tmp_path: Path) -> None:
-    from fleet.model import Inventory
-
-    plan = plan_of(Inventory(HOSTS), Launch(script, args, engine="command", folder=tmp_path))
-    assert plan.run_id.rsplit("-", 3)[0] == name
+    plan = fleet_here("n1").plan.launch(script, args, engine="command", folder=tmp_path)
+    assert plan.describe()["run"].rsplit("-", 3)[0] == name
 
 
 # -- hints of a launch, and of exec -----------------------------------------------------------------------------
@@ -209,8 +133,8 @@ def test_a_hint_of_a_launch_has_its_script(typed: str, args: int, hint: str, pri
     ],
 )
 def test_what_exec_was_meant_to_do(argv: list[str], statuses: Collection[int | None], meant: str | None) -> None:
-    hosts = {name: Host(name, name) for name in ("gpu1", "gpu2")}
-    assert other_command(argv, None, statuses, hosts) == meant
+    hosts = fleet_here("gpu1", "gpu2").inventory
+    assert other_command(argv, None, statuses, {host.name: host for host in hosts.hosts}) == meant
 
 
 def test_an_option_behind_the_script_is_the_scripts(

@@ -2,79 +2,78 @@
 
 from __future__ import annotations
 
-import errno
+import json
+import os
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from fleet.delivery.tree import Tree
 from fleet.errors import UsageError
-from fleet.model import Host, Inventory
-from fleet.node.delivery import give
-from fleet.ops import get
-from fleet.ops.get import Asked, GetPlan
+from fleet.model import Host
 from fleet.ops.get.names import name_of, name_of_run, without_repositories
-from fleet.ops.run.find.find import FoundRun
-from fleet.protocol.decode import Misfit, decode
-from fleet.protocol.messages.chain import Entry
-from fleet.requests.runs import Get
-from fleet.runtime import Runtime
-from fleet.transport.local import LocalTransport
+from fleet.protocol.state import PROTOCOL
+from tests.hostile import error_of, hostile
+from tests.in_process import fleet_here
 
 
 def entry(path: str, kind: str = "f", *, size: int = 0, mtime: Any = 0, link: str = "") -> Any:
     return [path, kind, 0o644, size, mtime, link]
 
 
-def test_a_word_that_begins_several_runs_names_them(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    runs = [FoundRun(f"train-20261122-10000{n}-ab12", {}, {}) for n in range(2)]
-    monkeypatch.setattr(get, "find", lambda *_, **__: (runs, ()))
-    monkeypatch.setattr(FoundRun, "live", False)
-    runtime = Runtime(LocalTransport(), 1, lambda _: None)
-    inventory = Inventory((Host("a", "a", workdir=str(tmp_path)),))
-    with pytest.raises(UsageError, match="2 runs begin so: train-20261122-100000-ab12, train-20261122-100001-ab12"):
-        get.run(GetPlan(inventory, Get("train-2026", to=tmp_path)), runtime)
+@pytest.fixture
+def node(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """The workdir and the home of the only host, which is this machine."""
+    (tmp_path / "node").mkdir()
+    monkeypatch.setenv("HOME", str(tmp_path / "node"))
+    return tmp_path / "node"
+
+
+def get(what: str, to: Path) -> Any:
+    return fleet_here(Host("a", "a", workdir=os.environ["HOME"])).get(what, to=to)
+
+
+def run_of_the_node(node: Path, run: str) -> str:
+    """A run that is over, in whose folder nothing was written."""
+    folder, cwd = node / ".fleet/runs" / run, node / "cwd"
+    folder.mkdir(parents=True)
+    cwd.mkdir(exist_ok=True)
+    spec = {"run": run, "protocol": PROTOCOL, "node": os.uname().nodename, "ranks": [0], "cwd": str(cwd)}
+    (folder / "spec.json").write_text(json.dumps(spec))
+    (folder / "status.json").write_text('{"state": "exited", "time": 1.0}')
+    return run
+
+
+def test_a_word_that_begins_several_runs_names_them(node: Path, tmp_path: Path) -> None:
+    for number in range(2):
+        run_of_the_node(node, f"train-20261122-10000{number}-ab12")
+    with pytest.raises(UsageError, match="2 runs begin so: train-20261122-100001-ab12, train-20261122-100000-ab12"):
+        get("train-2026", tmp_path)
     with pytest.raises(UsageError, match="no host has tra"):  # the first letters of a name may be a path
-        get.run(GetPlan(inventory, Get("tra", to=tmp_path)), runtime)
+        get("tra", tmp_path)
 
 
-def test_the_latest_run_where_there_is_none(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    monkeypatch.setattr(get, "find", lambda *_, **__: ([], ()))
-    runtime = Runtime(LocalTransport(), 1, lambda _: None)
-    inventory = Inventory((Host("a", "a", workdir=str(tmp_path)),))
+def test_the_latest_run_where_there_is_none(node: Path, tmp_path: Path) -> None:
     with pytest.raises(UsageError, match="there is no run yet"):
-        get.run(GetPlan(inventory, Get("latest", to=tmp_path / "here")), runtime)
+        get("latest", tmp_path / "here")
     with pytest.raises(UsageError, match="no host has train"):
-        get.run(GetPlan(inventory, Get("train", to=tmp_path / "here")), runtime)
-    (tmp_path / "latest").write_text("a path of that name")
-    assert get.run(GetPlan(inventory, Get("latest", to=tmp_path / "here")), runtime).exit_code == 0
-
-
-def test_what_a_node_cannot_read_is_told_in_words(monkeypatch: pytest.MonkeyPatch) -> None:
-    def converse(spec: Any) -> None:
-        raise PermissionError(errno.EACCES, "Permission denied", "/proc/l\u00f6op".encode())
-
-    told: list[Any] = []
-    for name, instead in (("start", dict), ("converse", converse), ("send_json", told.append), ("send_exit", int)):
-        monkeypatch.setattr(give, name, instead)
-    give.main()
-    assert told == [{"event": "failed", "message": "/proc/l\u00f6op: Permission denied", "hint": None}]
-
-
-@pytest.mark.parametrize("path", ["/etc/passwd", "../x", "a/../../x", "a//b", "a/./b", ".", "a/"])
-def test_a_name_leads_nowhere_else(path: str) -> None:
-    with pytest.raises(Misfit):
-        decode(Entry, entry(path))
-    assert decode(Entry, entry("a/b..c"))[0] == "a/b..c"
+        get("train", tmp_path / "here")
+    (node / "latest").write_text("a path of that name")
+    assert get("latest", tmp_path / "here").exit_code == 0
 
 
 @pytest.mark.parametrize(
-    "name", [{"mtime": 1e300}, {"mtime": 1 << 63}, {"path": "a\0b"}, {"path": "\ud800"}, {"link": "\ud800"}]
+    "name",
+    [
+        *({"path": path} for path in ("/etc/passwd", "../x", "a/../../x", "a//b", "a/./b", ".", "a/")),
+        *({"mtime": 1e300}, {"mtime": 1 << 63}, {"path": "a\0b"}, {"path": "\ud800"}, {"link": "\ud800"}),
+    ],
 )
-def test_what_no_disk_takes_is_no_entry(name: dict[str, Any]) -> None:
-    with pytest.raises(Misfit):
-        decode(Entry, entry(**{"path": "a", **name}))
+def test_what_leads_nowhere_or_what_no_disk_takes_is_no_entry(tmp_path: Path, name: dict[str, Any]) -> None:
+    given = entry(**{"path": "a", **name})
+    listed = {"event": "tree", "path": "/w/x", "entries": [given], "allocated": {}, "skipped": [], "linked": []}
+    report = hostile({**listed, "mode": 0o755, "more": False}).get("/w/x", to=tmp_path)
+    assert error_of(report).kind == "protocol" and not os.listdir(tmp_path)
 
 
 @pytest.mark.parametrize("path", ["..", "~/x/..", "/", "/r/.fleet-get", "./..", "a/./..//"])
@@ -114,12 +113,9 @@ def test_repositories_are_left_out_at_any_depth_and_by_what_git_takes_for_one() 
     assert names("HEAD", "objects", "refs", "x") == ([], ["."]), "the folder that was asked for is one"
 
 
-@pytest.mark.parametrize("run, said", [("r", "run r has written nothing"), (None, "no host has r")])
-def test_a_run_that_wrote_nothing_is_no_path_that_nobody_has(
-    run: str | None, said: str, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
-) -> None:
-    here = Host("a", "a")
-    monkeypatch.setattr(get, "_asked", lambda *_: ({"a": Asked({"path": "~", "run": run}, "x")}, []))
-    monkeypatch.setattr(get, "listing", lambda *_: (Tree(Path("~"), ()), ()))
-    with pytest.raises(UsageError, match=said):
-        get.run(GetPlan(Inventory((here,)), Get("r", to=tmp_path)), Runtime(LocalTransport(), 1, lambda _: None))
+def test_a_run_that_wrote_nothing_is_no_path_that_nobody_has(node: Path, tmp_path: Path) -> None:
+    run = run_of_the_node(node, "r-20261122-100000-ab12")
+    with pytest.raises(UsageError, match=f"run {run} has written nothing"):
+        get(run, tmp_path)
+    with pytest.raises(UsageError, match="no host has s"):
+        get("s", tmp_path)

@@ -3,25 +3,23 @@ here, too."""
 
 from __future__ import annotations
 
+import json
 import os
 import shutil
 import stat
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from fleet.delivery.tree import Tree
 from fleet.errors import ConnectError, FleetError, HostFailed, UsageError
-from fleet.events import Event, Notice
-from fleet.model import Host, Inventory, Report, Result
-from fleet.ops import get
-from fleet.ops.get.place import Ground, Place
-from fleet.requests.runs import Get
-from fleet.runtime import Runtime
-from fleet.transport.base import Cancel
-from fleet.transport.local import LocalTransport
+from fleet.events import Event, Notice, Progress
+from fleet.model import Host
+from fleet.protocol.state import PROTOCOL
+from tests.in_process import LocalTransport, fleet_here, fleet_over
+from tests.scripted import about
 
 NOBODY = 65534
 
@@ -44,10 +42,9 @@ class Head:
         self.asked: list[str] = []
         self.events: list[Event] = []
 
-    def get(self, what: str, to: str = ".", **options: Any) -> Report:
-        inventory = Inventory((Host("n1", "n1", workdir=str(self.node)),))
-        runtime = Runtime(LocalTransport(), 1, self.events.append, ask=self._ask)
-        return get.run(get.plan(inventory, Get(what, to=Path(to), **options)), runtime)
+    def get(self, what: str, to: str = ".", **options: Any) -> Any:
+        here = fleet_here(Host("n1", "n1", workdir=str(self.node)), emit=self.events.append, ask=self._ask)
+        return here.get(what, to=Path(to), **options)
 
     def _ask(self, question: str) -> bool | None:
         self.asked.append(question)
@@ -259,52 +256,65 @@ def test_a_folder_in_which_others_can_swap_names_is_refused(
     assert not os.listdir("to")
 
 
-def test_what_is_edited_between_the_look_and_the_last_step_stays(tmp_path: Path) -> None:
-    ground = Ground(Path("to"))
-    place = Place(ground, "n1", "a", Tree(Path("/a"), (("", "f", 0o644, 3, 0, ""),)))
-    (Path("to/.fleet-get/n1")).mkdir()
-    write(Path("to/.fleet-get/n1/s"), "new")
-    place.came[""] = get.place.Came("0" * 64, 0, b"n1/s")
-    assert place.look() == {}
-    write(Path("to/a"), "just now")
-    with pytest.raises(HostFailed, match="changed meanwhile"):
-        place.put()
-    assert Path("to/a").read_text() == "just now"
-    ground.close()
+def test_what_is_edited_between_the_look_and_the_last_step_stays(head: Head, node: Path) -> None:
+    """While the question is put about another file, which came to lie there while the bytes came."""
+    for name in "ab":
+        write(node / f"x/{name}", "theirs")
+
+    def emit(event: Event) -> None:
+        if isinstance(event, Progress):
+            write(Path("x/b"), "mine, not theirs")
+
+    def ask(question: str) -> bool:
+        write(Path("x/a"), "just now")
+        return True
+
+    report = fleet_here(Host("n1", "n1", workdir=str(node)), emit=emit, ask=ask).get("./x", to=Path())
+    assert "changed meanwhile" in str(report.results[0].error) and Path("x/a").read_text() == "just now"
 
 
 class OneIsDown(LocalTransport):
-    def connect(self, host: Host, cancel: Cancel) -> Any:
+    def connect(self, host: Host, cancel: Any) -> Any:
         if host.name == "n2":
             raise ConnectError("refused", host=host.name, kind="refused")
         return super().connect(host, cancel)
 
 
 @pytest.mark.parametrize("run", [None, "train-20261122-100000-ab12"])
-def test_one_tree_only_where_all_hosts_answered(run: str | None, node: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_one_tree_only_where_all_hosts_answered(run: str | None, node: Path) -> None:
     write(node / "work/f", "theirs")
     write(Path("work/f"), "mine")
-    hosts = tuple(Host(name, name, workdir=str(node)) for name in ("n1", "n2"))
     if run:  # of which the host that is down may know
-        asked = {"n1": get.Asked({"path": str(node / "work"), "run": None}, "work")}
-        silent = [Result("n2", False, error=ConnectError("refused", host="n2"))]
-        monkeypatch.setattr(get, "_asked", lambda *_: (asked, silent))
-    report = get.run(get.plan(Inventory(hosts), Get(run or "./work", to=Path())), Runtime(OneIsDown(), 2))
-    assert report.exit_code == 122 and report.results[0].data["to"] == "n1/work"
-    assert Path("work/f").read_text() == "mine" and Path("n1/work/f").read_text() == "theirs"
+        spec = {
+            "run": run,
+            "protocol": PROTOCOL,
+            "node": os.uname().nodename,
+            "node_rank": 0,
+            "ranks": [0],
+            "cwd": str(node / "work"),
+        }
+        spec["about"] = about(nnodes=2, hosts={"n1": [0, 1], "n2": [1, 1]})
+        folder = Path(os.environ["HOME"], ".fleet/runs", run)
+        write(folder / "spec.json", json.dumps(spec))
+        write(folder / "status.json", '{"state": "exited", "time": 1.0}')
+        os.utime(folder / "spec.json", (1.0, 1.0))
+    hosts = [Host(name, name, workdir=str(node)) for name in ("n1", "n2")]
+    report = fleet_over(OneIsDown(), *hosts).get(run or "./work", to=Path())
+    name = run or "work"
+    assert report.exit_code == 122 and report.results[0].data["to"] == f"n1/{name}", report.results
+    assert Path("work/f").read_text() == "mine" and Path(f"n1/{name}/f").read_text() == "theirs"
 
 
-def test_after_an_interrupt_nothing_gets_in_place(head: Head, node: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_after_an_interrupt_nothing_gets_in_place(head: Head, node: Path) -> None:
     write(node / "f", "theirs")
-    runtime = Runtime(LocalTransport(), 1)
-    came = get.Received.bring
-    monkeypatch.setattr(get.Received, "bring", lambda self: (came(self), runtime.cancel.set()))
-    inventory = Inventory((Host("n1", "n1", workdir=str(node)),))
-    report = get.run(get.plan(inventory, Get("./f", to=Path())), runtime)
+    hosts = fleet_here(Host("n1", "n1", workdir=str(node)))
+    plan = hosts.plan.get("./f", to=Path())
+
+    def interrupted(runtime: Any) -> Any:
+        return plan.work(replace(runtime, emit=lambda event: isinstance(event, Progress) and runtime.cancel.set()))
+
+    report = hosts.run(interrupted)
     assert report.exit_code == 130 and not Path("f").exists() and Path(".fleet-get/n1").is_dir()
-    monkeypatch.undo()
-    monkeypatch.setenv("HOME", str(node))
-    monkeypatch.chdir(node.parent / "here")
     assert head.get("./f").ok and Path("f").exists()
 
 

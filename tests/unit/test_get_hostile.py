@@ -3,22 +3,16 @@
 from __future__ import annotations
 
 import hashlib
-import os
-import time
+import json
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from fleet.errors import FleetError
-from fleet.model import Host, Inventory, Report
-from fleet.ops import get
-from fleet.ops.get import listed
-from fleet.requests.runs import Get
-from fleet.runtime import Runtime
-from fleet.transport import program
-from fleet.transport.base import Watchdog
-from fleet.transport.local import LocalTransport
+from tests.clock import HandClock
+from tests.hostile import PREAMBLE, Node, frame
+from tests.in_process import fleet_over
 from tests.liar import Says
 
 VERSION = "4 5 6 7"
@@ -60,9 +54,8 @@ GIVEN = {"event": "given", "sha256": SHA, "growing": False}
 FILE = tree(row(""))
 
 
-def typed(node: Says, what: str = "/w/ckpt/last.pt", **options: Any) -> Report:
-    inventory = Inventory((Host("gpu1", "gpu1"),))
-    return get.run(get.plan(inventory, Get(what, to=Path(), **options)), Runtime(node, 1))  # type: ignore[arg-type]
+def typed(node: Any, what: str = "/w/ckpt/last.pt") -> Any:
+    return fleet_over(node, "gpu1").get(what, to=Path())
 
 
 def found(folder: Path) -> list[str]:
@@ -135,11 +128,44 @@ def test_files_come_in_their_turn_or_not_at_all(said: list[Any], here: Path) -> 
     assert found(here) == []
 
 
-def test_what_it_gives_of_a_run_is_a_folder(here: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    asked = {"gpu1": get.Asked({"path": "/w/ckpt/last.pt", "run": "train-20261122-100000-ab12"}, "last.pt")}
-    monkeypatch.setattr(get, "_asked", lambda *_: (asked, []))
-    error = typed(Says(FILE, begin(), b"evil", GIVEN)).results[0].error
-    assert error is not None and error.kind == "protocol" and found(here) == []
+RUN: dict[str, Any] = {
+    "run": "train-20261122-100000-ab12",
+    "host": "gpu1",
+    "node_rank": 0,
+    "ranks": [0],
+    "devices": None,
+    "cwd": "/w/ckpt/last.pt",
+    "about": None,
+    "lease": None,
+    "grace": 1.0,
+    "node_timeout": 15.0,
+    "status": {"state": "exited"},
+    "alive": False,
+    "up": 0,
+    "ended": [],
+    "silent": None,
+    "last": "",
+    "unheard": None,
+    "term": 0,
+}
+
+
+class Program(Says):
+    """Lists its one run first, whatever program that is; then come the parts."""
+
+    def connect(self, host: Any, cancel: Any) -> Any:
+        parts, self.parts = self.parts, self.later
+        return Says(*parts).connect(host, cancel)
+
+    later: Any = ()
+
+
+def test_what_it_gives_of_a_run_is_a_folder(here: Path) -> None:
+    node = Program({"event": "runs", "runs": [RUN]})
+    node.later = (FILE, begin(), b"evil", GIVEN)
+    error = typed(node, RUN["run"]).results[0].error
+    assert error is not None and error.kind == "protocol" and "its list of files" in error.message
+    assert found(here) == []
 
 
 def test_bytes_that_are_not_what_it_read_never_get_in_place(here: Path) -> None:
@@ -164,42 +190,43 @@ def test_the_line_to_copy_holds_no_command_of_the_nodes(here: Path) -> None:
     assert "x\x1b" not in str(error.hint) and "a/.." not in str(error.hint)
 
 
+class Timed(Node):
+    """Each of its frames comes a second after the one before."""
+
+    def __init__(self, clock: HandClock, *parts: dict[str, Any] | bytes) -> None:
+        frames = (part if isinstance(part, bytes) else frame(b"J", json.dumps(part).encode()) for part in parts)
+        super().__init__(PREAMBLE, *frames)
+        self.clock = clock
+
+    def start(self, command: str) -> Any:
+        channel, recv = super().start(command), super().start(command).recv
+
+        def later(timeout: float) -> bytes:
+            self.clock.now += 1.0
+            return recv(timeout)
+
+        channel.recv = later
+        return channel
+
+
 @pytest.mark.parametrize("parts", [[], [FILE], [FILE, begin()]])
-def test_a_node_that_beats_and_gets_nowhere_is_given_up(
-    parts: list[Any], here: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(listed, "Watchdog", lambda: Watchdog(0.5))
-    began = time.monotonic()
-    error = typed(Says(*parts, beats=True)).results[0].error
-    assert error is not None and error.kind == "stalled" and "got nowhere for 0.5 s" in error.message
-    assert time.monotonic() - began < 30 and found(here) == []
+def test_a_node_that_beats_and_gets_nowhere_is_given_up(parts: list[Any], here: Path) -> None:
+    clock = HandClock(100.0)
+    error = typed(Timed(clock, *parts, *[frame(b"H", b"")] * 200)).results[0].error
+    assert error is not None and error.kind == "stalled" and "got nowhere for 120 s" in error.message
+    assert clock.now < 300.0 and found(here) == []
+
+
+def test_a_heartbeat_that_tells_of_work_is_progress(here: Path) -> None:
+    """A folder that takes longer to look through than the limit."""
+    clock = HandClock(100.0)
+    work = [frame(b"H", b"%d" % number) for number in range(200)]
+    end = frame(b"X", b'{"exit_status": 0}')
+    report = typed(Timed(clock, *work, FILE, *work, begin(), frame(b"O", b"evil"), GIVEN, end))
+    assert report.ok and found(here) == ["last.pt"]
 
 
 @pytest.mark.parametrize("parts", [[], [tree(row("a"), mode=0o755, more=True)], [FILE], [FILE, begin()]])
 def test_output_without_end_in_the_place_of_a_list_ends(parts: list[Any], here: Path) -> None:
     error = typed(Says(*parts, endless=True)).results[0].error
     assert error is not None and error.kind == "protocol" and found(here) == []
-
-
-def test_a_heartbeat_that_tells_of_work_is_progress(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    """A folder that takes longer to look through than the limit: the honest node's own program."""
-    monkeypatch.setattr(listed, "Watchdog", lambda: Watchdog(5.0))
-    (tmp_path / "w").mkdir()
-    for number in range(9):
-        (tmp_path / f"w/{number}").write_text("x")
-    text_of, pack = program.text_of, program.pack
-
-    def slower(module: str) -> bytes | None:
-        line = b"        self.inodes[path] ="
-        text = text_of(module)
-        return text and text.replace(line, b"        __import__('time').sleep(1.0)\n" + line)
-
-    monkeypatch.setattr(program, "text_of", slower)
-    monkeypatch.setattr(program, "pack", lambda names, texts, codes: pack(names, texts))
-    program.shipped.cache_clear()
-    try:
-        inventory = Inventory((Host("n1", "n1"),))
-        report = get.run(get.plan(inventory, Get(str(tmp_path / "w"), to=Path("to"))), Runtime(LocalTransport(), 1))
-    finally:
-        program.shipped.cache_clear()
-    assert report.ok and len(os.listdir("to/w")) == 9

@@ -11,13 +11,10 @@ from pathlib import Path
 import click
 import pytest
 
-from fleet.cli.line.command import SETTINGS, Verb
 from fleet.cli.line.verbs import VERB_GROUPS, VERBS
 from fleet.cli.main import cli, run
-from fleet.cli.verbs.play import CliVerbs
 from fleet.errors import InventoryError
-from fleet.playbook.read import parse
-from tests.command_lines import accept
+from tests.command_lines import accept, parse_options, steps
 
 
 def commands(group: click.Group = cli, above: tuple[str, ...] = ()) -> dict[tuple[str, ...], click.Command]:
@@ -62,8 +59,9 @@ def test_help_of_a_verb_is_what_its_own_option_says_and_fits(
 @pytest.mark.parametrize("words", COMMANDS, ids=" ".join)
 def test_two_examples_each_and_fleet_takes_them(words: tuple[str, ...], capsys: pytest.CaptureFixture[str]) -> None:
     command = COMMANDS[words]
-    assert isinstance(command, Verb) and len(command.examples) >= 2
-    for example in command.examples:
+    examples: tuple[str, ...] = command.examples  # type: ignore[attr-defined]
+    assert len(examples) >= 2
+    for example in examples:
         assert f"  $ {example}\n" in help_of(words, capsys)
         accept(example)
 
@@ -128,12 +126,11 @@ def test_dashes_and_underscores_are_one(line: str) -> None:
 def test_every_option_of_every_verb_may_be_written_with_underscores() -> None:
     seen = set()
     for words, command in commands().items():
-        parser = command.make_parser(click.Context(command, **SETTINGS))
         for param in command.params:
             for option in [*param.opts, *param.secondary_opts] if isinstance(param, click.Option) else []:
                 if "-" in option[2:]:
                     value = "" if param.is_flag else "=a_b"
-                    given, rest, _ = parser.parse_args([f"--{option[2:].replace('-', '_')}{value}"])
+                    given, rest = parse_options(command, f"--{option[2:].replace('-', '_')}{value}")
                     assert str(param.name) in given and not rest, (words, option)
                     assert param.is_flag or given[str(param.name)] in ("a_b", ["a_b"])
                     seen.add(option)
@@ -148,11 +145,11 @@ def test_what_belongs_to_the_command_or_the_script_keeps_its_spelling() -> None:
 
 def test_a_playbook_takes_both_spellings_and_neither_twice() -> None:
     text = "- setup_ssh: {password_file: pw}\n  ignore_errors: true\n- launch: {nproc_per_node: 2, script: a.py}"
-    first, second = parse(text, "p", CliVerbs())
+    first, second = steps(text)
     assert first.argv == ("setup-ssh", "--password-file", "pw") and first.ignore_errors
     assert second.argv == ("launch", "--nproc-per-node", "2", "a.py")
     with pytest.raises(InventoryError, match="p:1: nproc-per-node is here twice"):
-        parse("- launch: {nproc_per_node: 2, nproc-per-node: 4, script: a.py}", "p", CliVerbs())
+        steps("- launch: {nproc_per_node: 2, nproc-per-node: 4, script: a.py}")
 
 
 def test_an_unknown_word_is_told_the_nearest(capsys: pytest.CaptureFixture[str]) -> None:

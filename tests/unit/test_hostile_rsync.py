@@ -12,16 +12,13 @@ from typing import Any
 
 import pytest
 
-from fleet.delivery.mirror import SMALL_BYTES
 from fleet.errors import HostFailed, ProtocolError
-from fleet.model import Inventory
-from fleet.ops import broadcast, sync
-from fleet.requests.sync import Sync, SyncData
-from fleet.runtime import Runtime
 from fleet.transport.base import Cancel
-from fleet.transport.local import LocalTransport
 from fleet.transport.rsh import stage
-from tests.unit.test_hostile_node import HOST, NEED, Node, said
+from tests.hostile import NEED, Node, error_of, hostile
+from tests.in_process import session_here
+
+SMALL_BYTES = 1 << 20  # what is larger goes by rsync
 
 
 @pytest.fixture
@@ -65,19 +62,15 @@ def source(tmp_path: Path) -> Path:
 def test_a_folder_of_the_node_that_is_no_absolute_path(source: Path, seen: Path, change: dict[str, Any]) -> None:
     hello = {"event": "hello", "dest": "/d", "known": None, "rsync": "/usr/bin/rsync"}
     need = {"event": "need", "files": [["large", 1]], "stage": "/d/s", "basis": "/d", **change}
-    inventory = Inventory((HOST,))
-    report = sync.run(sync.plan(inventory, Sync(source, "/d")), Runtime(said(hello, need)))
-    assert isinstance(report.results[0].error, ProtocolError) and not seen.exists()
+    assert error_of(hostile(hello, need).sync(source, "/d")).kind == "protocol" and not seen.exists()
 
 
 @pytest.mark.parametrize("stage", [":mod", "stage", "", "/x\0y"])
 def test_a_stage_of_a_broadcast_that_is_no_absolute_path(source: Path, seen: Path, stage: str) -> None:
-    inventory = Inventory((HOST,))
-    plan = broadcast.plan(inventory, SyncData(data=[f"{source}/large:/d/large"], via="rsync"))
     size = SMALL_BYTES + 1
     need = {**NEED, "wants": [[0, size]], "bytes": size, "stages": [stage]}
-    report = broadcast.run(plan, Runtime(said({"event": "hello"}, need)))
-    assert isinstance(report.results[0].error, ProtocolError) and not seen.exists()
+    report = hostile({"event": "hello"}, need).sync_data(f"{source}/large:/d/large", via="rsync")
+    assert error_of(report).kind == "protocol" and not seen.exists()
 
 
 def test_rsync_is_alone_with_what_it_is_told(source: Path, seen: Path) -> None:
@@ -91,7 +84,7 @@ def test_rsync_is_alone_with_what_it_is_told(source: Path, seen: Path) -> None:
 
 @pytest.mark.skipif(shutil.which("rsync") is None, reason="needs rsync")
 def test_the_nodes_rsync_is_killed(source: Path) -> None:
-    node = LocalTransport().connect(HOST, Cancel())
+    node = session_here()
 
     class Killed(Node):
         def start(self, command: str) -> Any:

@@ -3,31 +3,17 @@
 from __future__ import annotations
 
 import hashlib
-import io
-import sys
-import zipfile
+import os
+import stat
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from fleet.errors import FleetError, HostFailed, ProtocolError, UsageError
-from fleet.model import Host, Inventory, Report
-from fleet.ops import build, wheels
-from fleet.ops.build.node import build_there
-from fleet.ops.wheels import node
-from fleet.ops.wheels.wheel import read_wheel
-from fleet.protocol.frames import PREAMBLE
-from fleet.requests.sync import SyncWheels
-from fleet.runtime import Runtime
-from fleet.transport.base import Cancel
-from tests.peak import LIMIT_MIB, peak_of
-from tests.unit.test_hostile_node import Node, frame, said
+from fleet.errors import UsageError
+from tests.hostile import MIRRORED, PREAMBLE, Node, error_of, frame, sending, taking_turns
 from tests.wheelmaker import make_wheel
 
-pytestmark = pytest.mark.slow
-EVIL, GOOD = Host("evil", "evil"), Host("good", "good")
-BOTH = Inventory((EVIL, GOOD))
 FACTS: dict[str, Any] = {
     "event": "facts",
     "executable": "/p",
@@ -51,22 +37,7 @@ def own_cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
 
 
-class Fleet:
-    """A transport: to each host, the node that stands for it."""
-
-    name = "fleet"
-
-    def __init__(self, **nodes: Node) -> None:
-        self.nodes = nodes
-
-    def connect(self, host: Host, cancel: Cancel) -> Any:
-        self.nodes[host.name].host = host
-        return self.nodes[host.name]
-
-    def close(self) -> None: ...
-
-
-def errors(report: Report) -> list[str]:
+def errors(report: Any) -> list[str]:
     """Every host's kind of error, once all of it can be written as JSON."""
     assert report.as_json()
     return [r.error.kind if r.error else "" for r in report.results]
@@ -106,9 +77,7 @@ def errors(report: Report) -> list[str]:
 def test_a_python_that_cannot_be(tmp_path: Path, change: dict[str, Any]) -> None:
     make_wheel(tmp_path / "w")
     there = {**FACTS, "states": [{"state": "there", "verified": True}]}
-    transport = Fleet(evil=said({**there, **change}), good=said(there))
-    plan = wheels.plan(BOTH, SyncWheels(tmp_path / "w"))
-    report = wheels.run(plan, Runtime(transport))
+    report = taking_turns(evil=sending({**there, **change}), good=sending(there)).sync_wheels(tmp_path / "w")
     wrong = bool(change)
     assert errors(report) == (["protocol", "held"] if wrong else ["", ""])
     assert report.results[1].data["wheels"] == {"tinypkg": "there"}
@@ -124,9 +93,8 @@ def test_a_python_that_cannot_be(tmp_path: Path, change: dict[str, Any]) -> None
         ({"x": 1}, "protocol"),
     ],
 )
-def test_refusals_are_read_with_care(answer: dict[str, Any], kind: str) -> None:
-    (result,) = node.ask(Inventory((EVIL,)), (), Runtime(Fleet(evil=said(answer))))
-    assert result.error and result.error.kind == kind
+def test_refusals_are_read_with_care(tmp_path: Path, answer: dict[str, Any], kind: str) -> None:
+    assert error_of(taking_turns(evil=sending(answer)).sync_wheels(make_wheel(tmp_path))).kind == kind
 
 
 @pytest.mark.parametrize(
@@ -148,11 +116,13 @@ def test_refusals_are_read_with_care(answer: dict[str, Any], kind: str) -> None:
     ],
 )
 def test_an_install_that_ends_in_other_words(tmp_path: Path, answer: dict[str, Any], kind: str, state: str) -> None:
-    wheel = read_wheel(make_wheel(tmp_path))
-    transport = Fleet(
-        evil=said(answer), good=said({"event": "done", "executable": "/p", "wheels": {"tinypkg": "installed"}})
-    )
-    evil, good = node.install(BOTH, (wheel,), {"evil": FACTS, "good": FACTS}, "~/w", Runtime(transport), 1.0)
+    installed = {"event": "done", "executable": "/p", "wheels": {"tinypkg": "installed"}}
+
+    def turns(last: dict[str, Any]) -> list[Node]:
+        return [sending(FACTS), sending(FACTS), sending(*MIRRORED), sending(last)]
+
+    report = taking_turns(evil=turns(answer), good=turns(installed)).sync_wheels(make_wheel(tmp_path))
+    evil, good = report.results
     assert (evil.error.kind if evil.error else "") == kind and evil.data["wheels"] == {"tinypkg": state}
     assert good.ok and good.data["wheels"] == {"tinypkg": "installed"}
 
@@ -173,6 +143,12 @@ TOOLCHAIN: dict[str, Any] = {
     "timed_out": [],
     "failed": {},
 }
+
+
+def tree(folder: Path) -> Path:
+    (folder / "tree").mkdir(exist_ok=True)
+    (folder / "tree/setup.py").write_text("")
+    return folder / "tree"
 
 
 @pytest.mark.parametrize(
@@ -197,22 +173,31 @@ TOOLCHAIN: dict[str, Any] = {
     ],
 )
 def test_a_toolchain_that_cannot_be(tmp_path: Path, change: dict[str, Any]) -> None:
-    (tmp_path / "setup.py").write_text("")
-    options = build.Build(str(tmp_path))
-    transport = Fleet(evil=said({"facts": {**TOOLCHAIN, **change}}), good=said({"facts": TOOLCHAIN}))
-    report = build.run(build.plan(BOTH, options), Runtime(transport))
+    hosts = taking_turns(evil=sending({"facts": {**TOOLCHAIN, **change}}), good=sending({"facts": TOOLCHAIN}))
+    report = hosts.build(str(tree(tmp_path)))
     assert errors(report) == ["protocol", ""] and report.exit_code == 122
 
 
 @pytest.mark.parametrize("answer", [{}, {"facts": None}, {"facts": []}])
-def test_no_toolchain_at_all(answer: dict[str, Any]) -> None:
-    (result,) = build.look(Inventory((EVIL,)), Runtime(Fleet(evil=said(answer))))
-    assert isinstance(result.error, ProtocolError)
+def test_no_toolchain_at_all(tmp_path: Path, answer: dict[str, Any]) -> None:
+    assert error_of(taking_turns(evil=sending(answer)).build(str(tree(tmp_path)))).kind == "protocol"
 
 
-def test_facts_whose_step_failed_are_missing_and_no_lie() -> None:
-    (result,) = build.look(Inventory((EVIL,)), Runtime(Fleet(evil=said({"facts": {"timed_out": ["gpus"]}}))))
-    assert result.ok
+def test_facts_whose_step_failed_are_missing_and_no_lie(tmp_path: Path) -> None:
+    hosts = taking_turns(evil=sending({"facts": {"timed_out": ["gpus"]}}))
+    assert error_of(hosts.build(str(tree(tmp_path)), cpu=True)).kind == "toolchain"
+
+
+def build(tmp_path: Path, last: Node, **options: Any) -> Any:
+    """Its error, where all goes well until the build itself; its log is all that is left of it."""
+    facts = {**TOOLCHAIN, "backends": {"pip": True, "setuptools": True, "wheel": True}}
+    facts["cxx"] = facts["cc"]
+    hosts = taking_turns(evil=[sending({"facts": facts}), sending(*MIRRORED), last])
+    report = hosts.build(str(tree(tmp_path)), cpu=True, builds_dir=tmp_path / "builds", **options)
+    assert stat.S_IMODE((tmp_path / "builds").stat().st_mode) == 0o700, "builds/ is the user's alone"
+    (folder,) = (path for path in (tmp_path / "builds").iterdir() if path.is_dir())
+    assert [path.name for path in folder.iterdir()] == ["build.log"]
+    return error_of(report)
 
 
 WHEEL = {"event": "built", "file": "x-1-py3-none-any.whl", "size": 1, "sha256": hashlib.sha256(b"w").hexdigest()}
@@ -228,73 +213,35 @@ WHEEL = {"event": "built", "file": "x-1-py3-none-any.whl", "size": 1, "sha256": 
         [WHEEL],
         [{"event": "started"}],
         [{"event": "failed", "message": {}, "hint": None}],
-        [{**WHEEL, "file": "/etc/passwd"}],
+        *([{**WHEEL, "file": name}] for name in ("/etc/passwd", "..", "../x-1-py3-none-any.whl", "build.log", 7, None)),
+        [{**WHEEL, "file": "a\nb-1-py3-none-any.whl"}],
     ],
 )
 def test_a_build_that_ends_in_other_words(tmp_path: Path, messages: list[dict[str, Any]]) -> None:
-    with pytest.raises(FleetError) as caught:
-        build_there(Inventory((EVIL,)), "~/s", {}, tmp_path, "b", Runtime(Fleet(evil=said(*messages))))
-    assert caught.value.kind == "protocol" and caught.value.host == "evil"
-    assert [p.name for p in tmp_path.iterdir()] == ["build.log"]
+    error = build(tmp_path, sending(*messages))
+    assert error.kind == "protocol" and error.host == "evil"
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="needs another user")
+def test_a_builds_folder_that_another_user_made_is_refused(tmp_path: Path) -> None:
+    (tmp_path / "builds").mkdir()
+    os.chown(tmp_path / "builds", 12345, 12345)
+    with pytest.raises(UsageError, match="belongs to user id 12345") as refused:
+        build(tmp_path, sending())
+    assert "--builds-dir" in (refused.value.hint or "")
 
 
 def test_a_wheel_that_is_not_announced(tmp_path: Path) -> None:
     talker = Node(PREAMBLE, frame(b"O", b"w", 1), frame(b"X", b'{"exit_status": 0}'))
-    with pytest.raises(FleetError, match="did not come back whole"):
-        build_there(Inventory((EVIL,)), "~/s", {}, tmp_path, "b", Runtime(Fleet(evil=talker)))
-    assert [p.name for p in tmp_path.iterdir()] == ["build.log"]
+    assert "did not come back whole" in build(tmp_path, talker).message
 
 
 def test_a_log_without_end(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("fleet.ops.build.node.MAX_LOG_BYTES", 1000)
-    talker = Node(PREAMBLE, *[frame(b"O", b"y" * 600)] * 5)
-    with pytest.raises(ProtocolError, match="no end"):
-        build_there(Inventory((EVIL,)), "~/s", {}, tmp_path, "b", Runtime(Fleet(evil=talker)))
+    assert "no end" in build(tmp_path, Node(PREAMBLE, *[frame(b"O", b"y" * 600)] * 5)).message
 
 
-@pytest.mark.parametrize("content", [b"no zip", b""])
-def test_a_built_wheel_that_is_none(tmp_path: Path, content: bytes) -> None:
-    path = tmp_path / "x-1-py3-none-any.whl"
-    with zipfile.ZipFile(buffer := io.BytesIO(), "w") as archive:
-        archive.writestr("x.py", "")
-    path.write_bytes(content or buffer.getvalue())
-    with pytest.raises(HostFailed, match="no wheel of deepspeed"):
-        build.check_ops(path, ("cpu_adam",), "evil")
-
-
-def bomb(folder: Path, name: str, line: str, times: int) -> Path:
-    """A wheel of which one file holds the same line again and again."""
-    path = make_wheel(folder)
-    with zipfile.ZipFile(path) as archive:
-        files = {item: archive.read(item) for item in archive.namelist()}
-    with zipfile.ZipFile(path, "w", zipfile.ZIP_DEFLATED) as archive:
-        for item, data in files.items():
-            with archive.open(item, "w") as f:
-                f.write(data)
-                for _ in range(times // 10_000 if item.endswith(name) else 0):
-                    f.write(line.encode() * 10_000)
-    return path
-
-
-@pytest.mark.parametrize(
-    ("name", "line", "times", "says"),
-    [
-        ("RECORD", "x,,\n", 20_000_000, "RECORD is .* bytes long"),
-        ("RECORD", ",,\n", 2_000_000, "names more files"),
-        ("METADATA", "Requires-Dist: x\n", 4_000_000, "METADATA is .* bytes long"),
-        ("__init__.py", "#" * 99 + "\n", 3_000_000, "unpack to"),
-    ],
-)
-def test_a_wheel_that_unpacks_to_more_than_this_machine_holds(
-    tmp_path: Path, name: str, line: str, times: int, says: str
-) -> None:
-    path = bomb(tmp_path, name, line, times)
-    assert path.stat().st_size < 2 << 20
-    with pytest.raises(UsageError, match=f"damaged: .*{says}"):
-        read_wheel(path)
-    code = (
-        "import sys, contextlib, pathlib\nfrom fleet.errors import UsageError\n"
-        "from fleet.ops.wheels.wheel import read_wheel\n"
-        "with contextlib.suppress(UsageError):\n    read_wheel(pathlib.Path(sys.argv[1]))"
-    )
-    assert peak_of(sys.executable, "-c", code, str(path)) < LIMIT_MIB
+def test_the_log_names_what_the_user_set_and_keeps_its_value(tmp_path: Path) -> None:
+    build(tmp_path, sending(), env={"DS_BUILD_OPS": "0", "HF_TOKEN": "secret"})
+    (log,) = (tmp_path / "builds").glob("*/build.log")
+    assert log.read_text() == "DS_BUILD_OPS=0 HF_TOKEN\n"

@@ -11,11 +11,8 @@ from pathlib import Path
 
 import pytest
 
+import fleet
 from fleet.cli.main import run
-from fleet.inventory.convert import convert
-from fleet.inventory.find import load
-from fleet.inventory.hostfile import parse_hostfile
-from fleet.inventory.yaml_file import parse_yaml
 from fleet.model import Host
 
 STARTERS = sorted(Path(__file__).parents[2].joinpath("hostfiles").iterdir())
@@ -33,7 +30,7 @@ def test_the_inventories_to_start_from_load(path, here, capsys):
     assert "TEMPLATE" in path.read_text().splitlines()[0]
     assert run(["hosts", "-i", str(path)]) == 0
     printed = capsys.readouterr()
-    assert all(name in printed.out for name in load(path).names)
+    assert all(name in printed.out for name in fleet.open(path).names)
     assert not printed.err
 
 
@@ -109,9 +106,11 @@ SSH = """hosts:
 
 
 @pytest.mark.skipif(not shutil.which("ssh"), reason="no OpenSSH client here")
-def test_openssh_reads_the_ssh_config(tmp_path):
-    config = tmp_path / "config"
-    config.write_text(convert(parse_yaml(SSH, "f"), "ssh-config"))
+def test_openssh_reads_the_ssh_config(here, capsys):
+    Path("fleet.yaml").write_text(SSH)
+    assert run(["hosts", "--format", "ssh-config"]) == 0
+    config = here / "config"
+    config.write_text(capsys.readouterr().out)
     said = subprocess.run(["ssh", "-G", "-F", config, "gpu1"], capture_output=True, text=True, check=True, timeout=300)
     for line in (
         "hostname fe80::1%lo",
@@ -126,16 +125,17 @@ def test_openssh_reads_the_ssh_config(tmp_path):
 
 
 @pytest.mark.skipif(not shutil.which("pdsh"), reason="no pdsh here")
-def test_pdsh_reads_the_pdsh_form():
-    line = convert(parse_hostfile("gpu[01-02] user=root\nb\n", "f"), "pdsh").strip()
+def test_pdsh_reads_the_pdsh_form(here, capsys):
+    Path("hostfile").write_text("gpu[01-02] user=root\nb\n")
+    assert run(["hosts", "--format", "pdsh"]) == 0
+    line = capsys.readouterr().out.strip()
     said = subprocess.run(["pdsh", "-R", "exec", "-w", line, "echo", "%u"], capture_output=True, text=True, timeout=300)
     me = subprocess.run(["id", "-un"], capture_output=True, text=True, timeout=300).stdout.strip()
     assert sorted(said.stdout.splitlines()) == [f"b: {me}", "gpu01: root", "gpu02: root"]
 
 
-def test_what_a_form_cannot_say_is_refused():
-    from fleet.errors import InventoryError
-
+def test_what_a_form_cannot_say_is_refused(here, capsys):
     for text, form in (("a user=u@corp", "pdsh"), ("a", "deepspeed"), ("a identity_file='a\"b'", "ssh-config")):
-        with pytest.raises(InventoryError, match="host a"):
-            convert(parse_hostfile(text, "f"), form)
+        Path("hostfile").write_text(text)
+        assert run(["hosts", "--format", form]) == 121
+        assert "host a" in capsys.readouterr().err

@@ -3,19 +3,18 @@
 from __future__ import annotations
 
 import json
-from types import SimpleNamespace
 
 import pytest
 
 from fleet.errors import ConnectError
 from fleet.model import Host
 from fleet.protocol.frames import EXIT, PREAMBLE
-from fleet.transport import base, program
 from fleet.transport.frames import BEAT, HEADER
 from fleet.transport.program import Program
 from fleet.transport.ssh.channel import SshChannel
 from fleet.transport.ssh.library import Message
 from fleet.transport.ssh.node_channel import PASSED_BYTES, NodeChannel
+from tests.clock import HandClock
 
 
 def fed(channel: NodeChannel, *packets: bytes) -> None:
@@ -77,8 +76,8 @@ def test_who_reads_is_woken_by_the_end_of_input(channel: NodeChannel) -> None:
 class Beating:
     """A program whose heartbeats wake nobody: beats of them, one in each second that its reader waits, then nothing."""
 
-    def __init__(self, clock: SimpleNamespace, beats: int, last: bytes) -> None:
-        self.clock, self.beats, self.last = clock, beats, last
+    def __init__(self, beats: int, last: bytes) -> None:
+        self.clock, self.beats, self.last = HandClock(100.0), beats, last
         self.passed_at, self.asked = 0.0, list[bytes]()
 
     def start(self, command: str, *, with_stderr: bool = False) -> Beating:
@@ -106,24 +105,15 @@ class Beating:
         return None
 
 
-@pytest.fixture
-def clock(monkeypatch: pytest.MonkeyPatch) -> SimpleNamespace:
-    clock = SimpleNamespace(now=100.0)
-    clock.monotonic = lambda: clock.now
-    monkeypatch.setattr(base, "time", clock)
-    monkeypatch.setattr(program, "time", clock)
-    return clock
-
-
-def test_a_node_that_only_beats_is_not_silent(clock: SimpleNamespace) -> None:
+def test_a_node_that_only_beats_is_not_silent() -> None:
     data = json.dumps({"exit_status": 0}).encode()
-    node = Beating(clock, 50, HEADER.pack(EXIT, 0, len(data)) + data)
+    node = Beating(50, HEADER.pack(EXIT, 0, len(data)) + data)
     frames = list(Program(node, "run.follow", {}).frames(silence=5.0, ping=1000.0))  # type: ignore[arg-type]
     assert [frame.kind for frame in frames] == [EXIT] and set(node.asked[1:]) == {BEAT}
 
 
-def test_a_node_that_stops_beating_is_silent(clock: SimpleNamespace) -> None:
-    node = Beating(clock, 50, b"")
+def test_a_node_that_stops_beating_is_silent() -> None:
+    node = Beating(50, b"")
     with pytest.raises(ConnectError, match="silent for 5 s"):
         list(Program(node, "run.follow", {}).frames(silence=5.0, ping=1000.0))  # type: ignore[arg-type]
-    assert clock.now == 100.0 + 50 + 5
+    assert node.clock.now == 100.0 + 50 + 5

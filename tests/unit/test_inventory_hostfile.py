@@ -5,9 +5,13 @@ from __future__ import annotations
 import pytest
 
 from fleet.errors import InventoryError
-from fleet.inventory.convert import convert
 from fleet.inventory.find import find_inventory, load, parse
 from fleet.inventory.hostfile import parse_hostfile
+from tests.in_process import typed
+
+
+def hostfile(text):
+    return parse_hostfile(text, "hostfile")
 
 
 @pytest.mark.parametrize(
@@ -24,16 +28,16 @@ from fleet.inventory.hostfile import parse_hostfile
     ],
 )
 def test_the_dialects(line, slots):
-    (host,) = parse_hostfile(f"# a comment\n\n{line}\n", "hostfile").hosts
+    (host,) = hostfile(f"# a comment\n\n{line}\n").hosts
     assert (host.name, host.address, host.slots) == ("gpu1", "gpu1", slots)
 
 
-def test_all_fields_and_quoting():
+def test_all_fields_and_quoting(tmp_path, capsys):
     text = """g[2,1]:4 user=root
 h slots=8 address=10.0.0.1 port=33 data_address=fd00::1 identity_file="~/my keys/id" proxy_jump=u@j:22,k \
 python=/opt/py#3 activate="source \\"/x\\" # not a comment" workdir='/a b' devices=0-7 env=A=1 env=B="x = y" env=C=
 """
-    inventory = parse_hostfile(text, "hostfile")
+    inventory = hostfile(text)
     assert inventory.names == ("g2", "g1", "h")
     assert inventory.host("g1").slots == 4
     h = inventory.host("h")
@@ -41,13 +45,14 @@ python=/opt/py#3 activate="source \\"/x\\" # not a comment" workdir='/a b' devic
     assert (h.identity_file, h.proxy_jump, h.python) == ("~/my keys/id", "u@j:22,k", "/opt/py#3")
     assert (h.activate, h.workdir, h.devices) == ('source "/x" # not a comment', "/a b", tuple(range(8)))
     assert h.env == {"A": "1", "B": "x = y", "C": ""}
-    again = parse_hostfile(convert(parse_hostfile(text.splitlines()[1], "f"), "deepspeed"), "f")
-    assert again.hosts == (h,)
+    (tmp_path / "f").write_text(text.splitlines()[1])
+    assert typed(["-i", str(tmp_path / "f"), "hosts", "--format", "deepspeed"]) == 0
+    assert hostfile(capsys.readouterr().out).hosts == (h,)
 
 
 def test_ipv6_in_mpich_form():
-    assert parse_hostfile("fd00::1:8", "f").hosts[0].slots is None  # an address is read whole
-    host = parse_hostfile("[fd00::1]:8", "f").hosts[0]
+    assert hostfile("fd00::1:8").hosts[0].slots is None  # an address is read whole
+    host = hostfile("[fd00::1]:8").hosts[0]
     assert (host.name, host.address, host.slots) == ("fd00::1", "fd00::1", 8)
 
 
@@ -65,7 +70,7 @@ def test_ipv6_in_mpich_form():
     ],
 )
 def test_what_ssh_is_told_names_a_host(line, fields):
-    (host,) = parse_hostfile(line, "hostfile").hosts
+    (host,) = hostfile(line).hosts
     assert (host.name, host.user, host.address) == ("gpu1", "root", fields.get("address", "gpu1"))
     assert {key: getattr(host, key) for key in fields} == fields
     assert host.proxy_jump == ("bastion" if "-J" in line else None)
@@ -73,23 +78,23 @@ def test_what_ssh_is_told_names_a_host(line, fields):
 
 def test_one_address_on_several_ports_is_several_hosts():
     text = "ssh root@1.2.3.4 -p 33021\nroot@1.2.3.4\nroot@5.6.7.8:33\nroot@[fd00::1]:33\n"
-    inventory = parse_hostfile(text, "f")
+    inventory = hostfile(text)
     assert inventory.names == ("1.2.3.4-33021", "1.2.3.4-22", "5.6.7.8", "fd00::1")
     assert [(host.address, host.port) for host in inventory.hosts[:2]] == [("1.2.3.4", 33021), ("1.2.3.4", None)]
 
 
 def test_ssh_takes_an_ipv6_address_as_it_is():
     text = "ssh root@fd00::1 -p 33\nssh -p 34 fd00::2\nssh root@[fd00::3]\n"
-    found = [(host.address, host.user, host.port) for host in parse_hostfile(text, "f").hosts]
+    found = [(host.address, host.user, host.port) for host in hostfile(text).hosts]
     assert found == [("fd00::1", "root", 33), ("fd00::2", None, 34), ("fd00::3", "root", None)]
 
 
 def test_a_host_may_be_called_ssh():
-    assert parse_hostfile("ssh slots=8\n", "f").names == parse_hostfile("ssh\n", "f").names == ("ssh",)
+    assert hostfile("ssh slots=8\n").names == hostfile("ssh\n").names == ("ssh",)
 
 
 def test_a_log_in_stands_for_several_hosts():
-    assert [(h.name, h.user) for h in parse_hostfile("root@g[1-2]", "f").hosts] == [("g1", "root"), ("g2", "root")]
+    assert [(h.name, h.user) for h in hostfile("root@g[1-2]").hosts] == [("g1", "root"), ("g2", "root")]
 
 
 WRONG = [
@@ -162,7 +167,7 @@ WRONG = [
 @pytest.mark.parametrize(("text", "line", "message", "hint"), WRONG, ids=[w[0][:40] for w in WRONG])
 def test_wrong_ones_say_where_why_and_what_next(text, line, message, hint):
     with pytest.raises(InventoryError) as caught:
-        parse_hostfile(text, "hostfile")
+        hostfile(text)
     assert caught.value.where == (f"hostfile:{line}" if line else "hostfile")
     assert message in str(caught.value)
     assert hint in (caught.value.hint or "")
@@ -216,8 +221,9 @@ def test_a_named_file_that_is_missing_is_never_replaced_by_another(tmp_path):
 
 def test_lab_names_the_lab_and_not_a_file(tmp_path, monkeypatch):
     (tmp_path / "lab").write_text("a")
-    monkeypatch.setattr("fleet.lab.state.inventory_path", lambda: tmp_path / "elsewhere")
-    assert find_inventory("lab", tmp_path, {}) == tmp_path / "elsewhere"
+    monkeypatch.setenv("FLEET_LAB_DIR", str(tmp_path / "nowhere"))
+    with pytest.raises(InventoryError, match="lab 'lab' is not up"):
+        find_inventory("lab", tmp_path, {})
     assert find_inventory("./lab", tmp_path, {}) == tmp_path / "lab"
 
 

@@ -9,11 +9,10 @@ import sys
 
 import pytest
 
-from fleet.cli.main import run
 from fleet.errors import InventoryError, UsageError
-from fleet.inventory.hostfile import parse_hostfile
+from fleet.inventory.find import parse
 from fleet.inventory.select import host_named, select
-from fleet.inventory.yaml_file import parse_yaml
+from tests.in_process import typed
 
 FLEET = """\
 hosts:
@@ -30,7 +29,7 @@ groups: {gpus: "gpu[1-3]", one: gpu1, mixed: "@one,b"}
 
 @pytest.fixture(scope="module")
 def fleet():
-    return parse_yaml(FLEET, "fleet.yaml")
+    return parse(FLEET.encode(), "fleet.yaml")
 
 
 def said(inventory):
@@ -177,7 +176,7 @@ groups: {g: "10.0.0.[1-2]", h: [192.168.0.1, "1.2.3.4:33022"]}
     ],
 )
 def test_addresses_stand_for_hosts(hosts, exclude, left):
-    assert said(select(parse_yaml(RENTED, "f"), hosts, exclude)) == left
+    assert said(select(parse(RENTED.encode(), "f.yaml"), hosts, exclude)) == left
 
 
 @pytest.mark.parametrize(
@@ -193,7 +192,7 @@ def test_addresses_stand_for_hosts(hosts, exclude, left):
 )
 def test_addresses_that_stand_for_no_one_host(hosts, message, hint):
     with pytest.raises(InventoryError) as caught:
-        select(parse_yaml(RENTED, "f"), hosts, None)
+        select(parse(RENTED.encode(), "f.yaml"), hosts, None)
     assert message in caught.value.message
     assert hint in (caught.value.hint or "")
 
@@ -218,18 +217,18 @@ hosts:
     ],
 )
 def test_a_log_in_stands_for_the_host_with_that_user(hosts, left):
-    assert said(select(parse_yaml(LOGINS, "f"), hosts, None)) == left
+    assert said(select(parse(LOGINS.encode(), "f.yaml"), hosts, None)) == left
 
 
 def test_a_log_in_is_no_other_users_and_a_host_may_be_called_root():
     for wrong in ("me@a", "root@d", "root@c"):
         with pytest.raises(InventoryError, match="no host '(me|root)'"):
-            select(parse_yaml(LOGINS, "f"), wrong, None)
-    assert said(select(parse_yaml(LOGINS + "  root: {}\n", "f"), "root@d", None)) == "d root"
+            select(parse(LOGINS.encode(), "f.yaml"), wrong, None)
+    assert said(select(parse(LOGINS.encode() + b"  root: {}\n", "f.yaml"), "root@d", None)) == "d root"
 
 
 def test_an_option_that_takes_one_host():
-    inventory = parse_yaml(RENTED, "f")
+    inventory = parse(RENTED.encode(), "f.yaml")
     assert host_named(inventory, "--on", "192.168.0.2").name == "b"
     for word, message in {"1.2.3.4": "the address of 2 hosts", "a,b": "no host 'a,b'", "": "no host ''"}.items():
         with pytest.raises(UsageError, match=f"--on: .*{message}"):
@@ -249,7 +248,7 @@ def test_an_option_that_takes_one_host():
 def test_a_wrong_selection_is_told_by_the_option_that_had_it(line, tmp_path, monkeypatch, capsys):
     monkeypatch.chdir(tmp_path)
     (tmp_path / "hostfile").write_text("gpu1\n")
-    assert run(line.split()) == 121
+    assert typed(line.split()) == 121
     option = {"ssh": "HOST"}.get(line.split()[0], line.split()[-2])
     assert f"error: hostfile: {option} 'nix': no host 'nix' in the inventory\n" in capsys.readouterr().err
 
@@ -265,7 +264,7 @@ def test_a_selection_of_a_selection(fleet):
 
 
 def test_numbers_of_the_name_do_not_sort_it():
-    assert select(parse_hostfile("n10\nn9\nn1\n", "f"), "n1,n9,n10", None).names == ("n10", "n9", "n1")
+    assert select(parse(b"n10\nn9\nn1\n", "f"), "n1,n9,n10", None).names == ("n10", "n9", "n1")
 
 
 def test_no_group_config_of_clustershell_is_ever_asked(tmp_path):
@@ -277,21 +276,15 @@ def test_no_group_config_of_clustershell_is_ever_asked(tmp_path):
     (tmp_path / "groups.conf").write_text(
         f"[Main]\ndefault: evil\n[evil]\nmap: {upcall}\nall: {upcall}\nlist: {upcall}\nreverse: {upcall}\n"
     )
-    program = """if True:
+    (tmp_path / "f.yaml").write_text("hosts: 'gpu[1-3]'\ngroups: {g: 'gpu[1-2]'}")
+    program = f"""if True:
         import builtins
-        from fleet.errors import FleetError
-        from fleet.inventory.convert import convert
-        from fleet.inventory.select import select
-        from fleet.inventory.yaml_file import parse_yaml
+        import fleet.cli.main
         opened, real = [], builtins.open
         builtins.open = lambda name, *a, **k: opened.append(str(name)) or real(name, *a, **k)
-        inventory = parse_yaml("hosts: 'gpu[1-3]'\\ngroups: {g: 'gpu[1-2]'}", "f")
         for text in ("@g", "@all", "@evil", "@evil:x", "@*", "@@evil", "gpu*", "gpu1", "@g!gpu1"):
-            try:
-                convert(select(inventory, text, None), "nodeset")
-            except FleetError:
-                pass
-        print([name for name in opened if "groups" in name])
+            fleet.cli.main.run(["-i", "{tmp_path}/f.yaml", "hosts", "--format", "nodeset", "-w", text])
+        assert not [name for name in opened if "groups" in name], opened
     """
     environ = {**os.environ, "CLUSTERSHELL_CFGDIR": str(tmp_path)}
     # the trap itself works: ClusterShell left to its defaults walks into it
@@ -304,5 +297,5 @@ def test_no_group_config_of_clustershell_is_ever_asked(tmp_path):
     assert trap.exists()
     trap.unlink()
     done = subprocess.run([sys.executable, "-c", program], env=environ, capture_output=True, text=True, timeout=300)
-    assert (done.stdout, done.stderr, done.returncode) == ("[]\n", "", 0)
+    assert done.returncode == 0 and "gpu[1-2]" in done.stdout, done.stderr
     assert not trap.exists()

@@ -1,4 +1,4 @@
-"""What the kernel's log says of a failure: lines as kernels write them, and when they are its cause."""
+"""Lines of the kernel's log, as kernels write them: what they mean, and which of them a node sends."""
 
 from __future__ import annotations
 
@@ -7,21 +7,23 @@ import re
 import pytest
 
 from fleet.node.run.start.kernel_log import MAX_LENGTH, WORTH, pid_in
-from fleet.ops.run.end.ends import Failure
-from fleet.ops.run.end.failure import evidence
-from fleet.ops.run.end.gang import Gang
-from fleet.protocol.messages.run import KernelLine
 from fleet.rules.kernel import KERNEL, rule_of
 
 OOM = (
     "Out of memory: Killed process 28892 (python3) total-vm:221384kB, anon-rss:72192kB, file-rss:6608kB, "
     "shmem-rss:0kB, UID:0 pgtables:208kB oom_score_adj:0"
 )
+
+
 XID = "NVRM: Xid (PCI:0000:3b:00): 79, pid='<unknown>', name=<unknown>, GPU has fallen off the bus."
+
+
 SEGFAULT = (
     "python3[9306]: segfault at 8 ip 000000000050ed24 sp 00007ffd781de8b0 error 4 in libtorch_cpu.so[10ed24,41f000+2b3]"
     " likely on CPU 1 (core 1, socket 0)"
 )
+
+
 LINES = [
     (OOM, "out of memory: the kernel killed python3", False),
     ("Memory cgroup o" + OOM[1:], "python3, the limit of its cgroup was reached", False),
@@ -75,46 +77,3 @@ def test_the_process_that_a_line_names() -> None:
         77,
     )
     assert pid_in("nothing") == 0 and len(OOM) < MAX_LENGTH
-
-
-def told(text: str, time: float = 100.0, rank: int | None = None) -> KernelLine:
-    return {"text": text, "time": time, "rank": rank}
-
-
-def found(failure: Failure, text: str = "", victim: bool = False, **lines: list[KernelLine]) -> str | None:
-    gang = Gang({"a": 0, "b": 1})
-    for host, offset in (("a", 0.0), ("b", 50.0)):  # b's clock is behind by 50 s
-        gang.nodes[host].clock.heard(100.0, 100.0 + offset)
-        gang.nodes[host].status = {"kernel": lines.get(host, [])}
-    seen = evidence(failure, gang, text, victim)
-    return seen and seen.host
-
-
-def failure(
-    host: str = "a", signal: int | None = 9, time: float = 100.5, rank: int | None = 0, what: str = "rank"
-) -> Failure:
-    return Failure(host, 0, 128 + signal if signal else 1, time, rank, 0, signal, what)
-
-
-def test_memory_ran_out_for_a_rank_that_was_killed_just_then() -> None:
-    assert found(failure(), a=[told(OOM)]) == "a"
-    assert found(failure("b", time=151.0), b=[told(OOM)]) == "b"
-    assert found(failure(), a=[told(OOM, time=10.0)]) is None
-    assert found(failure(), a=[told(OOM, time=10.0, rank=0)]) == "a"
-    assert found(failure(signal=None), a=[told(OOM)]) is None
-    assert found(
-        failure(signal=None), "RuntimeError: DataLoader worker (pid 7) is killed by signal: Killed.", a=[told(OOM)]
-    )
-    assert found(failure(signal=1, rank=None, what="supervisor"), a=[told(OOM)]) == "a"
-    assert found(failure(), b=[told(OOM)]) is None
-
-
-def test_a_broken_gpu_explains_what_cuda_says_and_the_laments_of_others() -> None:
-    early = told(XID, time=3.0)
-    assert found(failure(signal=None), "RuntimeError: CUDA error: unspecified launch failure", a=[early]) == "a"
-    assert found(failure(signal=None), "ValueError: learning rate is negative", a=[early]) is None
-    assert found(failure(signal=None), "Watchdog caught collective operation timeout", victim=True, b=[early]) == "b"
-    assert (
-        found(failure(signal=None), "Watchdog caught collective operation timeout", victim=True, b=[told(OOM)]) is None
-    )
-    assert found(failure(signal=None), "ValueError: no", b=[early]) is None

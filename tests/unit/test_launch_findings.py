@@ -7,16 +7,10 @@ from typing import Any
 
 import pytest
 
-from fleet.model import Host, Inventory, Job
-from fleet.ops.check import view_of
-from fleet.ops.run.plan.findings import findings as judge
-from fleet.ops.run.plan.findings import late_findings, unsent
-from fleet.ops.run.plan.plan import Plan
-from fleet.ops.run.plan.plan import plan as make_plan
-from fleet.ops.run.start.preflight import known_of
-from fleet.requests.hosts import Check
-from fleet.requests.launch import Launch
-from fleet.rules.judge import judge as judge_check
+from fleet.model import Host
+from fleet.ops.run.plan.findings import unsent
+from tests.plans import Plan, planned
+from tests.verdicts import of_check, of_late, of_launch
 
 TORCH = {"version": "2.5", "cuda": None, "hip": None, "nccl": None}
 WORKDIR = {"path": "/w", "exists": True, "writable": True, "free": 1 << 40, "total": 1 << 41}
@@ -24,7 +18,7 @@ HOSTS = tuple(Host(f"n{i}", f"10.0.0.{i}", slots=2) for i in range(3))
 
 
 def plan_for(engine: str = "torchrun", hosts: tuple[Host, ...] = HOSTS) -> Plan:
-    return make_plan(Inventory(hosts), Job("t.py", engine=engine), Launch("t.py"), "r")
+    return planned(*hosts, engine=engine)
 
 
 def good(**changed: Any) -> dict[str, Any]:
@@ -51,7 +45,7 @@ def findings(
     plan: Plan | None = None, complete: bool = True, **by_host: dict[str, Any]
 ) -> list[tuple[str, tuple[str, ...], str]]:
     raw = {host.name: by_host.get(host.name, good()) for host in (plan or plan_for()).hosts}
-    return [(f.severity, f.hosts, f.message) for f in judge(plan or plan_for(), raw, complete)]
+    return [(f.severity, f.hosts, f.message) for f in of_launch(plan or plan_for(), raw, complete=complete)]
 
 
 def test_all_well_finds_nothing() -> None:
@@ -87,7 +81,7 @@ def test_all_well_finds_nothing() -> None:
     ],
 )
 def test_each_fault_is_one_error_with_a_remedy_on_its_host(changed: dict[str, Any], said: str) -> None:
-    found = judge(plan_for(), {"n0": good(), "n1": good(), "n2": good(**changed)})
+    found = of_launch(plan_for(), {"n0": good(), "n1": good(), "n2": good(**changed)})
     assert [(f.severity, f.hosts) for f in found] == [("error", ("n2",))]
     assert said in found[0].message and found[0].remedy
 
@@ -119,7 +113,7 @@ def test_a_busy_port_names_host_and_pid_and_silences_the_echo() -> None:
         "holder": {"pid": 4711, "command": "python other.py", "run_id": "other-1"},
     }
     echo = {"ok": False, "error": "something else answers there", "hint": None}
-    found = judge(plan_for(), {"n0": good(port=busy), "n1": good(port=echo), "n2": good(port=echo)})
+    found = of_launch(plan_for(), {"n0": good(port=busy), "n1": good(port=echo), "n2": good(port=echo)})
     assert len(found) == 1 and found[0].hosts == ("n0",) and "kill-port" in found[0].remedy
     assert "pid 4711 (python other.py, run other-1)" in found[0].message
 
@@ -151,7 +145,7 @@ def test_gpus_in_use_missing_or_shared() -> None:
     assert findings(absent)[0][2] == "n0: GPUs: 0 usable, 6 needed"
     # slots that the inventory promises are an error, ranks that the command line asks for are the user's own
     assert findings(n0=good(gpus=gpus[:1]), **others) == [("error", ("n0",), "n0: GPUs: 1 usable, 2 needed")]
-    asked = make_plan(Inventory(HOSTS), Job("t.py", nproc_per_node=2), Launch("t.py"), "r")
+    asked = planned(*HOSTS, engine="torchrun", nproc_per_node=2)
     assert findings(asked, n0=good(gpus=gpus[:1]), **others) == [("warning", ("n0",), "n0: 2 ranks share 1 GPU")]
 
 
@@ -187,10 +181,8 @@ ODD: list[dict[str, Any]] = [
 def test_check_and_launch_have_one_verdict(engine: str, odd: dict[str, Any]) -> None:
     facts = {h.name: good(arch="x86_64", glibc="2.36", kernel="6.1", timed_out=[]) for h in HOSTS}
     facts["n1"].update(odd)
-    options = Check(engine=engine)
-    views = {h.name: view_of(h, facts[h.name], options) for h in HOSTS}
-    checked = {f.message for f in judge_check(views) if f.severity == "error"}
-    launched = {f.message for f in judge(plan_for(engine), facts) if f.severity == "error"}
+    checked = {f.message for f in of_check(HOSTS, facts, engine).findings if f.severity == "error"}
+    launched = {f.message for f in of_launch(plan_for(engine), facts) if f.severity == "error"}
     assert checked == launched
     for needed, module in (("torchrun", "torch"), ("deepspeed", "torch"), ("deepspeed", "deepspeed")):
         if engine == needed and odd == {module: None}:
@@ -218,28 +210,27 @@ def test_ranks_that_would_each_train_alone() -> None:
     ],
 )
 def test_who_comes_late_is_compared_with_those_that_run(changed: dict[str, Any], said: str | None) -> None:
-    plan = plan_for().refine({name: known_of(good()) for name in ("n0", "n1")})
-    found = [each for each in late_findings(plan, "n2", good(**changed)) if each.severity == "error"]
+    late = of_late(plan_for(), {"n0": good(), "n1": good()}, "n2", good(**changed))
+    found = [each for each in late if each.severity == "error"]
     assert [each.message[: len(said or "")] for each in found] == ([said] if said else [])
 
 
 def test_what_a_late_hosts_own_sync_brought_is_the_code() -> None:
     """The folder has a runs/ by then."""
-    plan = make_plan(Inventory(HOSTS), Job("t.py"), Launch("t.py", sync=True), "r").refine({"n0": known_of(good())})
     late = good(code={"folder": "/w", "state": "/s", "digest": "b" * 64})
-    assert not late_findings(plan, "n1", late)
+    assert not of_late(planned(*HOSTS, engine="torchrun", sync=True), {"n0": good()}, "n1", late)
 
 
 @pytest.mark.parametrize("name, where", [(".gitignore", "*.log\nt.*\n"), (".fleetignore", "#\nt.py\n")])
 def test_a_script_that_was_left_out_is_missing_by_a_line_of_a_file(tmp_path: Path, name: str, where: str) -> None:
     (tmp_path / "t.py").touch()
     (tmp_path / name).write_text(where)
-    plan = make_plan(Inventory(HOSTS), Job("t.py", engine="torchrun"), Launch("t.py", folder=str(tmp_path)), "r")
+    plan = planned(*HOSTS, engine="torchrun", folder=str(tmp_path))
     gone = good(script={"path": "/w/t.py", "exists": False, "sha256": None, "executable": False})
-    (found,) = [f for f in judge(plan, {h.name: gone for h in HOSTS}) if f.id == "script-missing"]
+    (found,) = [f for f in of_launch(plan, {h.name: gone for h in HOSTS}) if f.id == "script-missing"]
     assert f"{tmp_path}/{name}:2: t." in found.remedy and "'!t.py' in .fleetignore" in found.remedy
     (tmp_path / name).write_text("")
-    (found,) = [f for f in judge(plan, {h.name: gone for h in HOSTS}) if f.id == "script-missing"]
+    (found,) = [f for f in of_launch(plan, {h.name: gone for h in HOSTS}) if f.id == "script-missing"]
     assert "--sync" in found.remedy
 
 
@@ -248,8 +239,7 @@ def test_files_that_the_command_names_and_a_sync_leaves_out(tmp_path: Path) -> N
         (tmp_path / name).parent.mkdir(exist_ok=True)
         (tmp_path / name).write_text("conf/\ntrain.py\n" if name == ".gitignore" else "")
     words = ("train.py", "--config=conf/a.yaml", "b.yaml", "conf", "x" * 300, "/etc/hostname", "../..", "no\0file")
-    job = Job("python3", args=words, engine="command")
-    plan = make_plan(Inventory(HOSTS), job, Launch("t.py", folder=str(tmp_path)), "r")
+    plan = planned(*HOSTS, script="python3", args=words, engine="command", folder=str(tmp_path))
     assert list(unsent(plan, plan.job.args)) == [
         ("train.py", f"{tmp_path}/.gitignore:2: train.py"),
         ("conf/a.yaml", f"{tmp_path}/.gitignore:1: conf/"),

@@ -3,8 +3,6 @@ stop in time."""
 
 from __future__ import annotations
 
-import time
-from collections.abc import Callable
 from types import SimpleNamespace
 from typing import Any
 
@@ -16,40 +14,36 @@ from fleet.model import Host, Inventory, Job
 from fleet.ops.run.end.failure import own_link
 from fleet.ops.run.end.gang import Gang
 from fleet.ops.run.follow import stopping as module
-from fleet.ops.run.follow.stopping import Stopping, Witness
+from fleet.ops.run.follow.stopping import STUBBORN_SECONDS, Stopping, Witness
 from fleet.ops.run.plan.plan import plan
 from fleet.requests.launch import Launch
 from fleet.runtime import Runtime
-from fleet.transport.base import Cancel, Session
+from fleet.transport.base import Cancel
 from fleet.transport.local import LocalTransport
+from tests.clock import HandClock
+from tests.liar import Says
 from tests.node.nodes import until
 
 HOSTS = (Host("a", "127.0.0.1"), Host("b", "127.0.0.1"))
 
 
 class Links(LocalTransport):
-    """asked: the hosts, as they were. cut: those that do not answer."""
+    """asked: the hosts, as they were. cut: those that do not answer; of the others each says that it has no run."""
 
     def __init__(self, cut: str) -> None:
         super().__init__()
         self.asked, self.cut = "", cut
 
-    def connect(self, host: Host, cancel: Cancel | None = None) -> Session:
+    def connect(self, host: Host, cancel: Cancel | None = None) -> Any:
         self.asked += host.name
         if host.name in self.cut:
             raise ConnectError("no answer", host=host.name)
-        return super().connect(host, cancel)
+        return Says({"event": "runs", "runs": []}).connect(host, cancel or Cancel())
 
 
-@pytest.fixture
-def ask(monkeypatch: pytest.MonkeyPatch) -> Callable[[Links], Witness]:
-    monkeypatch.setattr(module, "RETRY_SECONDS", 0.01)
-    return lambda links: Witness("r", links)
-
-
-def test_one_that_answers_is_enough(ask: Callable[[Links], Witness]) -> None:
+def test_one_that_answers_is_enough() -> None:
     links = Links("a")
-    witness = ask(links)
+    witness = Witness("r", links, HandClock())
     until(lambda: witness.look(HOSTS, 0.0))
     assert not witness.look(HOSTS, float("inf")), "a silence that began later"
     assert links.asked.startswith("ab")
@@ -57,17 +51,16 @@ def test_one_that_answers_is_enough(ask: Callable[[Links], Witness]) -> None:
     until(lambda: not witness.look(HOSTS, 0.0))
 
 
-def test_none_answers_or_none_has_ended(ask: Callable[[Links], Witness]) -> None:
+def test_none_answers_or_none_has_ended() -> None:
     links = Links("ab")
-    witness = ask(links)
+    witness = Witness("r", links, HandClock())
     assert not witness.look((), 0.0) and not links.asked
     until(lambda: bool(witness.look(HOSTS, 0.0)) or len(links.asked) > 3)
     assert not witness.look(HOSTS, 0.0)
 
 
-def test_who_is_told_to_stop_and_has_not_in_time(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_who_is_told_to_stop_and_has_not_in_time() -> None:
     """Not a node that has stopped and whose logs are still under way, nor one that may not have heard of it yet."""
-    monkeypatch.setattr(module, "STUBBORN_SECONDS", -100.0)
     record = plan(Inventory(tuple(Host(name, name) for name in "abc")), Job("t.py"), Launch("t.py"), "r").record(0.0)
     gang, said, given_up = Gang({"a": 0, "b": 1, "c": 2}), list[str](), list[str]()
 
@@ -75,14 +68,21 @@ def test_who_is_told_to_stop_and_has_not_in_time(monkeypatch: pytest.MonkeyPatch
         return SimpleNamespace(silent_since=None, stop=lambda *_: None, give_up=lambda: given_up.append(name))
 
     followers = {name: follower(name) for name in "abc"}
-    runtime = Runtime(LocalTransport())
+    clock, limit = HandClock(), record.stop_grace + STUBBORN_SECONDS
+    runtime = Runtime(LocalTransport(), clock=clock)
     stopping = Stopping(record, gang, followers, runtime, lambda level, text, event, *_, **__: said.append(event.event))
     gang.node_status("a", {"state": "stopped", "cause": "asked"})
     followers["b"].silent_since = 1.0
     runtime.cancel.set()
     stopping.watch()
+    clock.now += limit - 1.0
+    stopping.watch()
+    assert (given_up, said) == ([], ["stop"])
+    clock.now += 1.0
+    stopping.watch()
     assert (given_up, said) == (["c"], ["stop", "stubborn"])
     followers["b"].silent_since = None
+    clock.now += limit
     stopping.watch()
     assert given_up == ["c", "b"], "it is there, and has had its time"
 
@@ -93,12 +93,13 @@ def test_a_node_that_goes_while_its_last_logs_come_is_not_lost(monkeypatch: pyte
     monkeypatch.setattr(module, "send_janitor", lambda _, hosts, *__: sent.extend(host.name for host in hosts) or 7)
     record = plan(Inventory(tuple(Host(name, name) for name in "ab")), Job("t.py"), Launch("t.py"), "r").record(0.0)
     gang, said, given_up = Gang({"a": 0, "b": 1}), list[str](), list[str]()
-    hour = time.monotonic() - 3600
+    clock = HandClock(10_000.0)
+    hour = clock.now - 3600
     followers: dict[str, Any] = {
         "a": SimpleNamespace(silent_since=None, shut=None, give_up=lambda: given_up.append("a")),
         "b": SimpleNamespace(silent_since=hour, shut=None, give_up=lambda: given_up.append("b")),
     }
-    runtime = Runtime(LocalTransport())
+    runtime = Runtime(LocalTransport(), clock=clock)
     stopping = Stopping(record, gang, followers, runtime, lambda level, text, event, *_, **__: said.append(event.event))
     for host in "ab":
         gang.node_status(host, {"state": "exited", "engine_status": 0, "time": 1.0})
@@ -109,15 +110,14 @@ def test_a_node_that_goes_while_its_last_logs_come_is_not_lost(monkeypatch: pyte
     assert stopping.clean_up() == ["b"] == sent
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize("cut", ["ab", "a"])
 def test_spares_tell_whose_fault_it_is_that_all_are_silent(cut: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """cut: of the spares, who does not answer."""
-    monkeypatch.setattr(module, "RETRY_SECONDS", 0.01)
     monkeypatch.setattr(module, "send_janitor", lambda *_: None)
     record = plan(Inventory(tuple(Host(name, name) for name in "xy")), Job("t.py"), Launch("t.py"), "r").record(0.0)
     gang, links, said = Gang({"x": 0, "y": 1}), Links(cut), list[str]()
-    hour = time.monotonic() - 60  # longer than the patience, less than the lease
+    clock = HandClock()
+    hour = clock.now - 60  # longer than the patience, less than the lease
     followers: dict[str, Any] = {
         name: SimpleNamespace(silent_since=hour, shut=None, give_up=list, stop=lambda *_: None) for name in "xy"
     }
@@ -125,9 +125,10 @@ def test_spares_tell_whose_fault_it_is_that_all_are_silent(cut: str, monkeypatch
     def say(level: str, message: str, event: RunEvent, *_: Any) -> None:
         said.append(event.event)
 
-    stopping = Stopping(record, gang, followers, Runtime(links), say, HOSTS)
+    stopping = Stopping(record, gang, followers, Runtime(links, clock=clock), say, HOSTS)
 
     def look() -> bool:
+        clock.now += 0.5
         stopping.watch_silence()
         return len(links.asked) > 6 if "b" in cut else "lost" in said
 

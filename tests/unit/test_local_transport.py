@@ -6,33 +6,32 @@ import shutil
 import threading
 from contextlib import closing
 from pathlib import Path
+from typing import Any
 
 import pytest
 
-from fleet.model import Host
-from fleet.protocol.messages.run import RunsHere
-from fleet.transport.base import Cancel
-from fleet.transport.local import LocalTransport, ProcessChannel
 from fleet.transport.program import Program, last_word
 from fleet.transport.shell import stdin_eaten
 from fleet.transport.streams import STDERR_BYTES, Streams
+from tests.hostile import HOST
+from tests.in_process import session_here
 
 
 def test_a_channel_that_another_thread_closes_reads_as_ended() -> None:
-    channel = LocalTransport().connect(Host("h", "h"), Cancel()).start("cat")
+    channel = session_here().start("cat")
     assert channel.recv(0.0) is None
     channel.close()
     assert channel.recv(0.1) == b"" and channel.wait(30.0) is not None
 
 
 def test_closing_what_another_thread_has_seen_end(monkeypatch: pytest.MonkeyPatch) -> None:
-    channel = LocalTransport().connect(Host("n1", "127.0.0.1"), Cancel()).start("exec sleep 1000")
+    channel = session_here().start("exec sleep 1000")
 
-    def reaped_meanwhile(channel: ProcessChannel, timeout: float) -> None:
+    def reaped_meanwhile(channel: Any, timeout: float) -> None:
         channel._process.kill()
         channel._process.wait()
 
-    monkeypatch.setattr(ProcessChannel, "wait", reaped_meanwhile)
+    monkeypatch.setattr(type(channel), "wait", reaped_meanwhile)
     channel.close()  # there is nobody to be signalled any more
 
 
@@ -45,7 +44,7 @@ class Chatty(Streams):
 
 def test_what_says_things_on_stderr_without_a_pause_holds_no_reader() -> None:
     answers = list[bytes | None]()
-    channel = Chatty(Host("n1", "127.0.0.1"))
+    channel = Chatty(HOST)
     reader = threading.Thread(target=lambda: answers.append(channel.recv(0.05)), daemon=True)
     reader.start()
     reader.join(60.0)
@@ -56,7 +55,7 @@ def test_what_says_things_on_stderr_without_a_pause_holds_no_reader() -> None:
 def test_a_startup_file_that_is_slow_is_not_said_to_read_stdin(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("HOME", str(tmp_path))
     monkeypatch.setenv("SHELL", str(shutil.which("bash")))
-    session = LocalTransport().connect(Host("node", "node"), Cancel())
+    session = session_here()
     (tmp_path / ".bashrc").write_text("sleep 30\n")
     assert ".bashrc" not in stdin_eaten(session).message
     (tmp_path / ".bashrc").write_text("read -r line\n")
@@ -70,11 +69,11 @@ def test_a_startup_file_that_is_slow_is_not_said_to_read_stdin(tmp_path: Path, m
 def test_pings_that_a_slow_program_has_not_read_are_no_spec_of_the_next() -> None:
     spec = {"prefix": "none-", "live": True}
     with (
-        closing(LocalTransport().connect(Host("h", "127.0.0.1"), Cancel())) as session,
+        closing(session_here()) as session,
         Program(session, "run.list_runs run.list_runs", spec) as program,
     ):
         for _ in range(3):  # while it starts
             program.ping()
-        last_word(program, RunsHere)
+        last_word(program, dict[str, Any])
         program.go_on(spec)
-        assert last_word(program, RunsHere)["event"] == "runs"
+        assert last_word(program, dict[str, Any])["event"] == "runs"

@@ -19,12 +19,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from fleet.model import Host
-from fleet.ops.run.follow import follow, janitor
-from fleet.ops.run.kept.folder import RunFolder
-from fleet.ops.run.launch import course, loop
-from fleet.transport import command, program
-from tests.in_process import Hasty, Outcome, command_line, snapshot
+from tests.hasty import clean_up, without_pauses, without_silence
+from tests.in_process import Outcome, command_line, snapshot
 from tests.liar import HONEST_COMMAND, SECONDS, Liar, Part, Recorder, Said, lies, lies_of_a_command, plainly, steady
 from tests.wheelmaker import make_env, make_wheel
 
@@ -34,7 +30,6 @@ LISTEN = """import socket, sys
 s = socket.create_server(('127.0.0.1', 0))
 print(s.getsockname()[1], flush=True)
 sys.stdin.read()"""
-HOST = Host("gpu1", "gpu1")
 AGAIN = ("ready", "supervise 2", "follow 2")
 SETUP = "from setuptools import setup\nsetup(name='tinyext', version='0.1', py_modules=['tinyext'])\n"
 
@@ -93,12 +88,6 @@ class Head:
             shutil.rmtree(self.work / name, ignore_errors=True)
 
 
-def logs(head: Head) -> RunFolder:
-    folder = RunFolder.open(head.work / "runs", "logs")
-    folder.release()
-    return folder
-
-
 @pytest.fixture(scope="module")
 def head(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Head]:
     head = Head(tmp_path_factory.mktemp("head"))
@@ -138,7 +127,7 @@ def head(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Head]:
             listener.communicate()
         head.record("launch", "launch", "--engine", "command", "--grace", "1", str(head.work / "job"))
         recorder, (head.run,) = Recorder(), [path.name for path in (head.work / "runs").glob("*-*")]
-        janitor.clean(HOST, head.run, 0.0, recorder, time.monotonic() + 60, logs(head))
+        clean_up(head.work / "runs", head.run, recorder, 60)
         head.honest["stop"] = recorder.said
         head.record("ps", "ps", "--all")
         for verb, argv in {"attach": ("attach", head.run), "latest": ("logs",), "logs": ("logs", head.run)}.items():
@@ -151,7 +140,7 @@ def head(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Head]:
         head.record("get", "get", str(head.folder / "gives"), "--to", "got")
         into = f"{head.folder / 'gives'}:{head.folder / 'gets'}"
         head.record("from", "sync", "--data", into, "--from", "gpu1", inventory="both.yaml")
-        patch.setattr(course, "pause_before", lambda attempt: 0.0)
+        without_pauses(patch)
         there = ("--workdir", str(head.folder / "work2"), "--engine", "command", "--grace", "1")
         head.record("synced", "launch", "--sync", *there, "./job")
         head.record("restart", "launch", *there, "--max-restarts", "1", "./twice")
@@ -169,11 +158,7 @@ def head(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Head]:
             head.honest[verb]["list_runs"] = head.honest["ps"]["list_runs"]
         head.clear()
         # from here on what is silent is silent at once
-        patch.setattr(program, "Silence", Hasty)
-        patch.setattr(command, "Silence", Hasty)
-        patch.setattr(follow, "RETRY_SECONDS", 0.002)
-        patch.setattr(janitor, "RETRY_SECONDS", 0.002)
-        patch.setattr(loop, "TICK", 0.005)
+        without_silence(patch)
         yield head
 
 
@@ -234,7 +219,7 @@ def test_the_end_of_a_run(head: Head, name: str, data: st.DataObject, times: int
     """By the helper that goes on when the command has ended: it tries again until it is told in good order."""
     liar = Liar(head.honest["stop"], (name, data.draw(lies(head.honest["stop"][name]))), "gpu1", times)
     began = time.monotonic()
-    said, complete = janitor.clean(HOST, head.run, 0.0, liar, began + SECONDS, logs(head))
+    said, complete = clean_up(head.work / "runs", head.run, liar, SECONDS)
     assert time.monotonic() - began < SECONDS
     assert said.startswith("stopped; processes left: ")
     assert len(said) < 1000

@@ -1,81 +1,22 @@
-"""Where the containers of a platform meet: who may, whose failure was the first, and what is written down of a run."""
+"""Where the containers of a platform meet: who may, and whose failure was the first."""
 
 from __future__ import annotations
 
 import json
 import socket
-import struct
 import threading
 import time
 from collections.abc import Callable, Iterator
-from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from fleet.answers.event import RunEvent
-from fleet.answers.run_events import Running, RunOver, StopAll, Version
-from fleet.answers.runs import FirstFailure, RunSummary
-from fleet.codec import from_json
-from fleet.errors import UsageError
+import fleet
 from fleet.node.base.errors import Refused
 from fleet.node.container import meeting
-from fleet.node.container.line import Line, dial
-from fleet.node.container.logs import Logs, why
-from fleet.node.container.meeting import Table
-from fleet.node.container.record import Record, check_runs
-from fleet.node.container.start import answer_in
-from fleet.ops.run.find.again import recorded
-from fleet.ops.run.kept.local import local_runs, prune
-from fleet.ops.run.kept.reader import NewEvents
-from fleet.protocol.frames import HEADER, MESSAGE, PREAMBLE
-from fleet.transport.local import LocalTransport
 from tests.in_process import command_line
-
-RUN = "t-20261128-101112-00ff"
-ABOUT = {"platform": "aistation", "engine": "torchrun", "lease": 0.0, "fleet": {"transport": "env"}}
-ENDED = {"code": 0, "state": "exited", "reason": None, "ranks": {}}
-
-
-def failure(host: str, code: int = 1, what: str = "rank", **more: Any) -> dict[str, Any]:
-    about = {"host": host, "node_rank": 0, "rank": 0, "exit_code": code, "what": what, "message": f"{host} failed"}
-    return {**about, **more}
-
-
-class Meeting:
-    """A table, and containers that dial it from this process."""
-
-    def __init__(self, runs: Path, least: int, most: int) -> None:
-        self.runs, self.reports = runs, list[str]()
-        self.about = {"job": "j", "least": least, "most": most}
-        self.table = Table(0, self.about, Record(str(runs), RUN, ABOUT), self.reports.append)
-        self.pool, self.lines = ThreadPoolExecutor(128), list[Line]()
-
-    def dial(self, name: str, rank: int | None = None) -> tuple[Line, dict[str, Any]]:
-        hello = {"host": name, "rank": rank, "each": 2, "about": self.about}
-        found = dial("127.0.0.1", self.table.port, hello, 20.0, lambda text: None)
-        self.lines.append(found[0])
-        return found
-
-    def all(self, *names: str) -> list[Line]:
-        """Once they have begun."""
-        return [line for line, _ in self.pool.map(self.dial, names, range(len(names)))]
-
-    def close(self) -> None:
-        self.table.close()
-        for line in self.lines:
-            line.sock.close()
-        self.pool.shutdown()
-
-    def summary(self) -> dict[str, Any]:
-        self.table.rest(20.0, bool)
-        found: dict[str, Any] = json.loads((self.runs / RUN / "summary.json").read_text())
-        from_json(RunSummary, found)
-        return found
-
-    def events(self) -> list[RunEvent]:
-        return [event for notice in NewEvents(self.runs / RUN / "events.jsonl").read() for event in notice.happened]
+from tests.meetings import ENDED, RUN, Meeting, failure, heard
 
 
 @pytest.fixture
@@ -91,34 +32,23 @@ def meet(tmp_path: Path) -> Iterator[Callable[..., Meeting]]:
         it.close()
 
 
-def heard(line: Line, kind: str) -> dict[str, Any]:
-    """The next message of the kind."""
-    end = time.monotonic() + 20
-    while time.monotonic() < end:
-        message = line.receive(1.0)
-        if message is not None and kind in message:
-            return dict(message[kind])
-    raise AssertionError(f"no {kind} came")
-
-
 def test_one_record_as_of_any_run(meet: Callable[..., Meeting], tmp_path: Path) -> None:
     it = meet(3)
     lines = it.all("a", "b", "c")
-    assert [run.state for run in local_runs(it.runs)] == ["followed"]
+    assert [run.state for run in fleet.runs(it.runs)] == ["followed"]
     for line in lines:
         line.send(ended=ENDED)
     found = it.summary()
     assert (found["exit_code"], list(found["hosts"]), found["world_size"]) == (0, ["a", "b", "c"], 6)
-    run = local_runs(it.runs)[0]
+    run = fleet.runs(it.runs)[0]
     assert (run.run, run.state, run.engine, run.broken) == (RUN, "done", "torchrun", None)
     assert (it.runs / "latest").resolve() == it.runs / RUN and (it.runs / ".gitignore").exists()
     plan = json.loads((it.runs / RUN / "run.json").read_text())
     assert plan["world_size"] == 6 and plan["hosts"]["b"] == {"node_rank": 1, "ranks": [2, 3]}
-    kinds = [type(event) for event in it.events()]
-    assert kinds == [Version, Running, RunOver]
-    with pytest.raises(UsageError, match="is of containers that a platform started"):
-        recorded(RUN, it.runs)
-    assert prune(run) == [] and local_runs(it.runs) == []
+    assert [event.event for event in it.events()] == ["version", "running", "summary"]
+    again = command_line(["launch", "--again", RUN, "--runs-dir", str(it.runs)], None)
+    assert again.code == 2 and "is of containers that a platform started" in " ".join(again.err.split()), again
+    assert fleet.runs(it.runs, prune=True, keep=0) == [run] and not (it.runs / RUN).exists()
 
 
 def test_the_first_failure_is_the_one_that_came_first(meet: Callable[..., Meeting]) -> None:
@@ -126,7 +56,6 @@ def test_the_first_failure_is_the_one_that_came_first(meet: Callable[..., Meetin
     it = meet(3)
     victim, culprit, third = it.all("a", "b", "c")
     victim.send(failed=failure("a"), age=0.1)
-    time.sleep(0.3)
     culprit.send(failed=failure("b", 7, why="ValueError: no such sample"), age=1.0)
     first = [heard(line, "failed") for line in (victim, culprit, third)]
     assert [each["host"] for each in first] == ["b", "b", "b"]
@@ -134,9 +63,9 @@ def test_the_first_failure_is_the_one_that_came_first(meet: Callable[..., Meetin
         line.send(ended={**ENDED, "code": 1})
     found = it.summary()
     assert (found["exit_code"], found["first_failure"]["why"]) == (7, "ValueError: no such sample")
-    assert from_json(FirstFailure, found["first_failure"]).host == "b"
-    assert [event.reason for event in it.events() if isinstance(event, StopAll)] == ["b failed"]
-    assert local_runs(it.runs)[0].state == "failed"
+    stops = [event for event in it.events() if event.event == "stop"]
+    assert found["first_failure"]["host"] == "b" and [event.as_json(0.0)["reason"] for event in stops] == ["b failed"]
+    assert fleet.runs(it.runs)[0].state == "failed"
 
 
 def test_a_container_that_is_lost_ends_the_others(meet: Callable[..., Meeting]) -> None:
@@ -276,51 +205,6 @@ def test_a_folder_that_cannot_be_made_ends_all(tmp_path: Path) -> None:
     it.close()
 
 
-def test_who_shares_no_folder_writes_its_own(tmp_path: Path) -> None:
-    hosts = {"a": {"node_rank": 0, "ranks": [0]}}
-    leads, shares, apart = (Record(str(tmp_path / name), RUN, ABOUT) for name in ("x", "x", "y"))
-    assert [it.begin(hosts, "m", 1) for it in (leads, shares, apart)] == [True, False, True]
-    shares.end(0, {}, None)
-    assert not (tmp_path / "x" / RUN / "summary.json").exists()
-    apart.end(0, {}, None)
-    assert local_runs(tmp_path / "y")[0].state == "done" and local_runs(tmp_path / "x")[0].state == "followed"
-
-
-def test_a_folder_of_runs_is_tried_first(tmp_path: Path) -> None:
-    (tmp_path / "file").write_text("")
-    assert check_runs(str(tmp_path / "new" / "runs")) is None
-    assert check_runs(str(tmp_path / "file" / "runs")) == f"{tmp_path}/file is no folder"
-
-
-def test_verbs_that_reach_no_container(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.chdir(tmp_path)
-    record = Record("runs", RUN, ABOUT)
-    record.begin({"a": {"node_rank": 0, "ranks": [0]}}, "m", 1)
-    (tmp_path / "runs" / RUN / "a").mkdir()
-    (tmp_path / "runs" / RUN / "a" / "rank0.out").write_text("hello\n")
-    for verb in ("stop", "attach", "stacks"):
-        done = command_line([verb, "latest"], LocalTransport())
-        text = " ".join(done.err.split())
-        assert done.code == 121 and f"run {RUN} is of containers that a platform (aistation) started" in text, verb
-    record.end(0, {}, None)
-    for words in (["logs", "latest"], ["logs", "-f", "t"]):
-        done = command_line(words, LocalTransport())
-        assert (done.code, done.out) == (0, "[a:0] hello\n"), done
-
-
-def test_logs_wait_for_room(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
-    (tmp_path / "rank0.out").write_text("one\ntwo")
-    logs = Logs(str(tmp_path), str(tmp_path / "target"), "a")
-    for _ in range(3):
-        logs.bring()
-    out, err = capfd.readouterr()
-    assert out == "" and err.count("takes no logs: No such file or directory; they wait in") == 1
-    (tmp_path / "target").mkdir()
-    logs.finish()
-    assert (tmp_path / "target" / "rank0.out").read_text() == "one\ntwo" and logs.blocked is None
-    assert capfd.readouterr().out == "[a:0] one\n[a:0] two\n"
-
-
 def test_who_is_hurried_does_not_wait_for_all(meet: Callable[..., Meeting], monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(meeting, "HURRY_SECONDS", 0.3)
     it = meet(2)
@@ -331,23 +215,3 @@ def test_who_is_hurried_does_not_wait_for_all(meet: Callable[..., Meeting], monk
     assert time.monotonic() < began + 20
     found = json.loads((it.runs / RUN / "summary.json").read_text())
     assert found["unknown"] == ["b"] and found["exit_code"] == 143
-
-
-def test_what_a_supervisor_answers() -> None:
-    def frame(kind: bytes, payload: bytes) -> bytes:
-        return struct.pack(HEADER, kind, 0, len(payload)) + payload
-
-    message = b'{"event": "started", "dir": "/a}b", "pid": 1}'
-    output = b"motd {\n" + PREAMBLE + frame(b"H", b"") + frame(MESSAGE, message) + frame(b"X", b'{"exit_status": 0}')
-    assert answer_in(output) == {"event": "started", "dir": "/a}b", "pid": 1}
-    assert answer_in(b"") == answer_in(PREAMBLE) == answer_in(b"Traceback") == {}
-
-
-def test_the_line_that_says_why() -> None:
-    lines = [
-        "Traceback (most recent call last):",
-        "ValueError: no such sample",
-        "W1128 destroy_process_group() was not",
-    ]
-    assert why(lines) == "ValueError: no such sample" and why(["killed"]) == "killed"
-    assert why([]) == "it wrote nothing of why"

@@ -9,18 +9,17 @@ from typing import Any
 import pytest
 
 from fleet.answers.runs import FirstFailure, LeftEarly
-from fleet.model import Host, Inventory, Job
+from fleet.model import Host
 from fleet.ops.run.end.next_steps import next_steps, typed_here
-from fleet.ops.run.plan.plan import plan
-from fleet.requests.launch import Launch
 from tests.command_lines import accept
+from tests.plans import planned
 
 RUN = "t-20261122-060000-0a1b"
 
 
 def steps(*said: str, runs_dir: str = "runs", **failure: Any) -> list[str]:
-    hosts = Inventory((Host("gpu1", "10.0.0.1"), Host("gpu2", "10.0.0.2")))
-    record = plan(hosts, Job("t.py"), Launch("t.py", runs_dir=Path(runs_dir)), RUN).record(0.0)
+    hosts = (Host("gpu1", "10.0.0.1"), Host("gpu2", "10.0.0.2"))
+    record = planned(*hosts, run=RUN, runs_dir=Path(runs_dir)).record(0.0)
     found = next_steps(replace(FirstFailure("gpu2", rank=1, log="rank1.err"), **failure), record, said)
     for line in found:
         if not line.startswith("cat "):

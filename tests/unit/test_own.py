@@ -1,4 +1,4 @@
-"""The user's own folders on the head: whose they must be, and what is left alone in them."""
+"""The user's runs/ on the head: whose it must be, and what is left alone in it."""
 
 from __future__ import annotations
 
@@ -9,22 +9,11 @@ from pathlib import Path
 
 import pytest
 
-import fleet
-from fleet.cli.main import run
-from fleet.delivery.brought import note
-from fleet.delivery.source_id import _id
 from fleet.errors import FleetError, UsageError
-from fleet.lab.state import Folder
-from fleet.node.base import beneath
-from fleet.node.base.errors import Refused
-from fleet.node.base.state_folder import own_home
-from fleet.ops.build import _own_folder
 from fleet.ops.run.kept.folder import RunFolder
 from fleet.ops.run.kept.local import headless, local_runs, names, passed_over, prune
-from fleet.ops.setup_ssh.record import Record
-from fleet.ops.sync import remember
-from fleet.own import own_folder
 from tests.events import happened
+from tests.in_process import typed as run
 
 NEIGHBOUR = 12345
 ID = "train-20260101-000000-abcd"
@@ -52,11 +41,10 @@ def theirs(path: Path) -> None:
     os.chown(path, NEIGHBOUR, NEIGHBOUR, follow_symlinks=False)
 
 
-# -- runs/, builds/ ---------------------------------------------------------------------------------------------
+# -- runs/ ---------------------------------------------------------------------------------------------
 def test_what_is_made_is_the_users_alone(here: Path) -> None:
     a_run(here / "runs")
-    _own_folder(here / "builds")
-    for name in ("runs", f"runs/{ID}", "builds"):
+    for name in ("runs", f"runs/{ID}"):
         assert stat.S_IMODE((here / name).stat().st_mode) == 0o700
     assert (here / "runs/.gitignore").read_text().startswith("*\n")
 
@@ -83,7 +71,6 @@ def test_a_folder_that_another_user_made_is_refused_by_name(
         lambda: local_runs(here / "runs"),
         lambda: names(here / "runs"),
         lambda: list(headless(here / "runs")),
-        lambda: fleet.reopen("latest"),
     ):
         with pytest.raises(UsageError) as refused:
             attempt()
@@ -97,10 +84,6 @@ def test_a_folder_that_another_user_made_is_refused_by_name(
     assert run(words) == 2
     told = capfd.readouterr().err
     assert f"error: {said}" in told and "sync:" not in told and "preflight:" not in told, "before anything is sent"
-    (here / "runs").rename(here / "builds")
-    with pytest.raises(UsageError) as refused:
-        _own_folder(here / "builds")
-    assert "--builds-dir" in (refused.value.hint or "")
 
 
 def test_a_link_of_the_users_own_and_a_group_that_shares_the_folder(here: Path) -> None:
@@ -118,21 +101,6 @@ def test_root_in_a_users_folder_is_that_users_guest(here: Path) -> None:
         theirs(path)
     assert [each.run for each in local_runs(here / "runs")] == [ID]
     RunFolder.open(here / "runs", ID).release()
-
-
-def test_where_modes_mean_nothing_they_are_not_asked_for(here: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """As on a disk of another machine's: vfat, or what a share of Windows looks like. No kernel of a test has those."""
-    (here / "runs").mkdir()
-    (here / "runs").chmod(0o777)
-    with pytest.raises(UsageError, match="every user"):
-        own_folder(here / "runs", "--runs-dir")
-    found = beneath.made_in
-
-    def made_in(folder: bytes) -> os.stat_result:
-        return os.stat_result((stat.S_IFREG | 0o777, *found(folder)[1:]))
-
-    monkeypatch.setattr(beneath, "made_in", made_in)
-    assert own_folder(here / "runs", "--runs-dir")
 
 
 def test_a_run_that_another_user_put_there_is_passed_over(here: Path, capfd: pytest.CaptureFixture[str]) -> None:
@@ -160,7 +128,9 @@ def test_a_run_that_another_user_put_there_is_passed_over(here: Path, capfd: pyt
 
 
 @pytest.mark.parametrize("trick", ["theirs", "link", "pipe"])
-def test_a_document_that_another_user_put_there_is_not_read(here: Path, trick: str) -> None:
+def test_a_document_that_another_user_put_there_is_not_read(
+    here: Path, trick: str, capfd: pytest.CaptureFixture[str]
+) -> None:
     document = a_run(here / "runs") / "run.json"
     if trick == "theirs":
         theirs(document)
@@ -169,8 +139,8 @@ def test_a_document_that_another_user_put_there_is_not_read(here: Path, trick: s
         document.symlink_to(here / "run.json") if trick == "link" else os.mkfifo(document)
     (found,) = local_runs(here / "runs")
     assert found.broken is not None and str(document) in found.broken
-    with pytest.raises(UsageError, match="nothing here tells how it was started"):
-        fleet.reopen(ID)
+    assert run(["launch", "--again", ID]) == 2
+    assert "nothing here tells how it was started" in capfd.readouterr().err
 
 
 @pytest.mark.parametrize("name", [".lock", "events.jsonl", "run.json.new", "stacks.txt", ".attempt", "gpu1/rank0.out"])
@@ -268,39 +238,3 @@ def test_an_inventory_that_another_user_put_there_is_not_written_to(
     what = "belongs to" if leads == "file" else "is a link of"
     assert f"{link.name} {what} user id {NEIGHBOUR}" in capfd.readouterr().err
     assert (victim.read_text() if victim.exists() else None) == before
-
-
-# -- ~/.fleet ---------------------------------------------------------------------------------------------------
-def makers(home: Path) -> dict[str, object]:
-    return {
-        "lab": lambda: Folder().create(),
-        "agreed": lambda: remember(home, "fleet.yaml", []),
-        "setup-ssh": lambda: Record.load(home, "fleet.yaml").save(),
-        "get": lambda: note(home, {}),
-        "sync": lambda: _id(home),
-        "node": lambda: own_home("runs"),
-    }
-
-
-@pytest.mark.parametrize("maker", ["lab", "agreed", "setup-ssh", "get", "sync", "node"])
-def test_the_home_of_fleet_is_its_users_alone(here: Path, maker: str) -> None:
-    make = makers(here)[maker]
-    before = os.umask(0o022)
-    try:
-        make()  # type: ignore[operator]
-        assert stat.S_IMODE((here / ".fleet").stat().st_mode) == 0o700
-        (here / ".fleet").chmod(0o755)  # as older versions left it
-        make()  # type: ignore[operator]
-        assert stat.S_IMODE((here / ".fleet").stat().st_mode) == 0o700
-    finally:
-        os.umask(before)
-    theirs(here / ".fleet")
-    with pytest.raises((UsageError, Refused), match=f"belongs to user id {NEIGHBOUR}"):
-        make()  # type: ignore[operator]
-    (here / ".fleet").rename(here / "elsewhere")
-    os.chown(here / "elsewhere", 0, 0)
-    (here / ".fleet").symlink_to("elsewhere")
-    make()  # type: ignore[operator]
-    theirs(here / ".fleet")
-    with pytest.raises((UsageError, Refused), match=f"belongs to user id {NEIGHBOUR}"):
-        make()  # type: ignore[operator]

@@ -1,17 +1,19 @@
-"""What fleet uses of paramiko's private parts is there, and used in the adapter only."""
+"""What fleet uses of paramiko's private parts is there, in the adapter only; a packet without end is refused there."""
 
 from __future__ import annotations
 
 import ast
 import inspect
 import re
+import socket
+import struct
 from functools import reduce
 from pathlib import Path
 
 import pytest
 
 import fleet.transport.ssh
-from fleet.transport.ssh.adapter import PRIVATE, paramiko
+from fleet.transport.ssh.adapter import PRIVATE, Packets, paramiko
 
 FOLDER = Path(fleet.transport.ssh.__file__).parent
 
@@ -55,3 +57,15 @@ def test_the_adapter_uses_it_and_says_all_of_it() -> None:
     for path in FOLDER.glob("*.py"):
         if path.name not in ADAPTER:
             assert names_in(path) & theirs - own == set(), path.name
+
+
+def test_an_ssh_packet_of_4_gib_is_not_waited_for() -> None:
+    ours, theirs = socket.socketpair()
+    with ours, theirs:
+        theirs.sendall(struct.pack(">I", 2**32 - 4) + b"x" * 4092)
+        packets = Packets(ours)
+        try:
+            with pytest.raises(paramiko.SSHException, match="announces"):
+                packets.read_message()
+        finally:
+            packets.close()

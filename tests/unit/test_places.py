@@ -7,11 +7,10 @@ import os
 import pytest
 
 from fleet.node.base.errors import Refused
-from fleet.node.container import place
 from fleet.node.container.explain import about
-from fleet.node.container.place import devices, place_of
 from fleet.node.container.variables import nodelist_first
 
+GPUS = {"CUDA_VISIBLE_DEVICES": "0,1,2,3,4,5,6,7"}
 MEETING = {"MASTER_ADDR": "m-0", "MASTER_PORT": "23456"}
 GOOD = {"NNODES": "4", "NPROC_PER_NODE": "8", "RDZV_ID": "j", **MEETING}
 ELASTIC = {"MIN_NNODES": "2", "MAX_NNODES": "4", "RDZV_ID": "j", **MEETING}
@@ -80,10 +79,9 @@ WRONG = [
 
 
 @pytest.mark.parametrize("environ, message", WRONG, ids=lambda it: it if isinstance(it, str) else "")
-def test_what_cannot_be(environ: dict[str, str], message: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(place, "devices", lambda environ: 8)
+def test_what_cannot_be(environ: dict[str, str], message: str) -> None:
     try:
-        wrong = about(environ, {})["wrong"]
+        wrong = about({**GPUS, **environ}, {})["wrong"]
     except Refused as error:
         wrong = [{"message": error.message, "hint": error.hint}]
     assert any(it["message"].startswith(message) for it in wrong), wrong
@@ -91,25 +89,24 @@ def test_what_cannot_be(environ: dict[str, str], message: str, monkeypatch: pyte
 
 
 @pytest.mark.parametrize("environ", [GOOD, ELASTIC, PET, SLURM])
-def test_what_can_be(environ: dict[str, str], monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(place, "devices", lambda environ: 8)
-    assert about(environ, {})["wrong"] == []
+def test_what_can_be(environ: dict[str, str]) -> None:
+    assert about({**GPUS, **environ}, {})["wrong"] == []
 
 
 @pytest.mark.parametrize("master", ["m", "m-0.svc.cluster.local.", "10.0.0.1", "fe80::1", "::ffff:10.0.0.1", "a_b"])
 def test_names_and_addresses(master: str) -> None:
-    assert place_of({**GOOD, "MASTER_ADDR": master}, {}).wrong == []
+    assert about({**GPUS, **GOOD, "MASTER_ADDR": master}, {})["wrong"] == []
 
 
 def test_what_is_asked_for_stands_above_what_is_set() -> None:
-    found = place_of(PET, {"node_rank": "0", "master_port": "1234"})
-    assert (found.rank, found.port, found.given["rank"]) == (0, 1234, ("--node-rank", "0"))
-    found = place_of({}, {"nnodes": "2:3", "master_addr": "m", "rdzv_id": "j"})
-    assert (found.least, found.most, found.master, found.wrong) == (2, 3, "m", [])
+    found = about({**GPUS, **PET}, {"node_rank": "0", "master_port": "1234"})
+    assert (found["node_rank"], found["port"], found["from"]["rank"]) == (0, 1234, "--node-rank")
+    found = about({}, {"nnodes": "2:3", "master_addr": "m", "rdzv_id": "j"})
+    assert (found["nodes"], found["master"], found["wrong"]) == ({"least": 2, "most": 3}, "m", [])
     with pytest.raises(Refused, match="this is no kubeflow: PET_NNODES is not set"):
-        place_of({}, {}, "kubeflow")
+        about({}, {}, "kubeflow")
     with pytest.raises(Refused, match="no platform 'moon' is known"):
-        place_of(PET, {}, "moon")
+        about(PET, {}, "moon")
 
 
 @pytest.mark.parametrize(
@@ -120,6 +117,12 @@ def test_the_first_of_a_node_list(text: str, first: str) -> None:
 
 
 def test_devices_that_processes_may_use(monkeypatch: pytest.MonkeyPatch) -> None:
-    assert devices({"CUDA_VISIBLE_DEVICES": "0,3"}) == 2 and devices({"CUDA_VISIBLE_DEVICES": "-1"}) == 0
+    def ranks(**environ: str) -> object:
+        """A rank for each."""
+        found = about({**GOOD, "NPROC_PER_NODE": "gpu", **environ}, {})
+        return found["ranks"] if not found["wrong"] else found["wrong"][0]["message"]
+
+    assert ranks(CUDA_VISIBLE_DEVICES="0,3") == 2
+    assert ranks(CUDA_VISIBLE_DEVICES="-1") == "a rank for each GPU, and there is none here"
     monkeypatch.setattr(os, "listdir", lambda path: ["nvidia0", "nvidia1", "nvidiactl", "nvidia-uvm", "null"])
-    assert devices({}) == 2
+    assert ranks() == 2

@@ -11,10 +11,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from fleet.cli.main import run
 from fleet.errors import FleetError, InventoryError, UsageError
 from fleet.playbook.read import load, parse
 from fleet.playbook.steps import Param, play, starting_at
+from tests.in_process import typed as run
 
 
 class FakeVerbs:

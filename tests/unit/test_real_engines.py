@@ -9,12 +9,10 @@ import sys
 import pytest
 
 from fleet.engines import engine
-from fleet.engines.base import World
-from fleet.model import Host, Job, Node
+from fleet.model import Job
+from tests.worlds import NODES, WORLD
 
-pytestmark = pytest.mark.slow
-NODES = (Node(Host("a", "10.0.0.1", slots=2), 0, 2, 0), Node(Host("b", "10.0.0.2", devices=(1, 3, 5)), 1, 3, 2))
-WORLD = World("run-1", NODES, "10.0.0.1", 20000, {"b": "10.0.0.2"})
+pytestmark = [pytest.mark.slow, pytest.mark.real]
 
 
 @pytest.mark.parametrize("name", ["torch.distributed.run", "deepspeed.launcher.launch"])

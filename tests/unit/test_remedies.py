@@ -15,13 +15,12 @@ from typing import Any, NamedTuple
 import pytest
 import yaml
 
-from fleet.model import Host, Inventory, Job
+from fleet.model import Host
 from fleet.node.facts.tools import Tools
-from fleet.ops.run.plan.findings import findings
-from fleet.ops.run.plan.plan import plan
-from fleet.requests.launch import Launch
 from fleet.rules.judge import RULES
 from tests.host_facts import facts_of
+from tests.plans import planned
+from tests.verdicts import of_launch
 
 CASES = Path(__file__).parents[1] / "golden/rules"
 NAMES = ("gpu1", "gpu2", "gpu3")
@@ -42,7 +41,7 @@ FOLLOWED = [
     Followed("gpu-slots", "lower 'slots' of this host", host={"slots": 1}),
     Followed("ranks-share-gpus", "set 'slots'", before={"nproc_per_node": 16}, host={"slots": 8}),
     Followed("ranks-share-gpus", "--nproc-per-node gpu", before={"nproc_per_node": 16}),
-    Followed("ranks-alone", "--cpu", before={"engine": "accelerate"}, job={"engine_options": {"cpu": True}}),
+    Followed("ranks-alone", "--cpu", before={"engine": "accelerate"}, job={"options": {"cpu": True}}),
     Followed("live-run", "--share", request={"share": True}),
     Followed("gpus-hidden", "--env", before={"nproc_per_node": 8}),
     Followed("environment", "--env"),
@@ -55,8 +54,8 @@ def reported(rule: str, job: Mapping[str, Any], host: Mapping[str, Any], request
     case, slots = whole["facts"], {"slots": whole.get("slots", 8)}
     hosts = tuple(Host(name, name, **{**slots, **host}) for name in NAMES)
     facts = {name: facts_of(name, changed_by_env(case.get(name, {}), job)) for name in NAMES}
-    made = plan(Inventory(hosts), Job("t.py", **job), Launch("t.py", **request), "r")
-    return rule in {finding.id for finding in findings(made, facts)}
+    made = planned(*hosts, **{"engine": "torchrun", **job, **request})
+    return rule in {finding.id for finding in of_launch(made, facts)}
 
 
 def changed_by_env(facts: dict[str, Any], job: Mapping[str, Any]) -> dict[str, Any]:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import dataclasses
 import inspect
-import json
 import math
 from pathlib import Path
 from typing import Any
@@ -13,16 +12,9 @@ import click
 import pytest
 
 import fleet
-from fleet.cli.line.command import CommonOption
 from fleet.cli.main import cli, run
-from fleet.cli.run.launch import launch as command
 from fleet.errors import UsageError
-from fleet.requests.exec import Exec
-from fleet.requests.hosts import Build, Check, KillPort, SetupSsh
-from fleet.requests.launch import Launch
-from fleet.requests.request import Request
-from fleet.requests.runs import Attach, Forget, Get, Logs, Ps, Stacks, Stop
-from fleet.requests.sync import Sync, SyncData, SyncWheels
+from tests.in_process import fleet_here
 
 REFUSED: list[tuple[dict[str, Any], str, list[str]]] = [
     ({"lease": -5}, "lease -5: must be a number, 1 or more", ["--lease", "-5"]),
@@ -141,58 +133,57 @@ def test_how_hosts_are_reached_is_checked_too(given: dict[str, Any], tmp_path: P
         fleet.open(tmp_path / "hostfile", **given)
 
 
-# verb -> its request; field -> how the command line calls it, None: not at all; options of the command line alone
-DOORS: dict[str, tuple[type[Request], dict[str, str | None], set[str]]] = {
-    "exec": (Exec, {"shell": "line", "grace": None, "keep": None}, {"no_fold"}),
-    "check": (Check, {}, set()),
-    "kill-port": (KillPort, {"agree": None}, {"yes"}),
-    "setup-ssh": (SetupSsh, {"password": None, "limit": None, "confirm": None, "ask_password": None}, set()),
-    "build": (Build, {}, set()),
-    "attach": (Attach, {}, {"ranks"}),
-    "stop": (Stop, {}, set()),
-    "forget": (Forget, {}, set()),
-    "ps": (Ps, {}, set()),
-    "logs": (Logs, {}, set()),
-    "stacks": (Stacks, {}, {"all_threads"}),
-    "get": (Get, {}, {"sources"}),
+# verb -> field -> how the command line calls it, None: not at all; options of the command line alone
+DOORS: dict[str, tuple[dict[str, str | None], set[str]]] = {
+    "exec": ({"shell": "line", "grace": None, "keep": None}, {"no_fold"}),
+    "check": ({}, set()),
+    "kill-port": ({"agree": None}, {"yes"}),
+    "setup-ssh": ({"password": None, "limit": None, "confirm": None, "ask_password": None}, set()),
+    "build": ({}, set()),
+    "attach": ({}, {"ranks"}),
+    "stop": ({}, set()),
+    "forget": ({}, set()),
+    "ps": ({}, set()),
+    "logs": ({}, set()),
+    "stacks": ({}, {"all_threads"}),
+    "get": ({}, {"sources"}),
 }
+
+
+def fields_of(method: str) -> dict[str, inspect.Parameter]:
+    """The fields of a request, which the method has as its parameters."""
+    parameters = inspect.signature(getattr(fleet.api.Fleet, method)).parameters
+    return {name: parameter for name, parameter in parameters.items() if name != "self"}
+
+
+def options_of(verb: str, *others: str) -> dict[str, click.Parameter]:
+    command = cli.get_command(click.Context(cli), verb)
+    assert command is not None
+    return {str(param.name): param for param in command.params if type(param).__name__ not in ("CommonOption", *others)}
 
 
 @pytest.mark.parametrize("verb", DOORS)
 def test_each_option_of_a_verb_is_a_field_with_its_default(verb: str) -> None:
-    request, spelled, own = DOORS[verb]
-    context = click.Context(cli)
-    command = cli.get_command(context, verb)
-    assert command is not None
-    params = {str(param.name): param for param in command.params if not isinstance(param, CommonOption)}
-    fields = {spelled.get(field.name, field.name): field for field in dataclasses.fields(request)} | {None: None}
-    assert set(params) - own == set(fields) - {None}
+    spelled, own = DOORS[verb]
+    params = options_of(verb)
+    fields = {spelled.get(name, name): field for name, field in fields_of(verb.replace("-", "_")).items()}
+    fields.pop(None, None)
+    assert set(params) - own == set(fields)
     for name in set(params) - own:
-        field, default = fields[name], params[str(name)].get_default(context)
-        assert field is not None
+        default = params[name].get_default(click.Context(cli))
         if default and default is not dataclasses.MISSING and "UNSET" not in repr(default):
-            assert field.default == (str(default) if isinstance(default, Path) else default), name
+            assert fields[name].default == (str(default) if isinstance(default, Path) else default), name
 
 
 def test_sync_is_three_requests_of_one_verb() -> None:
-    command = cli.get_command(click.Context(cli), "sync")
-    assert command is not None
-    params = {str(param.name) for param in command.params if not isinstance(param, CommonOption)}
-    fields = {field.name for request in (Sync, SyncData, SyncWheels) for field in dataclasses.fields(request)}
-    assert params == fields - {"source"} | {"src", "force_only", "wheels", "yes"}
+    fields = {name for method in ("sync", "sync_data", "sync_wheels") for name in fields_of(method)}
+    assert set(options_of("sync")) == fields - {"source"} | {"src", "force_only", "wheels", "yes"}
 
 
 def test_what_is_said_holds_no_value_of_a_variable() -> None:
     with pytest.raises(UsageError) as raised:
-        Launch("t.py", env={"TOKEN": b"hunter2"})  # type: ignore[dict-item]
+        fleet_here("a").plan.launch("t.py", env={"TOKEN": b"hunter2"})  # type: ignore[dict-item]
     assert "hunter2" not in str(raised.value)
-
-
-def test_a_program_sees_the_fields() -> None:
-    """help() and editors: the method's parameters are the request's."""
-    of_method, of_request = inspect.signature(fleet.api.Fleet.launch), inspect.signature(Launch)
-    assert list(of_method.parameters) == ["self", *of_request.parameters]
-    assert of_method.parameters["lease"].default == 120.0
 
 
 def test_each_option_is_a_field() -> None:
@@ -200,17 +191,8 @@ def test_each_option_is_a_field() -> None:
     own = {"again", "from_", "ranks", "env_file", "no_preflight"}  # of the command line alone
     theirs = {"rdzv_endpoint", "num_processes"}  # other launchers' names
     elsewhere = {"preflight", "folder", "repeats", "claims", "attempt", "options"}
-    fields = {field.name for field in dataclasses.fields(Launch)}
-    others = ("CommonOption", "EngineOption", "SourceOption")
-    params = {str(param.name) for param in command.params if type(param).__name__ not in others}
+    fields, params = set(fields_of("launch")), set(options_of("launch", "EngineOption", "SourceOption"))
     assert params - own - theirs - fields == set() and fields - params == elsewhere
-
-
-def test_a_document_makes_the_same_request_once_more() -> None:
-    asked = Launch("t.py", ["--lr", "1"], env={"A": "1"}, nnodes="2:4", lease=None, options={"per": "node"}, sync=True)
-    document = json.loads(json.dumps(asked.document))
-    assert Launch.of(document) == asked
-    assert document["per"] == "node" and "grace" not in document
 
 
 def test_an_engines_own_options_are_keywords_too(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

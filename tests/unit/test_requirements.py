@@ -16,11 +16,9 @@ import pytest
 from fleet.errors import FleetError, UsageError
 from fleet.ops.wheels.download import collect
 from fleet.ops.wheels.requirements import Requirements
-from fleet.runtime import Runtime
-from fleet.transport.local import LocalTransport
+from tests.in_process import fleet_here
 from tests.trap import ground, tarred
-from tests.unit.test_wheels import facts
-from tests.wheelmaker import make_wheel
+from tests.wheelmaker import make_wheel, python_facts
 
 pytestmark = pytest.mark.slow
 
@@ -46,7 +44,8 @@ def got(text: str | bytes) -> list[str]:
     """What these requirements bring."""
     path = Path("requirements.txt")
     path.write_bytes(text.encode() if isinstance(text, str) else text)
-    return sorted(p.name for p in collect(path, {"h": facts()}, Runtime(LocalTransport())).glob("[!.]*"))
+    folder = fleet_here("h").run(lambda runtime: collect(path, {"h": python_facts()}, runtime))
+    return sorted(p.name for p in folder.glob("[!.]*"))
 
 
 @pytest.mark.parametrize(

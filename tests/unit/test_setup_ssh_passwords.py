@@ -4,15 +4,16 @@ from __future__ import annotations
 
 import contextlib
 from pathlib import Path
+from typing import Any
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-import fleet
 from fleet.errors import UsageError
-from fleet.model import Host, Report
-from fleet.ops.setup_ssh.passwords import Passwords, SetupRuntime, ask_once, parse, read_password_file
+from fleet.model import Host
+from fleet.ops.setup_ssh.passwords import Passwords, ask_once, parse, read_password_file
+from tests.in_process import FleetOver, fleet_here
 
 NAMES = ("gpu01", "gpu02", "gpu03")
 
@@ -64,24 +65,29 @@ def test_a_file_others_can_read_is_refused(tmp_path: Path, mode: int) -> None:
     assert caught.value.hint == f"chmod 600 {file}"
 
 
+class Asked(FleetOver):
+    """Notes the password of its only host, and reaches none."""
+
+    def _connect(self, password_for: Any = None) -> Any:
+        if password_for is not None:
+            self.way.append(password_for(self.inventory.hosts[0]))
+            raise UsageError("enough")
+        return fleet_here().way
+
+
 def test_a_file_of_the_whole_inventory_does_for_some_of_its_hosts(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """And another host's password is nobody's: it was tried on the one that is selected."""
-    known: list[str | None] = []
-
-    def run(plan: object, runtime: SetupRuntime) -> Report:
-        known.append(take(runtime.passwords, "gpu01"))
-        return Report("setup-ssh", (), 0)
-
-    monkeypatch.setattr("fleet.ops.setup_ssh.run", run)
     monkeypatch.setenv("HOME", str(tmp_path))
-    file, inventory = tmp_path / "pw", tmp_path / "hostfile"
-    inventory.write_text("gpu01\ngpu02\n")
+    known: list[str | None] = []
+    both = fleet_here("gpu01", "gpu02").inventory
+    file = tmp_path / "pw"
     for text in ("gpu[01-02] of both\n", "gpu01 one\ngpu02 two\n", "gpu02 two\n"):
         file.write_text(text)
         file.chmod(0o600)
-        fleet.open(inventory).select("gpu01").setup_ssh(password_file=file)
+        with pytest.raises(UsageError, match="enough"):
+            Asked(inventory=both, everyone=both, way=known).select("gpu01").setup_ssh(password_file=file)
     assert known == ["of both", "one", None]
 
 

@@ -1,36 +1,33 @@
-"""The plan, the head's keys and the record: pure parts, and what is written on the head alone."""
+"""The plan of setup-ssh, and the block that it puts into the head's ssh config."""
 
 from __future__ import annotations
 
-import json
-import os
-import shlex
-import subprocess
 from pathlib import Path
+from typing import Any
 
 import pytest
 
-from fleet.errors import ConnectError, HostFailed
 from fleet.model import Host, Inventory
-from fleet.ops import setup_ssh
-from fleet.ops.setup_ssh import config_block, files
 from fleet.ops.setup_ssh.head import Head
-from fleet.ops.setup_ssh.planning import SetupPlan
-from fleet.ops.setup_ssh.record import Record, block_name
-from fleet.ops.setup_ssh.undo_files import undone
-from fleet.requests.hosts import SetupSsh
-from fleet.transport.ssh.hostkeys import HostKey
+from fleet.ops.setup_ssh.record import Record
+from tests.in_process import FleetOver
 
 GPU1 = Host("gpu1", "10.0.0.1", data_address="192.168.0.1", user="me", port=33)
 GPU2 = Host("gpu2", "gpu2", proxy_jump="gpu1")
 EVERYONE = Inventory((GPU2, GPU1), source="cluster.yaml")
 
 
-def plan(home: Path, inventory: Inventory = EVERYONE, config: str | None = None, **options: object) -> SetupPlan:
+@pytest.fixture(autouse=True)
+def home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("HOME", str(tmp_path))
+    monkeypatch.delenv("SSH_AUTH_SOCK", raising=False)
+
+
+def plan(home: Path, inventory: Inventory = EVERYONE, config: str | None = None, **options: Any) -> Any:
     if config is not None:
         (home / ".ssh").mkdir(exist_ok=True)
         (home / ".ssh/config").write_text(config)
-    return setup_ssh.plan(inventory, EVERYONE, SetupSsh(**options), home)  # type: ignore[arg-type]
+    return FleetOver(inventory=inventory, everyone=EVERYONE).plan.setup_ssh(**options).plan
 
 
 def test_gateways_come_first_and_keep_their_names(tmp_path: Path) -> None:
@@ -91,112 +88,9 @@ def test_a_configured_identity_is_reused_unless_a_type_is_asked_for(tmp_path: Pa
 
 def test_dry_run_says_what_of_the_host_keys(tmp_path: Path) -> None:
     pinned = Host("gpu1", "10.0.0.1", host_key="SHA256:" + "A" * 43)
-    key = HostKey("ssh-ed25519", b"k")
     (tmp_path / ".ssh").mkdir()
-    (tmp_path / ".ssh/known_hosts").write_text(f"gpu2 {key.text}\n")
+    (tmp_path / ".ssh/known_hosts").write_text("gpu2 ssh-ed25519 aw==\n")
     everyone = Inventory((pinned, Host("gpu2", "gpu2"), Host("gpu3", "gpu3")), source="x")
-    said = setup_ssh.plan(everyone, everyone, SetupSsh(), tmp_path).describe()["hosts"].values()
+    said = FleetOver(inventory=everyone, everyone=everyone).plan.setup_ssh().describe()["hosts"].values()
     expected = [f"must be {pinned.host_key}", "must be the one on file", "show and ask"]
     assert [host["host_key"] for host in said] == expected
-
-
-def test_block_names_differ_by_folder_and_stay(tmp_path: Path) -> None:
-    for folder in ("a", "b"):
-        (tmp_path / folder).mkdir()
-        (tmp_path / folder / "fleet.yaml").write_text("")
-    one, two = (block_name(str(tmp_path / folder / "fleet.yaml")) for folder in ("a", "b"))
-    assert one != two and one == block_name(str(tmp_path / "a" / ".." / "a" / "fleet.yaml"))
-    assert " " not in block_name("od d\n>>> name") and "\n" not in block_name("od d\n>>> name")
-
-
-# -- keys -------------------------------------------------------------------------------------------------
-@pytest.fixture(autouse=True)
-def no_agent(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.delenv("SSH_AUTH_SOCK", raising=False)
-
-
-def test_a_missing_key_is_made_private_and_then_reused(tmp_path: Path) -> None:
-    path = tmp_path / ".ssh" / "id_ed25519"
-    before = os.umask(0)
-    try:
-        made = files.ensure_key(path, "ed25519")
-    finally:
-        os.umask(before)
-    assert made.comment.endswith(b" fleet")
-    assert path.stat().st_mode & 0o777 == 0o600 and path.parent.stat().st_mode & 0o777 == 0o700
-    again = files.ensure_key(path, "ed25519")
-    assert again == made
-
-
-@pytest.mark.parametrize("what", ["key", "any file", "link"])
-def test_a_key_that_others_can_read_is_refused_and_no_file_is_changed(what: str, tmp_path: Path) -> None:
-    path = tmp_path / "id's"
-    if what == "key":
-        files.ensure_key(path, "ed25519")
-    else:
-        path.write_text("somebody's")
-    path.chmod(0o644)
-    named = path
-    if what == "link":
-        named = tmp_path / "link"
-        named.symlink_to(path)
-    with pytest.raises(ConnectError, match=r"others can read the key .* \(mode 644\)") as caught:
-        files.ensure_key(named, "ed25519")
-    assert shlex.quote(str(named)) in str(caught.value.hint) and path.stat().st_mode & 0o777 == 0o644
-
-
-def test_a_key_that_cannot_be_used_is_an_error_with_a_hint(tmp_path: Path) -> None:
-    locked, orphan = tmp_path / "locked", tmp_path / "orphan"
-    subprocess.run(["ssh-keygen", "-q", "-t", "ed25519", "-N", "secret", "-f", str(locked)], check=True)
-    with pytest.raises(ConnectError, match="passphrase") as caught:
-        files.ensure_key(locked, "ed25519")
-    assert caught.value.hint and "ssh-add" in caught.value.hint
-    (tmp_path / "junk").write_text("junk")
-    (tmp_path / "junk").chmod(0o600)
-    with pytest.raises(ConnectError, match="cannot be used"):
-        files.ensure_key(tmp_path / "junk", "ed25519")
-    orphan.with_name("orphan.pub").write_text("ssh-ed25519 AAAA")
-    with pytest.raises(HostFailed, match="not its private key"):
-        files.ensure_key(orphan, "ed25519")
-
-
-def test_only_the_key_that_was_made_is_discarded(tmp_path: Path) -> None:
-    path = tmp_path / "id"
-    text = files.ensure_key(path, "ed25519").id
-    assert not files.discard_key(path, text[:-3] + "AAA") and path.exists()
-    assert files.discard_key(path, text) and list(tmp_path.iterdir()) == []
-    assert not files.discard_key(path, text)
-
-
-# -- the record -------------------------------------------------------------------------------------------
-def test_a_record_of_an_older_fleet_is_undone_as_well(tmp_path: Path) -> None:
-    path = Record.load(tmp_path, "x.yaml").path
-    path.parent.mkdir(parents=True)
-    file = {"lines": [0], "newline": True, "created": False}
-    trace = {"files": {"authorized_keys": file, "config": {"lines": [], "newline": False, "created": True}}}
-    host = {**trace, "keys": {"id_ed25519": "ssh-ed25519 AAAA"}, "made_dir": True, "leaving": True}
-    head = {"files": {"known_hosts": file}, "keys": {}, "made_dir": False}  # its config was there before
-    document = {"version": 1, "inventory": "x.yaml", "head": head, "hosts": {"gpu1": host}, "text": ["one line"]}
-    path.write_text(json.dumps(document))
-    record = Record.load(tmp_path, "x.yaml")
-    assert record.head.files == {"known_hosts": ["one line"]}
-    block = config_block.render("b", (), "~/.ssh/known_hosts")
-    assert undone("config", block + b"Port 2\n", record.head, "b", "") == b"Port 2\n"
-    assert undone("known_hosts", b"mine\none line\n", record.head, "b", "") == b"mine\n"
-    assert record.hosts["gpu1"].files == {"authorized_keys": ["one line"], "config": []}
-    assert record.hosts["gpu1"].keys == {"id_ed25519": "ssh-ed25519 AAAA"} and record.hosts["gpu1"].leaving
-
-
-def test_the_record_comes_back_and_is_written_only_when_it_changed(tmp_path: Path) -> None:
-    record = Record.load(tmp_path, "x.yaml")
-    assert record.empty
-    record.head.note("known_hosts", ["a \udcff", "b"])
-    record.host("gpu1").note("known_hosts", ["b"])
-    record.host("gpu1").keys["id_ed25519"] = "ssh-ed25519 AAAA"
-    assert record.save() and not record.save()
-    assert record.path.stat().st_mode & 0o777 == 0o600
-    again = Record.load(tmp_path, "x.yaml")
-    assert again.head == record.head and again.hosts == record.hosts and not again.save()
-    record.path.write_text("{}")
-    with pytest.raises(HostFailed, match="damaged"):
-        Record.load(tmp_path, "x.yaml")

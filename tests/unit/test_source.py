@@ -10,13 +10,13 @@ from pathlib import Path
 
 import pytest
 
-import fleet
-from fleet.delivery import ignore, manifest
 from fleet.delivery.tree import Tree, scan
 from fleet.errors import UsageError
-from fleet.model import Host, Inventory
+from fleet.model import Host
 from tests.free_port import free_port
 from tests.fuzz.ignore import fuzz
+from tests.in_process import typed
+from tests.liar import steady
 
 KEY = "-----BEGIN OPENSSH PRIVATE KEY-----\n" + "b3BlbnNzaC1rZXktdjEAAAAA" * 4 + "\n-----END OPENSSH PRIVATE KEY-----\n"
 
@@ -63,8 +63,8 @@ def folders(tree: Tree) -> set[str]:
 
 @pytest.mark.slow
 def test_the_fuzzer_finds_nothing() -> None:
-    count, failed = fuzz(seconds=20, seed=22, most=25)
-    assert count > 3 and not failed, failed
+    count, failed = fuzz(seconds=600, seed=22, most=steady.max_examples // 3)
+    assert count > 1 and not failed, failed
 
 
 # -- git decides ------------------------------------------------------------------------------------------------
@@ -122,12 +122,12 @@ def test_without_git_info_exclude_counts_and_one_notice_says_why(source: Path, m
     assert "git does not list" in notice and "git: No such file" in notice
 
 
-def test_a_repository_that_belongs_to_another_user_is_read_by_fleet(
-    source: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+@pytest.mark.skipif(os.geteuid() != 0, reason="needs another user")
+def test_a_repository_that_belongs_to_another_user_is_read_by_fleet(source: Path) -> None:
     fill(source, {"a.py": "", ".gitignore": "*.log\n", "b.log": ""})
     git(source, "init", "-q")
-    monkeypatch.setattr(ignore, "ask", lambda *_a, **_o: (_ for _ in ()).throw(ignore.NoAnswer("dubious ownership")))
+    for path in (source, *source.rglob("*")):
+        os.chown(path, 65534, 65534)
     tree = scan(source)
     assert files(tree) == {"a.py"} and "dubious ownership" in tree.notices[0]
 
@@ -294,9 +294,10 @@ def test_identity_files_stay_here(source: Path, home: Path) -> None:
 def test_a_password_file_that_was_used_once_stays_here(source: Path) -> None:
     fill(source, {"pw": "secret", "a.py": ""})
     (source / "pw").chmod(0o600)
-    inventory = Inventory((Host("a", "127.0.0.1", port=free_port()),))
-    report = fleet.open(inventory, connect_timeout=1.0).setup_ssh(password_file=source / "pw", tofu=True)
-    assert report.exit_code != 0  # nobody there
+    (source.parent / "hostfile").write_text(f"a address=127.0.0.1 port={free_port()}\n")
+    words = ["-i", f"{source.parent}/hostfile", "--connect-timeout", "1", "setup-ssh", "--tofu", "--password-file"]
+    code = typed([*words, str(source / "pw")])
+    assert code != 0  # nobody there
     tree = scan(source)
     assert files(tree) == {"a.py"} and "pw" in tree.notices[0]
 
@@ -358,20 +359,6 @@ def test_copy_unsafe_links_sends_what_they_lead_to(linked: Path) -> None:
     assert not {"dir/.ssh", "dir/k.pem"} & kinds.keys()
     assert {path for path, _ in tree.unsafe_links} == {"ignored", "key", "me", "config"}
     assert tree.file_digest("file") == tree.file_digest("dir/more")
-
-
-def test_a_snapshot_of_hugging_face(tmp_path: Path) -> None:
-    fill(tmp_path / "hub", {"blobs/0a": "{}", "blobs/0b": "weights", "snapshots/r1/README": ""})
-    for name, blob in (("config.json", "0a"), ("model.safetensors", "0b")):
-        (tmp_path / "hub/snapshots/r1" / name).symlink_to(f"../../blobs/{blob}")
-    snapshot = tmp_path / "hub/snapshots/r1"
-    assert len(manifest.scan([snapshot]).unsafe_links) == 2
-    found = manifest.scan([snapshot], copy_unsafe_links=True)
-    assert found.unsafe_links == () and found.size == 9 and len(found.files) == 3 and found.followed
-    hosts = fleet.open(Inventory((Host("a", "a"), Host("b", "b"))))
-    assert hosts.plan.sync_data(f"{snapshot}:/m", copy_unsafe_links=True).plan.copy_unsafe_links  # type: ignore[attr-defined]
-    with pytest.raises(UsageError, match="not --from a host"):
-        hosts.plan.sync_data("x:/m", from_host="a", copy_unsafe_links=True)
 
 
 def test_fleetignore_brings_back_what_lies_beside_tracked_files_in_an_ignored_folder(source: Path) -> None:

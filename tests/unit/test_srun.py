@@ -12,20 +12,19 @@ import sys
 import threading
 import time
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
 
-from fleet import fanout
 from fleet.errors import ConnectError, UsageError
-from fleet.model import Host
 from fleet.transport.base import Cancel, ConnectOptions, Session
-from fleet.transport.program import Program
-from fleet.transport.shell import run_line
 from fleet.transport.srun import SrunTransport
+from tests.in_process import command_line
 from tests.node.nodes import until
+from tests.sessions import hosts_here, shell
 
-HOSTS = (Host("a", "127.0.0.1"), Host("b", "127.0.0.1"))
+HOSTS = hosts_here("a", "b")
 SRUN = f"""#!{sys.executable}
 import json, os, signal, subprocess, sys
 json.dump([sys.argv, dict(os.environ)], open(os.path.dirname(__file__) + "/asked", "w"))
@@ -76,35 +75,37 @@ def session(transport: SrunTransport) -> Session:
 
 
 def test_streams_and_ends(session: Session) -> None:
-    done = run_line(session, "cat; echo $SLURMD_NODENAME$SLURM_PROCID; echo wrong >&2; exit 7", b"in\n")
+    done = shell(session, "cat; echo $SLURMD_NODENAME$SLURM_PROCID; echo wrong >&2; exit 7", b"in\n")
     assert (done.status, done.stdout, done.stderr) == (7, b"in\nb\n", b"wrong\n")
-    assert run_line(session, "kill -9 $$").status == 137
-    assert run_line(session, "sleep 60 & echo over").stdout == b"over\n", "what it leaves behind holds nobody up"
+    assert shell(session, "kill -9 $$").status == 137
+    assert shell(session, "sleep 60 & echo over").stdout == b"over\n", "what it leaves behind holds nobody up"
     assert session.address == "127.0.0.1"
 
 
 def test_much_both_ways_on_many_channels(session: Session) -> None:
     def one(number: int) -> bytes:
-        return run_line(session, f"echo {number}; cat", b"x" * 3_000_000).stdout
+        return shell(session, f"echo {number}; cat", b"x" * 3_000_000).stdout
 
-    for number, out in fanout.run(range(6), one, cancel=Cancel()):
-        assert out == b"%d\n" % number + b"x" * 3_000_000
+    with ThreadPoolExecutor(6) as pool:
+        for number, out in enumerate(pool.map(one, range(6))):
+            assert out == b"%d\n" % number + b"x" * 3_000_000
 
 
 def test_a_process_that_writes_before_it_reads(session: Session) -> None:
-    done = run_line(session, "head -c 4000000 /dev/zero; cat | wc -c", b"y" * 4_000_000)
+    done = shell(session, "head -c 4000000 /dev/zero; cat | wc -c", b"y" * 4_000_000)
     assert done.stdout[4_000_000:].split() == [b"4000000"]
 
 
-def test_programs_of_the_node_half(session: Session) -> None:
-    with Program(session, "run.list_runs", {"prefix": "", "live": True}) as program:
-        frames = list(program.frames())
-    assert frames[0].json()["event"] == "runs"
+def test_programs_of_the_node_half(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(folder)
+    (folder / "hostfile").write_text("a\nb\n")
+    document = command_line(["--json", "ps"], SrunTransport(ConnectOptions(30.0), hosts=HOSTS)).document()
+    assert document["ok"] and document["hosts"].keys() == {"a", "b"}
 
 
 def test_one_step_for_all_that_is_given_none_of_its_options(transport: SrunTransport, folder: Path) -> None:
     for host in HOSTS:
-        assert run_line(transport.connect(host, Cancel()), "echo ok").stdout == b"ok\n"
+        assert shell(transport.connect(host, Cancel()), "echo ok").stdout == b"ok\n"
     argv, environ = json.loads((folder / "asked").read_text())
     assert argv[1:7] == ["--jobid", "7", "--overlap", "--nodes", "2", "--ntasks-per-node"]
     assert not any(name.startswith("SLURM") for name in environ)
@@ -121,7 +122,7 @@ def test_an_agent_that_dies_is_a_lost_host(session: Session, transport: SrunTran
             pass
     assert channel.wait(0.1) is None
     channel.close()
-    assert run_line(transport.connect(HOSTS[0], Cancel()), "echo ok").stdout == b"ok\n"
+    assert shell(transport.connect(HOSTS[0], Cancel()), "echo ok").stdout == b"ok\n"
     (left,) = [pid for pid in map(int, filter(str.isdigit, os.listdir("/proc"))) if sleeps(pid)]
     os.kill(left, signal.SIGKILL)
 
@@ -137,12 +138,12 @@ def test_slurm_ends_the_job(transport: SrunTransport, folder: Path) -> None:
     cancel = Cancel()
     session = transport.connect(HOSTS[0], cancel)
     os.kill(pids(folder)[0], signal.SIGUSR1)
-    assert run_line(session, "echo ok").stdout == b"ok\n"
+    assert shell(session, "echo ok").stdout == b"ok\n"
     assert not cancel.is_set() and cancel.within == 25.0
     os.kill(pids(folder)[0], signal.SIGTERM)
     until(cancel.is_set)
     assert cancel.count == 0, "a user who presses Ctrl-C then asks for the first time"
-    assert run_line(session, "echo ok").stdout == b"ok\n", "there is time to stop ranks"
+    assert shell(session, "echo ok").stdout == b"ok\n", "there is time to stop ranks"
 
 
 def test_who_does_not_hold_the_certificate_gets_nothing(transport: SrunTransport, session: Session) -> None:
@@ -154,7 +155,7 @@ def test_who_does_not_hold_the_certificate_gets_nothing(transport: SrunTransport
             stranger.shutdown(socket.SHUT_WR)
             stranger.settimeout(10.0)
             assert stranger.recv(4096)[:1] in (b"", b"\x15"), "an alert, or nothing"
-    assert run_line(session, "echo ok").stdout == b"ok\n"
+    assert shell(session, "echo ok").stdout == b"ok\n"
 
 
 def test_slurms_own_words(folder: Path) -> None:

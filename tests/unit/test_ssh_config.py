@@ -15,24 +15,10 @@ import pytest
 
 from fleet.errors import ConnectError, Interrupted
 from fleet.model import Host
-from fleet.ops.setup_ssh.config_block import ConfigEntry, render
-from fleet.transport.base import Cancel
-from fleet.transport.ssh.ask import SshClient
-from fleet.transport.ssh.config import SshConfig
-from fleet.transport.ssh.endpoint import Endpoint, parse_hop, resolve
-from fleet.transport.ssh.known_hosts import KnownHosts
-from fleet.transport.ssh.transport import SshTransport
+from fleet.transport.ssh.endpoint import parse_hop
+from tests.ssh_ends import Cancel, KnownHosts, endpoint, reader, setup_block, spied_ssh
 
 ME = pwd.getpwuid(os.getuid()).pw_name
-
-
-def endpoint(home: Path, host: Host, text: str = "") -> Endpoint:
-    """Other tests: test_ssh_config_differential.py."""
-    (home / ".ssh").mkdir(exist_ok=True)
-    (home / ".ssh/config").write_text(text)
-    made = SshTransport(home=home)
-    made.config = SshConfig(home, (home / ".ssh/config",))
-    return made.resolve(host)
 
 
 def test_defaults_are_those_of_openssh(tmp_path: Path) -> None:
@@ -201,19 +187,20 @@ def test_who_may_write_to_it_is_for_ssh_to_judge(tmp_path: Path, monkeypatch: py
 def test_ssh_is_asked_once_about_a_host_and_at_all_only_where_needed(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    asked: list[str] = []
-    run = SshClient._run
-    monkeypatch.setattr(SshClient, "_run", lambda self, argv, *rest: asked.append(argv[-1]) or run(self, argv, *rest))
+    asked = spied_ssh(tmp_path, monkeypatch)
     (tmp_path / ".ssh").mkdir()
     (tmp_path / ".ssh/config").write_text('Host gate\n User "me"\nHost *\n Port 33\n')
-    config = SshConfig(tmp_path, (tmp_path / ".ssh/config",))
+    read = reader(tmp_path, tmp_path / ".ssh/config")
     with ThreadPoolExecutor(16) as pool:
-        found = list(pool.map(lambda i: resolve(Host("gate", "gate"), config), range(64)))
+        found = list(pool.map(lambda i: read(Host("gate", "gate")), range(64)))
     assert {e.user for e in found} == {"me"}
-    assert sorted(asked) == ["gate", "nobody.invalid"]  # and once, what ssh says of a host that nothing is set for
+    assert sorted(words[-1] for words in asked()) == [
+        "gate",
+        "nobody.invalid",
+    ]  # and once, what ssh says of a host that nothing is set for
     for i in range(64):
-        assert resolve(Host(f"n{i}", f"n{i}"), config).port == 33
-    assert len(asked) == 2
+        assert read(Host(f"n{i}", f"n{i}")).port == 33
+    assert len(asked()) == 2
 
 
 SYSTEMS = {
@@ -242,7 +229,7 @@ def test_a_distributions_own_file_needs_no_ssh(system: str, tmp_path: Path, monk
     (tmp_path / ".ssh/config").write_text("Host x\n HostName 10.0.0.7\nHost 10.*\n User byaddress\n")
     monkeypatch.setattr("fleet.transport.ssh.config.SYSTEM_CONFIG", tmp_path / "ssh_config")
     monkeypatch.setenv("PATH", "")
-    found = resolve(Host("x", "x"), SshConfig(tmp_path, (tmp_path / ".ssh/config", tmp_path / "ssh_config")))
+    found = reader(tmp_path, tmp_path / ".ssh/config", tmp_path / "ssh_config")(Host("x", "x"))
     # with "Match final", ssh reads the file once more for the address
     assert (found.address, found.user) == ("10.0.0.7", "byaddress" if system == "Red Hat" else ME)
 
@@ -288,24 +275,23 @@ def test_ctrl_c_ends_a_match_exec_that_hangs(tmp_path: Path) -> None:
 
     threading.Thread(target=interrupt, daemon=True).start()
     with pytest.raises(Interrupted):
-        resolve(Host("x", "x"), SshConfig(tmp_path, (tmp_path / ".ssh/config",)), cancel)
+        reader(tmp_path, tmp_path / ".ssh/config")(Host("x", "x"), cancel)
 
 
 def test_ssh_reads_the_users_own_file_itself(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """With -F it would judge no permissions, and read no other file."""
     me = pwd.struct_passwd(("me", "x", os.getuid(), 0, "", str(tmp_path), "/bin/sh"))
     monkeypatch.setattr("pwd.getpwuid", lambda uid: me)
-    monkeypatch.setattr(SshClient, "_run", lambda self, argv, *rest: asked.append(argv) or {})
-    asked: list[list[str]] = []
+    asked = spied_ssh(tmp_path, monkeypatch)
     (tmp_path / ".ssh").mkdir()
     (tmp_path / ".ssh/config").write_text('User "me"\n')
-    resolve(Host("x", "x"), SshConfig(tmp_path))
-    assert asked[1] == ["-T", "-N", "-G", "--", "x"]
+    reader(tmp_path)(Host("x", "x"))
+    assert ["-T", "-N", "-G", "--", "x"] in asked()
 
 
 def _calls(home: Path, names: list[str]) -> int:
     """Functions called to resolve these hosts and to look up their keys."""
-    block = render("lab", [ConfigEntry(n, f"ip-{n}", 22, "root", None, "/k/id") for n in names], str(home / "known"))
+    block = setup_block(names, home / "known")
     (home / ".ssh").mkdir(exist_ok=True)
     (home / ".ssh/config").write_bytes(block + b"Host *\n Port 33\n")
     key = "ssh-ed25519 AAAAC3NzaC1lZDI1NTE5AAAAIAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAA"
@@ -316,11 +302,11 @@ def _calls(home: Path, names: list[str]) -> int:
         nonlocal count
         count += event in ("call", "c_call")
 
-    config, known = SshConfig(home, (home / ".ssh/config",)), KnownHosts()
+    read, known = reader(home, home / ".ssh/config"), KnownHosts()
     sys.setprofile(count_one)
     try:
         for name in names:
-            found = resolve(Host(name, name), config)
+            found = read(Host(name, name))
             assert (found.address, len(known.of(found).known)) == (f"ip-{name}", 1)
     finally:
         sys.setprofile(None)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import pwd
 import re
+import shutil
 import subprocess
 from pathlib import Path
 
@@ -12,13 +13,13 @@ import pytest
 
 from fleet.errors import ConnectError
 from fleet.model import Host
-from fleet.transport.ssh.ask import SshClient
-from fleet.transport.ssh.config import SshConfig
-from fleet.transport.ssh.endpoint import Endpoint, parse_hop, resolve
+from fleet.transport.ssh.endpoint import Endpoint, parse_hop
+from tests.ssh_ends import reader, spied_ssh
 from tests.unit import ssh_config_cases as cases
 
 pytestmark = pytest.mark.slow
 OWN = pwd.getpwuid(os.getuid()).pw_dir
+SSH = shutil.which("ssh") or "ssh"
 BOTH = {**cases.COMMON, **cases.ASKED}
 
 
@@ -38,7 +39,7 @@ def home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 def ssh(home: Path, name: str, *options: str) -> subprocess.CompletedProcess[str]:
     return subprocess.run(
-        ["ssh", "-T", "-F", str(home / ".ssh/config"), *options, "-G", "--", name],
+        [SSH, "-T", "-F", str(home / ".ssh/config"), *options, "-G", "--", name],
         stdin=subprocess.DEVNULL,
         capture_output=True,
         text=True,
@@ -99,28 +100,26 @@ def test_agrees_with_ssh(case: str, home: Path, monkeypatch: pytest.MonkeyPatch)
     text, names = BOTH[case]
     file = home / ".ssh/config"
     file.write_text(text)
-    asked: list[list[str]] = []
-    run = SshClient._run
-    monkeypatch.setattr(SshClient, "_run", lambda self, argv, *rest: asked.append(argv) or run(self, argv, *rest))
-    config = SshConfig(home, (file,))
+    read = reader(home, file)
+    asked = spied_ssh(home, monkeypatch)
     for name in names:
         said = ssh(home, name)
         reason = re.search(r"^(\S+?):? line (\d+): ", said.stderr, re.MULTILINE)
         command = re.search(r"^proxycommand (.*)", said.stdout, re.MULTILINE)
         if command and not said.returncode:
             line = next(i for i, line in enumerate(text.split("\n"), 1) if command[1] in line)
-            assert resolve(Host(name, name), config).proxy_command == f"{file}:{line}"
+            assert read(Host(name, name)).proxy_command == f"{file}:{line}"
         elif said.returncode:
             with pytest.raises(ConnectError) as caught:
-                resolve(Host(name, name), config)
+                read(Host(name, name))
             assert caught.value.kind == "config"
             assert caught.value.where
             if reason:
                 assert caught.value.where == f"{reason[1]}:{reason[2]}"
         else:
-            assert ours(home, resolve(Host(name, name), config)) == theirs(home, name, said.stdout), name
+            assert ours(home, read(Host(name, name))) == theirs(home, name, said.stdout), name
     if case in cases.COMMON:
-        assert asked == []
+        assert asked() == []
 
 
 def test_there_are_enough_of_them() -> None:

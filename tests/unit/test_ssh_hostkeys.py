@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import subprocess
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from fleet.errors import ConnectError
 from fleet.model import Host
-from fleet.transport.ssh.endpoint import Endpoint
-from fleet.transport.ssh.hostkeys import HostKeyCheck
 from fleet.transport.ssh.known_hosts import HostKey, KnownHosts, parse
+from tests.ssh_ends import key_check
 
 
 @pytest.fixture(scope="module")
@@ -35,14 +35,14 @@ def check(
     address: str = "10.0.0.1",
     known: KnownHosts | None = None,
     revoked: Path | None = None,
-) -> HostKeyCheck:
+) -> Any:
     file = tmp_path / "known_hosts"
     file.write_text(lines, newline="")
     host = Host("gpu1", address, port=port, host_key=pin)
-    return HostKeyCheck(host, Endpoint(address, port, "me", (), (), (file,), revoked=revoked), known or KnownHosts())
+    return key_check(host, file, known, revoked)
 
 
-def refused(judge: HostKeyCheck, key: HostKey) -> ConnectError:
+def refused(judge: Any, key: HostKey) -> ConnectError:
     with pytest.raises(ConnectError) as caught:
         judge.check(key)
     return caught.value

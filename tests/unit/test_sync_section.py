@@ -7,20 +7,15 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from click.testing import CliRunner
 
-from fleet.cli import main
-from fleet.errors import HostFailed, InventoryError, UsageError
-from fleet.model import Host, Inventory
-from fleet.ops.cache import turn
-from fleet.ops.sync import Section, agreed, outside, plan, read_section, remember
-from fleet.requests.sync import Sync
-from fleet.runtime import Runtime
-from fleet.transport.local import LocalTransport
+from fleet.errors import HostFailed, InventoryError
+from fleet.inventory.find import parse
+from fleet.ops.sync import Section, agreed, outside, read_section, remember
+from tests.in_process import fleet_here, typed
 
 
 def section(sync: dict[str, Any]) -> Section:
-    return read_section(Inventory((Host("a", "a"),), source="fleet.yaml", sync=sync))
+    return read_section(parse(json.dumps({"hosts": ["a"], "sync": sync}).encode(), "fleet.yaml"))
 
 
 def test_all_of_it() -> None:
@@ -53,42 +48,45 @@ def test_it_is_said_where_the_inventory_is_read(
 ) -> None:
     monkeypatch.chdir(tmp_path)
     (tmp_path / "fleet.yaml").write_text("hosts: [a]\nsync: {cod: .}\n")
-    assert main.run(["hosts"]) == 121
+    assert typed(["hosts"]) == 121
     assert capsys.readouterr().err.startswith("error: fleet.yaml: sync: unknown key 'cod' in the section")
 
 
-def dry_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, text: str, *args: str) -> dict[str, Any]:
-    monkeypatch.chdir(tmp_path)
+def dry_run(tmp_path: Path, capsys: pytest.CaptureFixture[str], text: str, *args: str) -> dict[str, Any]:
     (tmp_path / "fleet.yaml").write_text(text)
     (tmp_path / "w").mkdir(exist_ok=True)
-    done = CliRunner().invoke(main.cli, ["--dry-run", "--json", "sync", *args], standalone_mode=False)
-    assert done.exception is None, done.exception
-    plan: dict[str, Any] = json.loads(done.stdout)["plan"]
+    assert typed(["--dry-run", "--json", "sync", *args]) == 0
+    plan: dict[str, Any] = json.loads(capsys.readouterr().out)["plan"]
     return plan
 
 
-def test_a_bare_sync_does_what_the_section_says(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_bare_sync_does_what_the_section_says(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.chdir(tmp_path)
     source = tmp_path / "d"  # a dry run refuses what is not there
     source.mkdir()
     text = f"hosts: [a]\nsync: {{code: {{to: ~/c}}, data: ['{source}:/e'], wheels: w}}\n"
-    plan = dry_run(tmp_path, monkeypatch, text)
+    plan = dry_run(tmp_path, capsys, text)
     assert list(plan) == ["code", "data", "wheels"] and plan["code"]["to"] == {"a": "~/c"}
     assert plan["data"]["data"] == [{"source": str(source), "to": {"a": "/e"}}]
-    assert dry_run(tmp_path, monkeypatch, text, "w")["source"] == "w", "SRC means code, and code alone"
-    assert "data" in dry_run(tmp_path, monkeypatch, text, "--data", f"{source}:/y")
-    only = dry_run(tmp_path, monkeypatch, f"hosts: [a]\nsync: {{data: ['{source}:/e']}}\n")
+    assert dry_run(tmp_path, capsys, text, "w")["source"] == "w", "SRC means code, and code alone"
+    assert "data" in dry_run(tmp_path, capsys, text, "--data", f"{source}:/y")
+    only = dry_run(tmp_path, capsys, f"hosts: [a]\nsync: {{data: ['{source}:/e']}}\n")
     assert list(only) == ["data", "limit", "via"]
-    plain = dry_run(tmp_path, monkeypatch, "hosts: [a]\n")
+    plain = dry_run(tmp_path, capsys, "hosts: [a]\n")
     assert plain["source"] == "."
 
 
-def test_nothing_is_carried_when_a_later_part_has_no_source(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_nothing_is_carried_when_a_later_part_has_no_source(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
     monkeypatch.chdir(tmp_path)
     (tmp_path / "fleet.yaml").write_text(
         "hosts: {a: {address: 127.0.0.1, port: 1}}\nsync: {code: ., data: [nosuch:/x]}\n"
     )
-    with pytest.raises(UsageError, match="nosuch does not exist"):
-        CliRunner().invoke(main.cli, ["sync"], standalone_mode=False, catch_exceptions=False)
+    assert typed(["sync"]) == 2
+    assert "nosuch does not exist" in capsys.readouterr().err
 
 
 def test_what_lies_outside_the_inventorys_folder_is_asked_about_once(
@@ -125,12 +123,12 @@ def test_without_a_terminal_such_a_section_is_refused(
         f"sync: {{data: ['{tmp_path}/secret:{tmp_path}/got']}}\n"
     )
     words = ["-i", "theirs/fleet.yaml", "--transport", "local", "sync"]
-    assert main.run(words) == 2
+    assert typed(words) == 2
     said = capsys.readouterr().err
     assert f"{tmp_path}/secret" in said and "fleet -i theirs/fleet.yaml --transport local sync --yes" in said
     assert not (tmp_path / "got").exists()
-    assert main.run([*words, "--yes"]) == 0 and (tmp_path / "got").read_text() == "mine"
-    assert main.run(words) == 0, "what was agreed to once is not asked for again"
+    assert typed([*words, "--yes"]) == 0 and (tmp_path / "got").read_text() == "mine"
+    assert typed(words) == 0, "what was agreed to once is not asked for again"
 
 
 def test_an_option_of_wheels_is_not_dropped_where_code_is_sent(
@@ -139,17 +137,18 @@ def test_an_option_of_wheels_is_not_dropped_where_code_is_sent(
     monkeypatch.chdir(tmp_path)
     Path("hostfile").write_text("a\n")
     for words in ([], ["."], ["--data", "hostfile"]):
-        assert main.run(["--dry-run", "sync", "--refresh", *words]) == 2
+        assert typed(["--dry-run", "sync", "--refresh", *words]) == 2
         assert capsys.readouterr().err == "error: --refresh has a meaning with --wheels only\n"
 
 
 def test_a_folder_that_begins_like_an_option_is_one_in_the_line_to_go_on_with() -> None:
-    hint = plan(Inventory((Host("a", "a"),), source="f"), Sync("./-x")).hint
+    hint = fleet_here("a").plan.sync("./-x").plan.hint  # type: ignore[attr-defined]
     assert "fleet sync ./-x --force;" in hint
 
 
-def test_a_home_that_cannot_be_written_has_a_way_round(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_home_that_cannot_be_written_has_a_way_round(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "f").touch()
     monkeypatch.setenv("XDG_CACHE_HOME", "/proc/nosuch")
-    with pytest.raises(HostFailed) as caught, turn("a", "another one", Runtime(LocalTransport())):
-        pass
+    with pytest.raises(HostFailed) as caught:
+        fleet_here("a").get(f"{tmp_path}/f", to=tmp_path / "to")
     assert caught.value.hint == "$XDG_CACHE_HOME may name a folder that can be written"

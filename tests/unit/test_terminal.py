@@ -5,16 +5,15 @@ from __future__ import annotations
 import ast
 import io
 import os
+import subprocess
 import sys
 from pathlib import Path
 
 import pytest
 
-import fleet.cli
 from fleet.cli.screen import terminal
 from fleet.cli.screen.layout import table, wrap
 from fleet.cli.screen.output import echo, talk
-from fleet.cli.verbs.exec import PrefixedLines
 
 
 class Tty(io.StringIO):
@@ -70,7 +69,7 @@ def test_colours_reach_only_who_wants_them(env: dict[str, str], shown: str, plai
 
 
 def test_nothing_else_in_cli_asks_a_stream() -> None:
-    for path in Path(fleet.cli.__file__).parent.glob("*.py"):
+    for path in Path(terminal.__file__).parents[1].glob("*.py"):
         asked = {node.attr for node in ast.walk(ast.parse(path.read_text("utf-8"))) if isinstance(node, ast.Attribute)}
         if path.stem != "terminal":
             assert not asked & {"isatty", "get_terminal_size", "is_terminal"}, path
@@ -212,20 +211,17 @@ def test_a_table_that_does_not_fit_becomes_a_paragraph_a_row() -> None:
 
 
 @pytest.mark.parametrize("kind", ["terminal", "file"])
-def test_lines_of_exec_reach_a_terminal_without_control_characters(
-    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, kind: str
-) -> None:
-    said = b"one\x1b]0;title\x07 two"
+def test_lines_of_exec_reach_a_terminal_without_control_characters(tmp_path: Path, kind: str) -> None:
+    (tmp_path / "hostfile").write_text("gpu1\n")
     reader, writer = os.openpty() if kind == "terminal" else (-1, os.open(tmp_path / "f", os.O_RDWR | os.O_CREAT))
-    with open(writer, "w") as out:
-        monkeypatch.setattr(sys, "stdout", out)
-        PrefixedLines._write(("gpu1", "stdout"), said)
-        shown = b"" if kind == "terminal" else (tmp_path / "f").read_bytes()
-        while kind == "terminal" and not shown.endswith(b"\n"):  # a terminal may hand it on in pieces
-            shown += os.read(reader, 4096)
-        monkeypatch.undo()
+    line = "import sys; from fleet.cli.main import run; sys.exit(run(sys.argv[1:]))"
+    words = ["-i", f"{tmp_path}/hostfile", "--transport", "local", "exec", "--no-fold", "--", "printf"]
+    said = "one\x1b]0;title\x07 two\n"
+    subprocess.run([sys.executable, "-c", line, *words, said], stdout=writer, stderr=subprocess.DEVNULL, check=True)
     if kind == "file":
-        assert shown == b"gpu1: " + said + b"\n"
+        assert (tmp_path / "f").read_text() == f"gpu1: {said}"
     else:
-        os.close(reader)
+        shown = os.read(reader, 4096)
         assert b"gpu1: one" in shown and b"two" in shown and not {0x1B, 0x07} & set(shown), shown
+        os.close(reader)
+    os.close(writer)

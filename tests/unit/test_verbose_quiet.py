@@ -6,17 +6,14 @@ import re
 import shlex
 import sys
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from fleet.cli.main import run
-from fleet.cli.screen.progress import telling
-from fleet.each import failed
-from fleet.events import Event, Finished, Started
-from fleet.model import Host, Inventory, Result
-from fleet.transport.local import LocalTransport
-from fleet.transport.ssh.transport import SshTransport
+from fleet.transport.base import Target
 from tests.free_port import free_port
+from tests.in_process import LocalTransport, command_line
 
 VERBS = [
     "hosts",
@@ -85,31 +82,29 @@ def test_v_shows_the_columns_that_a_table_leaves_out(capfd: pytest.CaptureFixtur
     assert "~/key" in out and "source x" in out and "  K\n" in out
 
 
-def test_v_tells_where_a_host_was_reached_and_where_a_fault_of_fleet_is(
-    capfd: pytest.CaptureFixture[str], here: Path
-) -> None:
-    inventory = Inventory((Host("a", "10.0.0.1", user="root", port=33),))
-    seen: list[Event] = []
-    tell = telling(seen.append, inventory, SshTransport(home=here, hosts=inventory.hosts))
+def test_v_tells_where_a_host_was_reached_and_where_a_fault_of_fleet_is() -> None:
+    class Odd(LocalTransport):
+        def resolve(self, host: Any) -> Any:
+            return Target("10.0.0.1", 33, "root")
 
-    def broken() -> None:
-        raise ValueError("odd")
+        def connect(self, host: Any, cancel: Any) -> Any:
+            if host.name == "c":
+                raise ValueError("odd")
+            return super().connect(host, cancel)
 
-    try:
-        broken()
-    except ValueError as error:
-        results = [Result("a", True, 0), Result("a", False, 3), failed(inventory.hosts[0], error)]
-    for result in results:
-        for event in (Started("a", "connecting"), Finished(result)):
-            tell(event)
-    err = re.sub(r"\d\.\d\d s", "0.00 s", capfd.readouterr().err)
-    assert err.startswith("a: root@10.0.0.1:33, 0.00 s, ok\na: root@10.0.0.1:33, 0.00 s, exit status 3\n")
-    assert "0.00 s, internal\nTraceback" in err and "in broken" in err and err.endswith("ValueError: odd\n")
-    assert len(seen) == 6
+    def shown(hosts: str, line: str) -> str:
+        Path("fleet.yaml").write_text(f"hosts: [{hosts}]\n")
+        done = command_line(["-v", "exec", "--shell", line], Odd())
+        return re.sub(r"\d+\.\d\d s", "0.00 s", " ".join(done.err.split()))
+
+    assert "a: root@10.0.0.1:33, 0.00 s, ok " in shown("a", "true")
+    assert "a: root@10.0.0.1:33, 0.00 s, exit status 3 " in shown("a", "exit 3")
+    err = shown("c", "true")
+    assert "0.00 s, internal Traceback" in err and "in connect" in err and "ValueError: odd" in err
 
 
 def test_v_shows_the_traceback_of_a_fault(monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]) -> None:
-    monkeypatch.setattr(LocalTransport, "__init__", lambda self, options, hosts: 1 // 0)
+    monkeypatch.setattr("fleet.transport.local.LocalTransport.__init__", lambda self, options, hosts: 1 // 0)
     assert run(["--transport", "local", "exec", "--", "true"]) == 125
     assert "Traceback" not in capfd.readouterr().err
     assert run(["-v", "--transport", "local", "exec", "--", "true"]) == 125

@@ -15,6 +15,7 @@ import pytest
 
 from fleet.cli.line.verbs import VERBS
 from tests.lab.virtual_lab import VirtualLab
+from tests.standin import standin_python
 from tests.wheelmaker import make_wheel
 
 SETUP = "from setuptools import setup\nsetup(name='tinyext', version='0.1', py_modules=['tinyext'])\n"
@@ -191,7 +192,19 @@ def kill_port(lab: VirtualLab, tmp_path: Path) -> None:
 
 
 def play(lab: VirtualLab, tmp_path: Path) -> None:
-    """The demo by its bare name: it is there wherever fleet is installed, with what it trains."""
+    """One of fleet's own, by its bare name: it is there wherever fleet is installed."""
+    (tmp_path / "job.py").write_text("import os; print('rank', os.environ['RANK'], 'is here', flush=True)\n")
+    given = {"password_file": lab.password_file, "code": tmp_path, "script": "job.py", "ranks": 1}
+    variables = (word for name, value in given.items() for word in ("--var", f"{name}={value}"))
+    done = lab.fleet("-i", "lab", "play", "torchrun.yaml", *variables, check=True, timeout=300)
+    assert "playing fleet's own playbooks/torchrun.yaml" in done.stderr
+    assert all(f"rank {rank} is here" in done.stdout for rank in (0, 1))
+
+
+@pytest.mark.real
+def test_the_demo(lab: VirtualLab) -> None:
+    """With what it trains, which is there too."""
+    lab.train_with(sys.executable)
     done = lab.fleet(
         "-i",
         "lab",
@@ -206,6 +219,7 @@ def play(lab: VirtualLab, tmp_path: Path) -> None:
     )
     assert "playing fleet's own playbooks/demo.yaml" in done.stderr
     assert "test accuracy: 0.9" in done.stdout
+    lab.train_with(standin_python())
 
 
 def examples(lab: VirtualLab, tmp_path: Path) -> None:

@@ -74,7 +74,7 @@ class There:
         spec: FirstSpec = {"paths": paths, "tls": tls, "limit": limit, "every": EVERY_SECONDS, "patience": patience}
         self._program = Program(session, "delivery.chain.first", spec)
         self._outbox = Outbox(self._program)
-        self._watchdog = Watchdog()
+        self._watchdog = Watchdog(clock=self._program.clock)
         self._frames = self._program.frames(silence=SILENCE_SECONDS, cancel=cancel, watchdog=self._watchdog)
         self._ended = False
 

@@ -12,7 +12,20 @@ from fleet.node.base import json
 from fleet.node.base.processes import below, read_file, start_time
 from fleet.node.base.types import Any
 from fleet.node.base.wire import write_all
-from fleet.protocol.state import ATTEMPT, FINAL, LEASE, NEXT, PID, RUNS, SPEC, STATUS, STOP, below_home, is_run_id
+from fleet.protocol.state import (
+    ATTEMPT,
+    FINAL,
+    LEASE,
+    NEXT,
+    PID,
+    PROTOCOL,
+    RUNS,
+    SPEC,
+    STATUS,
+    STOP,
+    below_home,
+    is_run_id,
+)
 
 RANK_WRAPPER = b"fleet-rank\n"  # rank.py calls itself so
 # why a node ends a run: "engine" (it has ended), "asked" (by the head), and of its own: "lease" (nothing heard of the
@@ -53,6 +66,15 @@ def run_folder(run: str) -> "str | None":
         if read_json(os.path.join(folder, SPEC)).get("node") == NODE:
             return folder
     return None
+
+
+def is_ours(spec: "dict[str, Any]") -> bool:
+    """Whether a fleet of this protocol started the run that a SPEC is of."""
+    return spec.get("protocol") == PROTOCOL
+
+
+def only(record: "dict[str, Any]", *names: str) -> "dict[str, Any]":
+    return {name: record[name] for name in names if name in record}
 
 
 def attempt_of(spec: "dict[str, Any]") -> int:

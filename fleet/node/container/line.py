@@ -8,7 +8,7 @@ import time
 from fleet.node.base import json
 from fleet.node.base.errors import Refused
 from fleet.node.base.types import Any, Callable
-from fleet.protocol.state import is_run_id
+from fleet.protocol.state import PROTOCOL, is_run_id
 
 LINE_BYTES = 1 << 16
 MOST = 1 << 20  # of nodes, and of ranks
@@ -77,7 +77,7 @@ def dial(
         try:
             sock = socket.create_connection((address, port), DIAL_SECONDS)
             line = Line(sock)
-            line.send(fleet=1, **hello)
+            line.send(fleet=PROTOCOL, **hello)
             begin = begin_of(line, until, where)
             if begin is not None:
                 sock = None

@@ -1,6 +1,6 @@
 """Where containers meet: one of them listens at the master's port, all others, and itself, dial it, in any order.
 
-Lines of JSON. A member's first is {"fleet": 1, "host", "rank", "each", "about"}. It gets {"refused", "hint"}, or
+Lines of JSON. A member's first is {"fleet": PROTOCOL, "host", "rank", "each", "about"}. It gets {"refused", "hint"}, or
 {"begin"} once all are there: the run, which node it is, where its ranks meet. Then the line is how the end of one
 becomes the end of all:
 
@@ -21,6 +21,7 @@ from fleet.node.base.types import Any, Callable
 from fleet.node.container.line import HELLO_SECONDS, Line
 from fleet.node.container.members import Member, ended_of, failure_of, node_of, nodes, shown
 from fleet.node.container.record import Record, ending
+from fleet.protocol.state import PROTOCOL
 
 BEAT_SECONDS, SILENCE_SECONDS = 3.0, 30.0
 LAST_CALL_SECONDS = 15.0  # for which an elastic run that may begin waits for more
@@ -90,7 +91,7 @@ class Table:
 
     def enter(self, line: Line) -> "Member | None":
         hello = line.receive(HELLO_SECONDS)
-        if hello is None or hello.get("fleet") != 1:
+        if hello is None or hello.get("fleet") != PROTOCOL:
             return None
         member = Member(line, hello)
         with self.lock:

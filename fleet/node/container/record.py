@@ -14,7 +14,7 @@ from fleet.node.base.files import replace_file
 from fleet.node.base.private import append_whole, link_beside, private
 from fleet.node.base.run_folder import no_room_for
 from fleet.node.base.types import Any, Mapping, Sequence
-from fleet.protocol.state import EVENTS_VERSION, LATEST, OF_THE_HEAD, WRITER
+from fleet.protocol.state import LATEST, OF_THE_HEAD, PROTOCOL, WRITER
 from fleet.version import __version__
 
 
@@ -53,7 +53,7 @@ class Record:
                 "cannot make the log folder %s: %s" % (self.path, error.strerror),
                 "give --runs-dir a folder that may be written to",
             ) from None
-        self.event("version", version=EVENTS_VERSION, fleet=__version__)
+        self.event("version", version=PROTOCOL, fleet=__version__)
         first = {name: min(host["ranks"]) for name, host in hosts.items()}
         self.event("running", "all nodes have started", world_size=self.world_size, first_ranks=first, logs=self.path)
         link_beside(self.path, LATEST)

@@ -20,7 +20,6 @@ from contextlib import suppress
 
 from fleet.node.base import json
 from fleet.node.base.files import replace_file
-from fleet.node.base.processes import read_file
 from fleet.node.base.types import Any, Iterable, code
 
 BROKEN = (OSError, ValueError, LookupError, TypeError, zlib.error)
@@ -37,8 +36,8 @@ NOTHING: "dict[str, Any]" = {
 PATH, KIND, MODE, SIZE, MTIME, LINK, DIGEST, STATUS, NODE_MTIME, NODE_CTIME = range(10)
 # fleet put it there; it was there, and equal to the source
 DELIVERED, SEEN = "d", "s"
-MEMBERS = [{str}, {str}, {int}, {int}, {int}, {str}, {str}]  # of an entry, and the digest that a file of data has
-ROW = [*MEMBERS, {str}, {int}, {int}]
+ENTRY: "list[Any]" = [{str}, {str}, {int}, {int}, {int}, {str}]
+ROW = [*ENTRY, {str}, {str}, {int}, {int}]
 
 
 def by_column(entries: "Iterable[Any]") -> bytes:
@@ -48,56 +47,45 @@ def by_column(entries: "Iterable[Any]") -> bytes:
 
 def unpack(packed: bytes) -> "list[Any]":
     """The entries in it; one of BROKEN where they are none."""
-    found = json.loads(zlib.decompress(packed).decode())
-    return of_columns(found["columns"]) if isinstance(found, dict) else check_entries(found)  # as by older versions
+    return of_columns(json.loads(zlib.decompress(packed).decode())["columns"], ENTRY)
 
 
-def check_entries(entries: "Any") -> "list[Any]":
-    if entries != [] and set(map(len, entries)) not in ({6}, {7}, {10}):
-        raise ValueError("these are no entries")
-    return of_columns(list(zip(*entries)))
+def check_rows(rows: "Any") -> "list[Any]":
+    if rows != [] and set(map(len, rows)) != {len(ROW)}:
+        raise ValueError("these are no rows")
+    return of_columns(list(zip(*rows)), ROW)
 
 
-def of_columns(columns: "list[Any]") -> "list[Any]":
+def of_columns(columns: "list[Any]", members: "list[Any]") -> "list[Any]":
     """Cheap also with tens of thousands: preflight reads them, too."""
-    kinds = [set(map(type, column)) for column in columns]
-    if columns and (len(set(map(len, columns))) != 1 or kinds not in (MEMBERS[:6], MEMBERS, ROW)):
+    if columns and (len(set(map(len, columns))) != 1 or [set(map(type, column)) for column in columns] != members):
         raise ValueError("these are no entries")
     return list(map(list, zip(*columns)))
 
 
-def row_of(entry: "Iterable[Any]") -> "list[Any]":
-    """Of an older version's entry, which may have been there before: what was found equal counted as delivered."""
-    row = list(entry)
-    if len(row) < len(ROW):
-        row = [*row[:6], *(row[6:] or [""]), SEEN, row[MTIME], 0]
-    return row
-
-
 def read_state(meta: bytes) -> "dict[str, Any] | None":
     """What is delivered: {"digest", "entries", "also", "begun", "packed": the entries as they came, "rest": what rows
-    have beyond them, packed, "source": null where none was recorded, as by older versions, "left"}, or None where no
-    sync has come as far as putting files in place. digest None: a switch was cut short, it had begun to put in place
-    what "begun" lists; of a path that is listed several times, any version may be there, or none.
+    have beyond them, packed, "source": null where none was recorded, "left"}, or None where no sync has come as far as
+    putting files in place. digest None: a switch was cut short, it had begun to put in place what "begun" lists; of a
+    path that is listed several times, any version may be there, or none.
     """
     try:
         with open(os.path.join(meta, b"state"), "rb") as f:
             line, packed = json.loads(f.readline().decode()), f.read()
-        size = line["packed"] if "packed" in line else len(packed)
+        size = line["packed"]
         found = dict(
             NOTHING,
             digest=line["digest"],
-            also=check_entries(line["also"]),
+            also=check_rows(line["also"]),
             entries=unpack(packed[:size]),
             packed=packed[:size],
             rest=packed[size:],
-            left=str(line.get("left", "")),
+            left=str(line["left"]),
         )
         if not isinstance(line["digest"], str):
             raise ValueError("this is no digest")
-        source = line.get("source")
-        if isinstance(source, dict) and isinstance(source.get("host"), str) and isinstance(source.get("path"), str):
-            found["source"] = {"host": source["host"], "path": source["path"], "id": str(source.get("id") or "")}
+        if line["source"] is not None:
+            found["source"] = {name: str(line["source"][name]) for name in ("host", "path", "id")}
         state: dict[str, Any] | None = found
     except BROKEN:
         state = None
@@ -119,49 +107,30 @@ def identity(state: "dict[str, Any] | None") -> "str | None":
 
 def rows_of(state: "dict[str, Any]") -> "list[Any]":
     """All that may be there, the newest last."""
-    entries = state["entries"]
-    rest: list[Any] = []
-    if state["rest"]:
+    rows: list[Any] = []
+    if state["entries"]:
         with suppress(*BROKEN):
             rest = json.loads(zlib.decompress(state["rest"]).decode())["columns"]
-    if len(rest) == 4 and all(len(column) == len(entries) for column in rest):
-        entries = of_columns([*zip(*entries), *rest]) if entries else []
-    return [row_of(entry) for entry in state["also"] + entries + state["begun"]]
+            rows = of_columns([*zip(*state["entries"]), *rest], ROW)
+    return list(state["also"] + rows + state["begun"])
 
 
 def read_lines(path: bytes) -> "list[Any]":
-    """The entries of each line that is whole: a kill may have cut one."""
-    entries = []
+    """The rows of each line that is whole: a kill may have cut one."""
+    rows = []
     with open(path, "rb") as f:
-        data = f.read()
-    for line in data.split(b"\n") if data[:1] == b"[" else [data]:
-        try:
-            # packed, as by older versions
-            entries += check_entries(json.loads(line.decode())) if line[:1] == b"[" else unpack(line)
-        except BROKEN:
-            continue
-    return entries
-
-
-def older(meta: bytes, name: str) -> "list[Any]":
-    """Data that an older version has delivered: a line [path, size, mtime_ns, sha256] for each file. name: what one is
-    called that has no path."""
-    entries = []
-    for line in read_file(os.path.join(meta, b"delivered"), -1).splitlines():
-        try:
-            path, size, mtime_ns, digest = json.loads(line.decode())
-            entries.append([path or name, "f", 0, size, mtime_ns, "", digest])
-        except (ValueError, TypeError):
-            continue
-    return entries
+        for line in f:
+            with suppress(*BROKEN):
+                rows += check_rows(json.loads(line.decode()))
+    return rows
 
 
 class Journal:
     """Of the state folder `meta`, whose lock is held. known: {path: [row]}, every version that may be there, the last
     one last."""
 
-    def __init__(self, meta: bytes, name: str = "") -> None:
-        self.meta, self.name = meta, name
+    def __init__(self, meta: bytes) -> None:
+        self.meta = meta
         self.state = read_state(meta) or NOTHING
         self.versions: dict[str, list[Any]] | None = None
         self.log: Any = None
@@ -170,7 +139,7 @@ class Journal:
     def known(self) -> "dict[str, list[Any]]":
         if self.versions is None:  # most syncs change nothing and need not ask
             self.versions = {}
-            for row in [row_of(entry) for entry in older(self.meta, self.name)] + rows_of(self.state):
+            for row in rows_of(self.state):
                 self.versions.setdefault(row[PATH], []).append(row)
         return self.versions
 
@@ -212,9 +181,8 @@ class Journal:
         line = {"digest": digest, "also": list(also), "source": source, "packed": len(packed), "left": left}
         rest = zlib.compress(by_column([row[6:] for row in rows]), 1)
         self.write("state", json.dumps(line).encode() + b"\n" + packed + rest)
-        for name in (b"switching", b"delivered"):
-            with suppress(FileNotFoundError):
-                os.unlink(os.path.join(self.meta, name))
+        with suppress(FileNotFoundError):
+            os.unlink(os.path.join(self.meta, b"switching"))
 
     def write(self, name: str, data: bytes) -> None:
         replace_file(os.path.join(self.meta, name.encode()), data)

@@ -4,14 +4,13 @@ import os
 
 from fleet.node.base.beneath import Beneath, reach
 from fleet.node.base.errors import Refused
-from fleet.node.base.files import remove_tree
 from fleet.node.base.locks import take_lock
 from fleet.node.base.state_folder import state_folder
 from fleet.node.base.types import TYPE_CHECKING, Any, values
 from fleet.node.base.wire import decode, encode
 from fleet.node.delivery.commit import Commit
 from fleet.node.delivery.journal import Journal
-from fleet.node.delivery.stage import Stage, key_of
+from fleet.node.delivery.stage import Stage
 from fleet.protocol.state import DATA_STATE
 
 if TYPE_CHECKING:
@@ -61,7 +60,7 @@ class Target:
         self.lock, holder = take_lock(self.meta, spec)
         if self.lock is None:
             return holder or "?"
-        self.journal = Journal(self.meta, self.name)
+        self.journal = Journal(self.meta)
         self.stage = Stage(self.meta)
         self.commit = Commit(tree, self.stage)
         return None
@@ -80,14 +79,6 @@ class Target:
         """path -> entry of the files that are still to come: those that an interrupted delivery has left here whole
         need not. under_way: keep of the others what has come."""
         left = {entry[0]: entry for entry in needed}
-        parts = os.path.join(self.meta, b"parts")  # an older version's, and so are parcels
-        for path, entry in left.items() if os.path.isdir(parts) else ():
-            before = os.path.join(parts, key_of("" if self.name else path, entry[3], entry[4]))
-            if os.path.exists(before + b".blocks"):
-                os.rename(before, self.stage.place(self.stage.at(path)))
-                os.rename(before + b".blocks", self.stage.place(self.stage.blocks_of(entry)))
-        for name in (b"parts", b"parcels", b"parcels.before"):
-            remove_tree(os.path.join(self.meta, name))
         for path in self.stage.sweep(left, under_way):
             del left[path]
         return left

@@ -24,16 +24,18 @@ stdin ends this program; the run goes on under its lease.
 """
 
 import os
-import time
 from _signal import SIGCHLD, SIGKILL
 from _thread import start_new_thread
 
+from fleet.node.base.clock import CLOCK, Clock
 from fleet.node.base.run_folder import (
     attempt_folder,
     detach_run,
     disk_is_full,
     fate,
+    is_ours,
     lease_of,
+    only,
     owners,
     ranks_up,
     read_json,
@@ -86,38 +88,41 @@ class Stream:
 
 
 class Follower:
-    def __init__(self, run: str, folder: str, offsets: "dict[str, Any]", once: bool = False) -> None:
-        self.run, self.folder, self.offsets, self.once = run, folder, offsets, once
+    def __init__(
+        self, run: str, folder: str, offsets: "dict[str, Any]", once: bool = False, clock: Clock = CLOCK
+    ) -> None:
+        self.run, self.folder, self.offsets, self.once, self.clock = run, folder, offsets, once, clock
         self.streams: dict[str, Stream] = {}
         self.seen: dict[str, tuple[int, int] | None] = {}
         self.status: dict[str, Any] = {}
-        self.owners_checked = self.disk_checked = self.looked = self.changed = time.monotonic()
+        self.owners_checked = self.disk_checked = self.looked = self.changed = clock.monotonic()
         self.folder_time = 0
         self.disk_full = False
-        about = read_json(os.path.join(folder, SPEC)).get("about") or {}
+        spec = read_json(os.path.join(folder, SPEC))
+        self.ours, about = is_ours(spec), spec.get("about") or {}
         self.elastic, self.trims = bool(about.get("least")), bool(about.get("max_log"))
         self.clock_due, self.clock_pause = self.looked, FIRST_CLOCK_SECONDS
 
     def follow(self) -> None:
-        last = time.monotonic()
+        last = self.clock.monotonic()
         while True:
             over = self.once or self.status.get("state") in FINAL
-            found = self.look() if over or self.is_due(time.monotonic()) else []
+            found = self.look() if over or self.is_due(self.clock.monotonic()) else []
             moved = False
             for stream in self.streams.values():
                 moved = stream.turn() or moved
             for message in found:
-                send_json(dict(message, sent=time.time()))
+                send_json(dict(message, sent=self.clock.time()))
             if over and not moved and not found:
                 break
-            now = time.monotonic()
+            now = self.clock.monotonic()
             self.check_disk(now)
             self.tell_time(now)
             if moved or found:
                 last = now
             else:
                 self.check_owners(now)
-                time.sleep(BUSY_SECONDS if now - last < AWAKE_SECONDS else IDLE_SECONDS)
+                self.clock.sleep(BUSY_SECONDS if now - last < AWAKE_SECONDS else IDLE_SECONDS)
         say({"event": "end", "sizes": {s.name: s.offset for s in self.streams.values()}})
 
     def is_due(self, now: float) -> bool:
@@ -141,8 +146,9 @@ class Follower:
                         self.streams[name] = Stream(path, name, len(self.streams), self.offsets.get(name), self.begins)
                     except FileNotFoundError:
                         pass  # removed since it was listed: check_owners() tells
-            elif name == STATUS or name.startswith("rank") and name.endswith(".json"):
+            elif name == STATUS or self.ours and name.startswith("rank") and name.endswith(".json"):
                 record = self.renewed(name, path)
+                record = record if self.ours else only(record, "state")
                 if record and name == STATUS:
                     self.status = record
                 if record:
@@ -182,7 +188,7 @@ class Follower:
         self.status = bury(self.run, self.folder, LEFTOVER_GRACE, reason, cause=cause)
         self.seen[STATUS] = None
         if read_status(self.folder).get("state") not in FINAL:
-            send_json(dict(self.status, event="status", sent=time.time()))
+            send_json(dict(self.status, event="status", sent=self.clock.time()))
 
     def check_disk(self, now: float) -> None:
         """What ranks cannot write is lost, and they may not care: it is said, once, and when there is room again."""
@@ -200,7 +206,7 @@ class Follower:
                 now + self.clock_pause,
                 min(ELASTIC_CLOCK_SECONDS if self.elastic else CLOCK_SECONDS, 2 * self.clock_pause),
             )
-            say({"event": "clock", "up": ranks_up(self.folder) if self.elastic else None, "sent": time.time()})
+            say({"event": "clock", "up": ranks_up(self.folder) if self.elastic else None, "sent": self.clock.time()})
 
 
 def is_led_by(folder: str, term: int) -> bool:

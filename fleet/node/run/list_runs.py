@@ -10,17 +10,20 @@ import time
 from fleet.node.base.errors import answer
 from fleet.node.base.run_folder import (
     NODE,
+    attempt_of,
     awaited,
     fate,
     final_status,
+    is_ours,
     lease_of,
+    only,
     ranks_up,
     read_json,
     runs_root,
     standing,
 )
 from fleet.node.base.types import Any, run
-from fleet.protocol.state import FINAL, LEASE, SPEC, is_run_id
+from fleet.protocol.state import FINAL, LEASE, LISTED, SPEC, is_run_id
 
 LAST_BYTES, LAST_CHARACTERS = 4096, 200
 
@@ -66,8 +69,13 @@ def described(folder: str, spec: "dict[str, Any]", status: "dict[str, Any]", ali
     names = os.listdir(folder)
     silent, last = written_last(folder, of_ranks(names, ".out", ".err"))
     ended = [read_json(os.path.join(folder, each)) for each in of_ranks(names, ".json")]
+    attempt = attempt_of(spec)
+    if not is_ours(spec):
+        spec, status, ended = only(spec, *LISTED), only(status, "state"), []
     return {
         "run": spec["run"],
+        "protocol": spec.get("protocol", 0),
+        "attempt": attempt,
         "host": spec.get("host") or NODE,
         "node_rank": spec.get("node_rank") or 0,
         "ranks": spec.get("ranks") or [],

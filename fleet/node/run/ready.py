@@ -8,8 +8,8 @@ it is over when the head goes away, and the pause when the run is stopped for go
 """
 
 import os
-import time
 
+from fleet.node.base.clock import CLOCK, Clock
 from fleet.node.base.errors import Refused
 from fleet.node.base.run_folder import (
     NODE,
@@ -26,7 +26,7 @@ from fleet.node.base.types import Callable, run
 from fleet.node.base.wire import listen, send_exit, send_json, start
 from fleet.node.run.look.rendezvous import listen_everywhere
 from fleet.node.run.stop import stop
-from fleet.protocol.state import NEXT, RESTARTING, RUNS, SPEC, STARTING, STATUS
+from fleet.protocol.state import NEXT, PROTOCOL, RESTARTING, RUNS, SPEC, STARTING, STATUS
 
 say: "Callable[[run.Ready], None]" = send_json
 POLL_SECONDS = 0.1
@@ -46,7 +46,7 @@ def stand_by(run: str, part: "run.Part") -> "str | None":
     try:
         folder = os.path.join(own_home(RUNS), run_names(run)[1])
         os.mkdir(folder, 0o700)
-        write_json(os.path.join(folder, SPEC), dict(part, run=run, node=NODE))
+        write_json(os.path.join(folder, SPEC), dict(part, run=run, node=NODE, protocol=PROTOCOL))
         write_json(os.path.join(folder, STATUS), final_status("stopped", "it stood by for another attempt", []))
     except (OSError, Refused):
         return None
@@ -60,10 +60,10 @@ def be_seen(folder: str, state: str) -> None:
         pass  # a full disk: it is not
 
 
-def wait(run: str, attempt: int, seconds: float) -> None:
-    until = time.monotonic() + seconds
-    while time.monotonic() < until and not is_forbidden(run, attempt):
-        time.sleep(POLL_SECONDS)
+def wait(run: str, attempt: int, seconds: float, clock: Clock = CLOCK) -> None:
+    until = clock.monotonic() + seconds
+    while clock.monotonic() < until and not is_forbidden(run, attempt):
+        clock.sleep(POLL_SECONDS)
 
 
 def main() -> None:
@@ -85,5 +85,5 @@ def main() -> None:
         be_seen(folder, STARTING)
     say({"event": "ready", "left": left, "port": port, "forbidden": forbidden})
     if not forbidden:
-        time.sleep(START_SECONDS)
+        CLOCK.sleep(START_SECONDS)
     send_exit(0)

@@ -128,7 +128,7 @@ def answering(pid: int) -> "set[str]":
 def by_faulthandler(pid: int, path: str) -> "Threads":
     """Of the main thread. Refused where it is not armed, or does not answer."""
     if not is_armed(pid, path):
-        raise Refused("fleet has not armed it (started by an older fleet, python -I or -E, or no python)")
+        raise Refused("fleet has not armed it (python -I or -E, or no python)")
     if state_of(pid) in STOPPED + UNINTERRUPTIBLE:
         raise Refused("it answers no signal now")
     begin, deaf = os.stat(path).st_size, answering(pid)

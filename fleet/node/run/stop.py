@@ -9,9 +9,9 @@ comes late refuse). left: pids that would not die; stuck: what they do instead, 
 
 import os
 import signal
-import time
 from contextlib import suppress
 
+from fleet.node.base.clock import CLOCK, Clock
 from fleet.node.base.errors import answer
 from fleet.node.base.processes import send_signal
 from fleet.node.base.run_folder import (
@@ -50,7 +50,7 @@ def forbid(run: str, attempt: "int | None") -> None:
     for name in os.listdir(root):
         path = os.path.join(root, name)
         with suppress(FileNotFoundError):  # others clear away, too
-            if name.endswith("@%s.stop" % NODE) and time.time() - os.stat(path).st_mtime > OLD_SECONDS:
+            if name.endswith("@%s.stop" % NODE) and CLOCK.time() - os.stat(path).st_mtime > OLD_SECONDS:
                 os.unlink(path)
 
 
@@ -59,22 +59,22 @@ def may_start_again(folder: str) -> bool:
     return bool(about.get("max_restarts") or about.get("spares"))
 
 
-def ask(folder: str, grace: float, reason: str, end: "run.RunEnd | None") -> bool:
+def ask(folder: str, grace: float, reason: str, end: "run.RunEnd | None", clock: Clock) -> bool:
     """Ask the supervisor, wait for it; True when it (or its guardian) has said how the run ended."""
     request_stop(folder, grace, reason, end)
     # TERM for `grace`, then KILL: a supervisor that needs longer is itself stopped or stuck
-    began, margin = time.monotonic(), MARGIN
-    while time.monotonic() < began + grace + margin:
+    began, margin = clock.monotonic(), MARGIN
+    while clock.monotonic() < began + grace + margin:
         status, kept = standing(folder)
         if status.get("state") in FINAL or not kept:
             return status.get("state") in FINAL
         if status.get("state") == "stopping":
             margin = ENDING_MARGIN  # it waits for those that are slow to die, as whoever took its place would
-        time.sleep(0.02)
+        clock.sleep(0.02)
     return False
 
 
-def stop(spec: "run.StopSpec") -> "tuple[list[int], str]":
+def stop(spec: "run.StopSpec", clock: Clock = CLOCK) -> "tuple[list[int], str]":
     run, grace, reason = spec["run"], float(spec.get("grace") or 0), spec.get("reason") or "stopped"
     attempt, end, folder = spec.get("attempt"), spec.get("end"), run_folder(run)
     if folder is None:
@@ -85,7 +85,7 @@ def stop(spec: "run.StopSpec") -> "tuple[list[int], str]":
         # it may have appeared meanwhile
         folder = run_folder(run)
         if folder is None:
-            ending = Ending(run, grace)  # where ~/.fleet was lost, its processes still have the run's mark
+            ending = Ending(run, grace, clock=clock)  # where ~/.fleet was lost, its processes still have the run's mark
             return ending.finish(), "running" if ending.told else "unknown"
         with suppress(FileNotFoundError):
             os.unlink(tombstone(run))
@@ -98,21 +98,21 @@ def stop(spec: "run.StopSpec") -> "tuple[list[int], str]":
     if read_status(folder).get("state") in FINAL:
         # of an attempt what its end has left, not what another begins just now
         left = read_status(folder).get("left") if attempt is not None else True
-        return Ending(run, grace).finish() if left else [], "gone"
-    if owners(folder) and ask(folder, grace, reason, end):
+        return Ending(run, grace, clock=clock).finish() if left else [], "gone"
+    if owners(folder) and ask(folder, grace, reason, end, clock):
         return read_status(folder).get("left") or [], "running"
     deaf = owners(folder)
     below = descendants([who["pid"] for who in deaf])
     for who in reversed(deaf):
         send_signal(who["pid"], who["start"], signal.SIGKILL)
-    status = bury(run, folder, 0 if deaf else grace, reason, state="stopped", cause="asked", end=end)
+    status = bury(run, folder, 0 if deaf else grace, reason, state="stopped", cause="asked", end=end, clock=clock)
     for pid, born in below.items():
         send_signal(pid, born, signal.SIGKILL)
     return status["left"], "running"
 
 
-def stopped(spec: "run.StopSpec") -> "run.Stopped":
-    left, was = stop(spec)
+def stopped(spec: "run.StopSpec", clock: Clock = CLOCK) -> "run.Stopped":
+    left, was = stop(spec, clock)
     said: run.Stopped = {"event": "stopped", "left": left, "was": was}
     if left:
         said["stuck"] = list(map(stuck, left[:TOLD]))

@@ -7,9 +7,9 @@ since as a whole. Or J {"event": "failed", "message", "hint"}.
 
 import os
 import re
-import time
 
 from fleet.node.base import json
+from fleet.node.base.clock import CLOCK, Clock
 from fleet.node.base.errors import Refused, answer
 from fleet.node.base.processes import read_file
 from fleet.node.base.run_folder import run_folder
@@ -26,8 +26,8 @@ MOST = 4096  # marks; of more than that, the older ones become fewer
 class Times:
     """Kept by the supervisor, in its ticks."""
 
-    def __init__(self, folder: str) -> None:
-        self.folder, self.path = folder, os.path.join(folder, TIMES)
+    def __init__(self, folder: str, clock: Clock = CLOCK) -> None:
+        self.folder, self.path, self.clock = folder, os.path.join(folder, TIMES), clock
         self.sizes: dict[str, int] = {}
         self.marks: list[Mark] = []
         self.due = 0.0
@@ -44,7 +44,7 @@ class Times:
             sizes = {name: os.stat(os.path.join(self.folder, name)).st_size for name in names}
             grown = {name: size for name, size in sizes.items() if size != self.sizes.get(name, 0)}
             if grown:
-                self.add((time.time(), grown))
+                self.add((self.clock.time(), grown))
                 self.sizes.update(grown)
         except OSError:
             pass
@@ -80,11 +80,11 @@ def sizes_at(folder: str, when: float) -> "dict[str, int]":
     return sizes
 
 
-def since(spec: "run.SinceSpec") -> "run.Since":
+def since(spec: "run.SinceSpec", clock: Clock = CLOCK) -> "run.Since":
     folder = run_folder(spec["run"])
     if folder is None:
         raise Refused("run %s is not known on this node" % spec["run"])
-    return {"event": "since", "offsets": sizes_at(folder, time.time() - spec["ago"])}
+    return {"event": "since", "offsets": sizes_at(folder, clock.time() - spec["ago"])}
 
 
 def main() -> None:

@@ -30,7 +30,7 @@ def listing(session: Session, spec: GiveSpec, cancel: Cancel, everything: bool) 
 
 def messages_of(program: Program, cancel: Cancel) -> Iterator[Message]:
     """All of them, and "end" at last. HostFailed where one is that it failed."""
-    for frame in program.frames(silence=SILENCE_SECONDS, cancel=cancel, watchdog=Watchdog()):
+    for frame in program.frames(silence=SILENCE_SECONDS, cancel=cancel, watchdog=Watchdog(clock=program.clock)):
         if frame.kind == OUTPUT:
             yield {"event": "output", "data": frame.payload}
         elif frame.kind == MESSAGE:

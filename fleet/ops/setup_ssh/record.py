@@ -23,7 +23,6 @@ from fleet.ops.setup_ssh import files
 from fleet.rules.units import counted
 from fleet.runtime import Runtime
 
-VERSION = 1
 TURN_SECONDS = 600.0  # somebody may be looking for a password
 
 
@@ -39,7 +38,7 @@ class Trace:
     """What fleet left in one ~/.ssh. files: name -> lines added (of config: none, its block has a name). keys: key
     file -> "TYPE BLOB" of a pair that fleet made, "" of one that it was about to make. modes: file -> (mode it had,
     mode it got). kept: what stays when nothing is in it any more, as it was there and empty: files, and ".ssh", be it
-    empty or not; and whose last line did not end. None: nobody has looked yet, or an older version did. needs: name ->
+    empty or not; and whose last line did not end. None: nobody has looked yet. needs: name ->
     lines that this inventory relies on, whoever added them; uses: keys, as "TYPE BLOB", that it relies on; at: name ->
     which file that really is, on which machine. leaving: it is being taken away, authorized_keys last."""
 
@@ -158,7 +157,6 @@ class Record:
                 }
 
             document = {
-                "version": VERSION,
                 "inventory": str(Path(self.source).absolute()) if Path(self.source).exists() else self.source,
                 "head": dump(self.head),
                 "hosts": {name: dump(trace) for name, trace in sorted(self.hosts.copy().items())},
@@ -184,8 +182,6 @@ class Record:
         return found
 
     def _parse(self, document: dict[str, Any]) -> None:
-        if document["version"] != VERSION:
-            raise ValueError("version")
         text = document["text"]
 
         def trace(value: dict[str, Any]) -> Trace:
@@ -193,10 +189,10 @@ class Record:
                 {name: [text[i] for i in a["lines"]] for name, a in value["files"].items()},
                 dict(value["keys"]),
                 {name: (was, now) for name, (was, now) in value.get("modes", {}).items()},
-                {name: [text[i] for i in lines] for name, lines in value.get("needs", {}).items()},
-                [text[i] for i in value.get("uses", ())],
-                dict(value.get("at", {})),
-                value.get("kept"),
+                {name: [text[i] for i in lines] for name, lines in value["needs"].items()},
+                [text[i] for i in value["uses"]],
+                dict(value["at"]),
+                value["kept"],
                 value.get("leaving", False),
             )
 

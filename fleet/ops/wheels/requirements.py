@@ -148,7 +148,7 @@ class Requirements:
 
     def _requirement(self, line: str, folder: Path) -> str:
         """How pip is asked for it."""
-        text, *hashes = re.split(r"\s+-{2}hash[= ]\s*", line)
+        text, *hashes = map(str.rstrip, re.split(r"\s-{2}hash[= ]\s*", line))  # \s+ would be quadratic
         if other := re.search(r"\s(--?\w[\w-]*)", text if all(map(STRONG.fullmatch, hashes)) else line):
             raise _Refused(
                 f"has an option that fleet does not hand to pip: {other[1]}", f"leave that option out, or {BUILD}"

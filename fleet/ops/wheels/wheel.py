@@ -24,7 +24,6 @@ from fleet.ops.cache import memo, recall, remember
 from fleet.protocol.messages.wheels import Asked, Carried
 
 # counted up when a Wheel is read or noted in another way
-MEMO_VERSION = 5
 # a zip whose offsets are wrong shows as almost anything
 DAMAGE = (
     zipfile.BadZipFile,
@@ -75,7 +74,7 @@ def read_wheel(path: Path) -> Wheel:
     """Read one wheel and test every byte of it, once in the life of that file; UsageError naming it where it is no
     wheel, or damaged."""
     try:
-        note = memo(path, MEMO_VERSION)
+        note = memo(path)
     except OSError as error:
         raise UsageError(f"cannot read {path}: {error.strerror}") from error
     known = recall(note)

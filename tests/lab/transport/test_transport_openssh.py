@@ -226,7 +226,7 @@ from fleet.model import Host
 from fleet.transport.base import Cancel
 from fleet.transport.openssh.transport import OpensshTransport
 made = OpensshTransport(home=Path(sys.argv[1]))
-channel = made.connect(Host("node", "127.0.0.1", port=int(sys.argv[2])), Cancel()).start("echo up; sleep 1000")
+channel = made.connect(Host("node", "127.0.0.1", port=int(sys.argv[2])), Cancel()).start("echo up; exec cat")
 print(channel.recv(120), made._folder.path, flush=True)
 time.sleep(600)
 """
@@ -276,7 +276,7 @@ def test_a_head_killed_while_a_host_hangs_leaves_no_connection(head: Head) -> No
 def test_a_closed_transport_leaves_no_connection(head: Head, sshd: Sshd) -> None:
     made = transport(head)
     session = made.connect(sshd.host(), Cancel())
-    session.start("sleep 1000")
+    session.start("exec cat")  # it ends with its input
     folder = made._folder.path
     assert of(folder)
     session.close()

@@ -8,7 +8,7 @@ from collections import deque
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from typing import Iterable
+    from typing import Callable, Iterable
 
 F_SETPIPE_SZ = 1031
 PIPE, CHUNK, PIECE = 1 << 18, 1 << 20, 1 << 16  # bytes: of a pipe, of one read, of one write
@@ -27,8 +27,8 @@ class Log:
     """A stream of the rank on its way from a pipe to a file. A thread writes: a disk that is full or hangs holds up no
     signal, and the rank for no longer than PATIENCE seconds. What comes then is dropped, and the file names the gap."""
 
-    def __init__(self, path: str) -> None:
-        self.path, self.fd, self.begins = path, -1, size(path)
+    def __init__(self, path: str, now: "Callable[[], float]" = time.monotonic) -> None:
+        self.path, self.fd, self.begins, self.now = path, -1, size(path), now
         self.reader, self.writer = os.pipe()
         os.set_blocking(self.reader, False)
         try:
@@ -41,7 +41,7 @@ class Log:
         self.over = False  # nobody holds the pipe any more
 
     def stuck(self, seconds: float) -> bool:
-        return self.taken > self.written and time.monotonic() - self.moved > seconds
+        return self.taken > self.written and self.now() - self.moved > seconds
 
     def is_due(self) -> bool:
         return not self.over and (self.taken - self.written < MOST or self.stuck(PATIENCE))
@@ -67,7 +67,7 @@ class Log:
 
     def add(self, data: bytes) -> None:
         if self.taken == self.written:
-            self.moved = time.monotonic()
+            self.moved = self.now()
         self.taken += len(data)
         self.chunks.append(memoryview(data))
 
@@ -83,7 +83,7 @@ class Log:
                     self.chunks.popleft()
                 self.written += size
                 if not self.trouble:  # what trickles into a full disk is no progress
-                    self.moved = time.monotonic()
+                    self.moved = self.now()
             self.trouble = ""
         except OSError as error:
             self.trouble = error.strerror or "the disk takes nothing"

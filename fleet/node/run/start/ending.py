@@ -2,8 +2,8 @@
 
 import os
 import signal
-import time
 
+from fleet.node.base.clock import CLOCK, Clock
 from fleet.node.base.processes import below, read_file, send_signal
 from fleet.node.base.run_folder import RANK_WRAPPER, final_status, read_json, read_status, write_final
 from fleet.node.base.types import Any, Sequence
@@ -33,11 +33,13 @@ class Ending:
     is true; `left` then holds the pids that outlived SIGKILL for `hard` seconds.
     """
 
-    def __init__(self, run: str, grace: float, ancestors: "Sequence[int]" = (), hard: float = 10.0) -> None:
-        self.run = run
+    def __init__(
+        self, run: str, grace: float, ancestors: "Sequence[int]" = (), hard: float = 10.0, clock: Clock = CLOCK
+    ) -> None:
+        self.run, self.clock = run, clock
         self.ancestors = list(ancestors)
         self.hard = hard
-        self.kill_at = time.monotonic() + grace
+        self.kill_at = clock.monotonic() + grace
         self.polite = grace > 0
         self.killing_since: float | None = None
         self.told: set[tuple[int, int]] = set()
@@ -46,7 +48,7 @@ class Ending:
         self.left: list[int] = []
 
     def hurry(self, grace: float) -> None:
-        self.kill_at = min(self.kill_at, time.monotonic() + grace)
+        self.kill_at = min(self.kill_at, self.clock.monotonic() + grace)
 
     def members(self) -> "dict[int, int]":
         found = marked(self.run)
@@ -65,8 +67,8 @@ class Ending:
         self.quiet = 0
         if self.newest is None:
             self.newest = max(found.values())
-            time.sleep(TICK)  # what SIGTERM has them start is younger
-        now = time.monotonic()
+            self.clock.sleep(TICK)  # what SIGTERM has them start is younger
+        now = self.clock.monotonic()
         kill = not self.polite or now >= self.kill_at
         if kill and self.killing_since is None:
             self.killing_since = now
@@ -85,7 +87,7 @@ class Ending:
     def finish(self, poll: float = 0.05) -> "list[int]":
         """Step to the end; returns `left`."""
         while not self.step():
-            time.sleep(poll)
+            self.clock.sleep(poll)
         return self.left
 
 
@@ -99,12 +101,13 @@ def bury(
     cause: str = "supervisor",
     kernel: "KernelLog | None" = None,
     end: Any = None,
+    clock: Clock = CLOCK,
 ) -> "dict[str, Any]":
     """End what a dead supervisor left behind and say so in status.json; returns that status. One that had its last word
     just before it was taken for dead, or was killed as deaf, keeps it. kernel: what was kept of its log since the run's
     beginning."""
-    began = time.time()
-    status = final_status(state, reason, Ending(run, grace, ancestors).finish(), cause, began, end)
+    began = clock.time()
+    status = final_status(state, reason, Ending(run, grace, ancestors, clock=clock).finish(), cause, began, end)
     Builds(folder).finish()
     said = read_status(folder)
     if said.get("state") in FINAL:

@@ -29,7 +29,7 @@ from fleet.node.base.wire import encode
 from fleet.node.facts.environment import enter, job_env, working_folder
 from fleet.node.run.marks import RUN_MARK, put_limit
 from fleet.protocol.environment import running
-from fleet.protocol.state import ATTEMPT, FINAL, LEASE, NODE_LOG, RUNS, SPEC, STATUS, STOP
+from fleet.protocol.state import ATTEMPT, FINAL, LEASE, NODE_LOG, PROTOCOL, RUNS, SPEC, STATUS, STOP
 
 START_DEADLINE = 10.0
 SYNC_WAIT = 5.0
@@ -56,7 +56,12 @@ def fill_folder(folder: str, spec: "run.Starting") -> None:
     own_home(RUNS)
     os.mkdir(folder, 0o700)
     kept = {name: value for name, value in spec.items() if name not in ("files", "umask")}
-    kept.update(node=NODE, env=sorted(spec.get("env") or {}), env_expand=sorted(spec.get("env_expand") or {}))
+    kept.update(
+        node=NODE,
+        protocol=PROTOCOL,
+        env=sorted(spec.get("env") or {}),
+        env_expand=sorted(spec.get("env_expand") or {}),
+    )
     for name, text in (spec.get("files") or {}).items():
         path = os.path.join(folder, name)
         os.makedirs(os.path.dirname(path), exist_ok=True)

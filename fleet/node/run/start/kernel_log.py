@@ -2,8 +2,8 @@
 
 import os
 import re
-import time
 
+from fleet.node.base.clock import CLOCK, Clock
 from fleet.node.base.processes import read_file
 from fleet.node.base.run_folder import read_json
 from fleet.node.base.types import Any, Iterator, run
@@ -29,12 +29,13 @@ _LINE = r"\[ *(\d+\.\d+)\] ?(.*)"
 class KernelLog:
     """since: seconds of the monotonic clock; what was said before is of no interest. None: now, kept exactly."""
 
-    def __init__(self, since: "float | None" = None) -> None:
-        self.since = time.monotonic() if since is None else since
+    def __init__(self, since: "float | None" = None, clock: Clock = CLOCK, kmsg: str = KMSG) -> None:
+        self.clock = clock
+        self.since = clock.monotonic() if since is None else since
         self.kills = oom_kills()
         self.fd: int | None = None
         try:
-            self.fd = os.open(KMSG, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
+            self.fd = os.open(kmsg, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
             if since is None:
                 os.lseek(self.fd, 0, os.SEEK_END)
         except OSError:
@@ -51,7 +52,7 @@ class KernelLog:
             for stamp, text in lines or ()
             if re.search(WORTH, text) and stamp >= self.since * (1 - DRIFT) - 1
         ]
-        now = time.time() - time.monotonic()
+        now = self.clock.time() - self.clock.monotonic()
         ranks = {record["pid"]: record.get("rank") for record in records if record.get("pid")}
         told: list[run.KernelLine] = [
             {"text": text, "time": now + stamp, "rank": ranks.get(pid_in(text))} for stamp, text in found[-MAX_LINES:]
@@ -59,7 +60,7 @@ class KernelLog:
         more = oom_kills() - self.kills
         if more > 0 and not any("Killed process" in line["text"] for line in told):
             text = "oom_kill %d in memory.events of the cgroup" % more  # all that a container is told
-            told.append({"text": text, "time": time.time(), "rank": None})
+            told.append({"text": text, "time": self.clock.time(), "rank": None})
         return None if lines is None and not told else told
 
     def _records(self) -> "Iterator[tuple[float, str]]":

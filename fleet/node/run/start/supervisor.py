@@ -3,8 +3,8 @@
 import os
 import select
 import signal
-import time
 
+from fleet.node.base.clock import CLOCK, Clock
 from fleet.node.base.run_folder import (
     disk_is_full,
     final_status,
@@ -56,9 +56,10 @@ class Supervisor:
         signals: "Signals",
         beginning: "Beginning",
         kernel: "KernelLog",
+        clock: Clock = CLOCK,
     ) -> None:
         self.spec, self.folder, self.engine, self.signals = spec, folder, engine, signals
-        self.beginning, self.kernel = beginning, kernel
+        self.beginning, self.kernel, self.clock = beginning, kernel, clock
         self.ended: int | None = None
         self.ending: Ending | None = None
         self.began: float | None = None
@@ -69,9 +70,9 @@ class Supervisor:
         self.lease: float | None = spec.get("lease")
         self.lease_seen: tuple[int, int] | None = None
         self.over = False
-        self.builds, self.times = Builds(folder), Times(folder)
+        self.builds, self.times = Builds(folder), Times(folder, clock)
         self.builds.add(build_root(engine_env(spec, folder)))  # what it sets itself shows once it runs
-        self.renewed = self.ticked = time.monotonic()
+        self.renewed = self.ticked = clock.monotonic()
 
     def run(self) -> None:
         while True:
@@ -83,8 +84,10 @@ class Supervisor:
                     self.stop("the supervisor got signal %d" % signum, grace, "signal")
             self.look()
             if self.ended is not None and self.ending is None:
-                self.began = time.time()
-                self.ending = Ending(self.spec["run"], min(self.spec["grace"], LEFTOVER_GRACE), [os.getpid()])
+                self.began = self.clock.time()
+                self.ending = Ending(
+                    self.spec["run"], min(self.spec["grace"], LEFTOVER_GRACE), [os.getpid()], clock=self.clock
+                )
             if self.ending is not None and self.ending.step():
                 self.reap()
                 return self.finish(self.ending.left)
@@ -102,7 +105,7 @@ class Supervisor:
 
     def look(self) -> None:
         """Stop requests, the lease, and time that this node did not see."""
-        now = time.monotonic()
+        now = self.clock.monotonic()
         request = stamp(os.path.join(self.folder, STOP))
         if request != self.stop_seen:
             self.stop_seen = request
@@ -143,7 +146,7 @@ class Supervisor:
             try:
                 write_json(
                     os.path.join(self.folder, STATUS),
-                    {"state": "running", "time": time.time(), "builds": sorted(self.builds.told)[:20]},
+                    {"state": "running", "time": self.clock.time(), "builds": sorted(self.builds.told)[:20]},
                 )
             except OSError:
                 pass
@@ -152,15 +155,15 @@ class Supervisor:
         if self.ending is not None:
             self.ending.hurry(grace)
             return
-        self.reason, self.cause, self.began, self.end = reason, cause, time.time(), end
-        self.ending = Ending(self.spec["run"], grace, [os.getpid()])
+        self.reason, self.cause, self.began, self.end = reason, cause, self.clock.time(), end
+        self.ending = Ending(self.spec["run"], grace, [os.getpid()], clock=self.clock)
         try:
             write_json(
                 os.path.join(self.folder, STATUS),
                 {
                     "state": "stopping",
                     "reason": reason,
-                    "time": time.time(),
+                    "time": self.clock.time(),
                     "cause": cause,
                     "began": self.began,
                     "end": end,

@@ -9,7 +9,6 @@ from fleet.ops.run.end.ends import Failure, NodeState, RankEnd, run_end
 from fleet.ops.run.end.gang import Gang
 from fleet.ops.run.kept.elasticity import Elasticity
 from fleet.ops.run.kept.record import RunRecord
-from fleet.protocol.earlier import end_of
 from fleet.protocol.messages.run import RunEnd, RunState
 from fleet.protocol.state import FINAL
 
@@ -72,7 +71,7 @@ class ElasticGang(Gang):
         reason = super().node_status(host, status)
         node = self.nodes[host]
         for_good = node.state == "exited" and not status.get("signal")  # an agent that gives up closes the rendezvous
-        if reason is None or for_good or end_of(status) is not None:  # another head had it stopped
+        if reason is None or for_good or status.get("end") is not None:  # another head had it stopped
             return reason
         return self._without(host, reason)
 

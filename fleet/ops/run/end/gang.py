@@ -11,7 +11,6 @@ from math import inf
 from fleet.errors import EXIT_CONNECT, EXIT_HOST_FAILED, ConnectError, DeadlineError, FleetError, HostFailed, Reason
 from fleet.ops.run.end.ends import BY_HAND, OWN_CAUSES, SIGTERM, Failure, NodeState, RankEnd, run_end
 from fleet.ops.run.kept.elasticity import Elasticity
-from fleet.protocol.earlier import end_of
 from fleet.protocol.messages.run import RunEnd, RunState
 
 TIE_SECONDS = 0.1  # what clocks corrected over one connection cannot tell apart
@@ -60,7 +59,7 @@ class Gang:
     def node_status(self, host: str, status: RunState) -> RunEnd | None:
         node = self.nodes[host]
         node.status = status
-        end = end_of(status)
+        end = status.get("end")
         if end is not None and self._comes_first(end):
             self.end = end  # a rank's end may have been heard before, it is the answer
             return end
@@ -92,7 +91,7 @@ class Gang:
         """
         if self.stall is not None:
             return self.stall
-        others = [node.began for node in self.nodes.values() if end_of(node.status)]  # where another head stopped it
+        others = [node.began for node in self.nodes.values() if node.status.get("end")]  # where another head stopped it
         self._stop_began = min([*others, *([self.stopped_at] if self.stopped_at is not None else [])], default=inf)
         found = [*self._rank_failures(collateral), *self._node_failures(), *self._others()]
         first = min(found, key=lambda f: f.time, default=self._named())
@@ -121,7 +120,7 @@ class Gang:
 
     def _others(self) -> list[Failure]:
         """What another head had the run stopped for, and only that one saw."""
-        end, began = self.end, [node.began for node in self.nodes.values() if end_of(node.status)]
+        end, began = self.end, [node.began for node in self.nodes.values() if node.status.get("end")]
         if end is None or not began or end["by"] not in SEEN:
             return []
         host = end["host"] if end["host"] in self.nodes else next(iter(self.nodes))
@@ -202,7 +201,7 @@ class Gang:
                 found.append(Failure(node.host, node.node_rank, node.engine_code, when, what="engine", signal=by))
             elif (cause := self._own_cause(node)) is not None:
                 found.append(Failure(node.host, node.node_rank, OWN_CAUSES[cause], when, what=cause))
-            elif node.state in ("stopped", "lost") and end_of(node.status) is None and self._before_stop(when):
+            elif node.state in ("stopped", "lost") and node.status.get("end") is None and self._before_stop(when):
                 reason = node.status.get("reason")
                 why = HostFailed(Reason.of_node(reason), kind="ended") if reason else None
                 found.append(Failure(node.host, node.node_rank, EXIT_HOST_FAILED, when, what="node", why=why))

@@ -218,8 +218,6 @@ def recorded(word: str, runs_dir: Path) -> Recorded:
         hint = AGAIN
     elif "platform" in document:
         wrong, hint = "is of containers that a platform started", "start the job once more where the platform has it"
-    elif not all(isinstance(document.get(part), dict) for part in ("launch", "inventory", "fleet")):
-        wrong = "was written by an older fleet"
     if wrong:
         raise UsageError(f"run {run}: nothing here tells how it was started: {path} {wrong}", hint=hint)
     odd = misfit(document)

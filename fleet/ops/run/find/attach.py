@@ -23,7 +23,7 @@ from fleet.ops.plans import Line, OnHosts
 from fleet.ops.run.end.next_steps import typed_here
 from fleet.ops.run.end.summary import left_alone
 from fleet.ops.run.find.bring import POLL_SECONDS
-from fleet.ops.run.find.find import FoundRun, find, missing
+from fleet.ops.run.find.find import FoundRun, check_protocol, find, missing
 from fleet.ops.run.find.here import chosen_here
 from fleet.ops.run.kept.documents import read_object
 from fleet.ops.run.kept.folder import HANDOVER_SECONDS, RunFolder
@@ -67,6 +67,7 @@ def _follow(plan: AttachPlan, runtime: Runtime, sessions: Sessions) -> Report:
         hint = f"'fleet stop {found.run_id}', where its hosts are gone for good"
         where = f": no answer from {fold(result.host for result in silent)}" if silent else ""
         raise ConnectError(f"no host knows of run {found.run_id}{where}", hint=hint, kind="unknown")
+    check_protocol(found)
     folder = RunFolder.open(plan.request.runs, found.run_id)
     record = found.record(plan.request.runs)
     known = None if found.live else _known_end(folder, record)

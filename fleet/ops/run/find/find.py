@@ -11,7 +11,7 @@ from fleet import fanout
 from fleet.answers.runs import RunNode, RunSeen
 from fleet.each import on_each
 from fleet.each import over as over_all
-from fleet.errors import ConnectError, UsageError
+from fleet.errors import ConnectError, FleetError, UsageError
 from fleet.events import Notice
 from fleet.inventory.fields import NAME
 from fleet.inventory.nodeset import fold
@@ -24,9 +24,8 @@ from fleet.ops.run.kept.record import RunRecord
 from fleet.ops.run.kept.word import choose
 from fleet.ops.run.sessions import ASK, Sessions
 from fleet.protocol.decode import Misfit, decode
-from fleet.protocol.earlier import end_of
 from fleet.protocol.messages.run import About, RunEnd, RunHere, RunsHere, SomeRun
-from fleet.protocol.state import FINAL, RESTARTING, STARTING
+from fleet.protocol.state import FINAL, PROTOCOL, RESTARTING, STARTING
 from fleet.runtime import Runtime
 from fleet.transport.base import Session
 from fleet.transport.program import Program, last_word
@@ -72,7 +71,7 @@ class FoundRun:
         """The nodes that it was started on and of which nothing is known here; of an elastic run none must be there."""
         known = {part["node_rank"] for part in self.parts.values()}
         about = self.about
-        rest = enumerate(about.get("hosts", {}).items() if about and not self.elastic else ())
+        rest = enumerate(about["hosts"].items() if about and not self.elastic else ())
         return tuple(
             Node(self._host(name, node_rank), node_rank, ranks, first)
             for node_rank, (name, (first, ranks)) in rest
@@ -100,7 +99,7 @@ class FoundRun:
     @property
     def stop_grace(self) -> float:
         """Seconds between SIGTERM and SIGKILL where a user has it stopped."""
-        return self.about.get("stop_grace", RunRecord.stop_grace) if self.about else RunRecord.stop_grace
+        return self.about["stop_grace"] if self.about else RunRecord.stop_grace
 
     @property
     def unattended(self) -> float | None:
@@ -132,7 +131,7 @@ class FoundRun:
     @property
     def end(self) -> RunEnd | None:
         """What a head had it stopped for, of a run that is over."""
-        ends = [end for part in self.parts.values() if (end := end_of(part["status"])) is not None]
+        ends = [end for part in self.parts.values() if (end := part["status"].get("end")) is not None]
         return min(ends, key=lambda end: end["by"] not in BY_HAND, default=None) if not self.live else None
 
     @property
@@ -161,15 +160,15 @@ class FoundRun:
             owner=about["owner"] if about else "",
             started=self.started,
             attempt=attempt_of(part) if part else 0,
-            max_restarts=about.get("max_restarts", 0) if about else 0,
-            stall_timeout=about.get("stall_timeout") if about else None,
+            max_restarts=about["max_restarts"] if about else 0,
+            stall_timeout=about["stall_timeout"] if about else None,
             elastic=self.elastic,
-            spares=about.get("spares", 0) if about else 0,
+            spares=about["spares"] if about else 0,
             unknown=frozenset(node.host.name for node in unknown),
             end=self.end,
             term=1 + max((part["term"] for part in self.parts.values()), default=0),
             stop_grace=self.stop_grace,
-            max_log=about.get("max_log", 0) if about else 0,
+            max_log=about["max_log"] if about else 0,
         )
 
     @property
@@ -211,8 +210,7 @@ class FoundRun:
 
 def attempt_of(part: RunHere) -> int:
     """Of the whole run: in an elastic one each node counts its own starts."""
-    about = part["about"]
-    return about.get("attempt", 0) if about and not Elasticity.of(about) else 0
+    return 0 if Elasticity.of(part["about"]) else part["attempt"]
 
 
 def over(part: RunHere) -> bool:
@@ -308,6 +306,18 @@ def unanswered(what: str, silent: Sequence[Result]) -> ConnectError:
     """What cannot be said as long as these hosts are silent."""
     text = f"{what}; no answer from {fold([result.host for result in silent])}"
     return ConnectError(text, hint=silent[0].error.hint if silent[0].error else None, kind="unreachable")
+
+
+def check_protocol(run: FoundRun) -> None:
+    """FleetError where another version of fleet started it, with which this one has no more in common than a run's
+    name, state, processes and logs."""
+    others = [part["protocol"] for part in run.parts.values() if part["protocol"] != PROTOCOL]
+    if others:
+        raise FleetError(
+            f"run {run.run_id} was started by another version of fleet: of protocol {others[0]}, not {PROTOCOL}",
+            hint=f"use that fleet; here 'fleet logs -f {run.run_id}' shows its logs, 'fleet stop {run.run_id}' ends it",
+            kind="another-version",
+        )
 
 
 def missing(run: FoundRun, results: Iterable[Result]) -> str | None:

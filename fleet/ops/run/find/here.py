@@ -12,6 +12,7 @@ from fleet.model import Inventory, Result
 from fleet.ops.run.find.find import FoundRun, chosen
 from fleet.ops.run.kept.documents import read_object
 from fleet.ops.run.kept.local import names
+from fleet.ops.run.kept.record import RunRecord
 from fleet.ops.run.kept.word import choose
 from fleet.ops.run.plan.origin import RUN
 from fleet.protocol.decode import Misfit, decode
@@ -78,7 +79,13 @@ def from_folder(path: Path, inventory: Inventory) -> FoundRun | None:
         "nnodes": len(hosts),
         "world_size": kept["world_size"],
         "master": kept["master"],
-        "restarts": False,
         "hosts": {name: (min(host["ranks"], default=0), len(host["ranks"])) for name, host in hosts},
+        "attempt": 0,
+        "max_restarts": 0,
+        "spares": 0,
+        "stall_timeout": None,
+        "least": 0,
+        "stop_grace": RunRecord.stop_grace,
+        "max_log": 0,
     }
     return FoundRun(path.name, {}, {}, (), {host.name: host for host in inventory.hosts}, about)

@@ -11,7 +11,7 @@ from fleet.errors import UsageError
 from fleet.events import Notice
 from fleet.model import Report, exit_code_of
 from fleet.ops.plans import Line, OnHosts
-from fleet.ops.run.find.find import chosen, find, missing
+from fleet.ops.run.find.find import check_protocol, chosen, find, missing
 from fleet.ops.run.follow.stacks import ask_stacks, by_host
 from fleet.ops.run.kept.word import no_such_rank
 from fleet.requests.runs import Stacks
@@ -41,6 +41,7 @@ def run(plan: StacksPlan, runtime: Runtime) -> Report:
     found = chosen(plan.request.run, sorted(runs, key=lambda run: not run.live), asked)
     if not found.live:
         raise UsageError(f"run {found.run_id} is over: {found.state}", hint=f"fleet logs {found.run_id}")
+    check_protocol(found)
     if (lacks := missing(found, asked)) is not None:
         runtime.emit(Notice("warning", lacks))
     parts = {

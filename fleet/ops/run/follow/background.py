@@ -1,7 +1,7 @@
 """Processes that go on with a run when the fleet command that began it has ended: keeper.py, janitor.py.
 
 Each is a module started in a session of its own, and fed one JSON document: the run's record, and how its hosts are
-reached. fleet/ops/background.py is what it is started by.
+reached.
 """
 
 from __future__ import annotations
@@ -23,8 +23,9 @@ CONNECT_SECONDS = 5.0
 def begin(
     name: str, record: RunRecord, hosts: Sequence[Host], transport: Transport, lock: int | None = None, **more: Any
 ) -> subprocess.Popen[bytes] | None:
-    """Start it detached; None when it cannot be started, or knows no such transport. Its stdout is a pipe, what else it
-    says is in NAME.log of the run's folder. lock: of that folder, if it is to hold it, too."""
+    """Start it detached; None when it cannot be started, or knows no such transport. name: ROOM.NAME in fleet/ops/run.
+    Its stdout is a pipe, what else it says is in NAME.log of the run's folder. lock: of that folder, if it is to hold
+    it, too."""
     if transport.name not in TRANSPORTS.names:
         return None
     spec = {
@@ -36,10 +37,8 @@ def begin(
         **more,
     }
     try:
-        with open(record.logs / f"{name}.log", "ab", opener=private) as log:
-            return own_process(
-                f"fleet.ops.background:{name}", spec, pass_fds=() if lock is None else (lock,), stderr=log
-            )
+        with open(record.logs / f"{name.rpartition('.')[2]}.log", "ab", opener=private) as log:
+            return own_process(f"fleet.ops.run.{name}:main", spec, pass_fds=() if lock is None else (lock,), stderr=log)
     except OSError:
         return None
 

@@ -7,7 +7,6 @@ with the last byte, or until `give_up` is called. `silent_since` tells the launc
 from __future__ import annotations
 
 import threading
-import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from math import inf
@@ -17,6 +16,7 @@ from fleet.answers.run_events import Blocked, Dropped, Remark, Resumed, Unblocke
 from fleet.errors import ConnectError, FleetError, ProtocolError, Silent
 from fleet.events import Emit, Level, Output
 from fleet.model import Host
+from fleet.node.base.clock import CLOCK, Clock
 from fleet.ops.run.kept.logs import NodeLogs, stream_of
 from fleet.protocol.frames import MESSAGE, OUTPUT
 from fleet.protocol.messages.run import Followed, FollowSpec, RunEnd
@@ -76,6 +76,7 @@ class Following:
     passive: bool = False
     term: int = 0
     trims: bool = False
+    clock: Clock = CLOCK
 
 
 # of what Heard tells: how bad it is, what to say of the host, and what to do
@@ -101,12 +102,13 @@ def pause_after(seconds: float, least: float) -> float:
 class _Allowance:
     """How much a node may tell of its run, besides its logs: what comes at once, and so much a second after that."""
 
-    def __init__(self) -> None:
-        self._left, self._then = float(TOLD_BYTES), time.monotonic()
+    def __init__(self, clock: Clock) -> None:
+        self._clock = clock
+        self._left, self._then = float(TOLD_BYTES), clock.monotonic()
 
     def spend(self, size: int) -> None:
         """ProtocolError when it tells more; each message counts as the line that it makes in events.jsonl."""
-        now = time.monotonic()
+        now = self._clock.monotonic()
         self._left = min(TOLD_BYTES, self._left + (now - self._then) * TOLD_A_SECOND)
         self._then = now
         if size + LINE_BYTES > self._left:
@@ -123,9 +125,9 @@ class Follower(threading.Thread):
 
     def __init__(self, host: Host, logs: NodeLogs, how: Following, waiting: Program | None = None) -> None:
         super().__init__(name=f"follow {host.name}", daemon=True)
-        self.host, self.logs, self._how = host, logs, how
+        self.host, self.logs, self._how, self._clock = host, logs, how, how.clock
         self.silent_since: float | None = None
-        self.spoke = 0.0  # when a rank wrote its last, by time.monotonic()
+        self.spoke = 0.0  # when a rank wrote its last, by the clock's monotonic()
         self.shut: FleetError | None = None  # who answers there does not let us in again
         self._waiting = waiting
         self._session: Session | None = waiting.session if waiting else None
@@ -135,7 +137,7 @@ class Follower(threading.Thread):
         self._request: dict[str, Any] | None = None
         self._sizes: dict[str, int] | None = None
         self._nonsense = 0
-        self._allowance = _Allowance()
+        self._allowance = _Allowance(how.clock)
         self._reported = 0.0
         self._advice = set(ADVICE)
         # of a run of many nodes that says nothing, heartbeats and pings, which renew the lease, are all there is to do
@@ -187,7 +189,7 @@ class Follower(threading.Thread):
                 self._session.close()
 
     def tell(self, what: Any, data: object = None) -> None:
-        self._how.post(Heard(self.host.name, what, data, time.time()))
+        self._how.post(Heard(self.host.name, what, data, self._clock.time()))
 
     def _once(self) -> None:
         """Connect if need be, follow until the end or until something breaks."""
@@ -208,12 +210,13 @@ class Follower(threading.Thread):
                 )
                 self.give_up()
             if self.silent_since is None and not self._cancel.is_set():
-                self.silent_since = time.monotonic() - (self._silence if isinstance(error, Silent) else 0.0)
+                self.silent_since = self._clock.monotonic() - (self._silence if isinstance(error, Silent) else 0.0)
                 self.tell("dropped", error.message)
             if self._session is not None:
                 self._session.close()
                 self._session = None
-            self._cancel.wait(pause_after(time.monotonic() - (self.silent_since or inf), RETRY_SECONDS))
+            silent = self._clock.monotonic() - (self.silent_since or inf)
+            self._clock.wait(self._cancel, pause_after(silent, RETRY_SECONDS))
 
     def _follow(self, session: Session) -> None:
         how = self._how
@@ -242,7 +245,7 @@ class Follower(threading.Thread):
 
     def _frames(self, program: Program) -> None:
         streams: dict[int, tuple[str, int]] = {}
-        full_since = looked = time.monotonic()
+        full_since = looked = self._clock.monotonic()
         poll = min(self._beat, self._ping)
         # who would be heard of in time is not cut off before: the next try begins python anew
         silence, first = self._silence, 2 * self._silence
@@ -257,7 +260,7 @@ class Follower(threading.Thread):
             elif frame.kind == MESSAGE:
                 self._allowance.spend(len(frame.payload))
                 self._message(streams, frame.decode(Followed))
-            now = time.monotonic()
+            now = self._clock.monotonic()
             if self._how.trims and self._how.term and now - self._reported >= REPORT_SECONDS:
                 self._reported = now
                 program.send({"op": "have", "sizes": self.logs.sizes()})
@@ -267,19 +270,19 @@ class Follower(threading.Thread):
                 looked = now
                 if self.logs.try_again():
                     raise _Restart
-        while self.logs.blocked and time.monotonic() - full_since < FULL_PATIENCE_SECONDS:
+        while self.logs.blocked and self._clock.monotonic() - full_since < FULL_PATIENCE_SECONDS:
             # the run is over and its last bytes wait on the node for room here
             if self.logs.try_again():
                 self._sizes = None
                 raise _Restart
-            self._cancel.wait(RETRY_SECONDS)
+            self._clock.wait(self._cancel, RETRY_SECONDS)
 
     def _write(self, streams: dict[int, tuple[str, int]], frame: Frame) -> None:
         if frame.stream not in streams:
             raise ProtocolError("output of a stream that was not announced", self.host.name)
         name, offset = streams[frame.stream]
         if name != NODE_LOG:
-            self.spoke = time.monotonic()
+            self.spoke = self._clock.monotonic()
         streams[frame.stream] = name, offset + len(frame.payload)
         was_blocked = self.logs.blocked
         fresh = self.logs.write(name, offset, frame.payload)

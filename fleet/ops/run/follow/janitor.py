@@ -8,7 +8,6 @@ until the run is stopped there or the time is over: by then the node's own lease
 from __future__ import annotations
 
 import threading
-import time
 from collections.abc import Collection, Sequence
 from typing import Any
 
@@ -16,6 +15,7 @@ from fleet.answers.run_events import Cleaned
 from fleet.errors import EXIT_HOST_FAILED, EXIT_OK, FleetError
 from fleet.events import silent
 from fleet.model import Host
+from fleet.node.base.clock import CLOCK, Clock
 from fleet.ops.run.end.ends import BY_HAND
 from fleet.ops.run.follow.background import begin, leave, told
 from fleet.ops.run.follow.follow import Follower, Following, Heard, pause_after
@@ -45,7 +45,7 @@ def send_janitor(
     record: RunRecord, hosts: Sequence[Host], transport: Transport, end: RunEnd | None = None
 ) -> int | None:
     """Start it; its pid, or None when it cannot be started. end: the run's."""
-    process = begin("janitor", record, hosts, transport, seconds=patience(record), end=end)
+    process = begin("follow.janitor", record, hosts, transport, seconds=patience(record), end=end)
     return leave(process) if process else None
 
 
@@ -58,12 +58,13 @@ def clean(
     folder: RunFolder,
     attempt: int = 0,
     end: RunEnd | None = None,
+    clock: Clock = CLOCK,
 ) -> tuple[str, bool]:
     """Try until the run is stopped on this host; what came of it, one line, and whether its logs are complete."""
     reason = "the head gave this node up"
     spec: StopSpec = {"run": run, "grace": grace, "reason": reason, "end": end, "attempt": attempt}
-    last, began = "never tried", time.monotonic()
-    while time.monotonic() < until and not read_object(folder.path / "summary.json").get("forgotten"):
+    last, began = "never tried", clock.monotonic()
+    while clock.monotonic() < until and not read_object(folder.path / "summary.json").get("forgotten"):
         try:
             session = transport.connect(host, Cancel())
             try:
@@ -72,35 +73,43 @@ def clean(
             except FleetError:
                 session.close()
                 raise
-            complete = fetch(run, program, transport, until, folder, attempt)
+            complete = fetch(run, program, transport, until, folder, attempt, clock)
             return (
                 f"stopped; processes left: {', '.join(left(answer)) or 'none'}; its logs are "
                 f"{'complete' if complete else 'not complete'} here"
             ), complete
         except FleetError as error:
             last = str(error)
-        time.sleep(pause_after(time.monotonic() - began, RETRY_SECONDS))
+        clock.sleep(pause_after(clock.monotonic() - began, RETRY_SECONDS))
     return f"given up: {last}", False
 
 
-def fetch(run: str, program: Program, transport: Transport, until: float, folder: RunFolder, attempt: int) -> bool:
+def fetch(
+    run: str,
+    program: Program,
+    transport: Transport,
+    until: float,
+    folder: RunFolder,
+    attempt: int,
+    clock: Clock = CLOCK,
+) -> bool:
     """Follow a run that is over, from where its logs end here; whether every byte came. The folder is held no longer
     than that: while hosts are waited for, others may write there."""
     heard: list[Heard] = []
     with FETCHING:
         # who gave this host up may have others to wait for; who follows a later attempt writes to no file of this one
         while not folder.hold(LOOK_SECONDS) and not folder.is_aside(attempt):
-            if time.monotonic() > until:
+            if clock.monotonic() > until:
                 program.session.close()
                 return False
         try:
             logs = folder.node(program.host.name, attempt)
-            how = Following(run, transport, heard.append, silent, SILENCE_SECONDS, attempt=attempt)
+            how = Following(run, transport, heard.append, silent, SILENCE_SECONDS, attempt=attempt, clock=clock)
             follower = Follower(program.host, logs, how, program)
             follower.start()
             while follower.is_alive():
                 follower.join(LOOK_SECONDS)
-                now, since = time.monotonic(), follower.silent_since
+                now, since = clock.monotonic(), follower.silent_since
                 if now > until or since is not None and now - since > SILENCE_SECONDS:
                     follower.give_up()  # it went again: nobody else waits for it
         finally:
@@ -128,9 +137,9 @@ def main(spec: dict[str, Any]) -> None:
     """Work, write what came of it to the run's events.jsonl."""
     record, hosts, transport = told(spec)
     folder = RunFolder(record.logs)
-    until = time.monotonic() + float(spec["seconds"])
+    until = CLOCK.monotonic() + float(spec["seconds"])
     complete: list[str] = []
-    end = spec.get("end")
+    end = spec["end"]
     grace = record.stop_grace if end and end["by"] in BY_HAND else record.grace
 
     def work(host: Host) -> None:

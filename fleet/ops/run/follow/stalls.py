@@ -16,6 +16,7 @@ from fleet.events import silent
 from fleet.inventory.fields import printable
 from fleet.inventory.nodeset import fold
 from fleet.model import Host
+from fleet.node.base.clock import CLOCK, Clock
 from fleet.ops.run.end.ends import Failure, RankEnd
 from fleet.ops.run.end.gang import Gang
 from fleet.ops.run.follow.stacks import ask_stacks, by_host
@@ -89,9 +90,11 @@ class Watch:
 class Taking(threading.Thread):
     """Takes stacks, without anybody waiting for it. why: for what."""
 
-    def __init__(self, why: Kind, record: RunRecord, hosts: Mapping[str, Host], transport: Transport) -> None:
+    def __init__(
+        self, why: Kind, record: RunRecord, hosts: Mapping[str, Host], transport: Transport, clock: Clock = CLOCK
+    ) -> None:
         super().__init__(name="stacks", daemon=True)
-        self.why, self.until = why, time.monotonic() + TAKE_SECONDS
+        self.why, self.until, self._clock = why, clock.monotonic() + TAKE_SECONDS, clock
         self.places: list[Place] | None = None
         self.remarks: list[str] = []
         self.error: FleetError | None = None
@@ -110,7 +113,7 @@ class Taking(threading.Thread):
 
     @property
     def over(self) -> bool:
-        return not self.is_alive() or time.monotonic() > self.until
+        return not self.is_alive() or self._clock.monotonic() > self.until
 
     def give_up(self) -> None:
         self._cancel.set()
@@ -128,21 +131,23 @@ class Stalls:
         transport: Transport,
         say: Callable[..., None],
         end: Callable[[Failure], None],
+        clock: Clock = CLOCK,
     ) -> None:
+        self._clock = clock
         self._record, self._gang, self._folder, self._transport = record, gang, folder, transport
         self.say, self._end = say, end
-        self._watch = Watch(record.stall_timeout, time.monotonic())
+        self._watch = Watch(record.stall_timeout, clock.monotonic())
         self._ends: list[tuple[float, RankEnd]] = []
         self._looked = 0.0
         self._taking: Taking | None = None
 
     def rank_ended(self, end: RankEnd) -> None:
         if not end.failed and not self._gang.elastic:
-            self._ends.append((time.monotonic(), end))
+            self._ends.append((self._clock.monotonic(), end))
 
     def look(self, spoke: float, *, blind: bool) -> None:
         """At every turn of the loop. spoke, blind: see Watch."""
-        now = time.monotonic()
+        now = self._clock.monotonic()
         if now - self._looked < LOOK_SECONDS or self._gang.stopped_at is not None:
             return
         self._looked = now
@@ -189,7 +194,7 @@ class Stalls:
         if self._taking is None or kind == "stalled":
             self.close()
             hosts = {host.name: host for host in self._record.hosts if host.name in running}
-            self._taking = Taking(kind, self._record, hosts, self._transport)
+            self._taking = Taking(kind, self._record, hosts, self._transport, self._clock)
             self._taking.start()
 
     def _advise(self, kind: Kind, message: str, remedy: str, host: str | None) -> None:
@@ -226,7 +231,7 @@ class Stalls:
             self.say("info", "the run has gone on meanwhile", WentOn())
 
     def _text(self, taking: Taking) -> list[str]:
-        stamp = time.strftime("%Y-%m-%d %H:%M:%S")
+        stamp = time.strftime("%Y-%m-%d %H:%M:%S", time.localtime(self._clock.time()))
         found = taking.places or []
         told = [f"-- {stamp}, {taking.why}: {in_short(found)}", *lines(found), *taking.remarks, ""]
         return [printable(line, LONGEST_LINE) for line in told]
@@ -242,7 +247,7 @@ class Stalls:
             kind="stalled",
             hint="where it only takes long: a longer --stall-timeout",
         )
-        when, local_rank = time.time(), rank - node.first_rank
+        when, local_rank = self._clock.time(), rank - node.first_rank
         return Failure(
             host=node.host.name,
             node_rank=node.node_rank,

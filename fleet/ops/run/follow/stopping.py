@@ -4,7 +4,6 @@ or this machine's own."""
 from __future__ import annotations
 
 import threading
-import time
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import closing
 from dataclasses import dataclass
@@ -13,6 +12,7 @@ from math import inf
 from fleet.answers.run_events import Alone, JanitorStays, Lost, StopAll, Stubborn, UnknownNode
 from fleet.errors import EXIT_INTERRUPTED, ConnectError, FleetError, Reason
 from fleet.model import Host
+from fleet.node.base.clock import Clock
 from fleet.ops.run.end.ends import INTERRUPTED, run_end
 from fleet.ops.run.end.failure import alone, fate, own_link
 from fleet.ops.run.end.gang import Gang
@@ -52,17 +52,18 @@ class Stopping:
         leads: bool = True,
     ) -> None:
         self.record, self.gang, self.runtime, self.say, self.leads = record, gang, runtime, say, leads
+        self._clock = runtime.clock
         self._followers, self._spares = followers, spares
         self._patience = 0.0
         self._stop_by: dict[str, float] = {}  # by host, once they have been told to
         self._killed = False
         self._undrained: set[str] = set()  # hosts that went while the rest of their logs came
         self.silence = Silence(record.node_timeout, record.lease)
-        self._witness = Witness(record.run_id, runtime.transport)
+        self._witness = Witness(record.run_id, runtime.transport, runtime.clock)
 
     def stop_if(self, end: RunEnd | None) -> None:
         """Tell all nodes to stop, once, where there is a reason to."""
-        if end is not None and self.gang.stop({**end, "who": end["who"] or whoami()}, time.time()):
+        if end is not None and self.gang.stop({**end, "who": end["who"] or whoami()}, self._clock.time()):
             self._tell_all(self._grace(), end["message"])
 
     def _grace(self) -> float:
@@ -104,11 +105,11 @@ class Stopping:
         since = {host: follower.silent_since for host, follower in live.items()}
         wait = self.gang.stopped_at is None and not self._link_is_whole(live, since)
         known = self.silence.alone
-        for host, silent in self.silence.over(since, time.monotonic(), wait=wait).items():
+        for host, silent in self.silence.over(since, self._clock.monotonic(), wait=wait).items():
             shut = live[host].shut
             self.lose(
                 host,
-                time.time() - silent,
+                self._clock.time() - silent,
                 ConnectError(
                     f"silent for {silent:.0f} s" + (f": {shut.message}" if shut else ""),
                     kind="lost",
@@ -136,7 +137,7 @@ class Stopping:
         if self.runtime.cancel.count >= AT_ONCE and not self._killed:
             self._killed = True
             self._tell_all(0.0, f"{INTERRUPTED} twice")
-        now = time.monotonic()
+        now = self._clock.monotonic()
         for host, by in self._stop_by.items():
             node, follower = self.gang.nodes[host], self._followers[host]
             if node.ended or node.lost is not None or node.state in FINAL:
@@ -145,7 +146,7 @@ class Stopping:
                 self._stop_by[host] = now + self._patience
             elif now >= by:
                 follower.give_up()
-                self.gang.node_lost(host, time.time(), ConnectError("it did not stop in time", kind="stubborn"))
+                self.gang.node_lost(host, self._clock.time(), ConnectError("it did not stop in time", kind="stubborn"))
                 self.say("error", of_host(host, " did not stop in time"), Stubborn(), host)
 
     def _asked_for(self) -> RunEnd:
@@ -177,7 +178,7 @@ class Stopping:
     def _tell_all(self, grace: float, reason: str) -> None:
         self.say("info", f"stopping all nodes: {reason}", StopAll(reason=reason, grace=grace))
         self._patience = grace + STUBBORN_SECONDS
-        self._stop_by = dict.fromkeys(self._followers, time.monotonic() + self._patience)
+        self._stop_by = dict.fromkeys(self._followers, self._clock.monotonic() + self._patience)
         for host, follower in self._followers.items():
             if not self.gang.nodes[host].ended:
                 follower.stop(
@@ -187,7 +188,7 @@ class Stopping:
     def _has_no_rank_left(self, host: str) -> bool:
         node = self.gang.nodes[host]
         return (
-            not node.up[0] and time.time() - node.clock.on_head(node.up[1]) < UP_SECONDS  # elastic: a recent report
+            not node.up[0] and self._clock.time() - node.clock.on_head(node.up[1]) < UP_SECONDS  # a recent report
             if self.gang.elastic
             else not self.gang.unaccounted(host, self.record.node(host).ranks)
         )
@@ -221,10 +222,10 @@ class Silence:
 class Witness:
     """Asks one host after the other, in a thread that ends by itself, again and again while look() is called."""
 
-    def __init__(self, run_id: str, transport: Transport) -> None:
+    def __init__(self, run_id: str, transport: Transport, clock: Clock) -> None:
         self._spec: RunsSpec = {"prefix": run_id, "live": True}
-        self._transport = transport
-        self._answered: float | None = None  # when it was asked, by time.monotonic(), if the last time went well
+        self._transport, self._clock = transport, clock
+        self._answered: float | None = None  # when it was asked, by the clock's monotonic(), if the last time went well
         self._thread: threading.Thread | None = None
 
     def look(self, hosts: Sequence[Host], since: float) -> bool:
@@ -235,9 +236,9 @@ class Witness:
         return self._answered is not None and self._answered >= since
 
     def _ask(self, hosts: Sequence[Host]) -> None:
-        began = time.monotonic()
+        began = self._clock.monotonic()
         self._answered = began if self.reaches(hosts) else None
-        time.sleep(RETRY_SECONDS)
+        self._clock.sleep(RETRY_SECONDS)
 
     def reaches(self, hosts: Sequence[Host]) -> bool:
         """Whether one of them answers, now."""

@@ -29,4 +29,4 @@ class Elasticity:
     @classmethod
     def of(cls, about: About | None) -> Elasticity:
         """Of a run that was found."""
-        return cls(about.get("least", 0) if about else 0)
+        return cls(about["least"] if about else 0)

@@ -7,13 +7,12 @@ import fcntl
 import math
 import os
 import re
-import stat
 import time
-from collections.abc import Collection, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping
 from contextlib import suppress
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 from fleet import own
 from fleet.answers.run_events import Attached
@@ -26,6 +25,7 @@ from fleet.ops.run.kept.reader import NewEvents
 from fleet.protocol.state import ATTEMPT, LATEST, WRITER, is_run_id
 from fleet.rules.units import seconds
 
+T = TypeVar("T")
 DAY = 86400.0
 DOCUMENTS = ("run.json", "summary.json")
 OF_A_RUN = re.compile(
@@ -58,21 +58,27 @@ class LocalRun:
 
 def local_runs(runs_dir: Path) -> list[LocalRun]:
     """Newest first."""
-    return sorted(map(_read, _folders(runs_dir)), key=lambda run: run.started, reverse=True)
+    return sorted(_each(runs_dir, _read), key=lambda run: run.started, reverse=True)
+
+
+def _each(runs_dir: Path, read: Callable[[Path], T]) -> Iterator[T]:
+    """Yields what is read of each run, but for those that are pruned meanwhile."""
+    for folder in _folders(runs_dir):
+        with suppress(FileNotFoundError):
+            yield read(folder)
 
 
 def names(runs_dir: Path, *, followed_first: bool = False) -> list[str]:
     """Newest first, behind all others those that never began. followed_first: before all others those that a process
     of this machine follows now."""
-
     last = last_begun(runs_dir)
 
-    def order(folder: Path) -> tuple[bool, bool, bool, float]:
+    def placed(folder: Path) -> tuple[bool, bool, bool, float, str]:
         others = followed_first and ((folder / "summary.json").exists() or not followed(folder))
-        started = _started(folder, read_object(folder / "run.json"))
-        return others, _never_began(folder), folder.name != last, -started
+        began = -_started(folder, read_object(folder / "run.json"))
+        return others, _never_began(folder), folder.name != last, began, folder.name
 
-    return [folder.name for folder in sorted(_folders(runs_dir), key=order)]
+    return [name for *_, name in sorted(_each(runs_dir, placed))]
 
 
 def last_begun(runs_dir: Path) -> str | None:
@@ -210,7 +216,7 @@ def _read(path: Path) -> LocalRun:
         run=path.name,
         state=state,
         started=_started(path, plan),
-        size=sum(map(_size, path.rglob("*"))),
+        size=sum(_size(Path(where, name)) for where, _, names in os.walk(path) for name in names),
         exit_code=code if isinstance(code, int) else None,
         engine=plan.get("engine") or _engine_told(path),
         logs=str(path),
@@ -226,12 +232,11 @@ def _engine_told(path: Path) -> str | None:
 
 
 def _size(file: Path) -> int:
-    """Bytes; 0 for a folder, and for what was just renamed or removed by who writes there."""
+    """Bytes; 0 for what was just renamed or removed by who writes there."""
     try:
-        told = file.lstat()
+        return file.lstat().st_size
     except FileNotFoundError:
         return 0
-    return 0 if stat.S_ISDIR(told.st_mode) else told.st_size
 
 
 def broken(path: Path) -> str | None:

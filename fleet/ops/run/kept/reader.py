@@ -67,7 +67,7 @@ def _noticed(line: bytes) -> Notice | None:
     """Returns the event of a line; None of half a line (a disk that was full), or what is none of fleet's."""
     with suppress(ValueError, TypeError, KeyError, RecursionError):
         record = json.loads(line)
-        level, message = record.get("level", "info"), record.get("message", "")  # an older fleet's have none
+        level, message = record.get("level", "info"), record.get("message", "")  # not all are for people
         return Notice(level, message, record.get("host"), happened=(of_record(record),), time=float(record["time"]))
     return None
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import getpass
 import socket
-from dataclasses import asdict, dataclass, fields
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
@@ -72,7 +72,7 @@ class RunRecord:
 
     def about(self) -> About:
         """What each node keeps of it."""
-        about: About = {
+        return {
             "engine": self.engine,
             "script": self.script,
             "owner": self.owner,
@@ -81,27 +81,19 @@ class RunRecord:
             "hosts": {node.host.name: (node.first_rank, node.local_world_size) for node in self.nodes},
             "world_size": self.world_size,
             "master": self.master,
-            "restarts": bool(self.elastic),
             "attempt": self.attempt,
             "max_restarts": self.max_restarts,
             "spares": self.spares,
             "stall_timeout": self.stall_timeout,
+            "least": self.elastic.least,
+            "stop_grace": self.stop_grace,
+            "max_log": self.max_log,
         }
-        about["stop_grace"] = self.stop_grace
-        if self.max_log:
-            about["max_log"] = self.max_log
-        if self.elastic:
-            about["least"] = self.elastic.least
-        return about
 
     def as_json(self) -> dict[str, Any]:
-        """For from_json() in another process of this machine, whose fleet may be of another version."""
-        own = asdict(self)
-        del own["elastic"]
+        """For from_json() in another process of this machine."""
         return {
-            **own,
-            "restarts": bool(self.elastic),
-            "least": self.elastic.least,
+            **asdict(self),
             "unknown": sorted(self.unknown),
             "logs": str(self.logs.absolute()),
             "nodes": [{**asdict(node), "host": host_as_json(node.host)} for node in self.nodes],
@@ -112,11 +104,10 @@ class RunRecord:
         changed = {
             "logs": Path(stored["logs"]),
             "nodes": tuple(Node(**{**node, "host": host_from_json(node["host"])}) for node in stored["nodes"]),
-            "unknown": frozenset(stored.get("unknown", ())),
-            "elastic": Elasticity(stored["least"]),
+            "unknown": frozenset(stored["unknown"]),
+            "elastic": Elasticity(**stored["elastic"]),
         }
-        known = {each.name for each in fields(cls)}
-        return cls(**{**{name: value for name, value in stored.items() if name in known}, **changed})
+        return cls(**{**stored, **changed})
 
 
 def whoami() -> str:

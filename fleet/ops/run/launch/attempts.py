@@ -6,7 +6,6 @@ its id.
 from __future__ import annotations
 
 import os
-import time
 from collections.abc import Mapping
 from contextlib import ExitStack, closing, suppress
 from dataclasses import replace
@@ -66,7 +65,7 @@ def follow_run(
     restarts: list[dict[str, Any]] = list(read_object(folder.path / RUN).get("restarts", []))  # others' before us
     while True:
         if ended is None:
-            began = time.monotonic()
+            began = runtime.clock.monotonic()
             run = run or Run(record, folder, waiting, runtime, course.plan if course else None)
             report = run.follow()
             if isinstance(report.answer, LeftAlone):
@@ -79,7 +78,7 @@ def follow_run(
                 record, runtime = _stay(record, folder, runtime, course)
                 run.runtime = runtime
                 report = run.follow()
-            lasted = time.monotonic() - began
+            lasted = runtime.clock.monotonic() - began
             after = course and course.after(report, lasted) if run.leads else None
             if after is None:
                 return conclude(report, record, restarts, folder, runtime)
@@ -209,7 +208,7 @@ def begin(
     cannot begin. FleetError where that leaves too few, Interrupted where it is not to be."""
     if runtime.cancel.is_set():
         raise _withdrawn(course.plan, runtime)
-    plan, until = course.plan, time.monotonic() + course.pause
+    plan, until = course.plan, runtime.clock.monotonic() + course.pause
     with closing(Sessions(runtime)) as sessions:
         while True:
             before, checked = plan, False
@@ -267,7 +266,7 @@ def _begin(
 
 def check(plan: Plan, last: RunRecord, sessions: Sessions, until: float, waiting: ExitStack) -> Plan:
     """That every host is there and nothing of earlier attempts is left; the plan with a port that is free. Until then,
-    by time.monotonic(), nodes wait; they know of the run until `waiting` is closed. Left, Interrupted: as soon as it is
+    by the runtime's clock, nodes wait; they know of the run until `waiting` is closed. Left, Interrupted: once it is
     asked for."""
     runtime, first, ports = sessions.runtime, plan.hosts[0].name, plan.ports
     hurry = Cancel()
@@ -275,7 +274,7 @@ def check(plan: Plan, last: RunRecord, sessions: Sessions, until: float, waiting
         latch.on_set(hurry.set)
 
     def ask(host: Host) -> Ready:
-        pause = max(0.0, until - time.monotonic())
+        pause = max(0.0, until - runtime.clock.monotonic())
         spec: ReadySpec = {
             "run": plan.run_id,
             "attempt": plan.attempt,
@@ -289,7 +288,8 @@ def check(plan: Plan, last: RunRecord, sessions: Sessions, until: float, waiting
             answer = first_word(program, Ready, timeout=timeout, cancel=hurry)
         except ConnectError:
             sessions.drop(host)
-            if time.monotonic() >= until + CONNECT_SECONDS or hurry.wait(RETRY_SECONDS):
+            late = runtime.clock.monotonic() >= until + CONNECT_SECONDS
+            if late or runtime.clock.wait(hurry, RETRY_SECONDS):
                 raise
             return ask(host)
         if answer["forbidden"]:

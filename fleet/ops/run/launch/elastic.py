@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import secrets
 import threading
-import time
 from collections.abc import Callable
 from dataclasses import replace
 from math import inf
@@ -61,12 +60,12 @@ class Elastic:
         self._followers, self._say, self._post = followers, say, post
         self._away: dict[str, float] = {}  # since when its loss is known here
         self._attempts = dict.fromkeys(gang.nodes, record.attempt)
-        self._cancel = Cancel()
+        self._cancel, self._clock = Cancel(), runtime.clock
         self._threads: list[threading.Thread] = []
 
     def watch(self) -> run.RunEnd | None:
         """Several times a second. A reason to stop everyone, or None."""
-        now = time.monotonic()
+        now = self._clock.monotonic()
         for host in self._gang.away - self._away.keys():
             self._away[host] = inf if host in self._gang.absent else now  # of one that never was nobody waits
             self._went(host)
@@ -107,8 +106,8 @@ class Elastic:
     # -- a host that is to come back, in a thread of its own -----------------------------------------------
     def _return(self, host: Host) -> None:
         self._followers[host.name].join()
-        began, said = time.monotonic(), ""
-        while not self._cancel.wait(pause_after(time.monotonic() - began, RETRY_SECONDS)):
+        began, said = self._clock.monotonic(), ""
+        while not self._clock.wait(self._cancel, pause_after(self._clock.monotonic() - began, RETRY_SECONDS)):
             session = None
             try:
                 session = self._runtime.transport.connect(host, self._cancel)
@@ -124,7 +123,7 @@ class Elastic:
                     text = Reason("{hosts}", hosts=host.name) + f" is not taken back: {error.message}"
                     self._say("warning", text, Away(), host.name, error.hint)
             else:
-                self._post(Heard(host.name, "back", waiting, time.time()))
+                self._post(Heard(host.name, "back", waiting, self._clock.time()))
                 return
 
     def _start(self, host: Host, session: Session) -> Program:
@@ -190,6 +189,7 @@ class Elastic:
             self._record.node_timeout,
             attempt=attempt,
             once=True,
+            clock=self._clock,
         )
         Follower(host, self._folder.node(host.name), how).run()
 

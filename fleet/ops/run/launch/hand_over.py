@@ -18,7 +18,6 @@ from fleet.transport.base import Transport
 from fleet.transport.program import read_all
 
 FOLLOWS = b"follows\n"
-VERSION = 1  # of what it is sent
 BEGIN_SECONDS = 120.0  # in which it does, on a busy machine; one that ends before that is not waited for
 
 
@@ -29,9 +28,9 @@ def send_keeper(
     its pid, once it follows. FleetError: nobody on this machine does. course: what it takes to start the run again.
     ended: see follow_run()."""
     # it holds values of variables, which are written nowhere: it goes to our own child, through a pipe
-    more = {"version": VERSION, "course": to_json(course), "ended": to_json(ended)}
+    more = {"course": to_json(course), "ended": to_json(ended)}
     hosts = (*record.hosts, *((*course.plan.hosts, *course.plan.spares) if course is not None else ()))
-    process = begin("keeper", record, hosts, transport, folder.lock, **more)
+    process = begin("launch.keeper", record, hosts, transport, folder.lock, **more)
     folder.let_go()
     if process is not None:
         assert process.stdout

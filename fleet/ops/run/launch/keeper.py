@@ -15,7 +15,7 @@ from fleet.ops.run.follow.background import told
 from fleet.ops.run.kept.folder import RunFolder
 from fleet.ops.run.launch.attempts import follow_run
 from fleet.ops.run.launch.course import Course, Ended
-from fleet.ops.run.launch.hand_over import FOLLOWS, VERSION, load_all
+from fleet.ops.run.launch.hand_over import FOLLOWS, load_all
 from fleet.ops.run.launch.loop import Run
 from fleet.runtime import Runtime
 
@@ -23,9 +23,8 @@ from fleet.runtime import Runtime
 def main(spec: dict[str, Any]) -> None:
     """Follow it to its end."""
     record, _, transport = told(spec)
-    known = spec.get("version") == VERSION  # else of a fleet that was replaced under its live run: it is followed only
-    course = from_json(Course | None, spec["course"]) if known else None
-    ended = from_json(Ended | None, spec["ended"]) if known else None
+    course = from_json(Course | None, spec["course"])
+    ended = from_json(Ended | None, spec["ended"])
     load_all(course)
     folder = RunFolder(record.logs)
     folder.take_over(spec["lock"], helper=True)

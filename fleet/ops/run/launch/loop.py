@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import queue
-import time
 from collections.abc import Callable, Mapping
 from dataclasses import replace
 from typing import Any
@@ -58,7 +57,7 @@ class Run:
         runtime: Runtime,
         plan: Plan | None = None,
     ) -> None:
-        self.record, self.folder, self.runtime = record, folder, runtime
+        self.record, self.folder, self.runtime, self._clock = record, folder, runtime, runtime.clock
         self.gang, self._plan = gang_of(record), plan
         self.leads = plan is not None or (folder.path / RUN).exists()  # who only looks on takes nothing from the run
         self._superseded = False  # by who leads it elsewhere
@@ -68,7 +67,7 @@ class Run:
         self._heard: queue.Queue[Heard | None] = queue.Queue()
         self._undo = [latch.on_set(lambda: self._heard.put(None)) for latch in (runtime.cancel, runtime.detach)]
         if record.end is not None:  # what its ranks did is the answer, in whatever order that is heard
-            self.gang.stop(record.end, time.time())
+            self.gang.stop(record.end, self._clock.time())
         self.gang.unknown = set(record.unknown)
         for name in record.unknown:
             self.gang.nodes[name].ended = True
@@ -88,10 +87,11 @@ class Run:
         }
         self._advised: set[Advice] = set()
         watched = record if self.leads else replace(record, stall_timeout=None)  # who looks on ends nothing
-        self._stalls = Stalls(watched, self.gang, folder, runtime.transport, self.say, self._end_stalled)
+        self._stalls = Stalls(watched, self.gang, folder, runtime.transport, self.say, self._end_stalled, self._clock)
         spares = plan.spares if plan is not None else ()
         self._stopping = Stopping(record, self.gang, self._followers, runtime, self.say, spares, self.leads)
-        self._before, self._began, self._since = age(folder, record.started), time.time(), time.monotonic()
+        self._before = age(folder, record.started)
+        self._began, self._since = self._clock.time(), self._clock.monotonic()
 
     def _follower(self, host: Host, waiting: Program | None) -> Follower:
         record = self.record
@@ -105,6 +105,7 @@ class Run:
             attempt=record.elastic.attempt(record.attempt),
             term=record.term * self.leads,
             trims=record.max_log > 0,
+            clock=self._clock,
         )
         follower = Follower(host, self.logs[host.name], how, waiting)
         if self.record.lease is None and self.leads:
@@ -116,7 +117,7 @@ class Run:
         for host, why in (self.plan.absent if self.plan else {}).items():
             if host in self.gang.nodes and host not in self.gang.absent:
                 self.gang.absent.add(host)
-                self.gang.node_lost(host, time.time(), why)
+                self.gang.node_lost(host, self._clock.time(), why)
                 self._followers[host].give_up()
         for follower in self._followers.values():
             if follower.ident is None:
@@ -157,7 +158,7 @@ class Run:
         nodes = self.gang.nodes.values()
         last = max((node.clock.on_head(node.status.get("time", 0.0)) for node in nodes), default=0.0)
         was_over = all(node.state in FINAL for node in nodes) and 0 < last < self._began
-        return max(0.0, self._before + (last - self._began if was_over else time.monotonic() - self._since))
+        return max(0.0, self._before + (last - self._began if was_over else self._clock.monotonic() - self._since))
 
     def unleash(self) -> None:
         """It goes on, whatever becomes of who leads it."""

@@ -1,3 +1,0 @@
-from fleet.ops.background import keeper as main
-
-__all__ = ["main"]

@@ -1,0 +1,81 @@
+"""Folders of runs as they lie on disk, by the names of docs/files.md and docs/json.md, and a process that leads one."""
+
+from __future__ import annotations
+
+import fcntl
+import json
+import os
+import time
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from socket import gethostname
+from types import TracebackType
+from typing import Any
+
+
+def an_id(name: object) -> str:
+    return f"{name}-20260101-000000-0000"
+
+
+def run_folder(
+    runs_dir: Path,
+    run: str,
+    *,
+    plan: Mapping[str, Any] | None = None,
+    summary: Mapping[str, Any] | None = None,
+    events: Sequence[str | Mapping[str, Any]] = ("version",),
+    logs: Mapping[str, str] | None = None,
+) -> Path:
+    """Returns the folder of a run that no process leads. plan: its run.json. events: of events.jsonl, each its name or
+    all of it. logs: by "HOST/rank0.out"."""
+    folder = runs_dir / run
+    folder.mkdir(0o700, parents=True)
+    runs_dir.chmod(0o700)
+    for event in events:
+        happen(folder, event)
+    for name, document in (("run.json", plan), ("summary.json", summary)):
+        if document is not None:
+            (folder / name).write_text(json.dumps(document))
+    for name, text in (logs or {}).items():
+        log = folder / name
+        log.parent.mkdir(0o700, parents=True, exist_ok=True)
+        log.write_text(text)
+    return folder
+
+
+def happen(folder: Path, event: str | Mapping[str, Any]) -> None:
+    """Appends a line to the events of a run."""
+    fields = {"event": event} if isinstance(event, str) else event
+    with (folder / "events.jsonl").open("a") as f:
+        f.write(json.dumps({"time": time.time(), **fields}) + "\n")
+
+
+class Leader:
+    """Holds the lock of a run's folder, as the process that writes there does. pid, helper, machine: what it has noted
+    of itself. looks: as one does that only looks whether it is held."""
+
+    def __init__(
+        self,
+        folder: Path,
+        *,
+        pid: int | None = None,
+        helper: bool = False,
+        machine: str | None = None,
+        looks: bool = False,
+    ) -> None:
+        self._fd = os.open(folder / ".lock", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+        fcntl.flock(self._fd, (fcntl.LOCK_SH if looks else fcntl.LOCK_EX) | fcntl.LOCK_NB)
+        if looks:
+            return
+        who = {"pid": os.getpid() if pid is None else pid, "helper": helper, "machine": machine or gethostname()}
+        os.pwrite(self._fd, json.dumps(who).encode(), 0)
+
+    def release(self) -> None:
+        os.ftruncate(self._fd, 0)
+        os.close(self._fd)
+
+    def __enter__(self) -> Leader:
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, error: object, trace: TracebackType | None) -> None:
+        self.release()

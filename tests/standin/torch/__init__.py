@@ -1,0 +1,1 @@
+"""Stands in for torch where a test starts its launcher and nothing else of it."""

@@ -1,0 +1,79 @@
+"""What is written down of a run whose containers a platform starts: one record, as of any run, and the logs."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from fleet.node.container.logs import Logs, why
+from fleet.node.container.record import Record, check_runs
+from fleet.node.container.start import answer_in
+from tests.in_process import command_line
+from tests.liar import PREAMBLE, frame
+from tests.meetings import ABOUT, RUN
+from tests.scripted import Scripted
+
+
+def test_who_shares_no_folder_writes_its_own(tmp_path: Path) -> None:
+    hosts = {"a": {"node_rank": 0, "ranks": [0]}}
+    leads, shares, apart = (Record(str(tmp_path / name), RUN, ABOUT) for name in ("x", "x", "y"))
+    assert [it.begin(hosts, "m", 1) for it in (leads, shares, apart)] == [True, False, True]
+    shares.end(0, {}, None)
+    assert not (tmp_path / "x" / RUN / "summary.json").exists()
+    apart.end(0, {}, None)
+    for name, state in (("x", "followed"), ("y", "done")):
+        (run,) = command_line(["--json", "runs", "--runs-dir", str(tmp_path / name)], None).document()["runs"]
+        assert run["state"] == state
+
+
+def test_a_folder_of_runs_is_tried_first(tmp_path: Path) -> None:
+    (tmp_path / "file").write_text("")
+    assert check_runs(str(tmp_path / "new" / "runs")) is None
+    assert check_runs(str(tmp_path / "file" / "runs")) == f"{tmp_path}/file is no folder"
+
+
+def test_verbs_that_reach_no_container(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    record = Record("runs", RUN, ABOUT)
+    record.begin({"a": {"node_rank": 0, "ranks": [0]}}, "m", 1)
+    (tmp_path / "runs" / RUN / "a").mkdir()
+    (tmp_path / "runs" / RUN / "a" / "rank0.out").write_text("hello\n")
+    for verb in ("stop", "attach", "stacks"):
+        done = command_line([verb, "latest"], Scripted({}))
+        text = " ".join(done.err.split())
+        assert done.code == 121 and f"run {RUN} is of containers that a platform (aistation) started" in text, verb
+    record.end(0, {}, None)
+    for words in (["logs", "latest"], ["logs", "-f", "t"]):
+        done = command_line(words, Scripted({}))
+        assert (done.code, done.out) == (0, "[a:0] hello\n"), done
+
+
+def test_logs_wait_for_room(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
+    (tmp_path / "rank0.out").write_text("one\ntwo")
+    logs = Logs(str(tmp_path), str(tmp_path / "target"), "a")
+    for _ in range(3):
+        logs.bring()
+    out, err = capfd.readouterr()
+    assert out == "" and err.count("takes no logs: No such file or directory; they wait in") == 1
+    (tmp_path / "target").mkdir()
+    logs.finish()
+    assert (tmp_path / "target" / "rank0.out").read_text() == "one\ntwo" and logs.blocked is None
+    assert capfd.readouterr().out == "[a:0] one\n[a:0] two\n"
+
+
+def test_the_line_that_says_why() -> None:
+    lines = [
+        "Traceback (most recent call last):",
+        "ValueError: no such sample",
+        "W1128 destroy_process_group() was not",
+    ]
+    assert why(lines) == "ValueError: no such sample" and why(["killed"]) == "killed"
+    assert why([]) == "it wrote nothing of why"
+
+
+def test_what_a_supervisor_answers() -> None:
+    message = b'{"event": "started", "dir": "/a}b", "pid": 1}'
+    frames = frame("H", 0, b"") + frame("J", 0, message) + frame("X", 0, b'{"exit_status": 0}')
+    assert answer_in(b"motd {\n" + PREAMBLE + frames) == {"event": "started", "dir": "/a}b", "pid": 1}
+    assert answer_in(b"") == answer_in(PREAMBLE) == answer_in(b"Traceback") == {}

@@ -1,0 +1,97 @@
+"""What stays behind where hosts could not be reached: it brings their logs, and corrects what is known of the run."""
+
+from __future__ import annotations
+
+import json
+import threading
+import time
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from fleet.model import Host
+from fleet.ops.run.follow import janitor
+from fleet.ops.run.kept.folder import RunFolder
+from tests.moments import just_before
+from tests.run_folders import Leader, an_id, run_folder
+from tests.scripted import STOPPED, Message, Scripted, Spec
+
+RUN, HOST = an_id("r"), Host("n1", "n1")
+LATE: list[Message] = [
+    {"event": "stream", "id": 1, "name": "rank0.out", "offset": 0},
+    (1, b"late\n"),
+    {"event": "status", "state": "exited", "engine_status": 0, "signal": None, "time": 10.0},
+    {"event": "end", "sizes": {"rank0.out": 5}},
+]
+
+
+def summary(folder: Path) -> dict[str, Any]:
+    found = json.loads((folder / "summary.json").read_text())
+    assert isinstance(found, dict)
+    return found
+
+
+def test_it_brings_logs_once_a_slow_head_has_let_go(tmp_path: Path) -> None:
+    """One that is through only when it has waited for its other hosts."""
+    path, nodes = run_folder(tmp_path, RUN), Scripted({"n1": {"stop": [STOPPED], "follow": LATE}})
+    head, waits, came = Leader(path), threading.Event(), list[tuple[str, bool]]()
+    until = time.monotonic() + 600
+    helper = threading.Thread(target=lambda: came.append(janitor.clean(HOST, RUN, 1.0, nodes, until, RunFolder(path))))
+    with just_before("open", path / ".lock", waits.set):
+        helper.start()
+        assert waits.wait(300)
+    assert [program for _, program, _ in nodes.sent] == ["stop"] and not (path / "n1").exists()
+    head.release()
+    helper.join(300)
+    assert came == [("stopped; processes left: none; its logs are complete here", True)]
+    assert (path / "n1/rank0.out").read_text() == "late\n" and RunFolder(path).hold()
+
+
+def test_one_whose_host_goes_again_lets_the_logs_go(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """For a week nobody could attach, and no other host's logs were brought."""
+    monkeypatch.setattr(janitor, "SILENCE_SECONDS", 0.0)
+    monkeypatch.setattr(janitor, "LOOK_SECONDS", 0.05)
+
+    def stop(spec: Spec) -> list[Message]:
+        nodes.go("n1")
+        return [STOPPED]
+
+    nodes = Scripted({"n1": {"stop": stop}})
+    folder = RunFolder(run_folder(tmp_path, RUN))
+    said, complete = janitor.clean(HOST, RUN, 1.0, nodes, time.monotonic() + 86400.0, folder)
+    assert said.startswith("stopped") and not complete and folder.hold()
+    folder.release()
+
+
+# -- the run's summary -----------------------------------------------------------------------------------------------
+def test_logs_that_come_late_complete_those_of_their_own_attempt_only(tmp_path: Path) -> None:
+    path = run_folder(tmp_path, RUN, summary={"incomplete_logs": ["n1"]})
+    (path / ".attempt").write_text("1")
+    janitor.correct_summary(RunFolder(path), ["n1"], 0)
+    assert summary(path)["incomplete_logs"] == ["n1"], "of n1's first attempt"
+    janitor.correct_summary(RunFolder(path), ["n1"], 1)
+    assert summary(path)["incomplete_logs"] == []
+
+
+@pytest.mark.parametrize(("failure", "ok", "code"), [(None, True, 0), (None, False, 1), ({"rank": 1}, True, 1)])
+def test_a_run_that_lacked_nothing_but_logs_is_done_once_they_are_there(
+    failure: object, ok: bool, code: int, tmp_path: Path
+) -> None:
+    lacks = {"incomplete_logs": ["n1"], "first_failure": failure, "hosts": {"n1": {"ok": ok}}}
+    path = run_folder(tmp_path, RUN, summary={**lacks, "ok": False, "exit_code": 1})
+    janitor.correct_summary(RunFolder(path), ["n1"], 0)
+    assert summary(path)["exit_code"] == code
+
+
+def test_the_summary_of_a_slow_head_is_corrected_once_it_is_there(tmp_path: Path) -> None:
+    path = run_folder(tmp_path, RUN)
+    head, waits = Leader(path), threading.Event()
+    helper = threading.Thread(target=janitor.correct_summary, args=[RunFolder(path), ["n1"], 0])
+    with just_before("open", path / ".lock", waits.set):
+        helper.start()
+        assert waits.wait(300)
+    (path / "summary.json").write_text('{"incomplete_logs": ["n1", "n2"]}')
+    head.release()
+    helper.join(300)
+    assert summary(path) == {"incomplete_logs": ["n2"]}

@@ -1,0 +1,60 @@
+"""When a line of the kernel's log is the cause of a failure."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from fleet.ops.run.end.ends import Failure
+from fleet.ops.run.end.failure import evidence
+from fleet.ops.run.end.gang import Gang
+
+OOM = (
+    "Out of memory: Killed process 28892 (python3) total-vm:221384kB, anon-rss:72192kB, file-rss:6608kB, "
+    "shmem-rss:0kB, UID:0 pgtables:208kB oom_score_adj:0"
+)
+
+
+XID = "NVRM: Xid (PCI:0000:3b:00): 79, pid='<unknown>', name=<unknown>, GPU has fallen off the bus."
+
+
+def told(text: str, time: float = 100.0, rank: int | None = None) -> dict[str, Any]:
+    return {"text": text, "time": time, "rank": rank}
+
+
+def found(failure: Failure, text: str = "", victim: bool = False, **lines: list[dict[str, Any]]) -> str | None:
+    gang = Gang({"a": 0, "b": 1})
+    for host, offset in (("a", 0.0), ("b", 50.0)):  # b's clock is behind by 50 s
+        gang.nodes[host].clock.heard(100.0, 100.0 + offset)
+        gang.nodes[host].status = {"kernel": lines.get(host, [])}
+    seen = evidence(failure, gang, text, victim)
+    return seen and seen.host
+
+
+def failure(
+    host: str = "a", signal: int | None = 9, time: float = 100.5, rank: int | None = 0, what: str = "rank"
+) -> Failure:
+    return Failure(host, 0, 128 + signal if signal else 1, time, rank, 0, signal, what)
+
+
+def test_memory_ran_out_for_a_rank_that_was_killed_just_then() -> None:
+    assert found(failure(), a=[told(OOM)]) == "a"
+    assert found(failure("b", time=151.0), b=[told(OOM)]) == "b"
+    assert found(failure(), a=[told(OOM, time=10.0)]) is None
+    assert found(failure(), a=[told(OOM, time=10.0, rank=0)]) == "a"
+    assert found(failure(signal=None), a=[told(OOM)]) is None
+    assert found(
+        failure(signal=None), "RuntimeError: DataLoader worker (pid 7) is killed by signal: Killed.", a=[told(OOM)]
+    )
+    assert found(failure(signal=1, rank=None, what="supervisor"), a=[told(OOM)]) == "a"
+    assert found(failure(), b=[told(OOM)]) is None
+
+
+def test_a_broken_gpu_explains_what_cuda_says_and_the_laments_of_others() -> None:
+    early = told(XID, time=3.0)
+    assert found(failure(signal=None), "RuntimeError: CUDA error: unspecified launch failure", a=[early]) == "a"
+    assert found(failure(signal=None), "ValueError: learning rate is negative", a=[early]) is None
+    assert found(failure(signal=None), "Watchdog caught collective operation timeout", victim=True, b=[early]) == "b"
+    assert (
+        found(failure(signal=None), "Watchdog caught collective operation timeout", victim=True, b=[told(OOM)]) is None
+    )
+    assert found(failure(signal=None), "ValueError: no", b=[early]) is None

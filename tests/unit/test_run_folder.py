@@ -1,0 +1,99 @@
+"""The folder of a run on the head: made or refused, its events and documents, the logs of its attempts."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import stat
+import threading
+from pathlib import Path
+
+import pytest
+
+from fleet.errors import UsageError
+from fleet.ops.run.kept.folder import RunFolder
+from tests.events import happened
+from tests.moments import just_before
+
+
+def events(folder: RunFolder) -> list[str]:
+    return [json.loads(line)["event"] for line in (folder.path / "events.jsonl").read_text().splitlines()]
+
+
+def test_it_is_made_or_refused_in_words(tmp_path: Path) -> None:
+    folder = RunFolder.create(tmp_path / "runs", "r")
+    folder.event(happened("x"), host="a")
+    folder.write_json("run.json", {"a": 1})
+    assert json.loads((folder.path / "run.json").read_text()) == {"a": 1} and events(folder) == ["x"]
+    assert sorted(p.name for p in folder.path.iterdir()) == [".lock", "events.jsonl", "run.json"]
+    with pytest.raises(UsageError, match="File exists"):
+        RunFolder.create(tmp_path / "runs", "r")
+    (tmp_path / "file").write_text("")
+    with pytest.raises(UsageError, match="/file is a file"):
+        RunFolder.create(tmp_path / "file", "r")
+
+
+def test_runs_are_their_owners_business(tmp_path: Path) -> None:
+    folder = RunFolder.create(tmp_path / "runs", "run-1")
+    folder.node("gpu1").write("rank0.out", 0, b"secret")
+    folder.event(happened("plan"))
+    folder.write_json("run.json", {})
+    for path in tmp_path.rglob("*"):
+        if path.name != ".gitignore":
+            assert path.stat().st_mode & 0o777 == (0o700 if path.is_dir() else 0o600), path
+
+
+def test_events_wait_for_room_and_are_never_half_a_line(tmp_path: Path) -> None:
+    folder = RunFolder(tmp_path)
+    os.mknod(tmp_path / "events.jsonl", stat.S_IFCHR | 0o600, os.stat("/dev/full").st_rdev)
+    folder.event(happened("first"))
+    (tmp_path / "events.jsonl").unlink()
+    folder.event(happened("second"))
+    assert events(folder) == ["first", "second"]
+
+
+@pytest.mark.parametrize("again", [False, True])
+def test_a_lock_that_was_removed_is_made_again(tmp_path: Path, again: bool) -> None:
+    """again: the folder is made again meanwhile, by who looks on."""
+    folder = RunFolder.create(tmp_path, "r")
+    shutil.rmtree(folder.path)
+    if again:
+        folder.path.mkdir()
+    folder.sign()
+    assert folder.held
+    assert RunFolder(folder.path).hold() is False if again else not folder.path.exists()
+    folder.release()
+    assert not again or RunFolder(folder.path).hold()
+
+
+def test_documents_that_two_processes_amend(tmp_path: Path) -> None:
+    """The keeper restarts the run while the head writes what git reports: neither undoes what the other writes."""
+    head = RunFolder.create(tmp_path / "runs", "r")
+    head.write_json("run.json", {"run": "r"})
+    keeper = threading.Thread(target=RunFolder(head.path).amend, args=["run.json"], kwargs={"restarts": [1]})
+
+    def amend_too() -> None:
+        keeper.start()
+        keeper.join(0.3)  # it waits for its turn
+
+    with just_before("open", head.path / "run.json.new", amend_too):  # it has read what there is
+        head.amend("run.json", code="clean")
+    keeper.join(60)
+    assert json.loads((head.path / "run.json").read_text()) == {"run": "r", "code": "clean", "restarts": [1]}
+
+
+def test_logs_of_earlier_attempts_are_set_aside(tmp_path: Path) -> None:
+    folder = RunFolder.create(tmp_path / "runs", "r")
+    (folder.path / "stacks").mkdir()
+    for attempt in (0, 1, 3):  # the third one could not begin
+        folder.begin(attempt)
+        folder.node("a", attempt).write("rank0.out", 0, f"{attempt}\n".encode())
+    found = {str(path.relative_to(folder.path)): path.read_text() for path in folder.path.glob("**/rank0.out")}
+    assert found == {"a/rank0.out": "3\n", "attempt1/a/rank0.out": "1\n", "attempt0/a/rank0.out": "0\n"}
+    assert (folder.path / "stacks").is_dir()
+    late = folder.node("a", 0)
+    assert late.sizes() == {"rank0.out": 2} and folder.is_aside(0) and not folder.is_aside(3)
+    silent = RunFolder.create(tmp_path / "runs", "s")
+    silent.begin(1)
+    assert not silent.aside(0).exists(), "no host had begun"

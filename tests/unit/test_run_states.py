@@ -1,0 +1,126 @@
+"""How a run stands, by what its nodes report of it: `fleet ps`."""
+
+from __future__ import annotations
+
+import json
+import os
+import time
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from fleet.cli.main import run
+from fleet.ops.run.end.ends import run_end, stopped_by
+from tests.in_process import command_line
+from tests.run_folders import Leader, happen, run_folder
+from tests.scripted import STOPPED, Scripted, about, lists, part
+
+RUN, OTHER = "train-20261122-120000-ab12", "other-20261122-120000-0001"
+Here = tuple[str, dict[str, Any]]  # a node's part of a run: its state, and what else its status has
+WELL: Here = ("exited", {"engine_status": 0})
+FAILED: Here = ("exited", {"engine_status": 1})
+RUNNING: Here = ("running", {})
+
+
+@pytest.fixture(autouse=True)
+def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.chdir(tmp_path)
+    return tmp_path
+
+
+def asked(**more: Any) -> Here:
+    return "stopped", {"cause": "asked", **more}
+
+
+@pytest.mark.parametrize(
+    "parts, state",
+    [
+        ([RUNNING, RUNNING], "running"),
+        ([RUNNING, WELL], "running"),
+        ([RUNNING, ("stopping", {})], "stopping"),
+        ([RUNNING, ("running", {"alive": False})], "lost"),
+        ([WELL, WELL], "done"),
+        ([WELL, FAILED], "failed"),
+        ([asked(reason="rank 1 on h1 failed"), FAILED], "failed"),
+        ([("stopped", {"cause": "lease"})], "failed"),
+        ([asked(end=stopped_by("ada@head"))], "stopped"),
+        ([asked(end=run_end("lost", "h9 was lost", 122, "h9"))], "failed"),
+        ([asked(end=run_end("interrupt", "of a name", 130))], "stopped"),
+    ],
+)
+def test_how_a_run_stands(parts: list[Here], state: str, here: Path) -> None:
+    answers = {
+        f"h{rank}": {"list_runs": lists(part(RUN, said, node_rank=rank, **more))}
+        for rank, (said, more) in enumerate(parts)
+    }
+    (here / "hostfile").write_text("\n".join(answers) + "\n")
+    (found,) = command_line(["--json", "ps", "--all"], Scripted(answers)).document()["runs"]
+    assert (found["run"], found["state"], list(found["nodes"])) == (RUN, state, list(answers))
+
+
+def test_ranks_of_a_node_that_does_not_answer_are_not_up(here: Path) -> None:
+    (here / "hostfile").write_text("h\n")
+    here_alone = Scripted({"h": {"list_runs": lists(part(RUN, about=about(nnodes=2)))}})
+    assert "ranks up 1/2" in command_line(["ps"], here_alone).out
+
+
+def test_no_live_run_needs_no_head(
+    here: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+) -> None:
+    (here / "home").mkdir()
+    monkeypatch.setenv("HOME", str(here / "home"))
+    (here / "fleet.yaml").write_text("hosts: {me: {}}\n")
+    events = run_folder(Path("runs"), RUN, plan={"lease": 36000.0}) / "events.jsonl"
+    os.utime(events, (time.time() - 60, time.time() - 60))
+    line = ["--transport", "local", "ps"]
+    assert run([*line, "-w", "me"], typed=True) == 0
+    assert "without its head" in capfd.readouterr().err, "other hosts may have it"
+    assert run(line, typed=True) == 0
+    said = capfd.readouterr()
+    assert "no live run" in said.out and said.err == ""
+
+
+# -- a run of this folder that lost its head ------------------------------------------------------------------------
+MINUTE = 60.0
+
+
+def reminded(events: Path, minutes: float, capfd: pytest.CaptureFixture[str]) -> list[str]:
+    """What a command of this folder warns of, where the run's last sign of life was so long ago."""
+    os.utime(events, (0, time.time() - minutes * MINUTE - 1.0))
+    capfd.readouterr()
+    assert run(["hosts"], typed=True) == 0
+    return [line for line in capfd.readouterr().err.splitlines() if line.startswith("warning: ")]
+
+
+def test_a_run_that_lost_its_head_here_is_named_while_its_lease_lasts(
+    here: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    (here / "hostfile").write_text("h\n")
+    folder = run_folder(here / "runs", RUN, plan={"lease": 60 * MINUTE}, events=["running"])
+    events = folder / "events.jsonl"
+    alone = f"warning: run {RUN} has been without its head for 20 min; if it goes on, its nodes end it after 60 min"
+    assert reminded(events, 20, capfd) == [alone]
+    with Leader(folder):
+        assert reminded(events, 20, capfd) == [], "it is led"
+    assert reminded(events, 61, capfd) == [], "its nodes have ended it"
+    assert reminded(events, -1, capfd) == [], "its head was there just now"
+    happen(folder, "stop")
+    assert reminded(events, 20, capfd) == [], "'fleet stop' was typed here"
+    happen(folder, "attempt")
+    assert reminded(events, 20, capfd) == [alone], "what was stopped was another attempt"
+    happen(folder, "detached")
+    assert reminded(events, 20, capfd) == [], "its inventory is not here, so that no process could lead it again"
+    (left,) = command_line(["--json", "runs"], None).document()["runs"]
+    assert left["state"] == "unattended"
+
+
+def test_a_stop_is_noted_in_the_folder_of_a_run_that_is_here(here: Path) -> None:
+    (here / "hostfile").write_text("h\n")
+    folder = run_folder(here / "runs", RUN)
+    nodes = Scripted({"h": {"list_runs": lists(part(RUN), part(OTHER)), "stop": [STOPPED]}})
+    for each in (RUN, OTHER):
+        assert command_line(["stop", each], nodes).code == 0
+    last = json.loads((folder / "events.jsonl").read_text().splitlines()[-1])
+    assert last["event"] == "stop" and last["reason"].startswith("stopped by ")
+    assert [path.name for path in (here / "runs").iterdir()] == [RUN], "another head started the other one"
