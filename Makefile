@@ -18,7 +18,7 @@ demo: root venv-demo  ## four virtual hosts, from a password to a trained model 
 
 # Tests of the lab mostly wait for hosts, so more of them run at once than there are cores; a file's tests share their
 # labs. The files that take minutes go first, or the last worker would be alone with them.
-PYTEST := $(BIN)/pytest -n 4 --dist loadfile --no-loadscope-reorder --durations=20 --durations-min=5
+PYTEST := $(BIN)/pytest -n 6 --dist loadfile --no-loadscope-reorder --durations=20 --durations-min=5
 SUITES := tests/lab tests/foreign tests/wheel tests/node tests/fuzz tests/rewording tests/tools tests/unit tests/golden tests/hints
 # What takes long, or starts a real launcher, is test-full's: see `markers` in setup.cfg, and tests/conftest.py.
 QUICK := -m "not slow and not real"

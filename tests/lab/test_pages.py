@@ -75,6 +75,8 @@ SETUP = "from setuptools import setup\nsetup(name='tinyext', version='0.1', py_m
 TASKS = """\
 from fabric import task
 
+pytestmark = pytest.mark.slow
+
 @task
 def build(c):
     c.run("echo built")

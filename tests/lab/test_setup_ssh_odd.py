@@ -14,6 +14,8 @@ from tests.lab.setup_ssh_tools import Head, fingerprint, logged
 from tests.lab.test_launch import until
 from tests.lab.virtual_lab import FLEET, VirtualLab
 
+pytestmark = pytest.mark.slow
+
 THEIRS = (
     b'# keys of the team\n\ncommand="echo hi",no-pty ssh-rsa AAAAB3NzaC1yc2EAAAADAQABAAAAgQCxyz a b\n'
     b"\xff\xfe not utf-8\nssh-ed25519 AAAAC3NzaC1lZDI1NTE5AAAAIPATzJKM0OFNKaZLZ3SvWoHxagl5ZZLLS1lM8nzZW last"

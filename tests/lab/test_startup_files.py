@@ -9,6 +9,8 @@ import pytest
 
 from tests.lab.virtual_lab import VirtualLab
 
+pytestmark = pytest.mark.slow
+
 RC = "/root/.bashrc"
 
 

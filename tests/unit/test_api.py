@@ -28,7 +28,8 @@ METHODS = {
 def hosts(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> fleet.api.Fleet:
     monkeypatch.chdir(tmp_path)
     (tmp_path / "fleet.yaml").write_text(
-        f"defaults: {{workdir: {tmp_path}/there}}\nhosts: [a, b]\ngroups: {{one: a}}\n"
+        f"defaults: {{workdir: {tmp_path}/there}}\ngroups: {{one: a}}\n"
+        "hosts: {a: &here {data_address: 127.0.0.1}, b: *here}\n"
     )
     return fleet.open(transport="local", connect_timeout=5)
 

@@ -51,7 +51,7 @@ def test_many_at_one_sshd_with_default_limits(head: Head, sshd: Sshd, kind: str)
 
 @over("ssh")
 def test_many_names_for_one_silent_sshd_fail_together(head: Head) -> None:
-    made = transport(head, 10)
+    made = transport(head, 4)
     with listener() as port:
         begin = time.monotonic()
         results = list(
