@@ -101,6 +101,22 @@ def test_equal_bytes_are_left_alone_and_stay_the_users_own(head: Head, node: Pat
     assert mine.read_text() == "same"
 
 
+@pytest.mark.parametrize("first", [("HEAD", "objects/o"), ("config", "refs/r"), ("HEAD", "refs/r")])
+def test_two_gets_put_no_repository_together(head: Head, node: Path, first: tuple[str, str]) -> None:
+    """git runs what its config names wherever HEAD, objects and refs lie beside it: `git status` in that folder."""
+    whole = {"HEAD", "config", "objects/o", "refs/r"}
+    for name in first:
+        write(node / "x" / name, "[core] fsmonitor = evil")
+    assert head.get("./x").ok
+    shutil.rmtree(node / "x")
+    for name in sorted(whole - {*first}):
+        write(node / "x" / name, "[core] fsmonitor = evil")
+    with pytest.raises(UsageError, match="would be a repository of git's"):
+        head.get("./x")
+    assert not {"HEAD", "config"} <= {*os.listdir("x")}
+    assert head.get("./x", all=True).ok and {"HEAD", "config"} <= {*os.listdir("x")}
+
+
 def test_nothing_is_replaced_where_something_must_be_asked_about(head: Head, node: Path) -> None:
     for name in "abc":
         write(node / f"out/{name}", f"new {name}")

@@ -110,7 +110,8 @@ def test_a_run_that_lost_its_head_here_is_named_while_its_lease_lasts(
     happen(folder, "attempt")
     assert reminded(events, 20, capfd) == [alone], "what was stopped was another attempt"
     happen(folder, "detached")
-    assert reminded(events, 20, capfd) == [], "its inventory is not here, so that no process could lead it again"
+    text = f"warning: run {RUN} has been unattended for 20 min: it goes on, and no process of this machine leads it"
+    assert reminded(events, 20, capfd) == [text]
     (left,) = command_line(["--json", "runs"], None).document()["runs"]
     assert left["state"] == "unattended"
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
 
 import pytest
@@ -70,3 +71,27 @@ def test_a_refusal_is_in_slurms_own_words(programs: Path) -> None:
     with pytest.raises(UsageError, match="Slurm refuses the job: invalid partition specified: x") as raised:
         SlurmQueue().submit(programs / "job.sh", "t-20261127-000000-0000", programs / "job.out")
     assert "sinfo -s" in (raised.value.hint or "")
+
+
+def test_only_a_runs_own_job_is_cancelled(programs: Path, tmp_path: Path) -> None:
+    """The number stands in the run's folder, which may be anybody's, and numbers come again."""
+    script, done = tmp_path / "runs/r/job.sh", tmp_path / "cancelled"
+    (programs / "scancel").write_text(f"#!/bin/sh\necho $* >> {done}\n")
+    (programs / "scancel").chmod(0o755)
+    shown = f"JobId=17 JobName=x UserId=me({os.getuid()}) GroupId=g(1) Command={script} WorkDir=/"
+    lines = {
+        "own": shown,
+        "another script": shown.replace("/job.sh", "/other.sh"),
+        "another user": shown.replace(f"({os.getuid()})", f"({os.getuid() + 1})"),
+        "not known": "",
+    }
+    for whose, line in lines.items():
+        (programs / "scontrol").write_text(f"#!/bin/sh\necho '{line}'\n")
+        (programs / "scontrol").chmod(0o755)
+        for end in (SlurmQueue().cancel, SlurmQueue().interrupt):
+            if whose == "own":
+                end("17", script)
+            else:
+                with pytest.raises(UsageError, match="does not show that job 17 is yours"):
+                    end("17", script)
+    assert done.read_text().splitlines() == ["17", "--batch --signal=INT 17"]

@@ -120,7 +120,9 @@ class RunFolder:
     def take_over(self, lock: int, *, helper: bool) -> None:
         """Be the one who writes here: of the open lock, which is held. helper: see hold()."""
         who = json.dumps({"pid": os.getpid(), "helper": helper, "machine": gethostname()}).encode()
-        os.pwrite(lock, who.ljust(os.fstat(lock).st_size), 0)  # at no moment is it nobody's
+        who = who.ljust(min(os.fstat(lock).st_size, 1 << 10))
+        os.pwrite(lock, who, 0)  # at no moment is it nobody's
+        os.ftruncate(lock, len(who))
         os.set_inheritable(lock, False)
         self.lock, self._helper = lock, helper
 

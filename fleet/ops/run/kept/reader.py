@@ -19,6 +19,7 @@ from fleet.protocol.state import ATTEMPT
 from fleet.requests.runs import Logs
 
 CHUNK = 1 << 20
+MOST_EVENTS = 1 << 28  # bytes of the file; one that is larger is none of fleet's
 MOST_LINE = 1 << 20  # of an event; what is longer is none
 
 
@@ -54,6 +55,8 @@ class NewEvents:
     def read(self) -> Iterator[Notice]:
         """Each with one event."""
         with suppress(OSError), open_own(self.path) as f:
+            if os.fstat(f.fileno()).st_size > MOST_EVENTS:
+                return
             f.seek(self.offset)
             while line := f.readline(MOST_LINE):
                 if not line.endswith(b"\n") and len(line) < MOST_LINE:  # the rest comes

@@ -1,0 +1,60 @@
+"""A folder of runs that somebody handed over: whatever its files are, verbs end soon, read no other file and name no
+folder elsewhere."""
+
+from __future__ import annotations
+
+import json
+import os
+from pathlib import Path
+
+import pytest
+
+from fleet.cli.main import run
+from tests.run_folders import an_id, run_folder
+
+SECRET = "a secret of the machine's"
+
+
+def deep(path: Path) -> None:
+    path.write_text("[" * 200_000 + "\n")
+
+
+def endless(path: Path) -> None:
+    path.symlink_to("/dev/zero")
+
+
+def huge(path: Path) -> None:
+    with path.open("wb") as file:
+        file.truncate(20 << 30)
+
+
+def elsewhere(path: Path) -> None:
+    secret = path.parents[2] / "secret"
+    secret.write_text(json.dumps({"exit_code": 0, "started": 1.0, "engine": SECRET}) + "\n" + SECRET + "\n")
+    path.symlink_to(secret)
+
+
+KINDS = {"deep": deep, "pipe": os.mkfifo, "endless": endless, "huge": huge, "link": elsewhere, "folder": Path.mkdir}
+FILES = ("events.jsonl", "run.json", "summary.json", ".lock", ".attempt", "h/rank0.out", "job.out", "stacks.txt")
+# a log is shown, however long it is
+CELLS = [(kind, name) for kind in KINDS for name in FILES if kind != "huge" or not name.endswith(".out")]
+
+
+@pytest.mark.timeout(120)
+@pytest.mark.parametrize("kind, name", CELLS)
+def test_no_file_of_a_run_is_more_than_a_file(
+    name: str, kind: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("HOME", str(tmp_path))
+    (tmp_path / "hostfile").write_text("127.0.0.1 port=1\n")
+    well = run_folder(tmp_path / "runs", an_id("well"), plan={"started": 1.0}, summary={"exit_code": 0})
+    odd = run_folder(tmp_path / "runs", an_id("odd"), plan={"started": 2.0}, logs={"h/rank1.out": "a line\n"})
+    (odd / name).unlink(missing_ok=True)
+    KINDS[kind](odd / name)
+    for line in ("runs", "runs --prune --yes --keep 0 --days 0", f"logs {odd.name}", "hosts"):
+        code = run(line.split())
+        out, err = capfd.readouterr()
+        assert "Traceback" not in err and "secret" not in out, (line, err)
+        assert code != 125, (line, err)
+    assert not well.exists(), "another run's files are in no run's way"
