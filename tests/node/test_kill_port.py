@@ -106,6 +106,13 @@ def test_a_listener_is_shown_and_ended(home: Path, listen: Listen, family: str, 
     assert not alive(pid)
 
 
+def test_a_process_that_changed_its_user_since_it_was_shown_is_left(home: Path, listen: Listen) -> None:
+    pid, port = listen()
+    (entry,) = scan(home, port)
+    done = end(home, port, [[entry["pid"], entry["start"], entry["uid"] + 1]])
+    assert done["ended"] == [] and done["reasons"] == {str(pid): "its owner changed since it was shown"} and alive(pid)
+
+
 @pytest.mark.parametrize("name", ["x; touch /tmp/owned", "latest", "\x1b[2J", "../x"])
 def test_what_a_process_says_it_belongs_to_is_a_run_or_nothing(home: Path, listen: Listen, name: str) -> None:
     """What is told of it is a line to copy: 'fleet stop RUN' ends it."""
