@@ -18,7 +18,7 @@ demo: root venv-demo  ## four virtual hosts, from a password to a trained model 
 
 # Tests of the lab mostly wait for hosts, so more of them run at once than there are cores; a file's tests share their
 # labs. The files that take minutes go first, or the last worker would be alone with them.
-PYTEST := $(BIN)/pytest -n 6 --dist loadfile --no-loadscope-reorder --durations=20 --durations-min=5
+PYTEST := $(BIN)/pytest --dist loadfile --no-loadscope-reorder --durations=20 --durations-min=5
 SUITES := tests/lab tests/foreign tests/wheel tests/node tests/fuzz tests/rewording tests/tools tests/unit tests/golden tests/hints
 # What takes long, or starts a real launcher, is test-full's: see `markers` in setup.cfg, and tests/conftest.py.
 QUICK := -m "not slow and not real"
@@ -28,13 +28,13 @@ test: root venv-test  ## lint, types, and tests of every verb: what each change 
 	@tools/timed 'make test' $(MAKE) --no-print-directory check test-suites
 
 test-suites:
-	FLEET_FUZZ=8 $(PYTEST) $(QUICK) $(SUITES)
+	FLEET_FUZZ=8 $(PYTEST) -n 6 $(QUICK) $(SUITES)
 
 test-full: root venv-test  ## the rest: real launchers, foreign programs, fuzzers, rewording, two Pythons more (root)
 	@tools/timed 'make test-full' $(MAKE) --no-print-directory test-rest matrix ARGS=--ends
 
 test-rest:
-	$(PYTEST) $(REST) $(SUITES)
+	$(PYTEST) -n 4 $(REST) $(SUITES)
 
 soak: chaos fuzz fuzz-runs  ## all of chaos, fuzz, fuzz-runs, each for S seconds: before a release (root)
 
