@@ -16,6 +16,8 @@ from tests.pages import BLOCKS, ROOT
 from tests.standin import standin_python
 from tests.wheelmaker import make_wheel
 
+pytestmark = pytest.mark.slow
+
 # by the beginning of the command: why it is not typed here
 MARKED = {
     "git clone": "fetches from the network",
@@ -74,8 +76,6 @@ pathlib.Path("checkpoints/last.pt").write_text("weights")
 SETUP = "from setuptools import setup\nsetup(name='tinyext', version='0.1', py_modules=['tinyext'])\n"
 TASKS = """\
 from fabric import task
-
-pytestmark = pytest.mark.slow
 
 @task
 def build(c):
