@@ -43,12 +43,12 @@ quick: venv-test  ## the short loop: check, unit and golden tests but those mark
 	@$(MAKE) --no-print-directory -j 2 -O check quick-tests
 
 quick-tests:
-	FLEET_FUZZ=8 $(BIN)/pytest -q -n 4 --dist loadfile -m "not slow" tests/unit tests/golden tests/hints
+	FLEET_FUZZ=8 $(BIN)/pytest -q -n 4 --dist loadfile $(QUICK) tests/unit tests/golden tests/hints
 
 # The tests are judged by `make test`; here, where they run slower, they are only measured.
 coverage: venv-test  ## how much of fleet/ the fast tests run, on the head and on nodes; .coverage/report has it by file
 	rm -rf .coverage && mkdir .coverage
-	-FLEET_FUZZ=8 FLEET_COVERAGE=$(CURDIR)/.coverage $(BIN)/pytest -q $(FILES) tests/node tests/unit tests/golden tests/hints
+	-FLEET_FUZZ=8 FLEET_COVERAGE=$(CURDIR)/.coverage $(BIN)/pytest -q -n 4 --dist loadfile tests/node tests/unit tests/golden tests/hints
 	@$(BIN)/python -m tests.measure .coverage
 
 check: venv-test  ## lint, types, import directions

@@ -20,7 +20,7 @@ COMMON = ("event", "time", "level", "host", "message")
 
 
 def of_record(record: Mapping[str, Any]) -> RunEvent:
-    """What as_json() made. KeyError, ValueError for what is no event."""
+    """Returns the event of which as_json() made the record. KeyError, ValueError for what is no event."""
     made: RunEvent = from_json(KINDS[record["event"]], record)
     known = {*COMMON, *(it.name for it in fields(made))}
     return replace(made, more={name: value for name, value in record.items() if name not in known})

@@ -68,8 +68,8 @@ def run_folder(run: str) -> "str | None":
     return None
 
 
-def is_ours(spec: "dict[str, Any]") -> bool:
-    """Whether a fleet of this protocol started the run that a SPEC is of."""
+def has_protocol(spec: "dict[str, Any]") -> bool:
+    """Returns whether a fleet of this protocol started the run of this SPEC."""
     return spec.get("protocol") == PROTOCOL
 
 

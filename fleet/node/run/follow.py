@@ -33,7 +33,7 @@ from fleet.node.base.run_folder import (
     detach_run,
     disk_is_full,
     fate,
-    is_ours,
+    has_protocol,
     lease_of,
     only,
     owners,
@@ -99,7 +99,7 @@ class Follower:
         self.folder_time = 0
         self.disk_full = False
         spec = read_json(os.path.join(folder, SPEC))
-        self.ours, about = is_ours(spec), spec.get("about") or {}
+        self.ours, about = has_protocol(spec), spec.get("about") or {}
         self.elastic, self.trims = bool(about.get("least")), bool(about.get("max_log"))
         self.clock_due, self.clock_pause = self.looked, FIRST_CLOCK_SECONDS
 

@@ -14,7 +14,7 @@ from fleet.node.base.run_folder import (
     awaited,
     fate,
     final_status,
-    is_ours,
+    has_protocol,
     lease_of,
     only,
     ranks_up,
@@ -70,7 +70,7 @@ def described(folder: str, spec: "dict[str, Any]", status: "dict[str, Any]", ali
     silent, last = written_last(folder, of_ranks(names, ".out", ".err"))
     ended = [read_json(os.path.join(folder, each)) for each in of_ranks(names, ".json")]
     attempt = attempt_of(spec)
-    if not is_ours(spec):
+    if not has_protocol(spec):
         spec, status, ended = only(spec, *LISTED), only(status, "state"), []
     return {
         "run": spec["run"],

@@ -46,9 +46,11 @@ def _download(version: str, folder: Path, runtime: Runtime) -> None:
     with fresh(folder.with_name(f".{folder.name}.new")) as work:
         # pip would run its setup.py for its metadata: that is for the node that builds it
         only_source = ["--no-binary", "deepspeed", "--no-deps", "--progress-bar", "off"]
-        said = run_pip(["download", *only_source, f"deepspeed=={version}"], work, runtime, sources=work)
-        if said is not None:
-            errors = [line for line in said.splitlines() if line.startswith("ERROR: ")] or said.strip().splitlines()
+        printed = run_pip(["download", *only_source, f"deepspeed=={version}"], work, runtime, sources=work)
+        if printed is not None:
+            errors = [
+                line for line in printed.splitlines() if line.startswith("ERROR: ")
+            ] or printed.strip().splitlines()
             raise HostFailed(
                 f"pip download: {errors[-1].removeprefix('ERROR: ') if errors else 'failed'}",
                 kind="collect",

@@ -1,4 +1,4 @@
-"""What pip on the head downloads for the nodes' Python, once."""
+"""Downloads, with pip on the head and once, the wheels of requirements for the nodes' Python."""
 
 from __future__ import annotations
 

@@ -51,8 +51,8 @@ def leave(process: subprocess.Popen[bytes]) -> int:
     return process.pid
 
 
-def told(spec: dict[str, Any]) -> tuple[RunRecord, list[Host], Transport]:
-    """Returns what such a process works with."""
+def unpacked(spec: dict[str, Any]) -> tuple[RunRecord, list[Host], Transport]:
+    """Returns the record, the hosts and the transport of such a process, from its spec."""
     hosts = [host_from_json(stored) for stored in spec["hosts"]]
     hops = [host_from_json(stored) for stored in spec["gateways"]]
     transport = open_transport(spec["transport"], ConnectOptions(CONNECT_SECONDS), [*hosts, *hops])

@@ -17,7 +17,7 @@ from fleet.events import silent
 from fleet.model import Host
 from fleet.node.base.clock import CLOCK, Clock
 from fleet.ops.run.end.ends import BY_HAND
-from fleet.ops.run.follow.background import begin, leave, told
+from fleet.ops.run.follow.background import begin, leave, unpacked
 from fleet.ops.run.follow.follow import Follower, Following, Heard, pause_after
 from fleet.ops.run.kept.documents import read_object
 from fleet.ops.run.kept.folder import HANDOVER_SECONDS, RunFolder
@@ -135,7 +135,7 @@ def correct_summary(folder: RunFolder, complete: Collection[str], attempt: int) 
 
 def main(spec: dict[str, Any]) -> None:
     """Work, write what came of it to the run's events.jsonl."""
-    record, hosts, transport = told(spec)
+    record, hosts, transport = unpacked(spec)
     folder = RunFolder(record.logs)
     until = CLOCK.monotonic() + float(spec["seconds"])
     complete: list[str] = []

@@ -120,9 +120,9 @@ class RunFolder:
     def take_over(self, lock: int, *, helper: bool) -> None:
         """Be the one who writes here: of the open lock, which is held. helper: see hold()."""
         who = json.dumps({"pid": os.getpid(), "helper": helper, "machine": gethostname()}).encode()
-        who = who.ljust(min(os.fstat(lock).st_size, 1 << 10))
-        os.pwrite(lock, who, 0)  # at no moment is it nobody's
-        os.ftruncate(lock, len(who))
+        padded = who.ljust(min(os.fstat(lock).st_size, 1 << 10))  # a reader sees a whole document at every moment
+        os.pwrite(lock, padded, 0)
+        os.ftruncate(lock, len(padded))
         os.set_inheritable(lock, False)
         self.lock, self._helper = lock, helper
 

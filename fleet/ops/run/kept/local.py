@@ -269,13 +269,13 @@ def _without_head(folder: Path) -> Headless | None:
         return None
     lease = read_object(folder / "run.json").get("lease")
     try:
-        since, told = os.stat(folder / "events.jsonl").st_mtime, own.read_own(folder / "events.jsonl")
+        since, events = os.stat(folder / "events.jsonl").st_mtime, own.read_own(folder / "events.jsonl")
     except OSError:  # pruned meanwhile, or none of fleet's
         return None
-    if not isinstance(lease, int | float) or b'"event": "detached"' in told:
+    if not isinstance(lease, int | float) or b'"event": "detached"' in events:
         lease = None
-    stopped = told.rfind(b'"event": "stop"') > told.rfind(b'"event": "attempt"')  # 'fleet stop' was typed here
-    began = b'"event": "running"' in told or b'"event": "attached"' in told
+    stopped = events.rfind(b'"event": "stop"') > events.rfind(b'"event": "attempt"')  # 'fleet stop' was typed here
+    began = b'"event": "running"' in events or b'"event": "attached"' in events
     live = SIGN_SECONDS < time.time() - since < (math.inf if lease is None else lease)
     if live and (lease is not None or began) and not stopped and not followed(folder):
         return Headless(folder, since, lease)

@@ -91,8 +91,8 @@ class Reader:
         here: dict[Path, int] = {}
         for path in sorted(self.folder.glob("*/*"), key=_in_rank_order):
             if LOG.fullmatch(path.name) and self._wants(path):
-                with suppress(OSError), open_own(path) as f:  # set aside just now, or none of ours
-                    here[path] = os.fstat(f.fileno()).st_ino  # another attempt's is another file
+                with suppress(FileNotFoundError):  # set aside just now
+                    here[path] = path.lstat().st_ino  # another attempt's is another file
         gone = sorted(self.offsets.keys() - here.items(), key=lambda file: _in_rank_order(file[0]))
         moved = [self._finish(*file) for file in gone]  # what its attempt wrote last comes before what the next writes
         moved += [self._show(path, (path, inode)) for path, inode in here.items()]
@@ -115,7 +115,11 @@ class Reader:
     def _show(self, path: Path, file: tuple[Path, int]) -> bool:
         """path: where it is now."""
         host, (rank, stream), moved = path.parent.name, stream_of(path.name), False
-        with suppress(FileNotFoundError), open_own(path) as f:
+        try:
+            f = open_own(path)
+        except OSError:  # set aside just now, or none of the user's
+            return False
+        with f:
             if file not in self.offsets:
                 tail = 0 if self.plan.request.tail is None else tail_offset(path, self.plan.request.tail)
                 self.offsets[file] = max(tail, (self.begins or {}).get(host, {}).get(path.name, 0))

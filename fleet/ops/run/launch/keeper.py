@@ -11,7 +11,7 @@ from typing import Any
 
 from fleet.answers.run_events import Kept
 from fleet.codec import from_json
-from fleet.ops.run.follow.background import told
+from fleet.ops.run.follow.background import unpacked
 from fleet.ops.run.kept.folder import RunFolder
 from fleet.ops.run.launch.attempts import follow_run
 from fleet.ops.run.launch.course import Course, Ended
@@ -22,7 +22,7 @@ from fleet.runtime import Runtime
 
 def main(spec: dict[str, Any]) -> None:
     """Follow it to its end."""
-    record, _, transport = told(spec)
+    record, _, transport = unpacked(spec)
     course = from_json(Course | None, spec["course"])
     ended = from_json(Ended | None, spec["ended"])
     load_all(course)
