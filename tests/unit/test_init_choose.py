@@ -9,30 +9,9 @@ from typing import Any
 import pytest
 
 from fleet.errors import InventoryError
-from fleet.inventory.find import parse
 from fleet.ops.init import choose
 from fleet.ops.init.choose import Address, proposed
-
-
-def yaml(text: str) -> Any:
-    return parse(text.encode(), "fleet.yaml")
-
-
-OLD = """\
-# my hosts
-defaults: {user: root, workdir: ~/work}   # everybody
-
-hosts:
-  # the big one
-  gpu1: {slots: 8}   # new fans
-  gpu2:
-    port: 33   # odd
-  gpu3:
-  gpu[5-6]: {slots: 2}   # twins
-  # no more of them
-
-groups: {a: gpu1}
-"""
+from tests.inventories import OLD, yaml
 
 
 def address(text: str, network: str, speed: int = 1000, leads_here: bool = False) -> Address:

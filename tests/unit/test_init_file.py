@@ -2,33 +2,10 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 import pytest
 
-from fleet.inventory.find import parse
 from fleet.inventory.write import Edit, render
-
-
-def yaml(text: str) -> Any:
-    return parse(text.encode(), "fleet.yaml")
-
-
-OLD = """\
-# my hosts
-defaults: {user: root, workdir: ~/work}   # everybody
-
-hosts:
-  # the big one
-  gpu1: {slots: 8}   # new fans
-  gpu2:
-    port: 33   # odd
-  gpu3:
-  gpu[5-6]: {slots: 2}   # twins
-  # no more of them
-
-groups: {a: gpu1}
-"""
+from tests.inventories import OLD, yaml
 
 
 def test_what_is_added_leaves_the_rest_as_it_is() -> None:

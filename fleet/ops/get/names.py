@@ -5,7 +5,6 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from pathlib import Path
-from posixpath import join
 
 from fleet.delivery.ignore import above
 from fleet.errors import UsageError
@@ -48,14 +47,22 @@ def makes_repository(names: Iterable[str]) -> bool:
     return {"head"} < {name.lower() for name in names} & {"head", "config", "commondir"}
 
 
+def by_folder(paths: Iterable[str]) -> dict[str, set[str]]:
+    """Returns the names in each folder, "" being the one that the paths are relative to."""
+    found = dict[str, set[str]]()
+    for folder, _, name in (path.rpartition("/") for path in paths):
+        found.setdefault(folder, set()).add(name)
+    return found
+
+
 def without_repositories(entries: Iterable[Entry]) -> tuple[tuple[Entry, ...], list[str]]:
     """(what is left, what was left out): .git and its like at any depth, and folders that git takes for one."""
     entries = tuple(entries)
     paths = {entry[0] for entry in entries}
     out = {path for path in paths if is_repository(path.rpartition("/")[2])}
-    with_head = {around for around, _, name in (path.rpartition("/") for path in paths) if name.upper() == "HEAD"}
-    out |= {each for each in with_head if {join(each, "objects"), join(each, "refs")} <= paths}
-    out |= {each for each in with_head if {join(each, "commondir"), join(each, "config")} & paths}
+    for folder, names in by_folder(paths).items():
+        if makes_repository(names) or {"objects", "refs"} <= names and "HEAD" in {name.upper() for name in names}:
+            out.add(folder)
     if not out:
         return entries, []
 

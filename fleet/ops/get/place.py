@@ -23,7 +23,7 @@ from fleet.node.base.state_folder import state_folder
 from fleet.node.base.wire import encode
 from fleet.node.delivery import ownership
 from fleet.node.delivery.tree import travelling
-from fleet.ops.get.names import makes_repository
+from fleet.ops.get.names import by_folder, makes_repository
 from fleet.own import around, own_umask
 from fleet.protocol.messages.chain import Entry
 from fleet.protocol.state import GET_STAGE
@@ -121,11 +121,7 @@ class Place:
 
     def check_repositories(self) -> None:
         """UsageError where a folder here would be a repository of git's, with what is in it already."""
-        comes = dict[str, set[str]]()
-        for entry in self.tree.entries:
-            folder, _, name = self._key(entry[0]).rpartition("/")
-            comes.setdefault(folder, set()).add(name)
-        for folder, names in comes.items():
+        for folder, names in by_folder(self._key(entry[0]) for entry in self.tree.entries).items():
             there = set[str]()
             with contextlib.suppress(OSError, Refused):
                 there = {*map(os.fsdecode, os.listdir(self.ground.top.at(os.fsencode(folder or "."))))}
