@@ -8,7 +8,11 @@ from pathlib import Path
 from tests.lab.virtual_lab import VirtualLab
 from tests.standin import standin_python
 
-TRAIN = "import os, sys; print(os.environ['RANK'], os.environ['WORLD_SIZE'], os.environ['VIRTUAL_ENV'], sys.argv[1:])"
+TRAIN = """
+import os, sys  # two ranks share the file: each line is one write
+words = [os.environ["RANK"], os.environ["WORLD_SIZE"], os.environ["VIRTUAL_ENV"], str(sys.argv[1:])]
+sys.stdout.write(" ".join(words) + "\\n")
+"""
 
 
 def test_torchrun_is_found_where_python_says(ready_lab: VirtualLab, tmp_path: Path) -> None:
