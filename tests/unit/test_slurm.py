@@ -80,7 +80,9 @@ def test_hosts_from_slurm(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd
     assert "partitions there are: gpu1" in capfd.readouterr().err
 
 
-@pytest.mark.parametrize("line", ["n3;id|10.0.0.3|", "n3|-oProxyCommand=id|", "-n3|10.0.0.3|", "n3/../x|10.0.0.3|", "n3|a b|"])
+@pytest.mark.parametrize(
+    "line", ["n3;id|10.0.0.3|", "n3|-oProxyCommand=id|", "-n3|10.0.0.3|", "n3/../x|10.0.0.3|", "n3|a b|"]
+)
 @pytest.mark.parametrize("form", ["slurm", "pdsh", "ssh-config", "names"])
 def test_a_name_or_address_that_is_none_is_written_by_no_format(
     line: str, form: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
