@@ -38,11 +38,10 @@ def meet(tmp_path: Path) -> Iterator[Callable[..., Meeting]]:
 
 def greeted(port: int, hello: bytes) -> bytes:
     """Returns what a stranger gets that sends this first: nothing, once it is hung up."""
-    with socket.create_connection(("127.0.0.1", port), 20) as sock:
-        with suppress(ConnectionResetError):  # it hung up with something unread
-            sock.sendall(hello)
-            return sock.recv(1 << 16)
-    return b""
+    with suppress(ConnectionResetError), socket.create_connection(("127.0.0.1", port), 20) as sock:
+        sock.sendall(hello)
+        return sock.recv(1 << 16)
+    return b""  # it hung up with something unread
 
 
 DEEP = b'{"fleet": %d, "host": "x", "rank": 0, "each": 2, "about": ' % PROTOCOL + b"[" * 60_000 + b"\n"
