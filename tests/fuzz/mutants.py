@@ -1,7 +1,7 @@
-"""Takes mends back, one at a time, and has the fuzzers look: `python -m tests.fuzz.mutants [--only NAME]`.
+"""Takes mends back, one at a time, and has the fuzzers look, or tests: `python -m tests.fuzz.mutants [--only NAME]`.
 
-A mutant is a text of fleet/ and what stands there without the mend. The tree is copied for it. What was found must not
-be there where the mend is: the same seed is run with the tree as it is, too.
+A mutant is a text of fleet/ and what stands there without the mend. The tree is copied for it, with an interpreter of
+its own. What was found must not be there where the mend is: the same seed is run with the tree as it is, too.
 """
 
 from __future__ import annotations
@@ -9,10 +9,12 @@ from __future__ import annotations
 import argparse
 import os
 import re
+import resource
 import shutil
 import signal
 import subprocess
 import sys
+import sysconfig
 import tempfile
 import time
 from collections.abc import Iterator
@@ -20,6 +22,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import NamedTuple
 
+from tests.fuzz import mends
 from tests.fuzz.runs.mends import ABOUT, MENDS
 
 ROOT = Path(__file__).parents[2]
@@ -28,8 +31,8 @@ MOST = 99  # faults that the tree has with the mend, too, before one is found th
 
 
 class Mutant(NamedTuple):
-    """case: of the issue, or a rule of the table. file: below fleet/. by: who is to find it. also: (file, old, new) of
-    a second line of defence."""
+    """case: of the issue, or a rule of the table. file: below fleet/. by: the fuzzer that is to find it, or the file of
+    tests. also: (file, old, new) of a second line of defence."""
 
     name: str
     case: str
@@ -236,6 +239,9 @@ MUTANTS = [
 ]
 
 MUTANTS += [Mutant(*mend[:5], RUNS, *mend[5:]) for mend in MENDS]
+MUTANTS += [Mutant(*mend) for mend in mends.MENDS]
+LEFT = shutil.ignore_patterns("__pycache__", ".*", "runs", "build", "dist", "*.egg-info")
+MOST_MEMORY = 4 << 30  # bytes, of a mutant that reads without end
 
 
 def applied(mutant: Mutant) -> dict[str, str]:
@@ -253,21 +259,44 @@ def applied(mutant: Mutant) -> dict[str, str]:
 def copied(mutant: Mutant | None) -> Iterator[Path]:
     folder = Path(tempfile.mkdtemp(prefix="fleet-mutant-"))
     try:
-        for name in ("fleet", "tests"):
-            shutil.copytree(ROOT / name, folder / name, symlinks=True, ignore=shutil.ignore_patterns("__pycache__"))
+        shutil.copytree(ROOT, folder, symlinks=True, ignore=LEFT, dirs_exist_ok=True)
+        shutil.copytree(ROOT / "tests/fuzz/runs", folder / "tests/fuzz/runs", symlinks=True, dirs_exist_ok=True)
         for name, text in applied(mutant).items() if mutant is not None else ():
             (folder / "fleet" / name).write_text(text)
+        an_interpreter(folder)
         yield folder
     finally:
         shutil.rmtree(folder, ignore_errors=True)
 
 
+def an_interpreter(folder: Path) -> None:
+    """Makes .venv of a tree: it and its `fleet` import that tree, whatever the environment is, and else what this
+    interpreter does."""
+    bin_, packages = folder / ".venv/bin", folder / f".venv/lib/python{sysconfig.get_python_version()}/site-packages"
+    bin_.mkdir(parents=True)
+    packages.mkdir(parents=True)
+    (packages / "tree.pth").write_text(f"{folder}\n{sysconfig.get_path('purelib')}\n")
+    shutil.copy(Path(sys.prefix, "pyvenv.cfg"), folder / ".venv")
+    for standin in Path(sys.prefix).glob("standin-*"):
+        (folder / ".venv" / standin.name).symlink_to(standin)
+    (bin_ / "python").symlink_to(os.path.realpath(sys.executable))
+    (bin_ / "fleet").write_text((folder / "tools/fleet").read_text().replace("#!python", f"#!{bin_}/python", 1))
+    (bin_ / "fleet").chmod(0o755)
+
+
 def look(folder: Path, by: str, *words: str) -> Iterator[str]:
     """What a fuzzer says of a tree, as it says it. Who has heard enough ends it."""
-    env = {**os.environ, "PYTHONPATH": str(folder), "PYTHONDONTWRITEBYTECODE": "1"}
-    argv = [sys.executable, "-m", f"tests.fuzz.{by}", *words]
+    env = {**os.environ, "PYTHONDONTWRITEBYTECODE": "1"}
+    argv = [str(folder / ".venv/bin/python"), "-m", *([by] if by == "pytest" else [f"tests.fuzz.{by}"]), *words]
     with subprocess.Popen(
-        argv, cwd=folder, env=env, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, errors="replace"
+        argv,
+        cwd=folder,
+        env=env,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
+        errors="replace",
+        preexec_fn=lambda: resource.setrlimit(resource.RLIMIT_AS, (MOST_MEMORY, MOST_MEMORY)),
     ) as process:
         try:
             assert process.stdout
@@ -280,8 +309,24 @@ def is_well(folder: Path, by: str, seed: str) -> bool:
     return any("nothing is wrong" in said for said in look(folder, by, f"--one={seed}"))
 
 
+def found_by_tests(mutant: Mutant, seconds: float) -> tuple[str, str]:
+    """(a row's end, what pytest said)."""
+    began, lines = time.monotonic(), list[str]()
+    with copied(mutant) as folder:
+        for line in look(folder, "pytest", "-x", "-q", "-p", "no:cacheprovider", mutant.by):
+            lines.append(line)
+            if time.monotonic() > began + seconds:
+                break
+    failed = [line.split(" ")[1] for line in lines if line.startswith(("FAILED ", "ERROR "))]
+    failed += ["a test without an end" for line in lines if "Timeout" in line][:1]
+    took = f"{time.monotonic() - began:.1f} s"
+    return (f"{took}, {failed[0].rpartition('::')[2][:90]}" if failed else "NOT FOUND"), "".join(lines)
+
+
 def found(mutant: Mutant, seconds: float, seed: int) -> tuple[str, str]:
-    """(a row's end, what the fuzzer said). Of what it found the first that is not there with the mend."""
+    """(a row's end, what was said). Of what a fuzzer found the first that is not there with the mend."""
+    if mutant.by.endswith(".py"):
+        return found_by_tests(mutant, seconds)
     row, lines = "NOT FOUND", list[str]()
     with copied(mutant) as folder, copied(None) as whole:
         for line in look(folder, mutant.by, f"--seconds={seconds:g}", f"--seed={seed}", *options(mutant)):
@@ -311,9 +356,10 @@ def main() -> int:
         if given.only not in mutant.name or given.by not in mutant.by:
             continue
         row, said = found(mutant, given.seconds, given.seed)
-        missed += "seed" not in row or "too" in row
-        print(f"{mutant.case:<8} {mutant.name:<34} {mutant.by:<10} {row}", flush=True)
-        if "too" in row:
+        missed += "NOT FOUND" in row or "with the mend, too" in row
+        by = mutant.by.removeprefix("tests/unit/")
+        print(f"{mutant.case:<8} {mutant.name:<54} {by:<24} {row}", flush=True)
+        if "with the mend, too" in row:
             print(said)
     return int(missed > 0)
 
