@@ -240,7 +240,7 @@ MUTANTS = [
 
 MUTANTS += [Mutant(*mend[:5], RUNS, *mend[5:]) for mend in MENDS]
 MUTANTS += [Mutant(*mend) for mend in mends.MENDS]
-LEFT = shutil.ignore_patterns("__pycache__", ".*", "runs", "build", "dist", "*.egg-info")
+LEFT = {"runs", "build", "builds", "dist"}  # what is made in a clone
 MOST_MEMORY = 4 << 30  # bytes, of a mutant that reads without end
 
 
@@ -259,8 +259,12 @@ def applied(mutant: Mutant) -> dict[str, str]:
 def copied(mutant: Mutant | None) -> Iterator[Path]:
     folder = Path(tempfile.mkdtemp(prefix="fleet-mutant-"))
     try:
-        shutil.copytree(ROOT, folder, symlinks=True, ignore=LEFT, dirs_exist_ok=True)
-        shutil.copytree(ROOT / "tests/fuzz/runs", folder / "tests/fuzz/runs", symlinks=True, dirs_exist_ok=True)
+        for path in ROOT.iterdir():
+            if path.is_dir() and path.name[0] != "." and path.name not in LEFT:
+                ignore = shutil.ignore_patterns("__pycache__")
+                shutil.copytree(path, folder / path.name, symlinks=True, ignore=ignore)
+            elif path.is_file():
+                shutil.copy(path, folder)
         for name, text in applied(mutant).items() if mutant is not None else ():
             (folder / "fleet" / name).write_text(text)
         an_interpreter(folder)
@@ -310,17 +314,30 @@ def is_well(folder: Path, by: str, seed: str) -> bool:
 
 
 def found_by_tests(mutant: Mutant, seconds: float) -> tuple[str, str]:
-    """(a row's end, what pytest said)."""
-    began, lines = time.monotonic(), list[str]()
-    with copied(mutant) as folder:
-        for line in look(folder, "pytest", "-x", "-q", "-p", "no:cacheprovider", mutant.by):
-            lines.append(line)
-            if time.monotonic() > began + seconds:
-                break
-    failed = [line.split(" ")[1] for line in lines if line.startswith(("FAILED ", "ERROR "))]
-    failed += ["a test without an end" for line in lines if "Timeout" in line][:1]
-    took = f"{time.monotonic() - began:.1f} s"
-    return (f"{took}, {failed[0].rpartition('::')[2][:90]}" if failed else "NOT FOUND"), "".join(lines)
+    """(a row's end, what pytest said). A test that fails with the mend, too, has found nothing."""
+    began = time.monotonic()
+    with copied(mutant) as folder, copied(None) as whole:
+        said, failed = tried(folder, mutant.by, seconds)
+        took = f"{time.monotonic() - began:.1f} s"
+        if failed is None:
+            return "NOT FOUND", said
+        if tried(whole, failed, seconds)[1] is not None:
+            return f"{took}, {failed}, which fails with the mend, too", said
+    return f"{took}, {failed.rpartition('::')[2][:90]}", said
+
+
+def tried(folder: Path, tests: str, seconds: float) -> tuple[str, str | None]:
+    """(what pytest said, the first test that failed or did not end)."""
+    until, lines = time.monotonic() + seconds, list[str]()
+    for line in look(folder, "pytest", "-x", "-v", "-p", "no:cacheprovider", "-p", "no:xdist", tests):
+        lines.append(line)
+        if time.monotonic() > until:
+            break
+    failed = [line[7:].partition(" - ")[0].strip() for line in lines if line.startswith("FAILED ")]
+    failed += [line.partition(" ")[0] for line in lines if line.startswith("tests/") and "::" in line][-1:] * any(
+        "+ Timeout +" in line for line in lines
+    )
+    return "".join(lines), failed[0] if failed else None
 
 
 def found(mutant: Mutant, seconds: float, seed: int) -> tuple[str, str]:
