@@ -139,15 +139,17 @@ class Begun:
             argv = [FLEET, "launch", "--on", "env", "--python", standin_python(), "t.py"]
             pipe = {"stdout": subprocess.PIPE, "stderr": subprocess.STDOUT, "text": True}
             with subprocess.Popen(argv, cwd=self.folder, env=env, **pipe) as process:  # type: ignore[call-overload]
-                server.settimeout(60)
-                sock, _ = server.accept()
-                with sock:
-                    sock.recv(1 << 16)
-                    sock.sendall(answer)
-                    sock.settimeout(2)
-                    with suppress(TimeoutError, ConnectionResetError):
+                try:
+                    server.settimeout(60)
+                    sock, _ = server.accept()
+                    with sock, suppress(TimeoutError, ConnectionResetError):
+                        sock.settimeout(2)
                         sock.recv(1 << 16)
-                self.out, _ = process.communicate(timeout=60)
+                        sock.sendall(answer)
+                        sock.recv(1 << 16)
+                    self.out, _ = process.communicate(timeout=60)
+                finally:
+                    process.kill()
                 self.code = process.returncode
 
     def found(self) -> list[str]:
