@@ -694,7 +694,10 @@ def odd_inventory(path: Path) -> list[str]:
 
 
 class Hunter:
-    def __init__(self, say: Callable[[str], None] = print) -> None:
+    """verb: the only one that is typed."""
+
+    def __init__(self, say: Callable[[str], None] = print, verb: str | None = None) -> None:
+        self.verbs = [verb] if verb is not None else list(VERBS)
         self.folder = Path(tempfile.mkdtemp(prefix="fleet-hostile-"))
         self.ground, self.say = Ground(self.folder), say
         self.frames: dict[str, list[tuple[int, int, str]]] = {}
@@ -712,7 +715,7 @@ class Hunter:
 
     def case(self, seed: int) -> str | None:
         pick = random.Random(seed)
-        name = pick.choices(list(VERBS), [verb.weight for verb in VERBS.values()])[0]
+        name = pick.choices(self.verbs, [VERBS[verb].weight for verb in self.verbs])[0]
         if name not in self.frames:
             self.honest(name)
         if not self.frames[name]:
@@ -745,9 +748,11 @@ class Hunter:
         shutil.rmtree(self.folder, ignore_errors=True)
 
 
-def hunt(first: int, seconds: float, most: int = 1, say: Callable[[str], None] = print) -> list[str]:
+def hunt(
+    first: int, seconds: float, most: int = 1, say: Callable[[str], None] = print, verb: str | None = None
+) -> list[str]:
     """Cases from a seed on, for so long, or until so many faults are found."""
-    hunter, found, seed = Hunter(say), list[str](), first
+    hunter, found, seed = Hunter(say, verb), list[str](), first
     began = time.monotonic()
     try:
         while time.monotonic() - began < seconds and len(found) < most:
@@ -769,16 +774,17 @@ def main() -> int:
     parser.add_argument("--seed", type=int, help="begin with this one [by the clock]")
     parser.add_argument("--faults", type=int, default=1, help="stop after so many")
     parser.add_argument("--one", type=int, help="this seed alone")
+    parser.add_argument("--verb", choices=VERBS, help="this one alone; a seed is another case then")
     given = parser.parse_args()
     if given.one is not None:
-        hunter = Hunter()
+        hunter = Hunter(verb=given.verb)
         wrong = hunter.case(given.one)
         hunter.close()
         print(wrong or f"seed {given.one}: nothing is wrong")
         return int(wrong is not None)
     first = given.seed if given.seed is not None else int(time.time())
     print(f"first seed {first}", flush=True)
-    return int(bool(hunt(first, given.seconds, given.faults, lambda text: print(text, flush=True))))
+    return int(bool(hunt(first, given.seconds, given.faults, lambda text: print(text, flush=True), given.verb)))
 
 
 if __name__ == "__main__":

@@ -266,3 +266,6 @@ MENDS: list[Mend] = [
         UNIT + "env_files.py",
     ),
 ]
+
+# what the fuzzer of lying nodes types: the rows of the others find nothing of it
+VERB = {name: "gets" for name, case, _, _, _, by, *_ in MENDS if by == HOSTILE}

@@ -309,8 +309,9 @@ def look(folder: Path, by: str, *words: str) -> Iterator[str]:
             process.send_signal(signal.SIGINT)
 
 
-def is_well(folder: Path, by: str, seed: str) -> bool:
-    return any("nothing is wrong" in said for said in look(folder, by, f"--one={seed}"))
+def is_well(folder: Path, mutant: Mutant, seed: str) -> bool:
+    verb = [f"--verb={mends.VERB[mutant.name]}"] if mutant.name in mends.VERB else []
+    return any("nothing is wrong" in said for said in look(folder, mutant.by, f"--one={seed}", *verb))
 
 
 def found_by_tests(mutant: Mutant, seconds: float) -> tuple[str, str]:
@@ -350,7 +351,7 @@ def found(mutant: Mutant, seconds: float, seed: int) -> tuple[str, str]:
             lines.append(line)
             if match := re.match(r"after ([\d.]+) s, seed (\d+): (.*)", line):
                 took, number, what = match.groups()
-                if is_well(whole, mutant.by, number) and not (mutant.by == RUNS and is_well(folder, RUNS, number)):
+                if is_well(whole, mutant, number) and not (mutant.by == RUNS and is_well(folder, mutant, number)):
                     return f"{took} s, seed {number}: {what[:90]}", "".join(lines)
                 row = f"{took} s, seed {number}, which fails with the mend, too, or not always"
     return row, "".join(lines)
@@ -358,7 +359,8 @@ def found(mutant: Mutant, seconds: float, seed: int) -> tuple[str, str]:
 
 def options(mutant: Mutant) -> list[str]:
     about = [f"--about={ABOUT[mutant.name]}"] if mutant.name in ABOUT else []
-    return {MODEL: ["--shrink=0"], RUNS: [f"--most={MOST}", *about]}.get(mutant.by, [])
+    about += [f"--verb={mends.VERB[mutant.name]}"] if mutant.name in mends.VERB else []
+    return {MODEL: ["--shrink=0"], RUNS: [f"--most={MOST}", *about]}.get(mutant.by, about)
 
 
 def main() -> int:

@@ -71,7 +71,9 @@ def test_two_builds_at_once_share_one_download(tmp_path: Path, monkeypatch: pyte
     """The second took the first one's source away while that was carried to a node."""
     tree = tmp_path / "deepspeed"
     tree.mkdir()
-    setup = f"open({str(tmp_path / 'ran')!r}, 'w')\nfrom setuptools import setup\nsetup(name='deepspeed', version='1')\n"
+    setup = (
+        f"open({str(tmp_path / 'ran')!r}, 'w')\nfrom setuptools import setup\nsetup(name='deepspeed', version='1')\n"
+    )
     (tree / "setup.py").write_text(setup)
     (tree / "PKG-INFO").write_text("Metadata-Version: 1.0\nName: deepspeed\nVersion: 1\n")
     (tmp_path / "links").mkdir()
