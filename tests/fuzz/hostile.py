@@ -626,7 +626,7 @@ def _commands(ground: Ground, verb: Verb, lie: Lie | None, json_: bool, row: Seq
         if lie is not None:
             lie.words = verb.words(ground.base)
         typed = [[word.replace("{run}", run) for word in ground.words(argv)] for argv in row]
-        done = [command_line(["-i", verb.inventory, *["--json"] * json_, *words], transport) for words in typed]
+        ended = [command_line(["-i", verb.inventory, *["--json"] * json_, *words], transport) for words in typed]
         after = ground.seen()
     latest = "work/runs/latest"  # fleet's link to a run's folder, where there is one
     if latest in after and stat.S_ISLNK(after[latest][0]) and re.fullmatch(RUN, after[latest][1]):
@@ -635,11 +635,11 @@ def _commands(ground: Ground, verb: Verb, lie: Lie | None, json_: bool, row: Seq
     changed = [path for path in {*before, *after} if before.get(path) != after.get(path)]
     odd = sorted(path for path in changed if not re.fullmatch(verb.wrote, path) or ".git" in path.split("/"))
     faults = [f"it wrote {odd[:5]}"] if odd else []
-    faults += [f"a thread: {fault.exc_value!r}" for each in done for fault in each.faults]
+    faults += [f"a thread: {fault.exc_value!r}" for each in ended for fault in each.faults]
     return {
-        "code": max(each.code for each in done),
-        "out": "".join(each.out for each in done)[-20000:],
-        "err": "".join(each.err for each in done)[-20000:],
+        "code": max(each.code for each in ended),
+        "out": "".join(each.out for each in ended)[-20000:],
+        "err": "".join(each.err for each in ended)[-20000:],
         "faults": faults,
         "told": lie is not None and lie.told,
         "place": lie.place if lie is not None else "",

@@ -127,7 +127,7 @@ class Place:
                 there = {*map(os.fsdecode, os.listdir(self.ground.top.at(os.fsencode(folder or "."))))}
             if makes_repository(names | there):
                 raise UsageError(
-                    f"{self.ground.to / folder} would be a repository of git's, which runs what its config and hooks name",
+                    f"{self.ground.to / folder} would be a repository of git's: its config and hooks name programs",
                     hint="--to names another folder; --all brings it all the same",
                 )
 
