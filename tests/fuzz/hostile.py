@@ -3,7 +3,8 @@
 One of two hosts has a python3 that runs the real programs, but for one of its frames, chosen by chance, the head gets
 something else: other names, paths, types, numbers, an order, a flood, silence, beats without end. Each command is a
 process of its own: it must end in time, with little memory, without a traceback, with nothing written but what the verb
-writes, and nothing on the terminal that drives it.
+writes, and nothing on the terminal that drives it. tests/fuzz/rows.py has what verbs in a row make, and what is
+believed of the other host.
 """
 
 from __future__ import annotations
@@ -25,7 +26,7 @@ import tempfile
 import time
 import traceback
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 from unittest import mock
@@ -44,6 +45,7 @@ from fleet.transport.frames import HEADER, Frame
 from fleet.transport.local import LocalSession, LocalTransport, ProcessChannel
 from fleet.transport.program import Program
 from fleet.transport.ssh.transport import SshTransport
+from tests.fuzz import rows
 from tests.in_process import command_line
 from tests.liar import PAYLOADS, RAW, TEXTS, places
 from tests.wheelmaker import make_env, make_wheel
@@ -103,6 +105,7 @@ class Lie:
     seed: int
     head: str = ""
     kind: str = ""
+    words: Sequence[str] = ()
     told: bool = False
     place: str = ""
 
@@ -127,7 +130,7 @@ class Lie:
                     inside, key = pick.choice(lists)
                     inside[key] = (inside[key] if isinstance(inside[key], list) else ["x"]) * 200
                 elif what == "evil":
-                    inside[key] = pick.choice(EVIL).replace("{HEAD}", self.head)
+                    inside[key] = pick.choice(self.words).replace("{HEAD}", self.head)
                 elif what == "number":
                     inside[key] = pick.choice(NUMBERS)
                 else:
@@ -375,7 +378,8 @@ class LyingTransport(LocalTransport):
 class Verb:
     """argv: {node} is gpu1's place for what it has. wrote: what it may write on the head, below `work` and `home`.
     before: commands that go before it, with honest nodes. follows: a run, which may say something, or nothing, as long
-    as it lives."""
+    as it lives. draw: makes what a case finds, and says what is typed in a row, instead of argv. words: what a liar has
+    in the place of a text. finds: what is wrong afterwards, by the ground and what was printed."""
 
     argv: list[str]
     wrote: str
@@ -383,11 +387,16 @@ class Verb:
     inventory: str = "fleet.yaml"
     weight: int = 2
     follows: bool = False
+    draw: Callable[[Path, random.Random], list[list[str]]] | None = None
+    words: Callable[[Path], list[str]] = lambda base: EVIL
+    finds: Callable[[Path, str], Iterator[str]] = lambda base, out: iter(())
 
 
 RUN = r"(job|long|short)-\d{8}-\d{6}-[0-9a-f]{4}"
+_NODE = r"(gpu[12]|127\.0\.0\.[12])"
 _OF_A_RUN = (
-    r"\.lock|(run|summary|about)\.json|(events\.jsonl|keeper\.log)|gpu[12]|gpu[12]/(node\.log|rank\d+\.(out|err))"
+    r"\.lock|(run|summary|about)\.json|(events\.jsonl|keeper\.log)|"
+    rf"{_NODE}|{_NODE}/(node\.log|rank\d+\.(out|err))"
 )
 RUNS = rf"work/runs|work/runs/(\.gitignore|{RUN}(/({_OF_A_RUN}))?)"
 OWN = r"home/\.fleet(/(sources|ids|brought|locks|turns|known)(/.*)?|/[\w.-]+)?|home/\.cache(/.*)?"
@@ -423,8 +432,14 @@ VERBS = {
     "live": Verb(["attach", "latest"], rf"{OWN}|{RUNS}", [[*LAUNCH, "--detach", "./short"]], "plain.yaml", 2, True),
     "stop": Verb(["stop", "{run}"], rf"{OWN}|{RUNS}", [[*LAUNCH, "--detach", "./long"], FORGET], "plain.yaml", 3),
     "stacks": Verb(["stacks", "latest"], rf"{OWN}|{RUNS}", [[*LAUNCH, "--detach", "./long"]], "plain.yaml", 2),
+    "gets": Verb(["get", "-w", "gpu1", "{node}/gives", "--to", "got"], rf"{OWN}|work/got(/.*)?", weight=16),
+    "init-launch": Verb(["init", "-y", "hostfile"], rf"{OWN}|work/new\.yaml|{RUNS}", inventory="new.yaml", weight=8),
+    "copies": Verb(["--json", "sync", "--data", "large:~/data/"], OWN, weight=6),
+    "ps-others": Verb(["--json", "ps", "--all"], OWN, [[*LAUNCH, "./job"], rows.LAUNCH_THERE], "plain.yaml", 6),
     "build": Verb(["build", "./ext", "--cpu", "--on", "gpu1"], rf"{OWN}|work/builds(/.*)?", weight=1),
 }
+for _name, (_draw, _words, _finds) in rows.ROWS.items():
+    VERBS[_name] = replace(VERBS[_name], draw=_draw, words=_words, finds=_finds)
 SETUP = "from setuptools import setup\nsetup(name='tinyext', version='0.1', py_modules=['tinyext'])\n"
 
 
@@ -530,8 +545,11 @@ class Ended:
     frames: list[tuple[int, int, str]] = field(default_factory=list)
 
 
-def in_a_process(ground: Ground, verb: Verb, lie: Lie | None, json_: bool, seconds: float) -> Ended:
-    return in_a_fork(lambda: _commands(ground, verb, lie, json_), seconds)
+def in_a_process(
+    ground: Ground, verb: Verb, lie: Lie | None, json_: bool, seconds: float, row: Sequence[Sequence[str]] = ()
+) -> Ended:
+    """row: what is typed, instead of the verb's argv."""
+    return in_a_fork(lambda: _commands(ground, verb, lie, json_, row or [verb.argv]), seconds)
 
 
 def in_a_fork(work: Callable[[], dict[str, Any]], seconds: float) -> Ended:
@@ -569,7 +587,7 @@ def in_a_fork(work: Callable[[], dict[str, Any]], seconds: float) -> Ended:
     return ended
 
 
-def _commands(ground: Ground, verb: Verb, lie: Lie | None, json_: bool) -> dict[str, Any]:
+def _commands(ground: Ground, verb: Verb, lie: Lie | None, json_: bool, row: Sequence[Sequence[str]]) -> dict[str, Any]:
     work = ground.base / "head/work"
     os.chdir(work)
     frames, run = list[tuple[int, int, str]](), ""
@@ -605,9 +623,10 @@ def _commands(ground: Ground, verb: Verb, lie: Lie | None, json_: bool) -> dict[
         for thing, name, value in patches:
             setattr(thing, name, value)
         before = ground.seen()
-        words = [word.replace("{run}", run) for word in ground.words(verb.argv)]
-        argv = ["-i", verb.inventory, *["--json"] * json_, *words]
-        done = command_line(argv, transport)
+        if lie is not None:
+            lie.words = verb.words(ground.base)
+        typed = [[word.replace("{run}", run) for word in ground.words(argv)] for argv in row]
+        ended = [command_line(["-i", verb.inventory, *["--json"] * json_, *words], transport) for words in typed]
         after = ground.seen()
     latest = "work/runs/latest"  # fleet's link to a run's folder, where there is one
     if latest in after and stat.S_ISLNK(after[latest][0]) and re.fullmatch(RUN, after[latest][1]):
@@ -616,11 +635,11 @@ def _commands(ground: Ground, verb: Verb, lie: Lie | None, json_: bool) -> dict[
     changed = [path for path in {*before, *after} if before.get(path) != after.get(path)]
     odd = sorted(path for path in changed if not re.fullmatch(verb.wrote, path) or ".git" in path.split("/"))
     faults = [f"it wrote {odd[:5]}"] if odd else []
-    faults += [f"a thread: {each.exc_value!r}" for each in done.faults]
+    faults += [f"a thread: {fault.exc_value!r}" for each in ended for fault in each.faults]
     return {
-        "code": done.code,
-        "out": done.out[-20000:],
-        "err": done.err[-20000:],
+        "code": max(each.code for each in ended),
+        "out": "".join(each.out for each in ended)[-20000:],
+        "err": "".join(each.err for each in ended)[-20000:],
         "faults": faults,
         "told": lie is not None and lie.told,
         "place": lie.place if lie is not None else "",
@@ -642,12 +661,13 @@ def judge(name: str, lie: Lie | None, ended: Ended, json_: bool, ground: Ground)
     if not json_ and (found := CONTROL.search(ended.out + ended.err)):
         wrong.append(f"a raw {found[0]!r} on the terminal")
     # what ps cannot learn of a host is a warning, and so is what init cannot of its neighbours
-    matters = name != "ps" and not (name == "init" and lie is not None and lie.talk > 0)
+    matters = not name.startswith("ps") and not (name.startswith("init") and lie is not None and lie.talk > 0)
     if lie is not None and ended.told and lie.what in INSTEAD and lie.kind == "J" and ended.code == 0 and matters:
         wrong.append("exit code 0")
     new = ground.base / "head/work/new.yaml"
-    if name == "init" and new.exists():
+    if name in ("init", "init-launch") and new.exists():
         wrong += odd_inventory(new)
+    wrong += VERBS[name].finds(ground.base, ended.out)
     return wrong
 
 
@@ -674,7 +694,10 @@ def odd_inventory(path: Path) -> list[str]:
 
 
 class Hunter:
-    def __init__(self, say: Callable[[str], None] = print) -> None:
+    """verb: the only one that is typed."""
+
+    def __init__(self, say: Callable[[str], None] = print, verb: str | None = None) -> None:
+        self.verbs = [verb] if verb is not None else list(VERBS)
         self.folder = Path(tempfile.mkdtemp(prefix="fleet-hostile-"))
         self.ground, self.say = Ground(self.folder), say
         self.frames: dict[str, list[tuple[int, int, str]]] = {}
@@ -692,7 +715,7 @@ class Hunter:
 
     def case(self, seed: int) -> str | None:
         pick = random.Random(seed)
-        name = pick.choices(list(VERBS), [verb.weight for verb in VERBS.values()])[0]
+        name = pick.choices(self.verbs, [VERBS[verb].weight for verb in self.verbs])[0]
         if name not in self.frames:
             self.honest(name)
         if not self.frames[name]:
@@ -704,7 +727,9 @@ class Hunter:
 
     def one(self, name: str, lie: Lie, json_: bool, seed: int) -> str | None:
         self.ground.restore()
-        ended = in_a_process(self.ground, VERBS[name], lie, json_, LIMIT_S)
+        verb = VERBS[name]
+        row = verb.draw(self.ground.base, random.Random(lie.seed)) if verb.draw is not None else ()
+        ended = in_a_process(self.ground, verb, lie, json_, LIMIT_S, row)
         wrong = judge(name, lie, ended, json_, self.ground)
         self.ground.end_all()
         self.counts[name] += 1
@@ -723,9 +748,11 @@ class Hunter:
         shutil.rmtree(self.folder, ignore_errors=True)
 
 
-def hunt(first: int, seconds: float, most: int = 1, say: Callable[[str], None] = print) -> list[str]:
+def hunt(
+    first: int, seconds: float, most: int = 1, say: Callable[[str], None] = print, verb: str | None = None
+) -> list[str]:
     """Cases from a seed on, for so long, or until so many faults are found."""
-    hunter, found, seed = Hunter(say), list[str](), first
+    hunter, found, seed = Hunter(say, verb), list[str](), first
     began = time.monotonic()
     try:
         while time.monotonic() - began < seconds and len(found) < most:
@@ -747,16 +774,17 @@ def main() -> int:
     parser.add_argument("--seed", type=int, help="begin with this one [by the clock]")
     parser.add_argument("--faults", type=int, default=1, help="stop after so many")
     parser.add_argument("--one", type=int, help="this seed alone")
+    parser.add_argument("--verb", choices=VERBS, help="this one alone; a seed is another case then")
     given = parser.parse_args()
     if given.one is not None:
-        hunter = Hunter()
+        hunter = Hunter(verb=given.verb)
         wrong = hunter.case(given.one)
         hunter.close()
         print(wrong or f"seed {given.one}: nothing is wrong")
         return int(wrong is not None)
     first = given.seed if given.seed is not None else int(time.time())
     print(f"first seed {first}", flush=True)
-    return int(bool(hunt(first, given.seconds, given.faults, lambda text: print(text, flush=True))))
+    return int(bool(hunt(first, given.seconds, given.faults, lambda text: print(text, flush=True), given.verb)))
 
 
 if __name__ == "__main__":

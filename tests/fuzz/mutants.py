@@ -1,7 +1,7 @@
-"""Takes mends back, one at a time, and has the fuzzers look: `python -m tests.fuzz.mutants [--only NAME]`.
+"""Takes mends back, one at a time, and has the fuzzers look, or tests: `python -m tests.fuzz.mutants [--only NAME]`.
 
-A mutant is a text of fleet/ and what stands there without the mend. The tree is copied for it. What was found must not
-be there where the mend is: the same seed is run with the tree as it is, too.
+A mutant is a text of fleet/ and what stands there without the mend. The tree is copied for it, with an interpreter of
+its own. What was found must not be there where the mend is: the same seed is run with the tree as it is, too.
 """
 
 from __future__ import annotations
@@ -9,10 +9,12 @@ from __future__ import annotations
 import argparse
 import os
 import re
+import resource
 import shutil
 import signal
 import subprocess
 import sys
+import sysconfig
 import tempfile
 import time
 from collections.abc import Iterator
@@ -20,6 +22,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import NamedTuple
 
+from tests.fuzz import mends
 from tests.fuzz.runs.mends import ABOUT, MENDS
 
 ROOT = Path(__file__).parents[2]
@@ -28,8 +31,8 @@ MOST = 99  # faults that the tree has with the mend, too, before one is found th
 
 
 class Mutant(NamedTuple):
-    """case: of the issue, or a rule of the table. file: below fleet/. by: who is to find it. also: (file, old, new) of
-    a second line of defence."""
+    """case: of the issue, or a rule of the table. file: below fleet/. by: the fuzzer that is to find it, or the file of
+    tests. also: (file, old, new) of a second line of defence."""
 
     name: str
     case: str
@@ -236,6 +239,9 @@ MUTANTS = [
 ]
 
 MUTANTS += [Mutant(*mend[:5], RUNS, *mend[5:]) for mend in MENDS]
+MUTANTS += [Mutant(*mend) for mend in mends.MENDS]
+LEFT = {"runs", "build", "builds", "dist"}  # what is made in a clone
+MOST_MEMORY = 4 << 30  # bytes, of a mutant that reads without end
 
 
 def applied(mutant: Mutant) -> dict[str, str]:
@@ -253,21 +259,48 @@ def applied(mutant: Mutant) -> dict[str, str]:
 def copied(mutant: Mutant | None) -> Iterator[Path]:
     folder = Path(tempfile.mkdtemp(prefix="fleet-mutant-"))
     try:
-        for name in ("fleet", "tests"):
-            shutil.copytree(ROOT / name, folder / name, symlinks=True, ignore=shutil.ignore_patterns("__pycache__"))
+        for path in ROOT.iterdir():
+            if path.is_dir() and path.name[0] != "." and path.name not in LEFT:
+                ignore = shutil.ignore_patterns("__pycache__")
+                shutil.copytree(path, folder / path.name, symlinks=True, ignore=ignore)
+            elif path.is_file():
+                shutil.copy(path, folder)
         for name, text in applied(mutant).items() if mutant is not None else ():
             (folder / "fleet" / name).write_text(text)
+        an_interpreter(folder)
         yield folder
     finally:
         shutil.rmtree(folder, ignore_errors=True)
 
 
+def an_interpreter(folder: Path) -> None:
+    """Makes .venv of a tree: it and its `fleet` import that tree, whatever the environment is, and else what this
+    interpreter does."""
+    bin_, packages = folder / ".venv/bin", folder / f".venv/lib/python{sysconfig.get_python_version()}/site-packages"
+    bin_.mkdir(parents=True)
+    packages.mkdir(parents=True)
+    (packages / "tree.pth").write_text(f"{folder}\n{sysconfig.get_path('purelib')}\n")
+    shutil.copy(Path(sys.prefix, "pyvenv.cfg"), folder / ".venv")
+    for standin in Path(sys.prefix).glob("standin-*"):
+        (folder / ".venv" / standin.name).symlink_to(standin)
+    (bin_ / "python").symlink_to(os.path.realpath(sys.executable))
+    (bin_ / "fleet").write_text((folder / "tools/fleet").read_text().replace("#!python", f"#!{bin_}/python", 1))
+    (bin_ / "fleet").chmod(0o755)
+
+
 def look(folder: Path, by: str, *words: str) -> Iterator[str]:
     """What a fuzzer says of a tree, as it says it. Who has heard enough ends it."""
-    env = {**os.environ, "PYTHONPATH": str(folder), "PYTHONDONTWRITEBYTECODE": "1"}
-    argv = [sys.executable, "-m", f"tests.fuzz.{by}", *words]
+    env = {**os.environ, "PYTHONDONTWRITEBYTECODE": "1"}
+    argv = [str(folder / ".venv/bin/python"), "-m", *([by] if by == "pytest" else [f"tests.fuzz.{by}"]), *words]
     with subprocess.Popen(
-        argv, cwd=folder, env=env, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, errors="replace"
+        argv,
+        cwd=folder,
+        env=env,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
+        errors="replace",
+        preexec_fn=lambda: resource.setrlimit(resource.RLIMIT_AS, (MOST_MEMORY, MOST_MEMORY)),
     ) as process:
         try:
             assert process.stdout
@@ -276,19 +309,49 @@ def look(folder: Path, by: str, *words: str) -> Iterator[str]:
             process.send_signal(signal.SIGINT)
 
 
-def is_well(folder: Path, by: str, seed: str) -> bool:
-    return any("nothing is wrong" in said for said in look(folder, by, f"--one={seed}"))
+def is_well(folder: Path, mutant: Mutant, seed: str) -> bool:
+    verb = [f"--verb={mends.VERB[mutant.name]}"] if mutant.name in mends.VERB else []
+    return any("nothing is wrong" in said for said in look(folder, mutant.by, f"--one={seed}", *verb))
+
+
+def found_by_tests(mutant: Mutant, seconds: float) -> tuple[str, str]:
+    """(a row's end, what pytest said). A test that fails with the mend, too, has found nothing."""
+    began = time.monotonic()
+    with copied(mutant) as folder, copied(None) as whole:
+        said, failed = tried(folder, mutant.by, seconds)
+        took = f"{time.monotonic() - began:.1f} s"
+        if failed is None:
+            return "NOT FOUND", said
+        if tried(whole, failed, seconds)[1] is not None:
+            return f"{took}, {failed}, which fails with the mend, too", said
+    return f"{took}, {failed.rpartition('::')[2][:90]}", said
+
+
+def tried(folder: Path, tests: str, seconds: float) -> tuple[str, str | None]:
+    """(what pytest said, the first test that failed or did not end)."""
+    until, lines = time.monotonic() + seconds, list[str]()
+    for line in look(folder, "pytest", "-x", "-v", "-p", "no:cacheprovider", "-p", "no:xdist", tests):
+        lines.append(line)
+        if time.monotonic() > until:
+            break
+    failed = [line[7:].partition(" - ")[0].strip() for line in lines if line.startswith("FAILED ")]
+    failed += [line.partition(" ")[0] for line in lines if line.startswith("tests/") and "::" in line][-1:] * any(
+        "+ Timeout +" in line for line in lines
+    )
+    return "".join(lines), failed[0] if failed else None
 
 
 def found(mutant: Mutant, seconds: float, seed: int) -> tuple[str, str]:
-    """(a row's end, what the fuzzer said). Of what it found the first that is not there with the mend."""
+    """(a row's end, what was said). Of what a fuzzer found the first that is not there with the mend."""
+    if mutant.by.endswith(".py"):
+        return found_by_tests(mutant, seconds)
     row, lines = "NOT FOUND", list[str]()
     with copied(mutant) as folder, copied(None) as whole:
         for line in look(folder, mutant.by, f"--seconds={seconds:g}", f"--seed={seed}", *options(mutant)):
             lines.append(line)
             if match := re.match(r"after ([\d.]+) s, seed (\d+): (.*)", line):
                 took, number, what = match.groups()
-                if is_well(whole, mutant.by, number) and not (mutant.by == RUNS and is_well(folder, RUNS, number)):
+                if is_well(whole, mutant, number) and not (mutant.by == RUNS and is_well(folder, mutant, number)):
                     return f"{took} s, seed {number}: {what[:90]}", "".join(lines)
                 row = f"{took} s, seed {number}, which fails with the mend, too, or not always"
     return row, "".join(lines)
@@ -296,7 +359,8 @@ def found(mutant: Mutant, seconds: float, seed: int) -> tuple[str, str]:
 
 def options(mutant: Mutant) -> list[str]:
     about = [f"--about={ABOUT[mutant.name]}"] if mutant.name in ABOUT else []
-    return {MODEL: ["--shrink=0"], RUNS: [f"--most={MOST}", *about]}.get(mutant.by, [])
+    about += [f"--verb={mends.VERB[mutant.name]}"] if mutant.name in mends.VERB else []
+    return {MODEL: ["--shrink=0"], RUNS: [f"--most={MOST}", *about]}.get(mutant.by, about)
 
 
 def main() -> int:
@@ -311,9 +375,10 @@ def main() -> int:
         if given.only not in mutant.name or given.by not in mutant.by:
             continue
         row, said = found(mutant, given.seconds, given.seed)
-        missed += "seed" not in row or "too" in row
-        print(f"{mutant.case:<8} {mutant.name:<34} {mutant.by:<10} {row}", flush=True)
-        if "too" in row:
+        missed += "NOT FOUND" in row or "with the mend, too" in row
+        by = mutant.by.removeprefix("tests/unit/")
+        print(f"{mutant.case:<8} {mutant.name:<54} {by:<24} {row}", flush=True)
+        if "with the mend, too" in row:
             print(said)
     return int(missed > 0)
 

@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterator
 
 import pytest
 
-from tests.fuzz import hostile, sync_model
+from tests.fuzz import hostile, keys, sync_model
 from tests.fuzz.mutants import MUTANTS, Mutant, applied
 from tests.fuzz.sync_model import Case, make, run, shrink
 from tests.fuzz.transport import Forker
@@ -63,7 +63,9 @@ def test_what_goes_wrong_is_found_and_made_short(forker: Forker, monkeypatch: py
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("hunt, first, seconds", [(sync_model.hunt, 5000, 30.0), (hostile.hunt, 1795659601, 25.0)])
+@pytest.mark.parametrize(
+    "hunt, first, seconds", [(sync_model.hunt, 5000, 30.0), (hostile.hunt, 1795659601, 25.0), (keys.hunt, 1, 25.0)]
+)
 def test_nothing_is_found(
     hunt: Callable[..., list[str]], first: int, seconds: float, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -71,7 +71,10 @@ def test_two_builds_at_once_share_one_download(tmp_path: Path, monkeypatch: pyte
     """The second took the first one's source away while that was carried to a node."""
     tree = tmp_path / "deepspeed"
     tree.mkdir()
-    (tree / "setup.py").write_text("from setuptools import setup\nsetup(name='deepspeed', version='1')\n")
+    setup = (
+        f"open({str(tmp_path / 'ran')!r}, 'w')\nfrom setuptools import setup\nsetup(name='deepspeed', version='1')\n"
+    )
+    (tree / "setup.py").write_text(setup)
     (tree / "PKG-INFO").write_text("Metadata-Version: 1.0\nName: deepspeed\nVersion: 1\n")
     (tmp_path / "links").mkdir()
     with tarfile.open(tmp_path / "links/deepspeed-1.tar.gz", "w:gz") as archive:
@@ -92,6 +95,7 @@ def test_two_builds_at_once_share_one_download(tmp_path: Path, monkeypatch: pyte
         thread.join()
     assert (tmp_path / "log").read_text().count("Processing ") == 1
     assert found == [tmp_path / "cache/fleet/sources/deepspeed-1"] * 2
+    assert not (tmp_path / "ran").exists(), "it runs on the node that builds"
     assert (found[0] / "setup.py").is_file() and len(list(found[0].parent.iterdir())) == 1
 
 

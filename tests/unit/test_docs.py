@@ -158,3 +158,12 @@ def test_the_finding_shown_has_the_keys_of_one() -> None:
     (shown,) = (json.loads(block.text) for block in of_kind("json") if '"remedy"' in block.text)
     found = fleet_here(Host("a", "a", python="/nosuch/python")).check().findings
     assert list(shown) == list(found[0].as_json())
+
+
+def test_the_tests_that_the_security_page_names_exist() -> None:
+    """By their whole path, or beside the one before."""
+    folder, named = "", re.findall(r"`((?:tests/[a-z/]+)?[a-z_/]+\.py)`", (ROOT / "docs/security.md").read_text())
+    for name in named:
+        folder = name.rpartition("/")[0] or folder
+        assert (ROOT / folder / name.rpartition("/")[2]).is_file(), name
+    assert len(named) > 40

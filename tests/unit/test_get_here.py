@@ -117,6 +117,20 @@ def test_two_gets_put_no_repository_together(head: Head, node: Path, first: tupl
     assert head.get("./x", all=True).ok and {"HEAD", "config"} <= {*os.listdir("x")}
 
 
+@pytest.mark.parametrize("last", ["HEAD", "objects", "refs"])
+def test_gets_name_by_name_put_no_repository_together(head: Head, node: Path, last: str) -> None:
+    """One without a config has hooks all the same, which git runs (`git gc`)."""
+    for name in ("HEAD", "objects/o", "refs/r", "hooks/pre-auto-gc"):
+        write(node / name, "ref: refs/heads/main", 0o755)
+    names = ["HEAD", "objects", "refs", "hooks"]
+    for name in names:
+        if name != last:
+            assert head.get(f"./{name}").ok
+    with pytest.raises(UsageError, match="would be a repository of git's"):
+        head.get(f"./{last}")
+    assert last not in os.listdir() and head.get(f"./{last}", all=True).ok
+
+
 def test_nothing_is_replaced_where_something_must_be_asked_about(head: Head, node: Path) -> None:
     for name in "abc":
         write(node / f"out/{name}", f"new {name}")

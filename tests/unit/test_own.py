@@ -238,3 +238,20 @@ def test_an_inventory_that_another_user_put_there_is_not_written_to(
     what = "belongs to" if leads == "file" else "is a link of"
     assert f"{link.name} {what} user id {NEIGHBOUR}" in capfd.readouterr().err
     assert (victim.read_text() if victim.exists() else None) == before
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="needs another user")
+@pytest.mark.parametrize("trick", ["their link", "their file"])
+def test_what_another_user_put_beside_it_is_not_written_through(here: Path, trick: str) -> None:
+    """In a folder that all may write to, as /tmp. A new file lies there until it is whole."""
+    shared, victim = here / "shared", here / "victim"
+    shared.mkdir()
+    shared.chmod(0o1777)
+    victim.write_text("mine")
+    beside = shared / "fleet.pyz.new"
+    beside.symlink_to(victim) if trick == "their link" else beside.write_text("theirs")
+    theirs(beside)
+    assert run(["pack", "shared/fleet.pyz"]) == 0
+    info = (shared / "fleet.pyz").lstat()
+    assert stat.S_ISREG(info.st_mode) and info.st_uid == os.geteuid() and info.st_size > 10_000
+    assert victim.read_text() == "mine" and not os.path.lexists(beside)

@@ -13,6 +13,11 @@ from pathlib import Path
 
 import pytest
 
+from fleet.errors import FleetError
+from fleet.ops.build.source import fetch_deepspeed
+from fleet.own_process import own_process
+from tests.in_process import fleet_here
+
 FLEET = Path(sys.executable).with_name("fleet")
 OF_PYTHON = ("json", "re", "random")
 NAMES = ("fleet", "pip", "setuptools", "click", "yaml", "paramiko", "ClusterShell", *OF_PYTHON)
@@ -52,6 +57,28 @@ def test_a_handed_folder_runs_nothing(line: str, path: str, handed: Path) -> Non
     assert "Traceback" not in done.stderr, done.stderr
     assert not started(env["HOME"]), done.stderr
     assert not (handed.parent / "ran").exists(), (handed.parent / "ran").read_text()
+
+
+@pytest.mark.parametrize("named", [False, True])
+def test_own_processes_import_nothing_from_here(named: bool, handed: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Also where the current folder is in sys.path by its name, as by PYTHONPATH=."""
+    monkeypatch.chdir(handed)
+    if named:
+        monkeypatch.syspath_prepend(handed)
+    with own_process("random:seed", 7) as process:
+        out, _ = process.communicate(timeout=60)
+    assert (process.returncode, out) == (0, b"") and not (handed.parent / "ran").exists()
+
+
+def test_pip_is_no_module_of_the_current_folder(handed: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """What `fleet build deepspeed` begins with. Its index is an empty folder."""
+    monkeypatch.chdir(handed)
+    for name, value in {"XDG_CACHE_HOME": "cache", "PIP_FIND_LINKS": "repo/runs", "PIP_NO_INDEX": "1"}.items():
+        monkeypatch.setenv(name, str(handed.parent / value) if value != "1" else value)
+    monkeypatch.setenv("PIP_CONFIG_FILE", os.devnull)
+    with pytest.raises(FleetError, match="deepspeed"):
+        fleet_here("h").run(lambda runtime: fetch_deepspeed("1", runtime))
+    assert not (handed.parent / "ran").exists()
 
 
 def started(home: str) -> list[bytes]:

@@ -11,7 +11,7 @@ import pytest
 
 import fleet as fleets
 from fleet.cli.main import run
-from fleet.errors import UsageError
+from fleet.errors import HostFailed, UsageError
 from tests import stubs
 from tests.slurm_answers import JOB, NODES
 
@@ -78,3 +78,25 @@ def test_hosts_from_slurm(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd
     assert hosts["n01"]["state"] == "idle"
     assert run(["hosts", "--from", "slurm", "none"]) == 2
     assert "partitions there are: gpu1" in capfd.readouterr().err
+
+
+@pytest.mark.parametrize(
+    "line", ["n3;id|10.0.0.3|", "n3|-oProxyCommand=id|", "-n3|10.0.0.3|", "n3/../x|10.0.0.3|", "n3|a b|"]
+)
+@pytest.mark.parametrize("form", ["slurm", "pdsh", "ssh-config", "names"])
+def test_a_name_or_address_that_is_none_is_written_by_no_format(
+    line: str, form: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+) -> None:
+    stubs.put(tmp_path, {"sinfo": f"echo '{line}(null)|idle|none'"}, monkeypatch)
+    assert run(["hosts", "--from", "slurm", "--format", form]) == 1
+    out, err = capfd.readouterr()
+    assert not out and "Slurm names a node so" in err and "scontrol show node" in err, err
+
+
+@pytest.mark.parametrize("told", ["NodeName=zz01 NodeAddr=-oProxyCommand=id", "NodeName=zz01 NodeAddr=a;id"])
+def test_an_address_of_an_allocation_is_checked_too(told: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    stubs.put(tmp_path, {"scontrol": f"case $2 in node) echo '{told}';; esac"}, monkeypatch)
+    for name, value in ENV.items():
+        monkeypatch.setenv(name, value)
+    with pytest.raises(HostFailed, match="Slurm names a node so"):
+        fleets.open(on="slurm")

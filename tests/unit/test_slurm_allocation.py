@@ -26,6 +26,14 @@ def test_what_is_no_count(text: str) -> None:
         counts(text)
 
 
+def test_counts_are_bounded_in_their_sum() -> None:
+    """Each part alone is no larger than it may be."""
+    many = ",".join(["1(x65536)"] * 2000)
+    with pytest.raises(UsageError, match="it counts more than 65536 nodes"):
+        hosts({**ENV, "SLURM_TASKS_PER_NODE": many})
+    assert len(counts("1(x65535),1")) == 1 << 16
+
+
 def test_gpus_and_addresses_of_nodes() -> None:
     assert gpus(JOB) == {"zz01": 2, "zz02": 2, "zz03": 4}
     assert dict(addresses(NODES)) == {"zz01": "127.0.0.1", "zz02": "127.0.0.2"}

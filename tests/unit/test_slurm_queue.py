@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
+import json
 import os
 from pathlib import Path
 
 import pytest
 
+from fleet.cli.main import run
 from fleet.errors import UsageError
 from fleet.sources.queue import Standing, State
 from fleet.sources.slurm.queue import SlurmQueue, hint, standing
 from tests import stubs
+from tests.run_folders import an_id, run_folder
 
 
 @pytest.mark.parametrize(
@@ -95,3 +98,23 @@ def test_only_a_runs_own_job_is_cancelled(programs: Path, tmp_path: Path) -> Non
                 with pytest.raises(UsageError, match="does not show that job 17 is yours"):
                     end("17", script)
     assert done.read_text().splitlines() == ["17", "--batch --signal=INT 17"]
+
+
+@pytest.mark.parametrize("job", ["--user=root", "17 18", "17;id", "1" * 30, "17_", "\u0661\u0667"])
+def test_what_is_no_number_is_no_job_to_any_verb(
+    job: str, programs: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.chdir(programs)
+    (programs / "hostfile").write_text("127.0.0.1 port=1\n")
+    for name in ("squeue", "sacct", "scontrol", "scancel"):
+        (programs / name).write_text(f"#!/bin/sh\necho {name} $* >> {programs}/asked\n")
+        (programs / name).chmod(0o755)
+    submitted = {"event": "submitted", "on": "slurm", "job": job, "by": "me", "script": "job.sh", "logs": "."}
+    folder = run_folder(programs / "runs", an_id("t"), plan={"started": 1.0}, events=["version", submitted])
+    (folder / "job.sh").write_text("")
+    for line in ("runs", f"stop {folder.name}", f"logs {folder.name}"):
+        assert run(line.split()) != 125
+        assert "Traceback" not in capsys.readouterr().err
+    assert not (programs / "asked").exists(), (programs / "asked").read_text()
+    (folder / "events.jsonl").write_text((folder / "events.jsonl").read_text().replace(json.dumps(job), '"17"'))
+    assert run(["runs"]) == 0 and "17" in (programs / "asked").read_text(), "a number is one"

@@ -43,8 +43,10 @@ def is_repository(name: str) -> bool:
 
 
 def makes_repository(names: Iterable[str]) -> bool:
-    """Returns whether git may take a folder with these names in it for a repository, and run what its config names."""
-    return {"head"} < {name.lower() for name in names} & {"head", "config", "commondir"}
+    """Returns whether git may take a folder with these names in it for a repository, and run what its config or its
+    hooks name."""
+    found = {name.lower() for name in names}
+    return {"head"} < found & {"head", "config", "commondir"} or {"head", "objects", "refs"} <= found
 
 
 def by_folder(paths: Iterable[str]) -> dict[str, set[str]]:
@@ -61,7 +63,7 @@ def without_repositories(entries: Iterable[Entry]) -> tuple[tuple[Entry, ...], l
     paths = {entry[0] for entry in entries}
     out = {path for path in paths if is_repository(path.rpartition("/")[2])}
     for folder, names in by_folder(paths).items():
-        if makes_repository(names) or {"objects", "refs"} <= names and "HEAD" in {name.upper() for name in names}:
+        if makes_repository(names):
             out.add(folder)
     if not out:
         return entries, []

@@ -121,13 +121,13 @@ class Place:
 
     def check_repositories(self) -> None:
         """UsageError where a folder here would be a repository of git's, with what is in it already."""
-        for folder, names in by_folder(self._key(entry[0]) for entry in self.tree.entries).items():
+        for folder, names in by_folder({self.inside, *(self._key(entry[0]) for entry in self.tree.entries)}).items():
             there = set[str]()
             with contextlib.suppress(OSError, Refused):
                 there = {*map(os.fsdecode, os.listdir(self.ground.top.at(os.fsencode(folder or "."))))}
             if makes_repository(names | there):
                 raise UsageError(
-                    f"{self.ground.to / folder} would be a repository of git's, which runs what its config names",
+                    f"{self.ground.to / folder} would be a repository of git's: its config and hooks name programs",
                     hint="--to names another folder; --all brings it all the same",
                 )
 
