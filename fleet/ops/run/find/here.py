@@ -11,7 +11,7 @@ from fleet.errors import FleetError, UsageError
 from fleet.model import Inventory, Result
 from fleet.ops.run.find.find import FoundRun, chosen
 from fleet.ops.run.kept.documents import read_object
-from fleet.ops.run.kept.folder import RunFolder
+from fleet.ops.run.kept.job import is_ours
 from fleet.ops.run.kept.local import names
 from fleet.ops.run.kept.record import RunRecord
 from fleet.ops.run.kept.word import choose
@@ -45,8 +45,8 @@ def chosen_here(
     """The run that a word means, of what find() found, or of what this machine knows; errors as chosen(). ask: whether
     that run is meant, where a folder tells so that this user's fleet did not make."""
     found = _chosen_here(word, runs, asked, runs_dir, inventory)
-    folder = RunFolder(runs_dir / found.run_id)
-    if found.run_id == word or folder.is_ours or ask(f"Your fleet did not make {folder.path}. Is that run meant?"):
+    folder = runs_dir / found.run_id
+    if found.run_id == word or is_ours(folder) or ask(f"Your fleet did not make {folder}. Is that run meant?"):
         return found
     raise UsageError(
         f"{word}: that is run {found.run_id} by a folder in {runs_dir} alone, which your fleet did not make",
