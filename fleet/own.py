@@ -5,6 +5,8 @@ from __future__ import annotations
 
 import contextlib
 import errno
+import fcntl
+import hmac
 import json
 import os
 import stat
@@ -21,6 +23,7 @@ from fleet.node.base.state_folder import own_home
 from fleet.protocol.state import OF_THE_HEAD
 
 MOST_BYTES = 64 << 20  # of a document that fleet writes; it is read whole
+KEY, KEY_BYTES = "key", 32  # in ~/.fleet, for seal()
 
 
 @contextlib.contextmanager
@@ -133,3 +136,28 @@ def home(place: Path, *names: str) -> Path:
     user's; OSError."""
     with _refusing(f"take it away, or run this as the user that it belongs to: ls -ld {place}/.fleet"):
         return Path(own_home(*names, home=str(place)))
+
+
+def seal(*values: object) -> str | None:
+    """Returns what only this user's fleet can make of JSON values: their HMAC, by a random key in ~/.fleet, which is
+    made where need be. None without a home to keep it in, or where the values are nested too deep."""
+    try:
+        text = json.dumps(json.loads(json.dumps(values, default=str)), sort_keys=True)
+        with open(home(Path.home()) / KEY, "a+b", opener=private) as file:
+            fcntl.flock(file, fcntl.LOCK_EX)
+            file.seek(0)
+            key = file.read(KEY_BYTES)
+            if len(key) < KEY_BYTES:
+                file.truncate(0)
+                key = os.urandom(KEY_BYTES)
+                file.write(key)
+            if foreign(Path(file.name), os.fstat(file.fileno())) is not None:
+                return None
+    except (OSError, UsageError, RuntimeError):  # no home that is ours, or none at all; RecursionError
+        return None
+    return hmac.new(key, text.encode(), "sha256").hexdigest()
+
+
+def is_seal(told: object, *values: object) -> bool:
+    """Returns whether that is the seal() of these values."""
+    return told is not None and told == seal(*values)

@@ -12,6 +12,9 @@ from socket import gethostname
 from types import TracebackType
 from typing import Any
 
+from fleet.ops.run.kept.documents import sealed
+from fleet.own import seal
+
 
 def an_id(name: object) -> str:
     return f"{name}-20260101-000000-0000"
@@ -25,12 +28,16 @@ def run_folder(
     summary: Mapping[str, Any] | None = None,
     events: Sequence[str | Mapping[str, Any]] = ("version",),
     logs: Mapping[str, str] | None = None,
+    handed: bool = False,
 ) -> Path:
     """Returns the folder of a run that no process leads. plan: its run.json. events: of events.jsonl, each its name or
-    all of it. logs: by "HOST/rank0.out"."""
+    all of it. logs: by "HOST/rank0.out". handed: somebody else's fleet made it, as one in a cloned repository."""
     folder = runs_dir / run
     folder.mkdir(0o700, parents=True)
     runs_dir.chmod(0o700)
+    if not handed:
+        (folder / ".made").write_text(seal(run) or "")
+        plan = None if plan is None else sealed(plan, run)
     for event in events:
         happen(folder, event)
     for name, document in (("run.json", plan), ("summary.json", summary)):
@@ -41,6 +48,11 @@ def run_folder(
         log.parent.mkdir(0o700, parents=True, exist_ok=True)
         log.write_text(text)
     return folder
+
+
+def written_by_fleet(path: Path, document: Mapping[str, Any]) -> None:
+    """Writes a run.json as this user's fleet does."""
+    path.write_text(json.dumps(sealed(document, path.parent.name)))
 
 
 def happen(folder: Path, event: str | Mapping[str, Any]) -> None:

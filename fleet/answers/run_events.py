@@ -38,7 +38,8 @@ class Version(RunEvent, event="version"):
 @dataclass(frozen=True, kw_only=True)
 class Submitted(RunEvent, event="submitted"):
     """a batch system starts it by and by: `on` (as `--on` has it), `job` (its number there), `by`, `script`, `logs`,
-    `asked` (the queue's options, which `--again` asks for once more)"""
+    `asked` (the queue's options, which `--again` asks for once more), `seal` (by which the user's fleet knows that it
+    asked so)"""
 
     on: str
     job: str
@@ -46,6 +47,7 @@ class Submitted(RunEvent, event="submitted"):
     script: str
     logs: str
     asked: Mapping[str, Any] = field(default_factory=dict)
+    seal: str | None = None
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -83,14 +83,16 @@ def reopen(
     fanout: int = Reach.fanout,
     connect_timeout: float = Reach.connect_timeout,
     emit: Emit = silent,
+    ask: Callable[[str], bool | None] = lambda question: None,
 ) -> Fleet:
     """The hosts that a run of this machine was started on, as its inventory described them then, and its transport.
 
-    env: values of the inventory's variables that may be secret, which are not kept. UsageError where one is missing."""
+    env: values of the inventory's variables that may be secret, which are not kept. UsageError where one is missing.
+    ask: as of `open`; it is asked where the run's folder is not as this user's fleet wrote it."""
     from fleet.inventory.select import select
     from fleet.ops.run.find import again
 
-    recorded = again.recorded(run, Path(runs_dir))
+    recorded = again.recorded(run, Path(runs_dir), ask)
     everyone = recorded.everyone(env or {})
     inventory = select(everyone, recorded.selected, None)
     return Fleet(
@@ -100,6 +102,7 @@ def reopen(
         fanout=fanout,
         connect_timeout=connect_timeout,
         emit=emit,
+        ask=ask,
     )
 
 

@@ -60,7 +60,7 @@ class RunVerbs(ABC, Generic[R, L]):
         UsageError, for values of variables that may be secret: these are not kept, and must be given again."""
         from fleet.ops.run.find import again
 
-        recorded = again.recorded(run, Path(runs_dir))
+        recorded = again.recorded(run, Path(runs_dir), self._fleet.ask)
         return self._launch(replace(recorded.request(changed), runs_dir=runs_dir))
 
     @asks(Attach)

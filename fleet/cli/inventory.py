@@ -70,13 +70,13 @@ def enter_all() -> None:
 
 def _enter(run: str, runs_dir: Path) -> None:
     """The job of a run that a queue was asked for. InventoryError where no host of an inventory knows of a run."""
-    from fleet.ops.run.kept.job import run_here, submitted
+    from fleet.ops.run.kept.job import is_ours, run_here, submitted
     from fleet.ops.run.kept.local import platform_of
 
     if (run_id := run_here(run, runs_dir)) is None:
         return
     job, settings = submitted(runs_dir / run_id), settings_of()
-    if job is not None and not SOURCES.get(job.on).detect(os.environ):
+    if job is not None and not SOURCES.get(job.on).detect(os.environ) and is_ours(runs_dir / run_id):
         settings.on = job.on
         os.environ.update(SOURCES.get(job.on).enter(job.job))  # for what is left behind, too
     elif (platform := platform_of(runs_dir / run_id)) is not None:

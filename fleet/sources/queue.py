@@ -60,10 +60,14 @@ class Queue(ABC):
         """How each of them stands, by one question."""
 
     @abstractmethod
+    def check(self, job: str, script: Path) -> None:
+        """Raises UsageError where the queue does not show that it is this user's job of this script: a run's folder may
+        be anybody's, and numbers come again."""
+
+    @abstractmethod
     def cancel(self, job: str, script: Path) -> None:
-        """Takes a job out of the queue, or ends it. UsageError where the queue does not show that it is this user's job
-        of this script: a run's folder may be anybody's, and numbers come again."""
+        """Takes a job out of the queue, or ends it. UsageError as check()."""
 
     @abstractmethod
     def interrupt(self, job: str, script: Path) -> None:
-        """Sends SIGINT to what runs on the first node. UsageError as cancel()."""
+        """Sends SIGINT to what runs on the first node. UsageError as check()."""

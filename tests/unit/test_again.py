@@ -14,6 +14,7 @@ import fleet
 from fleet.cli.main import run
 from fleet.errors import UsageError
 from tests.events import undocumented
+from tests.run_folders import written_by_fleet
 
 HOSTS = "defaults: {workdir: %s}\nenv: {OF_ALL: 1}\nhosts:\n  a: {address: 127.0.0.1}\n  b:\n  c:\n"
 
@@ -65,7 +66,8 @@ def first(made: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> dict[s
     for path in (tmp_path / "fleet.yaml", *tmp_path.glob("runs/show*/run.json")):
         path.write_text(path.read_text().replace(str(made), str(tmp_path)))
     monkeypatch.chdir(tmp_path)
-    return document("latest")
+    written_by_fleet(path, found := document("latest"))
+    return found
 
 
 def document(word: str) -> dict[str, Any]:
@@ -265,7 +267,7 @@ def test_the_document_is_json_all_through(first: dict[str, Any]) -> None:
 def test_secrets_of_the_inventory_are_given_again_for_its_hosts_alone(first: dict[str, Any]) -> None:
     a, b, _ = first["inventory"]["hosts"]
     first["inventory"]["env"]["ALL_KEY"] = a["env"]["A_KEY"] = b["env"]["B_KEY"] = None
-    (Path("runs/latest/run.json")).write_text(json.dumps(first))
+    written_by_fleet(Path("runs") / first["run"] / "run.json", first)
     with pytest.raises(UsageError, match="ALL_KEY, A_KEY"):
         fleet.reopen(env={"B_KEY": "x"})
     everyone = fleet.reopen(env={"A_KEY": "x", "ALL_KEY": "y"}).everyone

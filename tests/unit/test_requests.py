@@ -188,7 +188,7 @@ def test_what_is_said_holds_no_value_of_a_variable() -> None:
 
 def test_each_option_is_a_field() -> None:
     """What is called otherwise on the command line is translated in one place."""
-    own = {"again", "from_", "ranks", "env_file", "no_preflight"}  # of the command line alone
+    own = {"again", "from_", "yes", "ranks", "env_file", "no_preflight"}  # of the command line alone
     theirs = {"rdzv_endpoint", "num_processes"}  # other launchers' names
     elsewhere = {"preflight", "folder", "repeats", "claims", "attempt", "options"}
     fields, params = set(fields_of("launch")), set(options_of("launch", "EngineOption", "SourceOption"))

@@ -26,7 +26,7 @@ def test_it_is_made_or_refused_in_words(tmp_path: Path) -> None:
     folder.event(happened("x"), host="a")
     folder.write_json("run.json", {"a": 1})
     assert json.loads((folder.path / "run.json").read_text()) == {"a": 1} and events(folder) == ["x"]
-    assert sorted(p.name for p in folder.path.iterdir()) == [".lock", "events.jsonl", "run.json"]
+    assert sorted(p.name for p in folder.path.iterdir()) == [".lock", ".made", "events.jsonl", "run.json"]
     with pytest.raises(UsageError, match="File exists"):
         RunFolder.create(tmp_path / "runs", "r")
     (tmp_path / "file").write_text("")

@@ -84,7 +84,7 @@ LIKE_OURS = {"--dry-run", "--nnodes", "--nproc-per-node", "--sync", "--detach", 
             "no_preflight",
         ],
         "Name and logs": ["name", "runs_dir"],
-        "Once more": ["from_", "again"],
+        "Once more": ["from_", "again", "yes"],
     },
 )
 @click.option(
@@ -180,7 +180,9 @@ LIKE_OURS = {"--dry-run", "--nnodes", "--nproc-per-node", "--sync", "--detach", 
 @engine_options
 @theirs
 @common_options
-def launch(script: str | None, args: tuple[str, ...], again: str | None, from_: str | None, **given: Any) -> int:
+def launch(
+    script: str | None, args: tuple[str, ...], again: str | None, from_: str | None, yes: bool, **given: Any
+) -> int:
     """Start SCRIPT as ranks on all hosts, follow it, and collect every rank's logs in runs/RUN/HOST/.
 
     Everything behind SCRIPT is the script's own. Exit: the first failing rank's code, 128+n for signal n.
@@ -188,7 +190,7 @@ def launch(script: str | None, args: tuple[str, ...], again: str | None, from_: 
     --from and --again take SCRIPT and all options from an earlier run (its id, a unique prefix, its name, 'latest');
     those given now win.
     """
-    run = earlier(again, from_, given)
+    run = earlier(again, from_, yes, given)
     launching(click.get_current_context().find_root().meta.get(TYPED, ()), args if script is None else [script, *args])
     if run is not None and script is None:
         script, args = run.command

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 import click
 from click.core import ParameterSource
 
+from fleet.cli.context import ask
 from fleet.cli.inventory import use_inventory
 from fleet.cli.line.command import F, OneOf, Verb, completed
 from fleet.cli.line.options import Settings, settings_of
@@ -103,7 +104,8 @@ def again_options(command: F) -> F:
         ("--from", "from_", "Launch what RUN was once more, on the hosts as they were described then."),
     ):
         command = click.option(option, name, metavar="RUN", shell_complete=completed("run_here"), help=said)(command)
-    return command
+    said = "With both: do not ask, though the run's folder is not as this user's fleet wrote it."
+    return click.option("-y", "--yes", is_flag=True, help=said)(command)
 
 
 def script_or_run(ctx: click.Context, param: click.Parameter, value: str | None) -> str | None:
@@ -114,9 +116,9 @@ def script_or_run(ctx: click.Context, param: click.Parameter, value: str | None)
     return value
 
 
-def earlier(again: str | None, from_: str | None, given: Mapping[str, Any]) -> Recorded | None:
+def earlier(again: str | None, from_: str | None, yes: bool, given: Mapping[str, Any]) -> Recorded | None:
     """The run that is to be repeated, if there is one; from here on its hosts are those of this command line, unless -i
-    or -w says otherwise. UsageError."""
+    or -w says otherwise. yes: it is believed, whoever wrote it. UsageError."""
     word = from_ if again is None else again
     if word is None:
         return None
@@ -124,7 +126,8 @@ def earlier(again: str | None, from_: str | None, given: Mapping[str, Any]) -> R
         raise UsageError("--again and --from exclude each other", hint="--from takes the hosts as they were described")
     from fleet.ops.run.find.again import recorded
 
-    run, settings = recorded(word, given["runs_dir"]), settings_of()
+    settings = settings_of()
+    run = recorded(word, given["runs_dir"], (lambda _: True) if yes or settings.dry_run else ask)
     if settings.transport == Settings.transport:
         settings.transport = run.transport
     if settings.inventory is None and from_:

@@ -60,9 +60,10 @@ def waited_for(asked: Mapping[str, Any]) -> Source | None:
 
 def as_before(run: str, option: str, runs_dir: Path, asked: dict[str, Any]) -> dict[str, Any]:
     """What is asked for, as the job of an earlier run was, but for what is given now. option: which names that run; in
-    the job, `latest` is another one."""
-    settings = settings_of()
-    click.get_current_context().params[option] = run
+    the job, `latest` is another one, and nobody can be asked whether to believe it."""
+    settings, ctx = settings_of(), click.get_current_context()
+    ctx.params |= {option: run, "yes": True}
+    ctx.set_parameter_source("yes", ParameterSource.COMMANDLINE)
     found = job_here(run, runs_dir)
     if found is None or settings.on not in (INVENTORY, found[1].on):
         return asked

@@ -1,5 +1,5 @@
 """The head's own files: read, and rewritten atomically only when a byte changes; its key pairs: found, or made by
-ssh-keygen, the private half is never read by fleet."""
+ssh-keygen, of the private half fleet reads a digest alone."""
 
 from __future__ import annotations
 

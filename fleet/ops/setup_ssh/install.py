@@ -11,7 +11,7 @@ from fleet.each import Task, failed, on_each
 from fleet.errors import ConnectError, FleetError, Reason
 from fleet.events import Notice
 from fleet.model import Host, Result
-from fleet.ops.setup_ssh import config_block, edits, node
+from fleet.ops.setup_ssh import claims, config_block, edits, node
 from fleet.ops.setup_ssh.edits import PublicKey, add_keys
 from fleet.ops.setup_ssh.head import Head
 from fleet.ops.setup_ssh.node import NodeState
@@ -176,10 +176,13 @@ def _put(session: Session, found: Reached, wanted: Files, runtime: Runtime) -> N
 
 
 def mesh(reached: Mapping[str, Reached], head: Head, runtime: Runtime) -> tuple[Result, ...]:
-    """Bring the three files of every host reached up to date; one Result a host that needed a change."""
+    """Bring the three files of every host reached up to date; one Result a host that needed a change, or whose key is
+    another's: nothing is done for that one."""
+    refused = claims.refused({name: found.state for name, found in reached.items()}, head)
+    broken = [failed(reached[name].plan.host, error) for name, error in refused.items()]
+    reached = {name: found for name, found in reached.items() if name not in refused}
     public = [r.state.key for r in reached.values() if r.state.key is not None]
     changes: dict[str, Files] = {}
-    broken: list[Result] = []
     for name, found in reached.items():
         try:
             files, added = wanted_files(found, reached, public, head)
@@ -236,7 +239,7 @@ def needs(found: Reached, reached: Mapping[str, Reached], keys: list[PublicKey],
     trace.need("authorized_keys", edits.lines_with_keys(now["authorized_keys"], keys))
     wanted = [(r.plan.names, r.host_key) for r in reached.values()]
     trace.need("known_hosts", edits.lines_with_hosts(now["known_hosts"], wanted))
-    trace.uses = [found.state.key.id] if found.state.key is not None else []
+    trace.uses, trace.shows = [found.state.key.id] if found.state.key is not None else [], found.state.shows
 
 
 def _warn_of_stale(found: Reached, reached: Mapping[str, Reached], head: Head, runtime: Runtime) -> None:

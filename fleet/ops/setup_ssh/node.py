@@ -29,9 +29,10 @@ class NodeState:
     """What is in ~/.ssh of a node. files: name -> (bytes or None, checksum or "-"). at: name -> the path that it
     really has. makes: the key that it has not got yet, and would make.
 
-    key_name/key: its own key pair's file and public half, None with `no_key` saying why. created: names that were made,
-    ".ssh" and key files. home: the same on hosts that share one, "" where that is not known. modes: name -> (the mode
-    that it had, the one that it got), as chmod takes them.
+    key_name/key: its own key pair's file and public half, None with `no_key` saying why. shows: the sha256 of
+    the private half's file, by which it shows that it has it. created: names that were made, ".ssh" and key
+    files. home: the same on hosts that share one, "" where that is not known. modes: name -> (the mode that it had, the
+    one that it got), as chmod takes them.
     """
 
     files: dict[str, tuple[bytes | None, str]] = field(default_factory=dict)
@@ -40,6 +41,7 @@ class NodeState:
     key_name: str | None = None
     key: PublicKey | None = None
     no_key: str | None = None
+    shows: str | None = None
     created: list[str] = field(default_factory=list)
     modes: dict[str, tuple[str, str]] = field(default_factory=dict)
     open_home: str | None = None
@@ -169,6 +171,8 @@ def _note(state: NodeState, word: bytes, rest: bytes, text: str, host: str) -> N
                 raise HostFailed("its key has no name that a config can hold", host=host, hint="look at ~/.ssh there")
             state.key_name = name
             state.key = parse_public_key(rest.partition(b" ")[2], comment=f"{host} fleet".encode(), host=host)
+        case b"SHOWS":
+            state.shows = text[:64]
         case b"MAKES":
             state.makes = text
         case b"NOKEY":

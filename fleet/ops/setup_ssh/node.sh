@@ -70,6 +70,10 @@ prepare() {   # [look]
 }
 
 # -- the node's own key -----------------------------------------------------------------------------------
+tell_key() {   # what it shows of the private half only who has it can
+    say "KEY ${key##*/} $public"
+    if shown=$(sha256sum <"$key" 2>/dev/null); then say "SHOWS ${shown%% *}"; fi
+}
 own_key() {   # find|make TYPE [OPTIONS of ssh-keygen]; find: names the one that make would make
     make=$1; type=$2; shift 2
     command -v ssh-keygen >/dev/null 2>&1 || { say "NOKEY ssh-keygen is not installed"; return; }
@@ -77,7 +81,7 @@ own_key() {   # find|make TYPE [OPTIONS of ssh-keygen]; find: names the one that
         if [ -e "$key" ]; then
             narrow "$key" go=
             if public=$(ssh-keygen -y -P '' -f "$key" </dev/null 2>/dev/null); then
-                say "KEY ${key##*/} $public"
+                tell_key
                 return
             fi   # it has a passphrase: nothing that runs by itself can use it
         elif [ ! -e "$key.pub" ]; then
@@ -97,7 +101,7 @@ own_key() {   # find|make TYPE [OPTIONS of ssh-keygen]; find: names the one that
             fi
             rm -f "$new" "$new.pub"
             relabel "$key" "$key.pub"
-            if public=$(ssh-keygen -y -P '' -f "$key" </dev/null); then say "KEY ${key##*/} $public"; fi
+            if public=$(ssh-keygen -y -P '' -f "$key" </dev/null); then tell_key; fi
             return
         fi
     done

@@ -40,7 +40,8 @@ class Trace:
     mode it got). kept: what stays when nothing is in it any more, as it was there and empty: files, and ".ssh", be it
     empty or not; and whose last line did not end. None: nobody has looked yet. needs: name ->
     lines that this inventory relies on, whoever added them; uses: keys, as "TYPE BLOB", that it relies on; at: name ->
-    which file that really is, on which machine. leaving: it is being taken away, authorized_keys last."""
+    which file that really is, on which machine. leaving: it is being taken away, authorized_keys last. shows: the
+    sha256 of the private half of what it uses."""
 
     files: dict[str, list[str]] = field(default_factory=dict)
     keys: dict[str, str] = field(default_factory=dict)
@@ -50,6 +51,7 @@ class Trace:
     at: dict[str, str] = field(default_factory=dict)
     kept: list[str] | None = None
     leaving: bool = False
+    shows: str | None = None
 
     @property
     def empty(self) -> bool:
@@ -154,6 +156,7 @@ class Record:
                     "at": trace.at,
                     "kept": trace.kept,
                     **({"leaving": True} if trace.leaving else {}),
+                    "shows": trace.shows,
                 }
 
             document = {
@@ -194,6 +197,7 @@ class Record:
                 dict(value["at"]),
                 value["kept"],
                 value.get("leaving", False),
+                value.get("shows"),
             )
 
         self.head = trace(document["head"])

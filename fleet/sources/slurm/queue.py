@@ -109,22 +109,21 @@ class SlurmQueue(Queue):
         return Standing(State.OVER)
 
     def cancel(self, job: str, script: Path) -> None:
-        _check(job, script)
+        self.check(job, script)
         run_slurm(["scancel", job.partition("_")[0]])
 
     def interrupt(self, job: str, script: Path) -> None:
-        _check(job, script)
+        self.check(job, script)
         run_slurm(["scancel", "--batch", "--signal=INT", job])
 
-
-def _check(job: str, script: Path) -> None:
-    number = job.partition("_")[0]
-    paths = {str(script.absolute()), os.path.realpath(script)}
-    for line in scontrol(["show", "job", "-o", number]).splitlines():
-        owner = re.search(r" UserId=[^ ]*\(([0-9]+)\) ", line)
-        if owner and int(owner[1]) == os.getuid() and any(f" Command={path} " in f"{line} " for path in paths):
-            return
-    raise UsageError(
-        f"Slurm does not show that job {number} is yours and runs {script}: it is left as it is",
-        hint=f"scontrol show job {number} shows whose it is; scancel {number} ends it",
-    )
+    def check(self, job: str, script: Path) -> None:
+        number = job.partition("_")[0]
+        paths = {str(script.absolute()), os.path.realpath(script)}
+        for line in scontrol(["show", "job", "-o", number]).splitlines():
+            owner = re.search(r" UserId=[^ ]*\(([0-9]+)\) ", line)
+            if owner and int(owner[1]) == os.getuid() and any(f" Command={path} " in f"{line} " for path in paths):
+                return
+        raise UsageError(
+            f"Slurm does not show that job {number} is yours and runs {script}: it is left as it is",
+            hint=f"scontrol show job {number} shows whose it is; scancel {number} ends it",
+        )

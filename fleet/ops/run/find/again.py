@@ -4,8 +4,10 @@ believed: it may be anybody's, and have been changed by hand."""
 from __future__ import annotations
 
 import dataclasses
+import json
 import os
-from collections.abc import Mapping
+import shlex
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Annotated, Any, TypedDict
@@ -14,7 +16,8 @@ from fleet import own
 from fleet.errors import Ambiguous, UsageError
 from fleet.inventory.fields import FIELDS, FieldError, env_item, host_name, parse_field
 from fleet.model import Host, Inventory
-from fleet.ops.run.kept.documents import MISSING, read_told
+from fleet.ops.run.kept.documents import MISSING, is_sealed, read_told
+from fleet.ops.run.kept.job import submitted
 from fleet.ops.run.kept.local import names
 from fleet.ops.run.kept.word import choose
 from fleet.ops.run.plan.origin import RUN, VARIABLES
@@ -153,6 +156,18 @@ class Recorded:
         asked = self.document["launch"]
         return str(asked["script"]), tuple(asked.get("args", ()))
 
+    def shown(self) -> Iterator[str]:
+        """Yields what a user must see who is to answer for it: all that decides what is run, where."""
+        asked, stored = self.document["launch"], self.document["inventory"]
+        script, args = self.command
+        changed = {k: v for k, v in asked.items() if v not in (getattr(Launch, k, None), None, [], {})}
+        yield f"fleet launch {shlex.join([script, *args])}"
+        yield f"asked for: {json.dumps(changed)}"
+        yield f"on {self.selected} of the inventory {self.source}, over {self.transport}; as it was described then:"
+        yield f"env {json.dumps(stored['env'])}"
+        for host in stored["hosts"]:
+            yield json.dumps({name: value for name, value in host.items() if value not in (None, {})})
+
     def fitted(self, inventory: Inventory) -> dict[str, Any]:
         """Its nnodes and spares, no more than there are hosts now: those that are gone were left out on purpose."""
         asked, hosts = self.document["launch"], len(inventory.hosts)
@@ -195,8 +210,9 @@ class Recorded:
             )
 
 
-def recorded(word: str, runs_dir: Path) -> Recorded:
-    """Of a run that has a folder here; UsageError where nothing tells how it was started."""
+def recorded(word: str, runs_dir: Path, ask: Callable[[str], bool | None]) -> Recorded:
+    """Of a run that has a folder here; UsageError where nothing tells how it was started. ask: whether to believe what
+    this user's fleet did not write."""
     if is_run_id(word) and os.path.lexists(runs_dir / word) and (why := own.foreign(runs_dir / word)) is not None:
         raise UsageError(f"{runs_dir / word} {why}, and is not read", hint=AGAIN)
     here = names(runs_dir)
@@ -223,4 +239,13 @@ def recorded(word: str, runs_dir: Path) -> Recorded:
     odd = misfit(document)
     if odd:
         raise UsageError(f"run {run}: {path} is not as fleet wrote it: {odd}", hint=AGAIN)
-    return Recorded(run, document)
+    found, job = Recorded(run, document), submitted(path.parent)
+    if not is_sealed(document, run) or job is not None and not own.is_seal(job.seal, run, job.on, job.asked):
+        queue = [] if job is None else [f"in a queue, --on {job.on}: {json.dumps(job.asked)}"]
+        foreign = f"{path.parent} is not as your fleet wrote it, if it did"
+        if not (agreed := ask("\n".join([f"{foreign}. It says:", *found.shown(), *queue, "Launch that?"]))):
+            raise UsageError(
+                f"{foreign}: nothing is launched" + " unasked, and nobody can be asked here" * (agreed is None),
+                hint=f"fleet launch --dry-run --again {run} shows what it would be; --yes launches it",
+            )
+    return found

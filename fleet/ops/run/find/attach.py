@@ -120,7 +120,7 @@ def _known(plan: AttachPlan, runtime: Runtime, sessions: Sessions) -> tuple[Foun
     until = time.monotonic() + START_SECONDS
     while True:
         runs, asked = find(plan.inventory, runtime, live=False, sessions=sessions)
-        found = chosen_here(plan.request.run, runs, asked, plan.request.runs, plan.inventory)
+        found = chosen_here(plan.request.run, runs, asked, plan.request.runs, plan.inventory, runtime.ask)
         begins = found.live and time.time() - found.started < START_SECONDS and time.monotonic() < until
         if len(found.parts) >= found.nnodes or not begins or found.elastic or not all(result.ok for result in asked):
             return found, asked
@@ -203,7 +203,7 @@ def take(found: FoundRun, runs_dir: Path) -> RunFolder:
         return folder
     who = folder.holder()
     machine = _machine(folder)
-    helper = who.get("helper") and machine == gethostname()
+    helper = who.get("helper") and machine == gethostname() and folder.is_ours
     if helper:
         with suppress(ProcessLookupError):  # the run is over, and so it is just now
             os.kill(int(who["pid"]), signal.SIGTERM)

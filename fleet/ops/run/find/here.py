@@ -3,7 +3,7 @@ it any more. Another one is named by its whole id."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import TypedDict
 
@@ -11,6 +11,7 @@ from fleet.errors import FleetError, UsageError
 from fleet.model import Inventory, Result
 from fleet.ops.run.find.find import FoundRun, chosen
 from fleet.ops.run.kept.documents import read_object
+from fleet.ops.run.kept.job import is_ours
 from fleet.ops.run.kept.local import names
 from fleet.ops.run.kept.record import RunRecord
 from fleet.ops.run.kept.word import choose
@@ -34,9 +35,28 @@ Kept = TypedDict(
 
 
 def chosen_here(
+    word: str,
+    runs: Sequence[FoundRun],
+    asked: Sequence[Result],
+    runs_dir: Path,
+    inventory: Inventory,
+    ask: Callable[[str], bool | None],
+) -> FoundRun:
+    """The run that a word means, of what find() found, or of what this machine knows; errors as chosen(). ask: whether
+    that run is meant, where a folder tells so that this user's fleet did not make."""
+    found = _chosen_here(word, runs, asked, runs_dir, inventory)
+    folder = runs_dir / found.run_id
+    if found.run_id == word or is_ours(folder) or ask(f"Your fleet did not make {folder}. Is that run meant?"):
+        return found
+    raise UsageError(
+        f"{word}: that is run {found.run_id} by a folder in {runs_dir} alone, which your fleet did not make",
+        hint=f"name it by its whole id: {found.run_id}",
+    )
+
+
+def _chosen_here(
     word: str, runs: Sequence[FoundRun], asked: Sequence[Result], runs_dir: Path, inventory: Inventory
 ) -> FoundRun:
-    """The run that a word means, of what find() found, or of what this machine knows; errors as chosen()."""
     here = names(runs_dir)
     known = {run.run_id: run for run in runs}
     try:

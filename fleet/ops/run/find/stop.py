@@ -75,7 +75,7 @@ def end_here(found: FoundRun, runs_dir: Path, runtime: Runtime, end: RunEnd) -> 
 def run(plan: StopPlan, runtime: Runtime) -> Report:
     """Hosts that do not answer are tried again by a process that this one leaves behind; they are errors here."""
     runs, asked = find(plan.inventory, runtime, live=False)
-    found = chosen_here(plan.request.run, runs, asked, plan.request.runs, plan.inventory)
+    found = chosen_here(plan.request.run, runs, asked, plan.request.runs, plan.inventory, runtime.ask)
     silent = [result for result in asked if result.error is not None]
     if (
         silent

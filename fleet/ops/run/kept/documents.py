@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import errno
 import os
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
 from fleet import own
 
 MISSING = "is not there"
+SEAL = "seal"
 
 
 def read_told(path: Path) -> tuple[dict[str, Any], str | None]:
@@ -27,3 +29,15 @@ def read_told(path: Path) -> tuple[dict[str, Any], str | None]:
 def read_object(path: Path) -> dict[str, Any]:
     """A JSON object, {} for a file that is missing, unreadable or holds something else."""
     return read_told(path)[0]
+
+
+def sealed(document: Mapping[str, Any], run: str) -> dict[str, Any]:
+    """Returns a document of a run with the seal by which this user's fleet knows that it wrote it."""
+    plain = {name: value for name, value in document.items() if name != SEAL}
+    return {**plain, SEAL: own.seal(run, plain)}
+
+
+def is_sealed(document: Mapping[str, Any], run: str) -> bool:
+    """Returns whether this user's fleet wrote a document, of that run, as it is."""
+    plain = {name: value for name, value in document.items() if name != SEAL}
+    return own.is_seal(document.get(SEAL), run, plain)

@@ -20,7 +20,7 @@ from fleet.errors import FleetError, UsageError
 from fleet.events import Level, Notice
 from fleet.node.base.files import replace_file
 from fleet.node.base.private import append_whole, link_beside
-from fleet.ops.run.kept.documents import read_object
+from fleet.ops.run.kept.documents import is_sealed, read_object, sealed
 from fleet.ops.run.kept.logs import LOG, NodeLogs
 from fleet.protocol.state import ATTEMPT, LATEST, WRITER
 
@@ -28,6 +28,7 @@ SIGN_SECONDS = 2.0
 OPTION = "--runs-dir"
 HANDOVER_SECONDS = 20.0  # in which who followed a run lets the next one do it
 STACKS_FILE = "stacks.txt"
+MADE = ".made"  # that this user's fleet made it
 CURRENT = ".attempt"  # the number of the one whose logs are in HOST/, where it is not the first
 
 
@@ -54,6 +55,7 @@ class RunFolder:
             path.mkdir(0o700)
             folder = cls(path)
             folder.hold()
+            folder.add(MADE, own.seal(run_id) or "")
         except OSError as error:
             raise UsageError(
                 f"cannot make the log folder {path}: {error.strerror}",
@@ -92,6 +94,13 @@ class RunFolder:
     def be_latest(self) -> None:
         """Have `latest` beside it lead here; what is there and is no link, or a disk that has none, stays as it is."""
         link_beside(str(self.path), LATEST)
+
+    @property
+    def is_ours(self) -> bool:
+        """Whether this user's fleet made it, wherever it lies now."""
+        with contextlib.suppress(OSError):
+            return own.is_seal(own.read_own(self.path / MADE, 99).decode("ascii", "replace"), self.path.name)
+        return False
 
     @property
     def held(self) -> bool:
@@ -247,13 +256,15 @@ class RunFolder:
 
     def amend(self, name: str, **values: Any) -> None:
         """Replace values of a JSON object, while others may replace other ones, of this process or of the keeper that
-        takes its place; as write_json()."""
+        takes its place; as write_json(). One that was sealed is sealed again."""
         with contextlib.ExitStack() as alone:
             with contextlib.suppress(OSError):  # no folder any more: write_json() says so
                 fcntl.flock(
                     alone.enter_context(open(self.path / "events.jsonl", "ab", opener=own.private)), fcntl.LOCK_EX
                 )
-            self.write_json(name, {**read_object(self.path / name), **values})
+            before, run = read_object(self.path / name), self.path.name
+            after = {**before, **values}
+            self.write_json(name, sealed(after, run) if is_sealed(before, run) else after)
 
     def write_json(self, name: str, document: Mapping[str, Any]) -> None:
         """Replace NAME; FleetError when the disk does not take it."""

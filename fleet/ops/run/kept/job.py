@@ -13,6 +13,7 @@ from fleet import own
 from fleet.answers.run_events import Submitted
 from fleet.errors import EXIT_INTERRUPTED, UsageError
 from fleet.ops.run.kept.documents import read_object
+from fleet.ops.run.kept.folder import RunFolder
 from fleet.ops.run.kept.local import LocalRun, names
 from fleet.ops.run.kept.reader import NewEvents
 from fleet.ops.run.kept.word import choose
@@ -47,6 +48,18 @@ def submitted(folder: Path) -> Submitted | None:
     events = (event for notice in NewEvents(folder / "events.jsonl").read() for event in notice.happened)
     found = next((event for event in events if isinstance(event, Submitted)), None)
     return found if found is not None and isinstance(found.job, str) and NUMBER.fullmatch(found.job) else None
+
+
+def is_ours(folder: Path) -> bool:
+    """Returns whether this user's fleet made a run's folder, or, where homes differ, the queue shows that this user's
+    job runs the script in it."""
+    if RunFolder(folder).is_ours:
+        return True
+    try:
+        job = submitted(folder)
+        return job is not None and SOURCES.get(job.on).queue().check(job.job, folder / SCRIPT) is None
+    except UsageError:
+        return False
 
 
 def has_ended(folder: Path) -> bool:

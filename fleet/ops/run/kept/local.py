@@ -29,7 +29,7 @@ T = TypeVar("T")
 DAY = 86400.0
 DOCUMENTS = ("run.json", "summary.json")
 OF_A_RUN = re.compile(
-    r"(?:run|summary)\.json(?:\.new)?|events\.jsonl|code\.diff|stacks\.txt|(?:keeper|janitor)\.log|\.lock|\.attempt|"
+    r"(?:run|summary)\.json(?:\.new)?|events\.jsonl|code\.diff|stacks\.txt|(?:keeper|janitor)\.log|\.lock|\.attempt|\.made|"
     r"job\.(?:sh|env|out)"
 )
 ASIDE = re.compile(rf"{ATTEMPT}[0-9]+")

@@ -28,6 +28,7 @@ from fleet.ops.run.end.summary import left_alone, summarise
 from fleet.ops.run.follow.follow import REMARKS, Follower, Following, Heard, Over
 from fleet.ops.run.follow.stalls import Stalls
 from fleet.ops.run.follow.stopping import LEAVE, Stopping, of_host
+from fleet.ops.run.kept.documents import is_sealed, read_object
 from fleet.ops.run.kept.folder import RunFolder
 from fleet.ops.run.kept.logs import NodeLogs
 from fleet.ops.run.kept.record import RunRecord
@@ -59,7 +60,8 @@ class Run:
     ) -> None:
         self.record, self.folder, self.runtime, self._clock = record, folder, runtime, runtime.clock
         self.gang, self._plan = gang_of(record), plan
-        self.leads = plan is not None or (folder.path / RUN).exists()  # who only looks on takes nothing from the run
+        # who only looks on takes nothing from the run
+        self.leads = plan is not None or is_sealed(read_object(folder.path / RUN), record.run_id)
         self._superseded = False  # by who leads it elsewhere
         self.logs: dict[str, NodeLogs] = {host.name: folder.node(host.name) for host in record.hosts}
         self.incomplete: list[str] = []

@@ -19,7 +19,7 @@ from fleet.inventory.nodeset import fold
 from fleet.inventory.secret import kept_of, masked, masked_words
 from fleet.model import Host, Inventory
 from fleet.node.base.run_folder import boot_id
-from fleet.ops.run.kept.documents import read_object
+from fleet.ops.run.kept.documents import read_object, sealed
 from fleet.ops.run.kept.folder import RunFolder
 from fleet.ops.run.kept.record import RunRecord, host_as_json
 from fleet.ops.run.plan.code import SECONDS, look
@@ -59,7 +59,7 @@ class Origin:
         self._folder, self._runtime = folder, runtime
         repeats = plan.request.repeats
         self._before = read_object(plan.request.runs / repeats / RUN) if repeats else {}
-        folder.write_json(RUN, self._document)
+        folder.write_json(RUN, sealed(self._document, plan.run_id))
         self._thread = threading.Thread(target=self._add_code, name="fleet-code", daemon=True)
         self._thread.start()
 

@@ -14,11 +14,12 @@ from fleet.engines.env_file import env_file
 from fleet.errors import UsageError
 from fleet.model import Report
 from fleet.ops.plans import Line, OnHosts
-from fleet.ops.run.kept.folder import RunFolder
+from fleet.ops.run.kept.folder import MADE, RunFolder
 from fleet.ops.run.kept.job import SCRIPT
 from fleet.ops.run.kept.record import whoami
 from fleet.ops.run.plan.options import new_run_id
 from fleet.ops.run.submit.watch import OUTPUT, WatchPlan, watch
+from fleet.own import seal
 from fleet.own_process import command_line
 from fleet.requests.submit import Submit
 from fleet.runtime import Runtime
@@ -74,7 +75,13 @@ def run(plan: SubmitPlan, runtime: Runtime) -> Report:
         text = f"run {plan.run_id} is job {job} of {queue.what}, logs in {plan.logs}"
         asked = plan.request.asked()
         event = Submitted(
-            on=plan.request.on, job=job, by=whoami(), script=str(script), logs=str(plan.logs), asked=asked
+            on=plan.request.on,
+            job=job,
+            by=whoami(),
+            script=str(script),
+            logs=str(plan.logs),
+            asked=asked,
+            seal=seal(plan.run_id, plan.request.on, asked),
         )
         runtime.emit(folder.notice("info", text, event))
         folder.be_latest()
@@ -85,7 +92,7 @@ def run(plan: SubmitPlan, runtime: Runtime) -> Report:
 
 def _forget(folder: RunFolder) -> None:
     """What was refused was never there."""
-    for name in (SCRIPT, VARIABLES, "events.jsonl", ".lock"):
+    for name in (SCRIPT, VARIABLES, "events.jsonl", ".lock", MADE):
         with suppress(OSError):
             os.unlink(folder.path / name)
     with suppress(OSError):
