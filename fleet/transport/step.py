@@ -60,7 +60,7 @@ class Step:
         self._changed = threading.Condition()
         self._agents: dict[str, Link] = {}
         self._digests: dict[str, str] = {}  # host -> its token's
-        self._impostors: dict[str, str] = {}  # host -> where somebody else said its name
+        self._impostor = ""  # the last one
         self._channels: dict[tuple[str, int], Future[Link]] = {}
         self._numbers = itertools.count(1)
         self._server = socket.create_server(("", 0), backlog=len(self._hosts) * 4)
@@ -174,7 +174,7 @@ class Step:
         with self._changed:
             self._changed.wait_for(lambda: name in self._digests, END_SECONDS)
             if not hmac.compare_digest(self._digests.get(name, ""), digest_of(token)):
-                self._impostors[name] = link.sock.getpeername()[0]
+                self._impostor = f"; {link.sock.getpeername()[0]} said that it is {name}, without its token"
                 raise PermissionError(name)
         return name
 
@@ -197,10 +197,8 @@ class Step:
                 if self._process.poll() is not None:
                     break
                 if time.monotonic() >= until or cancel.is_set():
-                    impostor = self._impostors.get(host.name)
                     raise ConnectError(
-                        f"no agent of Slurm's step within {seconds:g} s"
-                        + (f"; {impostor} said that it is this host, without its token" if impostor else ""),
+                        f"no agent of Slurm's step within {seconds:g} s{self._impostor}",
                         kind="timeout",
                         host=host.name,
                         hint="is the node up, and does its network lead here? sinfo -R says what Slurm knows; "
