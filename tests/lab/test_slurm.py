@@ -167,23 +167,24 @@ def test_what_slurm_ends_saves_its_work(slurm: VirtualLab, how: str) -> None:
 LYING = """\
 import json, sys
 from fleet.cli.main import main
-from fleet.transport import step
+from fleet.transport import srun, step
 from tests.changed import changed
 
 _, name, other, *sys.argv[1:] = sys.argv
 says = f"import os\\nif os.environ['SLURMD_NODENAME'] == '{name}': os.environ['SLURMD_NODENAME'] = '{other}'"
 step.packed = lambda program, spec: changed(program, says) + json.dumps(spec).encode() + b"\\n"
+srun.Step = lambda job, hosts: step.Step(job, [*hosts][::-1])
 main()
 """
 
 
 def test_a_node_speaks_for_itself(slurm: VirtualLab) -> None:
-    """Its agent says that it is another host's: that one's command runs there, and there alone. Slurm's order of nodes
-    is another one than what was typed."""
+    """Its agent says that it is another host's: that one's command runs there all the same. The hosts' order is not
+    Slurm's."""
     first, liar, last = slurm.names
     root = Path(__file__).parents[2]
     slurm.inside(slurm.names[0], "sh", "-c", "cat >/root/job/lying.py", stdin=LYING.encode())
-    words = f"--on slurm --json --connect-timeout 8 -w {last},{liar},{first} exec -- hostname"
+    words = "--on slurm --json --connect-timeout 8 exec -- hostname"
     code, said = salloc(slurm, f"PYTHONPATH={root} {sys.executable} lying.py {liar} {first} {words}")
     (document,) = [json.loads(line) for line in said.splitlines() if line.startswith("{")]
     hosts: Mapping[str, Any] = document["hosts"]
