@@ -171,13 +171,24 @@ def test_who_does_not_hold_the_certificate_gets_nothing(transport: SrunTransport
     assert shell(session, "echo ok").stdout == b"ok\n"
 
 
-def test_slurms_own_words(folder: Path) -> None:
-    text = (
-        "#!/bin/sh\necho 'srun: error: Unable to confirm allocation for job 7: Invalid job id specified' >&2; exit 1\n"
-    )
-    (folder / "srun").write_text(text)
+@pytest.mark.parametrize(
+    "said, why",
+    [
+        (
+            "srun: error: Unable to confirm allocation for job 7: Invalid job id specified",
+            "srun: Unable to confirm allocation for job 7: Invalid job id",
+        ),
+        (
+            " 1: b: its python3 has no TLS 1.3: no\nsrun: error: b: task 1: Exited",
+            "srun: b: its python3 has no TLS 1.3",
+        ),
+    ],
+    ids=["srun", "agent"],
+)
+def test_slurms_own_words(folder: Path, said: str, why: str) -> None:
+    (folder / "srun").write_text(f"#!/bin/sh\necho '{said}' >&2; exit 1\n")
     transport = SrunTransport(ConnectOptions(30.0), hosts=HOSTS)
-    with pytest.raises(ConnectError, match="srun: Unable to confirm allocation for job 7: Invalid job id") as caught:
+    with pytest.raises(ConnectError, match=f"host a: {why}") as caught:
         transport.connect(HOSTS[0], Cancel())
     assert caught.value.host == "a" and caught.value.hint
     transport.close()
