@@ -18,7 +18,6 @@ supervisor has a lease, and another head may find it.
 import hashlib
 import os
 import re
-import secrets
 import signal
 import socket
 import subprocess
@@ -103,7 +102,7 @@ def heed(spec: "dict[str, Any]", context: "Any") -> bool:
 def main() -> None:
     spec = json.loads(sys.stdin.buffer.readline().decode("utf-8"))
     host = os.environ.get(spec["name"]) or socket.gethostname()
-    spec["me"] = {"host": host, "token": secrets.token_hex(32)}
+    spec["me"] = {"host": host, "token": os.urandom(32).hex()}
     unset = re.compile(spec["unset"])
     for name in [name for name in os.environ if unset.fullmatch(name)]:
         del os.environ[name]
