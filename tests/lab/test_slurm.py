@@ -164,6 +164,38 @@ def test_what_slurm_ends_saves_its_work(slurm: VirtualLab, how: str) -> None:
     assert ranks(slurm) == 0
 
 
+LYING = """\
+import json, sys
+from fleet.cli.main import main
+from fleet.transport import srun, step
+from tests.changed import changed
+
+_, name, other, *sys.argv[1:] = sys.argv
+says = f"import os\\nif os.environ['SLURMD_NODENAME'] == '{name}': os.environ['SLURMD_NODENAME'] = '{other}'"
+step.packed = lambda program, spec: changed(program, says) + json.dumps(spec).encode() + b"\\n"
+srun.Step = lambda job, hosts: step.Step(job, [*hosts][::-1])
+main()
+"""
+
+
+def test_a_node_speaks_for_itself(slurm: VirtualLab) -> None:
+    """Its agent says that it is another host's: that one's command runs there all the same. The hosts' order is not
+    Slurm's."""
+    first, liar, last = slurm.names
+    root = Path(__file__).parents[2]
+    slurm.inside(slurm.names[0], "sh", "-c", "cat >/root/job/lying.py", stdin=LYING.encode())
+    words = "--on slurm --json --connect-timeout 8 exec -- hostname"
+    code, said = salloc(slurm, f"PYTHONPATH={root} {sys.executable} lying.py {liar} {first} {words}")
+    (document,) = [json.loads(line) for line in said.splitlines() if line.startswith("{")]
+    hosts: Mapping[str, Any] = document["hosts"]
+    assert code == 122 and {name: hosts[name].get("stdout") for name in (first, last)} == {
+        first: f"{first}\n",
+        last: f"{last}\n",
+    }
+    why = f"no agent of Slurm's step within 8 s; {slurm.address(liar)} said that it is {first}, without its token"
+    assert why in json.dumps(hosts[liar]), hosts[liar]
+
+
 def test_two_jobs_on_the_same_nodes_do_not_meet(slurm: VirtualLab) -> None:
     share = "-N3 -n3 -c1 --mem=100 --gres=gpu:1"
     jobs = [sbatch(slurm, f"{LAUNCH} --runs-dir runs{number} t.py hold", share) for number in (1, 2)]

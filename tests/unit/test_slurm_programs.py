@@ -7,7 +7,7 @@ import re
 import pytest
 
 from fleet.transport.slurm import epoch, fields, own_environment
-from fleet.transport.srun import OF_TASKS
+from fleet.transport.step import OF_TASKS
 
 
 def test_srun_and_ranks_get_no_options_of_a_step() -> None:

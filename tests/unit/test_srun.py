@@ -25,23 +25,36 @@ from tests.node.nodes import until
 from tests.sessions import hosts_here, shell
 
 HOSTS = hosts_here("a", "b")
+LONG = f"600.{os.getpid()}"
 SRUN = f"""#!{sys.executable}
-import json, os, signal, subprocess, sys
+import contextlib, json, os, signal, subprocess, sys, threading
 json.dump([sys.argv, dict(os.environ)], open(os.path.dirname(__file__) + "/asked", "w"))
 names = sys.argv[sys.argv.index("--nodelist") + 1].split(",")
 signal.signal(signal.SIGTERM, signal.SIG_IGN)
 tasks = []
-for name in names:
+def label(number, lines):
+    for line in lines:
+        os.write(1, b"%d: %s" % (number, line))
+for number, name in enumerate(names):
     env = {{**os.environ, "SLURMD_NODENAME": name, "SLURM_PROCID": "0", "SLURM_JOB_ID": "7"}}
     ordinary = lambda: signal.signal(15, signal.SIG_DFL)
-    tasks.append(subprocess.Popen(sys.argv[-3:], stdin=subprocess.PIPE, env=env, preexec_fn=ordinary))
+    played = os.path.dirname(__file__) + "/played-" + name
+    argv = ["sh", played] if os.path.exists(played) else sys.argv[-3:]
+    tasks.append(subprocess.Popen(argv, stdin=subprocess.PIPE, stdout=subprocess.PIPE, env=env, preexec_fn=ordinary))
+    threading.Thread(target=label, args=(number, tasks[-1].stdout), daemon=True).start()
 open(os.path.dirname(__file__) + "/pids", "w").write(" ".join(str(task.pid) for task in tasks))
-while data := os.read(0, 65536):
+def broadcast():
+    with open(os.path.dirname(__file__) + "/said", "wb", 0) as said:
+        while data := os.read(0, 65536):
+            said.write(data)
+            for task in tasks:
+                with contextlib.suppress(OSError):
+                    task.stdin.write(data)
+                    task.stdin.flush()
     for task in tasks:
-        task.stdin.write(data)
-        task.stdin.flush()
-    if data.endswith(b"}}\\n"):
-        break
+        with contextlib.suppress(OSError):
+            task.stdin.close()
+threading.Thread(target=broadcast, daemon=True).start()
 sys.exit(max(task.wait() for task in tasks))
 """
 
@@ -114,7 +127,7 @@ def test_one_step_for_all_that_is_given_none_of_its_options(transport: SrunTrans
 
 
 def test_an_agent_that_dies_is_a_lost_host(session: Session, transport: SrunTransport, folder: Path) -> None:
-    channel = session.start("echo begun; sleep 600")
+    channel = session.start(f"echo begun; sleep {LONG}")
     assert channel.recv(30.0) == b"begun\n"
     os.kill(pids(folder)[1], signal.SIGKILL)
     with pytest.raises(ConnectError, match="lost"):
@@ -129,7 +142,7 @@ def test_an_agent_that_dies_is_a_lost_host(session: Session, transport: SrunTran
 
 def sleeps(pid: int) -> bool:
     try:
-        return Path(f"/proc/{pid}/cmdline").read_bytes() == b"sleep\x00600\x00"
+        return Path(f"/proc/{pid}/cmdline").read_bytes() == b"sleep\x00%s\x00" % LONG.encode()
     except OSError:
         return False
 
@@ -158,13 +171,24 @@ def test_who_does_not_hold_the_certificate_gets_nothing(transport: SrunTransport
     assert shell(session, "echo ok").stdout == b"ok\n"
 
 
-def test_slurms_own_words(folder: Path) -> None:
-    text = (
-        "#!/bin/sh\necho 'srun: error: Unable to confirm allocation for job 7: Invalid job id specified' >&2; exit 1\n"
-    )
-    (folder / "srun").write_text(text)
+@pytest.mark.parametrize(
+    "said, why",
+    [
+        (
+            "srun: error: Unable to confirm allocation for job 7: Invalid job id specified",
+            "srun: Unable to confirm allocation for job 7: Invalid job id",
+        ),
+        (
+            " 1: b: its python3 has no TLS 1.3: no\nsrun: error: b: task 1: Exited",
+            "srun: b: its python3 has no TLS 1.3",
+        ),
+    ],
+    ids=["srun", "agent"],
+)
+def test_slurms_own_words(folder: Path, said: str, why: str) -> None:
+    (folder / "srun").write_text(f"#!/bin/sh\necho '{said}' >&2; exit 1\n")
     transport = SrunTransport(ConnectOptions(30.0), hosts=HOSTS)
-    with pytest.raises(ConnectError, match="srun: Unable to confirm allocation for job 7: Invalid job id") as caught:
+    with pytest.raises(ConnectError, match=f"host a: {why}") as caught:
         transport.connect(HOSTS[0], Cancel())
     assert caught.value.host == "a" and caught.value.hint
     transport.close()

@@ -1,17 +1,21 @@
 """What stands in for sshd where a scheduler starts processes and nobody logs in: it dials the head, and starts the
 commands that the head asks for, each with a connection of its own.
 
-spec: {"head": [[address, port]], "tls": {"cert", "key"}, "step", "scope": marks of all that is started, "name": the
-variable that has this host's name, "unset": a pattern of variables that are nobody's business here}.
+spec: {"head": [[address, port]], "tls": {"cert", "key", "peer"}, "step", "scope": marks of all that is started, "name":
+the variable that has this host's name, "unset": a pattern of variables that are nobody's business here}.
 
-Both ends of every connection hold the one certificate of this step (fleet/node/delivery/chain/link.py), and accept no
-other. An agent says {"host"}, and hears {"start": number, "command"} for each channel; then it dials again and says
-{"host", "channel": number}. What follows there are frames: fleet/protocol/frames.py.
+All agents of a step are told the same. So they hold one certificate ("cert"), and the head another ("peer"), whose key
+is nowhere else. Who an agent is hangs on a token that it draws itself: the token's digest is the one line that it
+prints, and the scheduler tells the head which of its tasks has printed it; the token goes to the head alone.
+
+An agent says {"host", "token"}, and hears {"start": number, "command"} for each channel; then it dials again and says
+{"host", "token", "channel": number}. What follows there are frames: fleet/protocol/frames.py.
 
 The step ends when its agents do. So one that has lost its head goes on while anything it started is there: a run's
 supervisor has a lease, and another head may find it.
 """
 
+import hashlib
 import os
 import re
 import signal
@@ -30,19 +34,27 @@ from fleet.protocol.state import SCOPE
 
 LINE_BYTES = 1 << 20
 MARK = "FLEET_STEP"  # of all that is started here
+PRINTED = "fleet agent %s"  # with the token's digest
 RETRY_SECONDS = 1.0
 IDLE_SECONDS = 20.0  # without a head, and with nothing that was started here
 DIAL_SECONDS = 5.0
 
 
-def dial(spec: "dict[str, Any]", context: "Any") -> Link:
-    """A connection to the head, at the first of its addresses that answers. OSError."""
+def digest_of(token: str) -> str:
+    """What others may know of it."""
+    return hashlib.sha256(token.encode()).hexdigest()
+
+
+def dial(spec: "dict[str, Any]", context: "Any", **said: "Any") -> Link:
+    """A connection to the head, at the first of its addresses that answers, and a line there. OSError."""
     wrong: OSError = OSError("no address")
     for address, port in spec["head"]:
         try:
             plain = socket.create_connection((address, port), DIAL_SECONDS)
             try:
-                return Link(plain, context, False, spec["tls"])
+                link = Link(plain, context, False, spec["tls"])
+                link.send_line({**spec["me"], **said})
+                return link
             except BaseException:
                 plain.close()
                 raise
@@ -51,11 +63,10 @@ def dial(spec: "dict[str, Any]", context: "Any") -> Link:
     raise wrong
 
 
-def serve(spec: "dict[str, Any]", context: "Any", host: str, number: int, command: str) -> None:
+def serve(spec: "dict[str, Any]", context: "Any", number: int, command: str) -> None:
     """One channel, from its command's start to its end."""
     try:
-        link = dial(spec, context)
-        link.send_line({"host": host, "channel": number})
+        link = dial(spec, context, channel=number)
     except OSError:
         return
     process = subprocess.Popen(
@@ -69,31 +80,29 @@ def serve(spec: "dict[str, Any]", context: "Any", host: str, number: int, comman
     pump(link.sock, process)
 
 
-def report(spec: "dict[str, Any]", context: "Any", host: str, number: int) -> None:
+def report(spec: "dict[str, Any]", context: "Any", number: int) -> None:
     """The scheduler has signalled its step: the head ends the run, and this agent with it."""
     try:
-        link = dial(spec, context)
-        link.send_line({"host": host, "signal": number})
-        link.sock.close()
+        dial(spec, context, signal=number).sock.close()
     except OSError:
         pass
 
 
-def heed(spec: "dict[str, Any]", context: "Any", host: str) -> bool:
+def heed(spec: "dict[str, Any]", context: "Any") -> bool:
     """Do what the head asks for; True where it says that this was all. OSError, or one of NONSENSE: it is gone."""
     link = dial(spec, context)
-    link.send_line({"host": host})
     link.sock.settimeout(None)
     while True:
         asked = link.read_line(LINE_BYTES)
         if "start" not in asked:
             return True
-        start_thread(serve, spec, context, host, int(asked["start"]), str(asked["command"]))
+        start_thread(serve, spec, context, int(asked["start"]), str(asked["command"]))
 
 
 def main() -> None:
     spec = json.loads(sys.stdin.buffer.readline().decode("utf-8"))
     host = os.environ.get(spec["name"]) or socket.gethostname()
+    spec["me"] = {"host": host, "token": os.urandom(32).hex()}
     unset = re.compile(spec["unset"])
     for name in [name for name in os.environ if unset.fullmatch(name)]:
         del os.environ[name]
@@ -104,14 +113,15 @@ def main() -> None:
         sys.exit("%s: its python3 has no TLS 1.3: %s" % (host, error))
 
     def handle(number: int, _: object) -> None:
-        start_thread(report, spec, context, host, number)
+        start_thread(report, spec, context, number)
 
     for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP, signal.SIGUSR1, signal.SIGUSR2, signal.SIGQUIT):
         signal.signal(number, handle)
+    print(PRINTED % digest_of(spec["me"]["token"]), flush=True)
     over, heard = False, time.monotonic()
     while not over and (time.monotonic() - heard < IDLE_SECONDS or with_env(MARK, spec["step"])):
         try:
-            over = heed(spec, context, host)
+            over = heed(spec, context)
             heard = time.monotonic()
         except (OSError, *NONSENSE):
             time.sleep(RETRY_SECONDS)

@@ -1,4 +1,5 @@
-"""Links of the chain: TCP with mutual TLS 1.3, both ends holding the one certificate made for this transfer.
+"""Links of the chain: TCP with mutual TLS 1.3, both ends holding the one certificate made for this transfer. Where
+there is a "peer" in an end's {"cert", "key"}, it accepts that certificate instead of its own.
 
 The predecessor dials. It says {"token", "epoch"}, the token being the HMAC-SHA256 of the epoch under the successor's
 secret, made by the head: good for this link only. The successor answers {"wants": [[from, to], ...]}; then those
@@ -49,7 +50,7 @@ def load_key(context: "ssl.SSLContext", pem: bytes, folder: "str | None") -> Non
 
 
 def tls_context(server: bool, tls: "dict[str, str]") -> "ssl.SSLContext":
-    """Exactly this certificate on both ends, TLS 1.3."""
+    """Exactly one certificate at the other end, TLS 1.3."""
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER if server else ssl.PROTOCOL_TLS_CLIENT)
     if hasattr(ssl, "TLSVersion"):
         context.minimum_version = ssl.TLSVersion.TLSv1_3
@@ -59,7 +60,7 @@ def tls_context(server: bool, tls: "dict[str, str]") -> "ssl.SSLContext":
         context.sslsocket_class = Connected
     context.check_hostname = False
     context.verify_mode = ssl.CERT_REQUIRED
-    context.load_verify_locations(cadata=tls["cert"])
+    context.load_verify_locations(cadata=tls.get("peer", tls["cert"]))
     if server and hasattr(context, "num_tickets"):
         context.num_tickets = 0
     pem = (tls["cert"] + tls["key"]).encode()
@@ -85,7 +86,7 @@ class Link:
         self.sock = context.wrap_socket(plain, server_side=server, do_handshake_on_connect=False)
         try:
             self.sock.do_handshake()
-            if self.sock.getpeercert(True) != ssl.PEM_cert_to_DER_cert(tls["cert"]):
+            if self.sock.getpeercert(True) != ssl.PEM_cert_to_DER_cert(tls.get("peer", tls["cert"])):
                 raise OSError(errno.EACCES, "another certificate")
             if self.sock.family != socket.AF_UNIX:
                 self.sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
