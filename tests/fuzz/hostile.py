@@ -395,7 +395,7 @@ class Verb:
 RUN = r"(job|long|short)-\d{8}-\d{6}-[0-9a-f]{4}"
 _NODE = r"(gpu[12]|127\.0\.0\.[12])"
 _OF_A_RUN = (
-    r"\.lock|(run|summary|about)\.json|(events\.jsonl|keeper\.log)|"
+    r"\.lock|\.made|(run|summary|about)\.json|(events\.jsonl|keeper\.log)|"
     rf"{_NODE}|{_NODE}/(node\.log|rank\d+\.(out|err))"
 )
 RUNS = rf"work/runs|work/runs/(\.gitignore|{RUN}(/({_OF_A_RUN}))?)"
