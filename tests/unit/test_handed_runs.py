@@ -5,11 +5,13 @@ from __future__ import annotations
 
 import json
 import os
+import tempfile
 from pathlib import Path
 
 import pytest
 
 from fleet.cli.main import run
+from fleet.ops.run.kept.local import local_runs, passed_over
 from tests.run_folders import an_id, run_folder
 
 SECRET = "a secret of the machine's"
@@ -58,3 +60,24 @@ def test_no_file_of_a_run_is_more_than_a_file(
         assert "Traceback" not in err and "secret" not in out, (line, err)
         assert code != 125, (line, err)
     assert not well.exists(), "another run's files are in no run's way"
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="another user's folder takes root")
+def test_a_run_that_only_another_user_may_enter_is_passed_over() -> None:
+    with tempfile.TemporaryDirectory() as base:
+        os.chown(base, 65534, 65534)  # whose runs/ it is
+        runs = Path(base, "runs")
+        for name, uid in {"well": 65534, "theirs": 12345, "roots": 0}.items():
+            folder = run_folder(runs, an_id(name), plan={"started": 1.0})
+            for path in (runs, folder, *folder.iterdir()):
+                os.chown(path, uid, -1)
+        os.chown(runs, 65534, 65534)
+        os.seteuid(65534)
+        try:
+            assert [found.run for found in local_runs(runs)] == [an_id("well")]
+            assert sorted(passed_over(runs)) == [
+                f"{runs / an_id('roots')} cannot be entered, and is passed over",
+                f"{runs / an_id('theirs')} belongs to user id 12345, and is passed over",
+            ]
+        finally:
+            os.seteuid(0)

@@ -102,10 +102,16 @@ def passed_over(runs_dir: Path) -> list[str]:
 
 def _looked_at(runs_dir: Path) -> Iterator[tuple[Path, str | None]]:
     if own.own_folder(runs_dir, OPTION):
-        for path in runs_dir.iterdir():
-            with suppress(FileNotFoundError, NotADirectoryError):  # no run, or pruned meanwhile
-                if is_run_id(path.name) and (path / "events.jsonl").lstat():
-                    yield path, own.foreign(path)
+        for path in filter(lambda path: is_run_id(path.name), runs_dir.iterdir()):
+            try:
+                why = own.foreign(path)
+                if why is None:
+                    (path / "events.jsonl").lstat()
+            except (FileNotFoundError, NotADirectoryError):  # no run, or pruned meanwhile
+                continue
+            except PermissionError:
+                why = "cannot be entered"
+            yield path, why
 
 
 def _started(folder: Path, plan: Mapping[str, Any]) -> float:

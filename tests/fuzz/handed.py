@@ -1,0 +1,182 @@
+"""What is handed to fleet runs nothing and chooses no path: `python -m tests.fuzz.handed [--seed N] [--one N]` draws a
+folder (handed_world.py), has every verb work in it, as root and as a user, and watches what is executed and what is
+written (traced.py). Nothing is but what handed_promises.py has of that verb; each ends soon, in bounded memory, in words.
+It needs root, for namespaces and owners."""
+
+from __future__ import annotations
+
+import argparse
+import collections
+import os
+import re
+import shutil
+import sys
+import tempfile
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+from fleet.cli.line.verbs import VERBS
+from tests.fuzz.handed_promises import PROMISES, command, roots, wrong_program
+from tests.fuzz.handed_world import SECRET, World
+from tests.fuzz.traced import ROOT, Seen, prepare, run, shown
+
+LIMIT_S = 30.0
+CODES = {0, 1, 2, 121, 122, 123, 124, 130}  # docs/commands.md
+STEPS = 3
+PYTHON = frozenset({os.path.realpath(sys.executable), os.path.realpath("/usr/bin/python3")})
+SCRIPT = (Path(__file__).parents[2] / "tools/fleet").read_text()  # as the wheel has it
+Tree = dict[str, tuple[object, ...]]
+
+
+def tree(base: Path) -> Tree:
+    """Returns what lies in a folder, but for what the tracer wrote."""
+    found = dict[str, tuple[object, ...]]()
+    for folder, folders, names in os.walk(base):
+        if folder == str(base):
+            folders[:] = [name for name in folders if name not in ("trace", "tmp", "marks")]
+        for name in (*folders, *names):
+            path = os.path.join(folder, name)
+            info = os.lstat(path)
+            same = () if name in folders else (info.st_size, info.st_mtime_ns)
+            link = os.readlink(path) if os.path.islink(path) else ""
+            found[path] = (info.st_mode, info.st_uid, info.st_gid, info.st_ino, link, *same)
+    return found
+
+
+class Case:
+    """A world, and some verbs in it, one after the other."""
+
+    def __init__(self, base: Path, seed: int) -> None:
+        self.world = World(base, seed)
+        (base / "bin").mkdir()
+        (base / "bin/fleet").write_text(f"#!{sys.executable}\n{SCRIPT.partition(chr(10))[2]}")
+        (base / "bin/fleet").chmod(0o755)
+        self.world.make()
+        verbs = self.world.rng.sample([*VERBS], STEPS)
+        if any("runs" in part for part in self.world.drew) and self.world.some(0.5):
+            verbs[0] = self.world.rng.choice(["runs", "logs", "attach", "stop", "forget", "stacks", "hosts", "launch"])
+        self.commands = [command(self.world, verb) for verb in verbs]
+        prepare(base, {"root": (0, self.world.home), "ada": (12345, self.world.home)})
+        path = [str(ROOT), ""] if self.world.open_path else [str(ROOT)]
+        self.env = {
+            "HOME": str(self.world.home),
+            "TMPDIR": str(base / "tmp"),
+            "PATH": "/usr/bin:/bin:/usr/sbin:/sbin",
+            "PYTHONPATH": ":".join(path),
+            "PYTHONDONTWRITEBYTECODE": "1",
+            "PIP_NO_INDEX": "1",
+            "PIP_RETRIES": "0",
+            "LANG": "C.UTF-8",
+            "TERM": "dumb",
+        }
+
+    def play(self) -> tuple[str, list[str], Seen] | None:
+        """Returns the command after which something was wrong, what, and what was seen of it."""
+        for words in self.commands:
+            verb = next(word for word in words if word in VERBS)
+            allowed = roots(self.world, verb, words)
+            before = tree(self.world.base)
+            argv = [str(self.world.base / "bin/fleet"), *words]
+            seen = run(self.world.base, self.world.cwd, argv, self.env, self.world.uid, LIMIT_S)
+            if wrong := self.judge(verb, seen, allowed, before):
+                return shown(["fleet", *words]), wrong, seen
+        return None
+
+    def judge(self, verb: str, seen: Seen, allowed: tuple[list[str], list[re.Pattern[str]]], before: Tree) -> list[str]:
+        wrong = [f"{name} ran" for name in os.listdir(self.world.marks)]
+        for program, argv in seen.executed:
+            if (why := wrong_program(verb, program, argv, self.world, PYTHON)) is not None:
+                wrong.append(f"{why}: {shown([program, *argv])}")
+        wrong += [f"it wrote {path}: {call[:300]}" for path, call in seen.wrote.items() if not self.may(path, *allowed)]
+        after = tree(self.world.base)
+        changed = [path for path in {*before, *after} if before.get(path) != after.get(path)]
+        wrong += [f"it changed {path}" for path in sorted(changed) if path not in seen.wrote and not self.may(path, *allowed)]
+        text = seen.out + seen.err
+        if seen.code is None:
+            wrong.append(f"no end within {LIMIT_S:g} s")
+        elif seen.code not in CODES and not self.is_shut(text):
+            wrong.append(f"exit code {seen.code}")
+        if seen.left and not PROMISES[verb].leaves:
+            wrong.append("it left a process behind")
+        if "Traceback (most recent call last)" in text or "a fault in fleet itself" in text:
+            wrong.append("a traceback")
+        if "MemoryError" in text or "File too large" in text:
+            wrong.append("without bounds")
+        if SECRET in text:
+            wrong.append("it told the secret")
+        return list(dict.fromkeys(wrong))
+
+    def is_shut(self, text: str) -> bool:
+        """Whether its user may not write here, as was said."""
+        info = self.world.cwd.stat()
+        shut = self.world.uid and info.st_uid != self.world.uid and not info.st_mode & 0o002
+        return bool(shut and re.search(r"error: this machine: [^/]*: Permission denied", text))
+
+    def may(self, path: str, folders: list[str], names: list[re.Pattern[str]]) -> bool:
+        if not path.startswith(str(self.world.base)) and "/__pycache__" in path:
+            return True  # Python's
+        if f"={path}" in folders:  # itself
+            return True
+        if any(path == folder or path.startswith(folder.rstrip("/") + "/") for folder in folders):
+            return True
+        here = Path(path)
+        return here.parent in (self.world.cwd, self.world.cwd / "src") and any(name.fullmatch(here.name) for name in names)
+
+
+def one(seed: int, counts: collections.Counter[str] | None = None) -> str | None:
+    """Returns what is wrong with a seed, in words."""
+    base = Path(tempfile.mkdtemp(prefix="fleet-handed-"))
+    base.chmod(0o755)
+    try:
+        case = Case(base, seed)
+        if counts is not None:
+            counts.update(next(word for word in words if word in VERBS) for words in case.commands)
+        found = case.play()
+        if found is None:
+            return None
+        line, wrong, seen = found
+        said = [f"    {text!r}" for text in (seen.err or seen.out).strip().splitlines()[-4:]]
+        who = "root" if not case.world.uid else "a user"
+        head = f"seed {seed}: {line} as {who} (code {seen.code}, {seen.seconds:.1f} s): {'; '.join(wrong[:4])[:1500]}"
+        drew = f"    drawn: {', '.join(case.world.drew)}"[:1500]
+        return "\n".join([head, drew, *said, f"    again: .venv/bin/python -m tests.fuzz.handed --one={seed}"])
+    finally:
+        shutil.rmtree(base, ignore_errors=True)
+
+
+def hunt(first: int, seconds: float, most: int = 1, say: Callable[[str], None] = print, count: int = 0) -> list[str]:
+    """Cases from a seed on, for so long, or so many, or until so many faults are found."""
+    found, counts, seed = list[str](), collections.Counter[str](), first
+    began = time.monotonic()
+    while time.monotonic() - began < seconds and len(found) < most and (not count or seed - first < count):
+        wrong = one(seed, counts)
+        if wrong is not None:
+            found.append(f"after {time.monotonic() - began:.1f} s, {wrong}")
+            say(found[-1])
+        seed += 1
+    verbs = ", ".join(f"{count} {name}" for name, count in sorted(counts.items()))
+    say(f"handed: seeds {first} to {seed - 1} in {time.monotonic() - began:.0f} s: {verbs}; {len(found)} faults")
+    return found
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser()
+    parser.add_argument("--seconds", type=float, default=60.0)
+    parser.add_argument("--seed", type=int, help="begin with this one [by the clock]")
+    parser.add_argument("--count", type=int, default=0, help="so many seeds at most")
+    parser.add_argument("--faults", type=int, default=1, help="stop after so many")
+    parser.add_argument("--one", type=int, help="this seed alone")
+    given = parser.parse_args()
+    if given.one is not None:
+        wrong = one(given.one)
+        print(wrong or f"seed {given.one}: nothing is wrong")
+        return int(wrong is not None)
+    first = given.seed if given.seed is not None else int(time.time())
+    print(f"first seed {first}", flush=True)
+    say = lambda text: print(text, flush=True)  # noqa: E731
+    return int(bool(hunt(first, given.seconds, given.faults, say, given.count)))
+
+
+if __name__ == "__main__":
+    sys.exit(main())
