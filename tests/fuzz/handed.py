@@ -16,8 +16,7 @@ import time
 from collections.abc import Callable
 from pathlib import Path
 
-from fleet.cli.line.verbs import VERBS
-from tests.fuzz.handed_promises import PROMISES, command, roots, wrong_program
+from tests.fuzz.handed_promises import COMPLETE, PROMISES, command, roots, verbs, wrong_program
 from tests.fuzz.handed_world import SECRET, World
 from tests.fuzz.traced import ROOT, Seen, prepare, run, shown
 
@@ -53,10 +52,7 @@ class Case:
         (base / "bin/fleet").write_text(f"#!{sys.executable}\n{SCRIPT.partition(chr(10))[2]}")
         (base / "bin/fleet").chmod(0o755)
         self.world.make()
-        verbs = self.world.rng.sample([*VERBS], STEPS)
-        if any("runs" in part for part in self.world.drew) and self.world.some(0.5):
-            verbs[0] = self.world.rng.choice(["runs", "logs", "attach", "stop", "forget", "stacks", "hosts", "launch"])
-        self.commands = [command(self.world, verb) for verb in verbs]
+        self.commands = [(verb, command(self.world, verb)) for verb in verbs(self.world, STEPS)]
         prepare(base, {"root": (0, self.world.home), "ada": (12345, self.world.home)})
         path = [str(ROOT), ""] if self.world.open_path else [str(ROOT)]
         self.env = {
@@ -73,12 +69,16 @@ class Case:
 
     def play(self) -> tuple[str, list[str], Seen] | None:
         """Returns the command after which something was wrong, what, and what was seen of it."""
-        for words in self.commands:
-            verb = next(word for word in words if word in VERBS)
+        for verb, words in self.commands:
             allowed = roots(self.world, verb, words)
             before = tree(self.world.base)
-            argv = [str(self.world.base / "bin/fleet"), *words]
-            seen = run(self.world.base, self.world.cwd, argv, self.env, self.world.uid, LIMIT_S)
+            argv, env = [str(self.world.base / "bin/fleet")], self.env
+            if verb == COMPLETE:
+                line = f"{' '.join(['fleet', *words[1:]])} "
+                env = {**env, "_FLEET_COMPLETE": "bash_complete", "COMP_HEAD": line, "COMP_LINE": line, "COMP_WORD": ""}
+            else:
+                argv += words
+            seen = run(self.world.base, self.world.cwd, argv, env, self.world.uid, LIMIT_S)
             if wrong := self.judge(verb, seen, allowed, before):
                 return shown(["fleet", *words]), wrong, seen
         return None
@@ -91,7 +91,9 @@ class Case:
         wrong += [f"it wrote {path}: {call[:300]}" for path, call in seen.wrote.items() if not self.may(path, *allowed)]
         after = tree(self.world.base)
         changed = [path for path in {*before, *after} if before.get(path) != after.get(path)]
-        wrong += [f"it changed {path}" for path in sorted(changed) if path not in seen.wrote and not self.may(path, *allowed)]
+        wrong += [
+            f"it changed {path}" for path in sorted(changed) if path not in seen.wrote and not self.may(path, *allowed)
+        ]
         text = seen.out + seen.err
         if seen.code is None:
             wrong.append(f"no end within {LIMIT_S:g} s")
@@ -121,7 +123,9 @@ class Case:
         if any(path == folder or path.startswith(folder.rstrip("/") + "/") for folder in folders):
             return True
         here = Path(path)
-        return here.parent in (self.world.cwd, self.world.cwd / "src") and any(name.fullmatch(here.name) for name in names)
+        return here.parent in (self.world.cwd, self.world.cwd / "src") and any(
+            name.fullmatch(here.name) for name in names
+        )
 
 
 def one(seed: int, counts: collections.Counter[str] | None = None) -> str | None:
@@ -131,7 +135,7 @@ def one(seed: int, counts: collections.Counter[str] | None = None) -> str | None
     try:
         case = Case(base, seed)
         if counts is not None:
-            counts.update(next(word for word in words if word in VERBS) for words in case.commands)
+            counts.update(verb for verb, _ in case.commands)
         found = case.play()
         if found is None:
             return None
@@ -155,8 +159,8 @@ def hunt(first: int, seconds: float, most: int = 1, say: Callable[[str], None] =
             found.append(f"after {time.monotonic() - began:.1f} s, {wrong}")
             say(found[-1])
         seed += 1
-    verbs = ", ".join(f"{count} {name}" for name, count in sorted(counts.items()))
-    say(f"handed: seeds {first} to {seed - 1} in {time.monotonic() - began:.0f} s: {verbs}; {len(found)} faults")
+    drawn = ", ".join(f"{number} {name}" for name, number in sorted(counts.items()))
+    say(f"handed: seeds {first} to {seed - 1} in {time.monotonic() - began:.0f} s: {drawn}; {len(found)} faults")
     return found
 
 

@@ -7,17 +7,46 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
+from fleet.cli.line.verbs import VERBS
 from fleet.own_process import BOOT as OWN
 from fleet.transport.program import BOOT as NODE
 from tests.fuzz.handed_world import World
 
 Words = Callable[[World], list[str]]
 # shells that fleet starts, by how their line begins: on a node; the watch beside an ssh
-SHELLS = ("exec sh -c '", "for p in /usr/bin/python3 ", "IFS= read -r fleet_spec; ", "\nfleet_expand() {", "read x; mv ")
+SHELLS = (
+    "exec sh -c '",
+    "for p in /usr/bin/python3 ",
+    "IFS= read -r fleet_spec; ",
+    "\nfleet_expand() {",
+    "read x; mv ",
+)
+COMPLETE = "complete"  # what the tab key asks: no verb
 ASIDE = ("mv", "grep", "rm")  # of that watch
 NEAR = frozenset(["sh", "sleep"])  # what any node needs
 FAR = frozenset(["ssh", *ASIDE, "sh", "ssh-keygen"])
-FACTS = frozenset("readlink rsync nvidia-smi nvcc gcc g++ cc c++ x86_64-linux-gnu-gcc-12 x86_64-linux-gnu-g++-12 ninja ip git ibstat lspci dash env hostname".split())
+FACTS = frozenset(
+    [
+        "readlink",
+        "rsync",
+        "nvidia-smi",
+        "nvcc",
+        "gcc",
+        "g++",
+        "cc",
+        "c++",
+        "x86_64-linux-gnu-gcc-12",
+        "x86_64-linux-gnu-g++-12",
+        "ninja",
+        "ip",
+        "git",
+        "ibstat",
+        "lspci",
+        "dash",
+        "env",
+        "hostname",
+    ]
+)
 
 
 @dataclass(frozen=True)
@@ -114,40 +143,77 @@ def _launch(world: World) -> list[str]:
 
 
 def _get(world: World) -> list[str]:
-    lines = [f"{world.cwd}/src --to got", f"{world.outside}/conf --to got", f"{_a_run(world)} --to got", "src --to got --all"]
+    lines = [
+        f"{world.cwd}/src --to got",
+        f"{world.outside}/conf --to got",
+        f"{_a_run(world)} --to got",
+        "src --to got --all",
+    ]
     return world.rng.choice(lines).split()
 
 
 PIP = frozenset(["pip", "pip3", "ldconfig", "uname", "lsb_release"])
 PROMISES: dict[str, Promise] = {
     "init": Promise(
-        lambda world: world.rng.choice([["-y"], ["-y", "hostfile"], ["-y", *world.inventories[:1]], ["-y", "-i", "new.yaml"]]),
+        lambda world: world.rng.choice(
+            [["-y"], ["-y", "hostfile"], ["-y", *world.inventories[:1]], ["-y", "-i", "new.yaml"]]
+        ),
         FAR | NEAR | FACTS,
         _inventory,
         local=False,
     ),
-    "hosts": Promise(_one_of("", "--format names", "--format ansible", "--format ssh-config", "--json", "--from slurm"), frozenset(["sinfo"])),
-    "setup-ssh": Promise(_one_of("--dry-run", "--tofu", "--undo", "--password-file env.txt"), FAR, lambda w, _: ["~/.ssh"], local=False),
+    "hosts": Promise(
+        _one_of("", "--format names", "--format ansible", "--format ssh-config", "--json", "--from slurm"),
+        frozenset(["sinfo"]),
+    ),
+    "setup-ssh": Promise(
+        _one_of("--dry-run", "--tofu", "--undo", "--password-file env.txt"), FAR, lambda w, _: ["~/.ssh"], local=False
+    ),
     "check": Promise(_one_of("", "--dry-run", "--engine command"), FAR | NEAR | FACTS),
-    "lab": Promise(_one_of("status", "down --dry-run", "up --dry-run", "cut lab01", "status --json"), frozenset(["ip"]), hosts=False),
+    "lab": Promise(
+        _one_of("status", "down --dry-run", "up --dry-run", "cut lab01", "status --json"),
+        frozenset(["ip"]),
+        hosts=False,
+    ),
     "examples": Promise(_one_of("", "--to examples", "demo.yaml"), writes=_after("--to", ""), hosts=False),
     "exec": Promise(_one_of("-- true", "--shell true", "--dry-run -- true"), FAR | NEAR | {"true"}),
     "sync": Promise(_sync, FAR | NEAR | PIP | {"git", "rsync"}, _synced),
-    "launch": Promise(_launch, FAR | NEAR | FACTS | {"git", "true", "sbatch", "sinfo", "squeue"}, lambda w, _: ["runs", *_synced(w, _)], leaves=True),
+    "launch": Promise(
+        _launch,
+        FAR | NEAR | FACTS | {"git", "true", "sbatch", "sinfo", "squeue"},
+        lambda w, _: ["runs", *_synced(w, _)],
+        leaves=True,
+    ),
     "ps": Promise(_one_of("", "--all", "--json"), FAR | NEAR),
     "logs": Promise(_of_run("--tail 2", "--rank 0", "--err", "--since 5m", "--attempt 0"), FAR | NEAR),
     "attach": Promise(_of_run("--detach"), FAR | NEAR | {"squeue", "scontrol"}, _runs_dir, leaves=True),
     "stacks": Promise(_of_run("--rank 0", "--all-threads"), FAR | NEAR, _runs_dir),
-    "stop": Promise(_of_run("--grace 1", "--dry-run"), FAR | NEAR | {"scancel", "scontrol", "squeue"}, _runs_dir, leaves=True),
+    "stop": Promise(
+        _of_run("--grace 1", "--dry-run"), FAR | NEAR | {"scancel", "scontrol", "squeue"}, _runs_dir, leaves=True
+    ),
     "get": Promise(_get, FAR | NEAR, _after("--to", ".")),
-    "play": Promise(_play, FAR | NEAR | FACTS | {"git", "rsync", "true", "scontrol"}, lambda w, _: ["runs", "got", "/work"], local=False, leaves=True),
+    "play": Promise(
+        _play,
+        FAR | NEAR | FACTS | {"git", "rsync", "true", "scontrol"},
+        lambda w, _: ["runs", "got", "/work"],
+        local=False,
+        leaves=True,
+    ),
     "ssh": Promise(_one_of("h true", "h"), FAR),
     "forward": Promise(_one_of("h 9", "h 9:19"), FAR, local=False),
     "forget": Promise(_of_run("--dry-run"), FAR, _runs_dir),
-    "runs": Promise(_one_of("", "--json", "--prune --yes --keep 0 --days 0", "--prune --keep 0 --dry-run"), writes=_runs_dir, hosts=False),
+    "runs": Promise(
+        _one_of("", "--json", "--prune --yes --keep 0 --days 0", "--prune --keep 0 --dry-run"),
+        writes=_runs_dir,
+        hosts=False,
+    ),
     "kill-port": Promise(_one_of("9", "29500-29510 --yes", "9 --run latest"), FAR | NEAR),
     "slurm-conf": Promise(_one_of("--to slurm", "--to slurm --force"), FAR | NEAR | FACTS, _after("--to", "slurm")),
-    "pack": Promise(_one_of("", "fleet.pyz", "src/a.pyz"), writes=lambda w, _: ["fleet.pyz", r"?\.?fleet\.pyz.*", "src"], hosts=False),
+    "pack": Promise(
+        _one_of("", "fleet.pyz", "src/a.pyz"),
+        writes=lambda w, _: ["fleet.pyz", r"?\.?fleet\.pyz.*", "src"],
+        hosts=False,
+    ),
     "explain-env": Promise(_one_of("", "--platform kubeflow", "--json"), hosts=False),
     "build": Promise(
         _one_of("deepspeed --cpu", "deepspeed --source src", "./src --cpu", "./", "deepspeed --dry-run"),
@@ -156,6 +222,9 @@ PROMISES: dict[str, Promise] = {
         local=False,
     ),
     "help": Promise(_one_of("", "launch", "completion"), hosts=False),
+    COMPLETE: Promise(
+        _one_of("logs", "-i", "-w", "exec -w h", "get", "play", "--runs-dir runs logs"), hosts=False, local=False
+    ),
 }
 
 
@@ -175,9 +244,21 @@ def command(world: World, verb: str) -> list[str]:
     return [*common, verb, *words]
 
 
+def verbs(world: World, count: int) -> list[str]:
+    """Draws verbs: half of them are about what the folder has."""
+    known = [*VERBS, COMPLETE]
+    return [world.rng.choice(world.about if world.some(0.6) else known) for _ in range(count)]
+
+
 def roots(world: World, verb: str, words: list[str]) -> tuple[list[str], list[re.Pattern[str]]]:
     """Returns folders and files that a verb may write to, and patterns of names in the current folder."""
-    found = [str(world.home / ".fleet"), str(world.home / ".cache/fleet"), str(world.base / "tmp"), "/dev/null", "/dev/tty"]
+    found = [
+        str(world.home / ".fleet"),
+        str(world.home / ".cache/fleet"),
+        str(world.base / "tmp"),
+        "/dev/null",
+        "/dev/tty",
+    ]
     found += ["/dev/shm", "/proc/", f"={world.home}/.cache"]
     patterns = list[re.Pattern[str]]()
     for name in PROMISES[verb].writes(world, words):
@@ -205,7 +286,11 @@ def wrong_program(verb: str, program: str, argv: list[str], world: World, python
         own = argv[1:4] == ["-I", "-c", OWN] or argv[1:5] == ["-I", "-S", "-c", NODE]
         of_run = argv[1:3] == ["-I", "-S"] and argv[3].startswith(str(world.home / ".fleet/runs/"))
         asked = argv[1:2] == ["-c"] and argv[2].startswith("\nimport sys\nif sys.path and not sys.path[0]:\n")
-        return None if own or of_run or asked or str(world.base / "bin/fleet") in argv else "a Python that is none of fleet's own"
+        return (
+            None
+            if own or of_run or asked or str(world.base / "bin/fleet") in argv
+            else "a Python that is none of fleet's own"
+        )
     if name in ("sh", "dash", "bash"):
         return None if argv[1:2] == ["-c"] and argv[2].startswith(SHELLS) else "a shell that is none of fleet's own"
     return None if name in PROMISES[verb].programs else "it is not in the verb's list"

@@ -4,6 +4,7 @@ Whatever in it can run leaves a mark where it did."""
 
 from __future__ import annotations
 
+import hashlib
 import json
 import os
 import random
@@ -21,12 +22,84 @@ SECRET = "a secret of this machine, told by nobody"
 OTHER = 54321
 HOSTS = "hosts: {h: {address: 127.0.0.1, port: 9}}\n"
 # without those that python or its site imports before fleet's script can look at sys.path
-MODULES = """click rich yaml paramiko cryptography ClusterShell packaging fabric invoke fleet pip setuptools wheel json
-subprocess tempfile logging socket ssl hashlib shlex signal gc select glob shutil threading argparse copy random
-dataclasses typing fnmatch inspect traceback sqlite3 zipfile xmlrpc _strptime numpy torch tqdm""".split()
-EARLY = "sitecustomize usercustomize os re site codecs encodings".split()
-PROGRAMS = """git ssh ssh-keygen scp rsync python python3 pip pip3 sh bash env srun scontrol sbatch squeue sinfo scancel
-pdsh sleep uname nvidia-smi torchrun deepspeed g++ less pager ip tar readlink true""".split()
+MODULES = [
+    "click",
+    "rich",
+    "yaml",
+    "paramiko",
+    "cryptography",
+    "ClusterShell",
+    "packaging",
+    "fabric",
+    "invoke",
+    "fleet",
+    "pip",
+    "setuptools",
+    "wheel",
+    "json",
+    "subprocess",
+    "tempfile",
+    "logging",
+    "socket",
+    "ssl",
+    "hashlib",
+    "shlex",
+    "signal",
+    "gc",
+    "select",
+    "glob",
+    "shutil",
+    "threading",
+    "argparse",
+    "copy",
+    "random",
+    "dataclasses",
+    "typing",
+    "fnmatch",
+    "inspect",
+    "traceback",
+    "sqlite3",
+    "zipfile",
+    "xmlrpc",
+    "_strptime",
+    "numpy",
+    "torch",
+    "tqdm",
+]
+EARLY = ["sitecustomize", "usercustomize", "os", "re", "site", "codecs", "encodings"]
+PROGRAMS = [
+    "git",
+    "ssh",
+    "ssh-keygen",
+    "scp",
+    "rsync",
+    "python",
+    "python3",
+    "pip",
+    "pip3",
+    "sh",
+    "bash",
+    "env",
+    "srun",
+    "scontrol",
+    "sbatch",
+    "squeue",
+    "sinfo",
+    "scancel",
+    "pdsh",
+    "sleep",
+    "uname",
+    "nvidia-smi",
+    "torchrun",
+    "deepspeed",
+    "g++",
+    "less",
+    "pager",
+    "ip",
+    "tar",
+    "readlink",
+    "true",
+]
 ESCAPES = "\x1b]0;owned\x07\x1b[2J"
 
 
@@ -43,6 +116,7 @@ class World:
         self.open_path = self.rng.random() < 0.2  # PYTHONPATH has an empty entry
         self.others: list[Path] = []
         self.drew: list[str] = []
+        self.about: list[str] = []
 
     def some(self, likely: float) -> bool:
         return self.rng.random() < likely
@@ -57,11 +131,9 @@ class World:
         (self.outside / "conf").write_text("of the machine\n")
         (self.cwd / "train.py").write_text("print('well')\n")
         self.inventory(self.cwd / "fleet.yaml", plain=self.some(0.6))
-        parts = [each for each in PARTS if each is not World.repository]
-        if self.some(0.5):
-            self.repository()
-        for part in self.rng.sample(parts, self.rng.randint(2, 5)):
+        for part in self.rng.sample(list(PARTS), self.rng.randint(2, 5)):
             self.drew.append(part.__name__)
+            self.about += PARTS[part].split()
             part(self)
         self.give_away()
 
@@ -171,10 +243,6 @@ class World:
             "credential.helper": f"!{program}",
             "alias.ls-files": f"!{program}",
             "alias.status": f"!{program}",
-            "extensions.partialClone": "evil",
-            "remote.evil.url": self.rng.choice([str(self.outside), f"ext::{program}"]),
-            "remote.evil.uploadpack": program,
-            "remote.evil.promisor": "true",
             "pager.ls-files": program,
             "pager.status": program,
             "pager.diff": program,
@@ -187,6 +255,18 @@ class World:
             "trace2.eventTarget": str(self.outside / "traced"),
         }
         chosen = self.rng.sample(list(settings), self.rng.randint(1, 8))
+        if self.some(0.3):  # a partial clone asks for what it lacks, by a program that its settings name
+            url = self.rng.choice([str(self.outside), f"ext::{program}"])
+            promised = {"url": url, "uploadpack": program, "promisor": "true"}
+            settings.update({f"remote.evil.{name}": value for name, value in promised.items()})
+            settings.update({"extensions.partialClone": "evil", "core.repositoryFormatVersion": "1"})
+            chosen += [
+                "extensions.partialClone",
+                "core.repositoryFormatVersion",
+                *(f"remote.evil.{n}" for n in promised),
+            ]
+            lacking = hashlib.sha1(b"blob 6\0a = 1\n").hexdigest()
+            (top / ".git/objects" / lacking[:2] / lacking[2:]).unlink(missing_ok=True)
         with (top / ".git/config").open("a") as config:
             for key in chosen:
                 section, _, name = key.rpartition(".")
@@ -200,7 +280,7 @@ class World:
         if self.some(0.5):
             (top / ".gitattributes").write_text("* diff=evil merge=evil\n")
         (top / "tracked.py").write_text("a = 2\n")
-        if self.some(0.3):  # what a partial clone would have to ask for
+        if self.some(0.1):
             shutil.rmtree(top / ".git/objects" / self.rng.choice(os.listdir(top / ".git/objects")))
         if self.some(0.4):
             names = [
@@ -240,6 +320,10 @@ class World:
             os.utime(folder / "events.jsonl", (time.time() - 60,) * 2)  # no sign of life any more
             for _ in range(self.rng.choice([0, 1, 1, 2, 3])):
                 self.odd(folder / self.rng.choice(RUN_FILES), "{}")
+            if self.some(0.3):
+                log = folder / self.rng.choice(["h/rank0.out", "h/node.log", "h/rank0.err", "job.out", "events.jsonl"])
+                log.unlink(missing_ok=True)
+                log.symlink_to(self.outside / "secret")
             if self.some(0.2):
                 self.python(folder / self.rng.choice(["fleet/__init__.py", "json.py", "sitecustomize.py"]))
             if self.some(0.15):
@@ -250,6 +334,7 @@ class World:
         if self.some(0.5):
             to = self.rng.choice([self.runs[-1], "../../outside", "/dev/zero", str(self.outside), "../handed"])
             (self.cwd / "runs/latest").symlink_to(to)
+        return None
 
     def inventory(self, path: Path | None = None, plain: bool = False) -> None:
         if path is None:
@@ -290,6 +375,7 @@ class World:
         text = self.rng.choice(texts)
         self.trusted |= program in text or trusted in text
         path.write_text(text)
+        return None
 
     def hostfile(self) -> None:
         if self.some(0.5):
@@ -387,6 +473,7 @@ class World:
             return self.odd(self.cwd / "builds")
         self.odd_or(self.cwd / "builds/b/build.log", "", 0.8)
         self.setup()
+        return None
 
     def tree(self) -> None:
         """A source with everything in it that a source may have."""
@@ -508,26 +595,46 @@ KINDS: dict[str, Callable[[World, Path, str], None]] = {
     "typed": World._typed,
     "escapes": World._escapes,
 }
-PARTS = [
-    World.modules,
-    World.programs,
-    World.repository,
-    World.runs_folder,
-    World.inventory,
-    World.hostfile,
-    World.playbook,
-    World.requirements,
-    World.wheels,
-    World.setup,
-    World.ignores,
-    World.env_file,
-    World.packs,
-    World.builds,
-    World.tree,
-    World.kept,
+# what is drawn, and the verbs that it is about
+PARTS: dict[Callable[[World], None], str] = {
+    World.modules: "build sync stop launch hosts runs",
+    World.programs: "sync launch build exec check",
+    World.repository: "sync launch build get",
+    World.runs_folder: "runs logs attach stop forget stacks hosts launch get complete",
+    World.inventory: "hosts init exec check setup-ssh ssh complete",
+    World.hostfile: "hosts init exec complete",
+    World.playbook: "play",
+    World.requirements: "sync build",
+    World.wheels: "sync",
+    World.setup: "build sync",
+    World.ignores: "sync launch",
+    World.env_file: "launch setup-ssh",
+    World.packs: "pack init slurm-conf examples",
+    World.builds: "build",
+    World.tree: "sync get build",
+    World.kept: "sync get setup-ssh lab forget",
+}
+RUN_FILES = [
+    "run.json",
+    "summary.json",
+    "events.jsonl",
+    ".lock",
+    ".attempt",
+    "code.diff",
+    "job.sh",
+    "job.out",
+    "job.env",
+    "h",
+    "h/rank0.out",
+    "h/rank0.err",
+    "h/node.log",
+    "stacks.txt",
+    "attempt0",
+    "attempt0/h/rank0.out",
+    "keeper.log",
+    "janitor.log",
+    "../.gitignore",
 ]
-RUN_FILES = """run.json summary.json events.jsonl .lock .attempt code.diff job.sh job.out job.env h h/rank0.out h/rank0.err
-h/node.log stacks.txt attempt0 attempt0/h/rank0.out keeper.log janitor.log ../.gitignore""".split()
 
 
 def _plan(world: World, name: str) -> dict[str, object]:
@@ -548,8 +655,19 @@ def _plan(world: World, name: str) -> dict[str, object]:
         "started": time.time() - 60,
         "owner": "root@vm",
         "repeats": None,
-        "fleet": {"version": "0.1.0", "argv": ["fleet", "launch", script], "folder": str(world.cwd), "transport": "local"},
-        "launch": {"script": script, "engine": "command", "no_python": True, "preflight": False, "folder": str(world.cwd)},
+        "fleet": {
+            "version": "0.1.0",
+            "argv": ["fleet", "launch", script],
+            "folder": str(world.cwd),
+            "transport": "local",
+        },
+        "launch": {
+            "script": script,
+            "engine": "command",
+            "no_python": True,
+            "preflight": False,
+            "folder": str(world.cwd),
+        },
         "inventory": {"source": "fleet.yaml", "whole": True, "selected": "h", "used": "h", "env": {}, "hosts": [host]},
         "code": {"folder": str(world.cwd), "commit": None, "diff": None},
         "slurm": {"job": "--user=root"},
@@ -557,7 +675,19 @@ def _plan(world: World, name: str) -> dict[str, object]:
         "platform": world.rng.choice([None, None, "slurm", "kubeflow", 5]),
     }
     for key in world.rng.sample(list(plan), world.rng.choice([0, 0, 1, 2, 4])):
-        odd: list[object] = [None, [], {}, "x", -1, 1e308, "../../outside", {"../../outside/new": {}}, [script], [[[]]], True]
+        odd: list[object] = [
+            None,
+            [],
+            {},
+            "x",
+            -1,
+            1e308,
+            "../../outside",
+            {"../../outside/new": {}},
+            [script],
+            [[[]]],
+            True,
+        ]
         plan[key] = world.rng.choice(odd)
     return plan
 
