@@ -1,7 +1,7 @@
 """What is handed to fleet runs nothing and chooses no path: `python -m tests.fuzz.handed [--seed N] [--one N]` draws a
-folder (handed_world.py), has every verb work in it, as root and as a user, and watches what is executed and what is
-written (traced.py). Nothing is but what handed_promises.py has of that verb; each ends soon, in bounded memory, in words.
-It needs root, for namespaces and owners."""
+folder (handed_world.py), has verbs work in it, as root and as a user, and watches what is executed and written
+(traced.py): nothing but what handed_promises.py has of that verb. Each ends soon, in bounded memory, in words. It needs
+root, for namespaces and owners."""
 
 from __future__ import annotations
 
@@ -13,17 +13,16 @@ import shutil
 import sys
 import tempfile
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
-from tests.fuzz.handed_promises import COMPLETE, PROMISES, command, roots, verbs, wrong_program
-from tests.fuzz.handed_world import SECRET, World
+from tests.fuzz.handed_promises import COMPLETE, PROMISES, Allowed, allowed, command, verbs, wrong_program
+from tests.fuzz.handed_world import SECRET, USER, World
 from tests.fuzz.traced import ROOT, Seen, prepare, run, shown
 
 LIMIT_S = 30.0
 CODES = {0, 1, 2, 121, 122, 123, 124, 130}  # docs/commands.md
 STEPS = 3
-PYTHON = frozenset({os.path.realpath(sys.executable), os.path.realpath("/usr/bin/python3")})
 SCRIPT = (Path(__file__).parents[2] / "tools/fleet").read_text()  # as the wheel has it
 Tree = dict[str, tuple[object, ...]]
 
@@ -53,7 +52,7 @@ class Case:
         (base / "bin/fleet").chmod(0o755)
         self.world.make()
         self.commands = [(verb, command(self.world, verb)) for verb in verbs(self.world, STEPS)]
-        prepare(base, {"root": (0, self.world.home), "ada": (12345, self.world.home)})
+        prepare(base, {"root": (0, self.world.home), "ada": (USER, self.world.home)})
         path = [str(ROOT), ""] if self.world.open_path else [str(ROOT)]
         self.env = {
             "HOME": str(self.world.home),
@@ -70,62 +69,54 @@ class Case:
     def play(self) -> tuple[str, list[str], Seen] | None:
         """Returns the command after which something was wrong, what, and what was seen of it."""
         for verb, words in self.commands:
-            allowed = roots(self.world, verb, words)
-            before = tree(self.world.base)
+            may, before = allowed(self.world, verb, words), tree(self.world.base)
             argv, env = [str(self.world.base / "bin/fleet")], self.env
             if verb == COMPLETE:
-                line = f"{' '.join(['fleet', *words[1:]])} "
-                env = {**env, "_FLEET_COMPLETE": "bash_complete", "COMP_HEAD": line, "COMP_LINE": line, "COMP_WORD": ""}
+                line = " ".join(["fleet", *words[words.index(verb) + 1 :], ""])
+                asked = {"COMP_HEAD": line, "COMP_LINE": line, "COMP_WORD": ""}
+                env = {**env, **asked, "_FLEET_COMPLETE": "bash_complete"}
             else:
                 argv += words
             seen = run(self.world.base, self.world.cwd, argv, env, self.world.uid, LIMIT_S)
-            if wrong := self.judge(verb, seen, allowed, before):
+            if wrong := [*self.wrong(verb, seen), *self.written(seen, may, before)]:
                 return shown(["fleet", *words]), wrong, seen
         return None
 
-    def judge(self, verb: str, seen: Seen, allowed: tuple[list[str], list[re.Pattern[str]]], before: Tree) -> list[str]:
-        wrong = [f"{name} ran" for name in os.listdir(self.world.marks)]
+    def wrong(self, verb: str, seen: Seen) -> Iterator[str]:
+        """Yields what is wrong with what ran, and with how it ended."""
+        yield from (f"{name} ran" for name in os.listdir(self.world.marks))
         for program, argv in seen.executed:
-            if (why := wrong_program(verb, program, argv, self.world, PYTHON)) is not None:
-                wrong.append(f"{why}: {shown([program, *argv])}")
-        wrong += [f"it wrote {path}: {call[:300]}" for path, call in seen.wrote.items() if not self.may(path, *allowed)]
-        after = tree(self.world.base)
-        changed = [path for path in {*before, *after} if before.get(path) != after.get(path)]
-        wrong += [
-            f"it changed {path}" for path in sorted(changed) if path not in seen.wrote and not self.may(path, *allowed)
-        ]
+            if (why := wrong_program(self.world, verb, program, argv)) is not None:
+                yield f"{why}: {shown([program, *argv])}"
         text = seen.out + seen.err
         if seen.code is None:
-            wrong.append(f"no end within {LIMIT_S:g} s")
+            yield f"no end within {LIMIT_S:g} s"
         elif seen.code not in CODES and not self.is_shut(text):
-            wrong.append(f"exit code {seen.code}")
+            yield f"exit code {seen.code}"
         if seen.left and not PROMISES[verb].leaves:
-            wrong.append("it left a process behind")
+            yield "it left a process behind"
         if "Traceback (most recent call last)" in text or "a fault in fleet itself" in text:
-            wrong.append("a traceback")
+            yield "a traceback"
         if "MemoryError" in text or "File too large" in text:
-            wrong.append("without bounds")
+            yield "without bounds"
         if SECRET in text:
-            wrong.append("it told the secret")
-        return list(dict.fromkeys(wrong))
+            yield "it told the secret"
+
+    def written(self, seen: Seen, may: Allowed, before: Tree) -> Iterator[str]:
+        """Yields what was written, and is in no promise."""
+        for path, call in seen.wrote.items():
+            of_python = "/__pycache__" in path and not path.startswith(str(self.world.base))
+            if not of_python and not may.has(path):
+                yield f"it wrote {path}: {call[:300]}"
+        after = tree(self.world.base)
+        changed = {path for path in {*before, *after} if before.get(path) != after.get(path)}
+        yield from (f"it changed {path}" for path in sorted(changed - {*seen.wrote}) if not may.has(path))
 
     def is_shut(self, text: str) -> bool:
-        """Whether its user may not write here, as was said."""
+        """Whether its user may not write to the handed folder, and was told so."""
         info = self.world.cwd.stat()
         shut = self.world.uid and info.st_uid != self.world.uid and not info.st_mode & 0o002
         return bool(shut and re.search(r"error: this machine: [^/]*: Permission denied", text))
-
-    def may(self, path: str, folders: list[str], names: list[re.Pattern[str]]) -> bool:
-        if not path.startswith(str(self.world.base)) and "/__pycache__" in path:
-            return True  # Python's
-        if f"={path}" in folders:  # itself
-            return True
-        if any(path == folder or path.startswith(folder.rstrip("/") + "/") for folder in folders):
-            return True
-        here = Path(path)
-        return here.parent in (self.world.cwd, self.world.cwd / "src") and any(
-            name.fullmatch(here.name) for name in names
-        )
 
 
 def one(seed: int, counts: collections.Counter[str] | None = None) -> str | None:

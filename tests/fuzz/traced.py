@@ -141,10 +141,9 @@ def _read(path: Path, cwd: str, seen: Seen, first: bool) -> None:
         if name in OPENS:
             if opened:
                 fds[result] = _text(opened)
-            if re.search(r"O_WRONLY|O_RDWR|O_CREAT|O_TRUNC", words) or name == "creat":
-                # a file without a name is nobody's; (deleted) is what strace found a moment later
-                if "O_TMPFILE" not in words:
-                    seen.wrote.setdefault(_text(opened or "?").removesuffix("(deleted)"), line)
+            writes = name == "creat" or re.search(r"O_WRONLY|O_RDWR|O_CREAT|O_TRUNC", words)
+            if writes and "O_TMPFILE" not in words:  # which is nobody's: it has no name
+                seen.wrote.setdefault(_text(opened or "?").removesuffix("(deleted)"), line)
         elif name == "chdir":
             cwd = os.path.join(cwd, _text(WORD.findall(words)[0][2]))
         elif name.startswith("execve"):
