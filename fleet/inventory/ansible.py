@@ -44,7 +44,7 @@ def hosts(text: str, source: str) -> dict[str, dict[str, str]]:
             if variables.get("ansible_connection") != "local":
                 name = _RANGE.sub(r"[\1-\2]", name)
                 found[name] = {**found.get(name, {}), **variables}
-    except (yaml.YAMLError, ValueError, AttributeError, TypeError) as error:
+    except (yaml.YAMLError, ValueError, AttributeError, TypeError, RecursionError) as error:
         raise InventoryError(f"an inventory of ansible's that is not understood: {error}", where=source) from None
     return {name: {FIELDS[key]: str(value) for key, value in _known(variables)} for name, variables in found.items()}
 

@@ -1,0 +1,115 @@
+"""Files that somebody handed over, in places where fleet reads: none is read without end, none leads a write elsewhere."""
+
+from __future__ import annotations
+
+import os
+import resource
+import subprocess
+import sys
+import threading
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from fleet.cli.main import run
+from fleet.errors import UsageError
+from fleet.ops.run.kept.logs import NodeLogs
+
+ROOT = Path(__file__).parents[2]
+INVENTORY = "hosts: {h: {address: 127.0.0.1, port: 1}}\n"
+SYNC = "sync . --to /nowhere/x --dry-run"
+
+
+def huge(path: Path) -> None:
+    with path.open("wb") as file:
+        file.truncate(20 << 30)
+
+
+def endless(path: Path) -> None:
+    path.symlink_to("/dev/zero")
+
+
+def deep(path: Path) -> None:
+    path.write_text("a: " + "[" * 200_000 + "\n# ansible_host: x\n")
+
+
+def deep_json(path: Path) -> None:
+    path.write_text("[" * 200_000)
+
+
+def digits(path: Path) -> None:
+    path.write_text("distributed_type: " + "1" * 5000)
+
+
+def key(path: Path) -> None:
+    path.write_text(INVENTORY.replace("port", "identity_file: /dev/zero, port"))
+
+
+CELLS: list[tuple[str, Callable[[Path], None], str]] = [
+    (".fleet/password-files", huge, SYNC),
+    (".fleet/password-files", endless, SYNC),
+    (".fleet/brought/aa", huge, SYNC),
+    (".fleetignore", huge, SYNC),
+    (".git", huge, SYNC),
+    ("keyed.yaml", key, "-i keyed.yaml exec -- true"),
+    ("passwords", endless, "setup-ssh --tofu --password-file passwords"),
+    ("accelerate.yaml", digits, "launch --dry-run --engine accelerate --config-file accelerate.yaml train.py"),
+    ("ansible.yaml", deep, "hosts -i ansible.yaml"),
+    (".fleet/setup-ssh/x.json", deep_json, "setup-ssh --undo"),
+    ("examples/examples/digits.py", endless, "examples --to examples digits.py"),
+]
+
+
+@pytest.mark.parametrize("name, kind, line", CELLS, ids=[f"{kind.__name__} {name}" for name, kind, _ in CELLS])
+def test_what_is_read_has_bounds(name: str, kind: Callable[[Path], None], line: str, tmp_path: Path) -> None:
+    (tmp_path / "fleet.yaml").write_text(INVENTORY)
+    (tmp_path / "train.py").write_text("")
+    path = tmp_path / name
+    path.parent.mkdir(0o700, parents=True, exist_ok=True)
+    kind(path)
+    done = subprocess.run(
+        [sys.executable, "-m", "fleet", *line.split()],
+        cwd=tmp_path,
+        env={**os.environ, "HOME": str(tmp_path), "PYTHONPATH": str(ROOT)},
+        stdin=subprocess.DEVNULL,
+        capture_output=True,
+        text=True,
+        timeout=60,
+        preexec_fn=lambda: resource.setrlimit(resource.RLIMIT_AS, (2 << 30, 2 << 30)),
+    )
+    assert done.returncode in (0, 1, 2, 121, 122) and "a fault in fleet" not in done.stderr, done.stderr
+
+
+def test_no_example_is_copied_through_a_link(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "to/examples").mkdir(parents=True)
+    (tmp_path / "to/examples/digits.py").symlink_to(tmp_path / "elsewhere")
+    monkeypatch.chdir(tmp_path)
+    assert run(["examples", "--to", "to", "digits.py"]) == 2
+    assert not (tmp_path / "elsewhere").exists()
+
+
+def test_no_log_is_written_through_a_link_of_its_hosts_folder(tmp_path: Path) -> None:
+    (tmp_path / "elsewhere").mkdir()
+    (tmp_path / "run").mkdir()
+    (tmp_path / "run/h").symlink_to(tmp_path / "elsewhere")
+    with pytest.raises(UsageError, match="run/h is a link"):
+        NodeLogs(tmp_path / "run/h").write("rank0.out", 0, b"abc")
+    assert not any((tmp_path / "elsewhere").iterdir())
+
+
+@pytest.mark.timeout(60)
+def test_a_log_that_is_a_pipe_is_waited_for_by_nobody(tmp_path: Path) -> None:
+    logs = NodeLogs(tmp_path / "h")
+    os.mkfifo(tmp_path / "h/rank0.out")
+    writer = threading.Thread(target=logs.write, args=("rank0.out", 0, b"abc"), daemon=True)
+    writer.start()
+    writer.join(20)
+    assert not writer.is_alive() and logs.blocked
+
+
+def test_a_disk_is_tried_through_no_link(tmp_path: Path) -> None:
+    logs = NodeLogs(tmp_path / "h")
+    (tmp_path / "kept").write_text("kept")
+    (tmp_path / "h/.probe").symlink_to(tmp_path / "kept")
+    assert logs.try_again() and (tmp_path / "kept").read_text() == "kept"
