@@ -224,10 +224,7 @@ def wrong_program(world: World, verb: str, program: str, argv: list[str]) -> str
         asks = argv[1:2] == ["-c"] and argv[2].startswith(ASKS)
         return None if own or of_run or asks else "a Python that is none of fleet's own"
     if name in ("sh", "dash", "bash"):
-        return (
-            None
-            if argv[1:2] == ["-c"] and argv[2].startswith((*SHELLS, "true"))
-            else "a shell that is none of fleet's own"
-        )
+        fleets = argv[1:2] == ["-c"] and (argv[2].startswith(SHELLS) or argv[2] == "true")  # as `exec` was told
+        return None if fleets else "a shell that is none of fleet's own"
     called = Path(argv[0]).name  # gcc is a link
     return None if {name, called} & {*HOSTS, *PROMISES[verb].programs} else "it is not in the verb's list"

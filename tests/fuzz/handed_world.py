@@ -4,6 +4,7 @@ it did."""
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
 import os
 import random
@@ -71,21 +72,23 @@ class World:
 
     # -- how files are put there -------------------------------------------------------------------------------
     def mark(self, path: Path) -> str:
-        path.parent.mkdir(parents=True, exist_ok=True)
         return str(self.marks / path.relative_to(self.base).as_posix().replace("/", "+"))
 
     def put(self, path: Path, text: str) -> Path:
-        """Writes a file, unless something else is there already."""
-        path.parent.mkdir(parents=True, exist_ok=True)
-        if not os.path.lexists(path):
-            path.write_text(text)
+        """Writes a file, unless something else is there already, or in the place of a folder above it."""
+        with contextlib.suppress(FileExistsError, NotADirectoryError):
+            path.parent.mkdir(parents=True, exist_ok=True)
+            with path.open("x") as file:
+                file.write(text)
         return path
 
     def python(self, path: Path, more: str = "") -> None:
         self.put(path, f"open({self.mark(path)!r}, 'w').close()\n{more}")
 
     def script(self, path: Path) -> str:
-        self.put(path, f"#!/bin/sh\n: > '{self.mark(path)}'\n").chmod(0o755)
+        self.put(path, f"#!/bin/sh\n: > '{self.mark(path)}'\n")
+        if path.is_file() and not path.is_symlink():
+            path.chmod(0o755)
         return str(path)
 
     def touch(self, name: str) -> str:
@@ -93,7 +96,10 @@ class World:
 
     def odd(self, path: Path, text: str = "") -> None:
         """Puts something in the place of a file that has `text`."""
-        path.parent.mkdir(parents=True, exist_ok=True)
+        with contextlib.suppress(FileExistsError, NotADirectoryError):
+            path.parent.mkdir(parents=True, exist_ok=True)
+        if not path.parent.is_dir():
+            return
         if path.is_dir() and not path.is_symlink():
             shutil.rmtree(path)
         path.unlink(missing_ok=True)

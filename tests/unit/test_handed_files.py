@@ -1,4 +1,4 @@
-"""Files that somebody handed over, in places where fleet reads: none is read without end, none leads a write elsewhere."""
+"""Files that somebody handed over, where fleet reads: none is read without end, none leads a write elsewhere."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from fleet.ops.run.kept.logs import NodeLogs
 
 ROOT = Path(__file__).parents[2]
 INVENTORY = "hosts: {h: {address: 127.0.0.1, port: 1}}\n"
-SYNC = "sync . --to /nowhere/x --dry-run"
+SYNC = "--transport local sync src --to work"
 
 
 def huge(path: Path) -> None:
@@ -34,29 +34,19 @@ def deep(path: Path) -> None:
     path.write_text("a: " + "[" * 200_000 + "\n# ansible_host: x\n")
 
 
-def deep_json(path: Path) -> None:
-    path.write_text("[" * 200_000)
-
-
 def digits(path: Path) -> None:
     path.write_text("distributed_type: " + "1" * 5000)
-
-
-def key(path: Path) -> None:
-    path.write_text(INVENTORY.replace("port", "identity_file: /dev/zero, port"))
 
 
 CELLS: list[tuple[str, Callable[[Path], None], str]] = [
     (".fleet/password-files", huge, SYNC),
     (".fleet/password-files", endless, SYNC),
     (".fleet/brought/aa", huge, SYNC),
-    (".fleetignore", huge, SYNC),
-    (".git", huge, SYNC),
-    ("keyed.yaml", key, "-i keyed.yaml exec -- true"),
+    ("src/.fleetignore", huge, SYNC),
+    ("src/.git", huge, SYNC),
     ("passwords", endless, "setup-ssh --tofu --password-file passwords"),
     ("accelerate.yaml", digits, "launch --dry-run --engine accelerate --config-file accelerate.yaml train.py"),
-    ("ansible.yaml", deep, "hosts -i ansible.yaml"),
-    (".fleet/setup-ssh/x.json", deep_json, "setup-ssh --undo"),
+    ("ansible.yaml", deep, "init ansible.yaml -i new.yaml -y"),
     ("examples/examples/digits.py", endless, "examples --to examples digits.py"),
 ]
 
@@ -65,6 +55,8 @@ CELLS: list[tuple[str, Callable[[Path], None], str]] = [
 def test_what_is_read_has_bounds(name: str, kind: Callable[[Path], None], line: str, tmp_path: Path) -> None:
     (tmp_path / "fleet.yaml").write_text(INVENTORY)
     (tmp_path / "train.py").write_text("")
+    (tmp_path / "src").mkdir()
+    (tmp_path / "src/a.py").write_text("")
     path = tmp_path / name
     path.parent.mkdir(0o700, parents=True, exist_ok=True)
     kind(path)
@@ -79,6 +71,20 @@ def test_what_is_read_has_bounds(name: str, kind: Callable[[Path], None], line: 
         preexec_fn=lambda: resource.setrlimit(resource.RLIMIT_AS, (2 << 30, 2 << 30)),
     )
     assert done.returncode in (0, 1, 2, 121, 122) and "a fault in fleet" not in done.stderr, done.stderr
+
+
+def test_a_record_of_setup_ssh_that_is_nested_too_deep_is_damaged(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+) -> None:
+    (tmp_path / "fleet.yaml").write_text(INVENTORY)
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("HOME", str(tmp_path))
+    assert run(["setup-ssh", "--undo"]) == 1
+    record = Path(capfd.readouterr().err.partition("it would be ")[2].strip())
+    record.parent.mkdir(0o700, parents=True)
+    record.write_text("[" * 200_000)
+    assert run(["setup-ssh", "--undo"]) == 1
+    assert f"{record} is damaged" in capfd.readouterr().err
 
 
 def test_no_example_is_copied_through_a_link(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
