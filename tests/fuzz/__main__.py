@@ -9,7 +9,7 @@ import time
 import traceback
 from collections.abc import Callable
 
-from tests.fuzz import hostile, ignore, neighbour, requirements, sync_model
+from tests.fuzz import handed, hostile, ignore, neighbour, requirements, sync_model
 
 MOST = 5  # faults of one fuzzer, made short
 
@@ -36,11 +36,12 @@ def _raises(run: Callable[..., None], *args: object) -> bool:
 
 # the part of the time that each has
 FUZZERS: dict[str, tuple[float, Callable[[float, int], bool]]] = {
-    "syncs": (0.45, lambda seconds, seed: not sync_model.hunt(seed, seconds, MOST, say=say)),
-    "nodes that lie": (0.35, lambda seconds, seed: not hostile.hunt(seed, seconds, MOST, say=say)),
+    "syncs": (0.35, lambda seconds, seed: not sync_model.hunt(seed, seconds, MOST, say=say)),
+    "nodes that lie": (0.30, lambda seconds, seed: not hostile.hunt(seed, seconds, MOST, say=say)),
     "ignore rules": (0.08, _ignore),
     "requirements": (0.04, lambda seconds, seed: _raises(requirements.run, seconds, seed)),
     "a neighbour": (0.08, lambda seconds, seed: _raises(neighbour.run, seconds, seed, say)),
+    "handed folders": (0.15, lambda seconds, seed: not handed.hunt(seed, seconds, MOST, say=say)),
 }
 
 
@@ -52,8 +53,8 @@ def main() -> int:
     seed = given.seed if given.seed is not None else int(time.time())
     fine = True
     for name, (part, fuzzer) in FUZZERS.items():
-        if name == "a neighbour" and os.geteuid() != 0:
-            say("a neighbour: not looked for, another uid takes root")
+        if name in ("a neighbour", "handed folders") and os.geteuid() != 0:
+            say(f"{name}: not looked for, another uid takes root")
             continue
         say(f"{name}: {part * given.seconds:.0f} s from seed {seed} on")
         fine &= fuzzer(part * given.seconds, seed)
