@@ -38,12 +38,18 @@ def digits(path: Path) -> None:
     path.write_text("distributed_type: " + "1" * 5000)
 
 
+def pipe(path: Path) -> None:
+    os.mkfifo(path)
+
+
 CELLS: list[tuple[str, Callable[[Path], None], str]] = [
     (".fleet/password-files", huge, SYNC),
     (".fleet/password-files", endless, SYNC),
     (".fleet/brought/aa", huge, SYNC),
     ("src/.fleetignore", huge, SYNC),
     ("src/.git", huge, SYNC),
+    ("fleet.yaml", pipe, "hosts"),
+    ("odd.txt", pipe, "-i odd.txt exec -- true"),
     ("passwords", endless, "setup-ssh --tofu --password-file passwords"),
     ("accelerate.yaml", digits, "launch --dry-run --engine accelerate --config-file accelerate.yaml train.py"),
     ("ansible.yaml", deep, "init ansible.yaml -i new.yaml -y"),
@@ -59,6 +65,7 @@ def test_what_is_read_has_bounds(name: str, kind: Callable[[Path], None], line: 
     (tmp_path / "src/a.py").write_text("")
     path = tmp_path / name
     path.parent.mkdir(0o700, parents=True, exist_ok=True)
+    path.unlink(missing_ok=True)
     kind(path)
     done = subprocess.run(
         [sys.executable, "-m", "fleet", *line.split()],
@@ -71,6 +78,14 @@ def test_what_is_read_has_bounds(name: str, kind: Callable[[Path], None], line: 
         preexec_fn=lambda: resource.setrlimit(resource.RLIMIT_AS, (2 << 30, 2 << 30)),
     )
     assert done.returncode in (0, 1, 2, 121, 122) and "a fault in fleet" not in done.stderr, done.stderr
+
+
+def test_an_inventory_may_come_through_a_pipe_of_the_command_itself(tmp_path: Path) -> None:
+    fleet = f"{sys.executable} -m fleet"
+    line = f"{fleet} -i <(echo gpu1) hosts --format names; echo gpu2 | {fleet} -i /dev/stdin hosts --format names"
+    env = {**os.environ, "HOME": str(tmp_path), "PYTHONPATH": str(ROOT)}
+    done = subprocess.run(["bash", "-c", line], cwd=tmp_path, env=env, capture_output=True, text=True, timeout=60)
+    assert done.stdout == "gpu1\ngpu2\n", done
 
 
 def test_a_record_of_setup_ssh_that_is_nested_too_deep_is_damaged(
