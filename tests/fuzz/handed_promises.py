@@ -12,6 +12,7 @@ from fleet.own_process import BOOT as OWN
 from fleet.transport.program import BOOT as NODE
 from tests.fuzz.handed_texts import words as _words
 from tests.fuzz.handed_world import World
+from tests.fuzz.traced import ROOT
 
 Words = Callable[[World], list[str]]
 COMPLETE = "complete"  # what the tab key asks: no verb
@@ -23,6 +24,7 @@ SHELLS = (
     "\nfleet_expand() {",
     "read x; mv ",
 )
+RSYNC = 'printf "\\000FLEET1\\n"; exec "$@"'  # over the open session
 ASKS = ("\nimport sys\nif sys.path and not sys.path[0]:\n", "\nimport csv, hashlib")  # a node's own Python
 HOSTS = _words("ssh ssh-keygen mv grep rm sleep")
 FACTS = _words("readlink rsync nvidia-smi nvcc gcc g++ cc c++ ninja ip git ibstat lspci env hostname true")
@@ -177,7 +179,10 @@ def command(world: World, verb: str) -> list[str]:
         common += ["--transport", "openssh"]
     if world.some(0.1):
         common += ["-v"]
-    return [*common, verb, *promise.words(world)]
+    words = promise.words(world)
+    if world.huge and verb in ("sync", "launch", "get", "build"):  # to deliver 20 GiB takes its time
+        words = ["--dry-run", *words]
+    return [*common, verb, *words]
 
 
 @dataclass(frozen=True)
@@ -220,11 +225,14 @@ def wrong_program(world: World, verb: str, program: str, argv: list[str]) -> str
         return None if program == fleet else "it was handed over"
     if re.fullmatch(r"python3?(\.\d+)?", name):
         own = argv[1:4] == ["-I", "-c", OWN] or argv[1:5] == ["-I", "-S", "-c", NODE] or fleet in argv
+        rsh = argv[1:3] == ["-I", "-S"] and argv[3] == str(ROOT / "fleet/transport/rsh_client.py")
         of_run = argv[1:3] == ["-I", "-S"] and argv[3].startswith(f"{world.home}/.fleet/runs/")
         asks = argv[1:2] == ["-c"] and argv[2].startswith(ASKS)
-        return None if own or of_run or asks else "a Python that is none of fleet's own"
+        return None if own or rsh or of_run or asks else "a Python that is none of fleet's own"
     if name in ("sh", "dash", "bash"):
-        fleets = argv[1:2] == ["-c"] and (argv[2].startswith(SHELLS) or argv[2] == "true")  # as `exec` was told
+        fleets = argv[1:2] == ["-c"] and (
+            argv[2].startswith(SHELLS) or argv[2] in (RSYNC, "true")
+        )  # the latter as exec was told
         return None if fleets else "a shell that is none of fleet's own"
     called = Path(argv[0]).name  # gcc is a link
     return None if {name, called} & {*HOSTS, *PROMISES[verb].programs} else "it is not in the verb's list"

@@ -15,7 +15,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 from tests.fuzz import handed_texts as texts
-from tests.fuzz.handed_kinds import ESCAPES, KINDS, Ground
+from tests.fuzz.handed_kinds import ESCAPES, KINDS, Ground, huge
 from tests.run_folders import an_id, run_folder
 
 SECRET = "a secret of this machine, told by nobody"
@@ -25,14 +25,14 @@ USER, OTHER = 12345, 54321
 class World:
     """base: its folder. home, cwd: of who types; uid: who that is. marks: where what ran leaves its name. runs,
     inventories, playbooks, files: what there is to be named. about: verbs that what was drawn is about. trusted: an
-    inventory says what runs on its hosts. open_path: PYTHONPATH has an empty entry."""
+    inventory says what runs on its hosts. huge: what could be delivered is. open_path: PYTHONPATH has an empty entry."""
 
     def __init__(self, base: Path, seed: int) -> None:
         self.rng, self.base = random.Random(f"handed {seed}"), base
         self.uid = self.rng.choice([0, USER])
         self.home, self.cwd, self.outside, self.marks = (base / n for n in ("home", "handed", "outside", "marks"))
         self.runs, self.inventories, self.playbooks, self.files = ["latest"], list[str](), list[str](), list[str]()
-        self.trusted, self.open_path = False, self.some(0.2)
+        self.trusted, self.huge, self.open_path = False, False, self.some(0.2)
         self.drew, self.about = list[str](), list[str]()
         self.ground = Ground(self.rng, self.outside, [])
 
@@ -106,6 +106,7 @@ class World:
         kind = self.rng.choice(KINDS)
         self.drew.append(f"{kind.__name__} {path.relative_to(self.base)}")
         kind(self.ground, path, text)
+        self.huge |= kind is huge and not {"runs", ".git"}.intersection(path.parts)
 
     def put_or(self, likely: float, path: Path, text: str) -> None:
         (self.odd if self.some(likely) else self.put)(path, text)
@@ -265,10 +266,8 @@ class World:
         leads = {"out": str(self.outside / "secret"), "up": "../../outside", "loop": "loop", "zero": "/dev/zero"}
         for name in self.rng.sample(list(leads), 2):
             (source / name).symlink_to(leads[name])
-        for number in range(self.rng.choice([0, 1])):
-            self.odd(source / f"odd{number}", "x")
-            if (source / f"odd{number}").stat(follow_symlinks=False).st_size > 1 << 30:
-                (source / f"odd{number}").unlink()  # what is delivered may be huge
+        if self.some(0.5):
+            self.odd(source / "odd", "x")
         (source / "/".join(["d"] * self.rng.choice([3, 60]))).mkdir(parents=True, exist_ok=True)
         for name in ("-rf", "a\nb", ESCAPES.replace("/", ""), "$(id)", " ", "\udcff"):
             if self.some(0.3):
