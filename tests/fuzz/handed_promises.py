@@ -162,9 +162,8 @@ PROMISES: dict[str, Promise] = {
 
 
 def verbs(world: World, count: int) -> list[str]:
-    """Draws verbs: more than half of them are about what the folder has."""
-    known = [*VERBS, COMPLETE]
-    return [world.rng.choice(world.about if world.some(0.6) else known) for _ in range(count)]
+    """Draws verbs: the last may be any, those before it are about what the folder has."""
+    return [*world.rng.choices(world.about, k=count - 1), world.rng.choice([*VERBS, COMPLETE])]
 
 
 def command(world: World, verb: str) -> list[str]:

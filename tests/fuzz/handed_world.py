@@ -25,7 +25,7 @@ USER, OTHER = 12345, 54321
 class World:
     """base: its folder. home, cwd: of who types; uid: who that is. marks: where what ran leaves its name. runs,
     inventories, playbooks, files: what there is to be named. about: verbs that what was drawn is about. trusted: an
-    inventory says what runs on its hosts. huge: what could be delivered is. open_path: PYTHONPATH has an empty entry."""
+    inventory says what runs on its hosts. huge: so is what may be sent. open_path: PYTHONPATH has an empty entry."""
 
     def __init__(self, base: Path, seed: int) -> None:
         self.rng, self.base = random.Random(f"handed {seed}"), base
@@ -48,7 +48,8 @@ class World:
         (self.outside / "conf").write_text("of the machine\n")
         (self.cwd / "train.py").write_text("print('well')\n")
         (self.cwd / "fleet.yaml").write_text(texts.HOSTS)
-        for part in self.rng.sample(list(PARTS), self.rng.randint(2, 5)):
+        often = [World.repository, World.runs_folder, World.packs] * 2
+        for part in dict.fromkeys(self.rng.sample([*PARTS, *often], self.rng.randint(2, 5))):
             self.drew.append(part.__name__)
             self.about += PARTS[part].split()
             part(self)
@@ -137,7 +138,8 @@ class World:
         subprocess.run(["sh", "-c", line], env=quiet, check=True, capture_output=True)
         program = self.script(top / ".git/evil")
         settings = texts.git_settings(self.rng, top, program, self.cwd, self.outside)
-        chosen = {key: settings[key] for key in self.rng.sample(list(settings), self.rng.randint(1, 8))}
+        keys = [*self.rng.sample(list(settings), self.rng.randint(1, 8)), *["core.fsmonitor"] * self.some(0.5)]
+        chosen = {key: settings[key] for key in keys}
         if self.some(0.3):
             chosen.update(texts.lacking(self.rng, program, self.outside))
             name = hashlib.sha1(b"blob 6\0a = 1\n").hexdigest()
@@ -181,8 +183,8 @@ class World:
         os.utime(folder / "events.jsonl", (time.time() - 60,) * 2)  # no sign of life any more
         for _ in range(self.rng.choice([0, 1, 1, 2, 3])):
             self.odd(folder / self.rng.choice(texts.RUN_FILES), "{}")
-        log = folder / self.rng.choice(["h/rank0.out", "h/node.log", "h/rank0.err", "job.out", "events.jsonl"])
-        if self.some(0.3) and log.parent.is_dir():
+        log = folder / self.rng.choice(["h/rank0.out", "h/rank0.out", "h/rank0.err", "h/node.log", "events.jsonl"])
+        if self.some(0.5) and log.parent.is_dir() and not log.is_dir():
             log.unlink(missing_ok=True)
             log.symlink_to(self.outside / "secret")
         if self.some(0.2):
@@ -289,7 +291,7 @@ PARTS: dict[Callable[[World], None], str] = {
     World.modules: "build sync stop launch hosts runs",
     World.programs: "sync launch build exec check",
     World.repository: "sync launch build get",
-    World.runs_folder: "runs logs attach stop forget stacks hosts launch get complete",
+    World.runs_folder: "runs logs logs attach stop forget stacks hosts launch get complete",
     World.inventory: "hosts init exec check setup-ssh ssh complete",
     World.hostfile: "hosts init exec complete",
     World.playbook: "play",
