@@ -76,6 +76,8 @@ def _sync(world: World) -> list[str]:
     code = [f"{source} {to}", f"{source} {to} --all", f"{source} {to} --dry-run", f"{source} {to} --force"]
     data = [f"--data train.py:{world.home}/w/data", f"--data src:{world.home}/w/data/"]
     more = ["", "--yes --dry-run", f"--dry-run --wheels {_a_file(world)}", f"--wheels {_a_file(world)}"]
+    if world.files and world.some(0.4):
+        return ["--wheels", world.rng.choice(world.files)]
     return world.rng.choice([*code * 2, f"{source} {to} --copy-unsafe-links", *data, *more]).split()
 
 
@@ -98,6 +100,12 @@ def _launch(world: World) -> list[str]:
 def _get(world: World) -> list[str]:
     lines = [f"{world.cwd}/src", f"{world.outside}/conf", _a_run(world), "src --all", f"{world.cwd}/src --force"]
     return [*world.rng.choice(lines).split(), "--to", "got"]
+
+
+def _build(world: World) -> list[str]:
+    """A tree that is given to it runs on its node; deepspeed's own comes from an index, which there is none of."""
+    here = [] if world.trusted else ["deepspeed --cpu --transport local"] * 3
+    return world.rng.choice(["deepspeed --source src", "./src --cpu", "./", "deepspeed --dry-run", *here]).split()
 
 
 def _nothing(words: list[str]) -> list[str]:
@@ -125,7 +133,6 @@ RUNS = _these("runs")
 SLURM = _words("scontrol squeue scancel")
 OF_RUN = ("--tail 2", "--rank 0", "--err", "--since 5m", "--attempt 0")
 PRUNE = "--prune --yes --keep 0 --days 0"
-BUILD = _one_of("deepspeed --cpu", "deepspeed --source src", "./src --cpu", "./", "deepspeed --dry-run")
 LAB = _one_of("status", "down --dry-run", "up --dry-run", "cut lab01", "status --json")
 FORMS = ("", "--format names", "--format ansible", "--format ssh-config", "--json", "--from slurm")
 SETUP = _one_of("--dry-run", "--tofu", "--undo", "--password-file env.txt")
@@ -155,7 +162,7 @@ PROMISES: dict[str, Promise] = {
     "slurm-conf": Promise(_one_of("--to slurm", "--to slurm --force"), FACTS, _to),
     "pack": Promise(_one_of("", "fleet.pyz", "src/a.pyz"), [], _these(r"?\.?(fleet|a)\.pyz.*"), hosts=False),
     "explain-env": Promise(_one_of("", "--platform kubeflow", "--json"), [], _nothing, hosts=False),
-    "build": Promise(BUILD, [*FACTS, *PIP], lambda words: ["builds", *_delivered(words)], local=False),
+    "build": Promise(_build, [*FACTS, *PIP], lambda words: ["builds", *_delivered(words)], local=False),
     "help": Promise(_one_of("", "launch", "completion"), [], _nothing, hosts=False),
     COMPLETE: Promise(TAB, [], _nothing, hosts=False, local=False),
 }
