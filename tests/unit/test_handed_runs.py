@@ -62,6 +62,20 @@ def test_no_file_of_a_run_is_more_than_a_file(
     assert not well.exists(), "another run's files are in no run's way"
 
 
+@pytest.mark.parametrize("odd", [[], {}, 5, ["x"], True])
+def test_what_a_run_tells_of_itself_may_be_of_any_type(
+    odd: object, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("HOME", str(tmp_path))
+    fields = ("run", "engine", "started", "hosts", "exit_code", "first_failure", "unknown", "lease", "platform")
+    for field in fields:
+        document = {"exit_code": 0, "started": 1.0, field: odd}
+        run_folder(tmp_path / "runs", an_id(field.replace("_", "")), plan=document, summary=document)
+    for line in ("runs", "runs --json", "runs --prune --yes --keep 0 --days 0"):
+        assert run(line.split()) in (0, 1), (line, capfd.readouterr())
+
+
 @pytest.mark.skipif(os.geteuid() != 0, reason="another user's folder takes root")
 def test_a_run_that_only_another_user_may_enter_is_passed_over() -> None:
     with tempfile.TemporaryDirectory() as base:

@@ -148,9 +148,11 @@ def prune(run: LocalRun) -> list[str]:
     try:
         if not folder.hold():
             raise UsageError(f"{run.run}: a process follows it just now")
-        hosts = read_object(folder.path / "summary.json").get("hosts", {})
+        hosts = read_object(folder.path / "summary.json").get("hosts")
         events = NewEvents(folder.path / "events.jsonl").read()
-        left = _clear(folder.path, {*map(str, hosts), *(str(notice.host) for notice in events)})
+        left = _clear(
+            folder.path, {*(hosts if isinstance(hosts, dict) else ()), *(str(notice.host) for notice in events)}
+        )
         if link.is_symlink() and not link.exists():
             link.unlink()
     except OSError as error:
@@ -224,7 +226,7 @@ def _read(path: Path) -> LocalRun:
         started=_started(path, plan),
         size=sum(_size(Path(where, name)) for where, _, names in os.walk(path) for name in names),
         exit_code=code if isinstance(code, int) else None,
-        engine=plan.get("engine") or _engine_told(path),
+        engine=engine if isinstance(engine := plan.get("engine"), str) else _engine_told(path),
         logs=str(path),
         broken=_faults(path, told),
     )
