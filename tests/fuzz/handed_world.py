@@ -187,6 +187,7 @@ class World:
         if self.some(0.5) and log.parent.is_dir() and not log.is_dir():
             log.unlink(missing_ok=True)
             log.symlink_to(self.outside / "secret")
+            self.runs += [name] * 4
         if self.some(0.2):
             self.python(folder / self.rng.choice(["fleet/__init__.py", "json.py", "sitecustomize.py"]))
         if self.some(0.15):
