@@ -24,7 +24,7 @@ SHELLS = (
     "\nfleet_expand() {",
     "read x; mv ",
 )
-RSYNC = 'printf "\\000FLEET1\\n"; exec "$@"'  # over the open session
+RSYNC = '''printf "\\\\000FLEET1\\\\n"; exec "$@"'''  # over the open session
 ASKS = ("\nimport sys\nif sys.path and not sys.path[0]:\n", "\nimport csv, hashlib")  # a node's own Python
 HOSTS = _words("ssh ssh-keygen mv grep rm sleep")
 FACTS = _words("readlink rsync nvidia-smi nvcc gcc g++ cc c++ ninja ip git ibstat lspci env hostname true")
@@ -153,7 +153,7 @@ PROMISES: dict[str, Promise] = {
     "stacks": Promise(_of_run("--rank 0", "--all-threads"), [], RUNS),
     "stop": Promise(_of_run("--grace 1", "--dry-run"), SLURM, RUNS, leaves=True),
     "get": Promise(_get, [], _to),
-    "play": Promise(_play, [*FACTS, *SLURM], _these("runs", "/work"), local=False, leaves=True),
+    "play": Promise(_play, [*FACTS, *SLURM], lambda words: [*_launched(words), "/work"], local=False, leaves=True),
     "ssh": Promise(_one_of("h true", "h"), [], _nothing),
     "forward": Promise(_one_of("h 9", "h 9:19"), [], _nothing, local=False),
     "forget": Promise(_of_run("--dry-run"), [], RUNS),

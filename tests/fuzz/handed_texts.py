@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import functools
 import json
 import random
+import subprocess
+import sys
 import time
 from pathlib import Path
 
@@ -16,7 +19,6 @@ def words(text: str) -> list[str]:
     return text.split()
 
 
-# without those that python or its site imports before fleet's script can look at sys.path
 MODULES = words(
     "click rich yaml paramiko cryptography ClusterShell packaging fabric invoke fleet pip setuptools wheel json "
     "subprocess tempfile logging socket ssl hashlib shlex signal gc select glob shutil threading argparse copy random "
@@ -37,6 +39,14 @@ IN_A_TARGET = words(".fleet-get .fleet-get/x .fleet-sync .fleet-sync/state .flee
 PACKED = words("fleet.pyz .fleet.pyz.new fleet.pyz.new .fleet.yaml.new fleet.yaml.new slurm slurm/slurm.conf examples")
 PATTERNS = ["*a" * 16, "**/" * 20 + "x", "[" * 200, "!" * 99, "a" * 5000, "\\", "[!-~]*" * 12, "/" * 300, "[]-a]"]
 VARIABLES = ["A=1\n", "LD_PRELOAD=./a.so\nPATH=.\n", "=\n", "A" * 3000, "A=\0\n", "A='\n", "PYTHONPATH=\n"]
+
+
+@functools.cache
+def early() -> frozenset[str]:
+    """Returns what python and its site import before any script can look at sys.path."""
+    line = "import sys; print(*sys.modules, 'sitecustomize', 'usercustomize')"
+    said = subprocess.run([sys.executable, "-c", line], cwd="/", capture_output=True, text=True, check=True)
+    return frozenset(said.stdout.split())
 
 
 def git_settings(rng: random.Random, top: Path, program: str, cwd: Path, outside: Path) -> dict[str, str]:

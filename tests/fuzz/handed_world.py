@@ -115,8 +115,9 @@ class World:
     # -- parts -------------------------------------------------------------------------------------------------
     def modules(self) -> None:
         for _ in range(self.rng.randint(1, 6)):
-            early = not self.open_path and self.some(0.2)
-            name = self.rng.choice(texts.EARLY if early else texts.MODULES)
+            name = self.rng.choice([*texts.MODULES, *texts.EARLY])
+            if self.open_path and name in texts.early():
+                continue
             where = self.cwd / self.rng.choice(["", "", "", "runs", "builds", "src", "playbooks", "wheels"])
             file = self.rng.choice([".py", "/__init__.py", "/__main__.py"])
             self.python(where / f"{name}/__init__.py") if file == "/__main__.py" else None

@@ -42,6 +42,10 @@ def pipe(path: Path) -> None:
     os.mkfifo(path)
 
 
+def file(path: Path) -> None:
+    path.write_text("a file, where a folder is to be")
+
+
 CELLS: list[tuple[str, Callable[[Path], None], str]] = [
     (".fleet/password-files", huge, SYNC),
     (".fleet/password-files", endless, SYNC),
@@ -49,6 +53,7 @@ CELLS: list[tuple[str, Callable[[Path], None], str]] = [
     ("src/.fleetignore", huge, SYNC),
     ("src/.git", huge, SYNC),
     ("fleet.yaml", pipe, "hosts"),
+    ("slurm", file, "--transport local slurm-conf --to slurm"),
     ("odd.txt", pipe, "-i odd.txt exec -- true"),
     ("passwords", endless, "setup-ssh --tofu --password-file passwords"),
     ("accelerate.yaml", digits, "launch --dry-run --engine accelerate --config-file accelerate.yaml train.py"),

@@ -62,6 +62,17 @@ def test_no_file_of_a_run_is_more_than_a_file(
     assert not well.exists(), "another run's files are in no run's way"
 
 
+def test_when_lines_were_written_is_asked_of_nodes_that_do_not_know_the_run(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("HOME", str(tmp_path))
+    (tmp_path / "hostfile").write_text("127.0.0.1\n")
+    run_folder(tmp_path / "runs", an_id("old"), plan={"started": 1.0}, logs={"127.0.0.1/rank0.out": "a line\n"})
+    assert run(["--transport", "local", "logs", "old", "--since", "5m"]) == 2
+    assert "is known to its nodes alone" in capfd.readouterr().err
+
+
 @pytest.mark.parametrize("odd", [[], {}, 5, ["x"], True])
 def test_what_a_run_tells_of_itself_may_be_of_any_type(
     odd: object, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
