@@ -7,7 +7,7 @@ BIN := .venv/bin
 # what the head and the lab need
 DEBIAN := python3 python3-venv openssh-client openssh-server rsync iproute2 util-linux procps iputils-ping
 # what the tests compare with and compile with, and what `make bench` runs side by side
-DEBIAN_TEST := $(DEBIAN) pdsh sshpass dropbear-bin g++ python3-dev git zsh fish tcsh busybox sudo nftables slurm-wlm munge
+DEBIAN_TEST := $(DEBIAN) pdsh sshpass dropbear-bin g++ python3-dev git zsh fish tcsh busybox sudo strace nftables slurm-wlm munge
 DEBIAN_BENCH := $(DEBIAN_TEST) clustershell taktuk
 
 help:  ## shows this
@@ -66,7 +66,7 @@ chaos: root venv-test  ## faults of every kind in a lab, as a table of what was 
 foreign: root venv-test  ## programs of others, each by hand with its own launcher and by fleet, as a table (root; ONLY=name)
 	$(BIN)/python -m tests.foreign $(if $(ONLY),--only "$(ONLY)")
 
-fuzz: root venv-test  ## syncs, gets, nodes that lie, neighbours by chance, for S seconds [600] from SEED on (root)
+fuzz: root venv-test  ## syncs, gets, nodes that lie, neighbours, handed folders by chance, for S seconds [600] from SEED on (root)
 	$(BIN)/python -m tests.fuzz --seconds $(or $(S),600) $(if $(SEED),--seed $(SEED))
 
 fuzz-runs: root venv-test  ## runs, and what befalls heads, nodes and links, for S seconds [600] from SEED on, a fifth more in a lab (root)

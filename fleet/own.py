@@ -90,17 +90,18 @@ def open_own(path: Path) -> BinaryIO:
 def read_own(path: Path, most: int = MOST_BYTES) -> bytes:
     """Returns what a file of the user's holds. OSError as open_own(), or where it is larger than `most` bytes."""
     with open_own(path) as file:
-        return _bounded(file, most)
+        return bounded(file, most)
 
 
 def read_given(path: Path) -> bytes:
     """Returns what a file holds that the user names, wherever its name leads. OSError where it is no regular file, or
     larger than 64 MiB."""
     with open_regular(str(path)) as file:
-        return _bounded(file, MOST_BYTES)
+        return bounded(file)
 
 
-def _bounded(file: BinaryIO, most: int) -> bytes:
+def bounded(file: BinaryIO, most: int = MOST_BYTES) -> bytes:
+    """Returns what a file holds. OSError where that is more than `most` bytes."""
     data = file.read(most + 1)
     if len(data) > most:
         raise OSError(errno.EFBIG, f"larger than {most >> 20} MiB")

@@ -98,10 +98,10 @@ def _read(path: Path, near: str = "") -> tuple[str, dict[str, Got]]:
     """(the folder, ending in a slash; its files). Nothing of a file that does not hold what it must, nor of a folder
     that neither lies in `near` nor around it."""
     try:
-        with own.open_own(path) as file:
-            folder = os.path.join(json.loads(file.readline()), "")
-            if folder.startswith(near) or near.startswith(folder):
-                return folder, {name: Got(*it) for name, it in json.loads(file.read()).items()}
+        first, _, rest = own.read_own(path).partition(b"\n")
+        folder = os.path.join(json.loads(first), "")
+        if folder.startswith(near) or near.startswith(folder):
+            return folder, {name: Got(*it) for name, it in json.loads(rest).items()}
     except (OSError, ValueError, TypeError, AttributeError, RecursionError):
         pass
     return "", {}

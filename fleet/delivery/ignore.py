@@ -14,6 +14,7 @@ from functools import cached_property
 from pathlib import Path
 from typing import NamedTuple
 
+from fleet import own
 from fleet.delivery.git import NoAnswer, TooLate, ask
 from fleet.delivery.patterns import Pattern, Scope, read_bytes
 from fleet.delivery.unasked import (
@@ -261,14 +262,14 @@ def git_folder(top: str) -> Path | None:
     found = Path(top, ".git")
     try:
         if found.is_file():
-            line = found.read_bytes()[:4096]
+            line = own.read_given(found)[:4096]
             if not line.startswith(b"gitdir: "):
                 return None
             found = Path(top, os.fsdecode(line[8:].rstrip(b"\r\n")))
         if not os.path.lexists(found / "HEAD"):
             return None
         common = found / "commondir"
-        return Path(found, os.fsdecode(common.read_bytes().rstrip(b"\r\n"))) if common.is_file() else found
+        return Path(found, os.fsdecode(own.read_given(common).rstrip(b"\r\n"))) if common.is_file() else found
     except (OSError, ValueError):
         return None
 

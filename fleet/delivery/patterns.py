@@ -14,6 +14,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import NamedTuple
 
+from fleet import own
 from fleet.errors import UsageError
 from fleet.node.base.files import open_regular
 
@@ -141,7 +142,7 @@ def read_bytes(path: str, follow: bool = False) -> bytes | None:
     for nothing: a pipe is a UsageError."""
     try:
         with open_regular(path, 0 if follow else os.O_NOFOLLOW) as file:
-            return file.read()
+            return own.bounded(file)
     except OSError as error:
         gone = isinstance(error, FileNotFoundError | NotADirectoryError)
         is_other = error.errno == errno.EINVAL

@@ -84,7 +84,7 @@ def note_password_file(path: str) -> None:
 
 def _password_files() -> list[str]:
     try:
-        return os.fsdecode((Path.home() / HOME / PASSWORD_FILES).read_bytes()).split("\n")[:-1]
+        return os.fsdecode(own.read_own(Path.home() / HOME / PASSWORD_FILES)).split("\n")[:-1]
     except OSError:
         return []
 

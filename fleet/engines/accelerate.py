@@ -185,7 +185,7 @@ def parsed(text: str, given: str) -> dict[str, Any]:
 
     try:
         config = yaml.safe_load(text)
-    except yaml.YAMLError as error:
+    except (yaml.YAMLError, ValueError, RecursionError) as error:  # ValueError: a number of thousands of digits
         mark = getattr(error, "problem_mark", None)
         where = f"{given}:{mark.line + 1}" if mark else given
         raise UsageError(f"no YAML: {getattr(error, 'problem', None) or 'unreadable'}", where=where) from None

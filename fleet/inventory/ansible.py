@@ -7,9 +7,8 @@ import shlex
 from collections.abc import Iterator, Mapping
 from typing import Any
 
-import yaml
-
 from fleet.errors import InventoryError
+from fleet.inventory.yaml_tree import read_tree
 
 # theirs -> a field of a host; each also as ansible_ssh_*, which older files have
 FIELDS = {
@@ -37,14 +36,13 @@ def hosts(text: str, source: str) -> dict[str, dict[str, str]]:
     found = dict[str, dict[str, Any]]()
     try:
         in_yaml = re.search(r"(?m)^\w+:(\s|$)", text) is not None
-        if in_yaml and any(isinstance(token, yaml.AliasToken) for token in yaml.scan(text)):
-            raise ValueError("it has aliases (*name)")  # a few lines of them may stand for more than there is memory
-        root = yaml.safe_load(text) if in_yaml else None
+        tree = read_tree(text, source) if in_yaml else None
+        root = tree.plain() if tree is not None else None
         for name, variables in _of_yaml(root, {}) if isinstance(root, dict) else _of_ini(text):
             if variables.get("ansible_connection") != "local":
                 name = _RANGE.sub(r"[\1-\2]", name)
                 found[name] = {**found.get(name, {}), **variables}
-    except (yaml.YAMLError, ValueError, AttributeError, TypeError) as error:
+    except (ValueError, AttributeError, TypeError) as error:
         raise InventoryError(f"an inventory of ansible's that is not understood: {error}", where=source) from None
     return {name: {FIELDS[key]: str(value) for key, value in _known(variables)} for name, variables in found.items()}
 

@@ -14,6 +14,7 @@ from fleet.inventory.hostfile import is_hostfile, parse_hostfile
 from fleet.inventory.section import read_section
 from fleet.inventory.yaml_file import parse_yaml
 from fleet.model import Inventory
+from fleet.node.base.files import open_regular
 
 VARIABLE = "FLEET_INVENTORY"
 DEFAULT_FILES = ("fleet.yaml", "hostfile")
@@ -60,7 +61,8 @@ def load(path: Path) -> Inventory:
 def read(path: Path, source: str) -> bytes:
     """A file's bytes. InventoryError: it cannot be read, or is too large."""
     try:
-        with open(path, "rb") as stream:
+        own = str(path).startswith(("/dev/", "/proc/"))  # a descriptor of this process: <(...), /dev/stdin
+        with open(path, "rb") if own else open_regular(str(path)) as stream:
             raw = stream.read(MAX_BYTES + 1)
     except (OSError, ValueError) as error:
         reason = error.strerror if isinstance(error, OSError) else str(error)

@@ -9,7 +9,7 @@ import time
 import traceback
 from collections.abc import Callable
 
-from tests.fuzz import hostile, ignore, keys, neighbour, requirements, sync_model
+from tests.fuzz import handed, hostile, ignore, keys, neighbour, requirements, sync_model
 
 MOST = 5  # faults of one fuzzer, made short
 
@@ -36,14 +36,15 @@ def _raises(run: Callable[..., None], *args: object) -> bool:
 
 # the part of the time that each has
 FUZZERS: dict[str, tuple[float, Callable[[float, int], bool]]] = {
-    "syncs": (0.45, lambda seconds, seed: not sync_model.hunt(seed, seconds, MOST, say=say)),
-    "nodes that lie": (0.30, lambda seconds, seed: not hostile.hunt(seed, seconds, MOST, say=say)),
+    "syncs": (0.35, lambda seconds, seed: not sync_model.hunt(seed, seconds, MOST, say=say)),
+    "nodes that lie": (0.25, lambda seconds, seed: not hostile.hunt(seed, seconds, MOST, say=say)),
     "keys that a node claims": (0.05, lambda seconds, seed: not keys.hunt(seed, seconds, MOST, say=say)),
     "ignore rules": (0.08, _ignore),
     "requirements": (0.04, lambda seconds, seed: _raises(requirements.run, seconds, seed)),
     "a neighbour": (0.08, lambda seconds, seed: _raises(neighbour.run, seconds, seed, say)),
+    "handed folders": (0.15, lambda seconds, seed: not handed.hunt(seed, seconds, MOST, say=say)),
 }
-OF_ROOT = {"a neighbour": "another uid", "keys that a node claims": "an sshd"}
+OF_ROOT = {"a neighbour": "another uid", "handed folders": "another uid", "keys that a node claims": "an sshd"}
 
 
 def main() -> int:

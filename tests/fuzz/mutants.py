@@ -26,7 +26,8 @@ from tests.fuzz import mends
 from tests.fuzz.runs.mends import ABOUT, MENDS
 
 ROOT = Path(__file__).parents[2]
-MODEL, HOSTILE, RUNS = "sync_model", "hostile", "runs"
+MODEL, HOSTILE, RUNS, HANDED = "sync_model", "hostile", "runs", "handed"
+TREE = ("fleet", "tests", "tools", "hostfiles", "playbooks", "examples")
 MOST = 99  # faults that the tree has with the mend, too, before one is found that it has not
 
 
@@ -238,6 +239,41 @@ MUTANTS = [
     ),
 ]
 
+MUTANTS += [
+    Mutant(
+        "fleet's own processes read nothing here",
+        "42.1",
+        "own_process.py",
+        '[sys.executable, "-I", "-c", BOOT],\n        cwd="/",',
+        '[sys.executable, "-c", BOOT],',
+        HANDED,
+    ),
+    Mutant(
+        "git starts no program of a repository",
+        "42.1",
+        "delivery/git.py",
+        '("-c", "core.fsmonitor=", "-c", "core.hooksPath=/dev/null", "-c", "core.untrackedCache=keep")',
+        '("-c", "core.untrackedCache=keep")',
+        HANDED,
+    ),
+    Mutant(
+        "a file of a run is no link",
+        "42.4",
+        "own.py",
+        "open_regular(str(path), os.O_NOFOLLOW)",
+        "open_regular(str(path))",
+        HANDED,
+    ),
+    Mutant(
+        "nothing is packed through a link",
+        "42.4",
+        "ops/pack.py",
+        "replace_file(os.fsencode(file), data.getvalue(), 0o777)",
+        "file.write_bytes(data.getvalue())",
+        HANDED,
+    ),
+    Mutant("what is ignored has bounds", "42.4", "delivery/patterns.py", "own.bounded(file)", "file.read()", HANDED),
+]
 MUTANTS += [Mutant(*mend[:5], RUNS, *mend[5:]) for mend in MENDS]
 MUTANTS += [Mutant(*mend) for mend in mends.MENDS]
 LEFT = {"runs", "build", "builds", "dist"}  # what is made in a clone
@@ -259,6 +295,7 @@ def applied(mutant: Mutant) -> dict[str, str]:
 def copied(mutant: Mutant | None) -> Iterator[Path]:
     folder = Path(tempfile.mkdtemp(prefix="fleet-mutant-"))
     try:
+        folder.chmod(0o755)  # another user is to run it
         for path in ROOT.iterdir():
             if path.is_dir() and path.name[0] != "." and path.name not in LEFT:
                 ignore = shutil.ignore_patterns("__pycache__")
@@ -360,7 +397,7 @@ def found(mutant: Mutant, seconds: float, seed: int) -> tuple[str, str]:
 def options(mutant: Mutant) -> list[str]:
     about = [f"--about={ABOUT[mutant.name]}"] if mutant.name in ABOUT else []
     about += [f"--verb={mends.VERB[mutant.name]}"] if mutant.name in mends.VERB else []
-    return {MODEL: ["--shrink=0"], RUNS: [f"--most={MOST}", *about]}.get(mutant.by, about)
+    return {MODEL: ["--shrink=0"], HANDED: [f"--faults={MOST}"], RUNS: [f"--most={MOST}", *about]}.get(mutant.by, about)
 
 
 def main() -> int:

@@ -5,11 +5,13 @@ from __future__ import annotations
 
 import json
 import os
+import tempfile
 from pathlib import Path
 
 import pytest
 
 from fleet.cli.main import run
+from fleet.ops.run.kept.local import local_runs, passed_over
 from tests.run_folders import an_id, run_folder
 
 SECRET = "a secret of the machine's"
@@ -58,3 +60,49 @@ def test_no_file_of_a_run_is_more_than_a_file(
         assert "Traceback" not in err and "secret" not in out, (line, err)
         assert code != 125, (line, err)
     assert not well.exists(), "another run's files are in no run's way"
+
+
+def test_when_lines_were_written_is_asked_of_nodes_that_do_not_know_the_run(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("HOME", str(tmp_path))
+    (tmp_path / "hostfile").write_text("127.0.0.1\n")
+    run_folder(tmp_path / "runs", an_id("old"), plan={"started": 1.0}, logs={"127.0.0.1/rank0.out": "a line\n"})
+    assert run(["--transport", "local", "logs", "old", "--since", "5m"]) == 2
+    assert "is known to its nodes alone" in capfd.readouterr().err
+
+
+@pytest.mark.parametrize("odd", [[], {}, 5, ["x"], True])
+def test_what_a_run_tells_of_itself_may_be_of_any_type(
+    odd: object, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("HOME", str(tmp_path))
+    fields = ("run", "engine", "started", "hosts", "exit_code", "first_failure", "unknown", "lease", "platform")
+    for field in fields:
+        document = {"exit_code": 0, "started": 1.0, field: odd}
+        run_folder(tmp_path / "runs", an_id(field.replace("_", "")), plan=document, summary=document)
+    for line in ("runs", "runs --json", "runs --prune --yes --keep 0 --days 0"):
+        assert run(line.split()) in (0, 1), (line, capfd.readouterr())
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="another user's folder takes root")
+def test_a_run_that_only_another_user_may_enter_is_passed_over() -> None:
+    with tempfile.TemporaryDirectory() as base:
+        os.chown(base, 65534, 65534)  # whose runs/ it is
+        runs = Path(base, "runs")
+        for name, uid in {"well": 65534, "theirs": 12345, "roots": 0}.items():
+            folder = run_folder(runs, an_id(name), plan={"started": 1.0})
+            for path in (runs, folder, *folder.iterdir()):
+                os.chown(path, uid, -1)
+        os.chown(runs, 65534, 65534)
+        os.seteuid(65534)
+        try:
+            assert [found.run for found in local_runs(runs)] == [an_id("well")]
+            assert sorted(passed_over(runs)) == [
+                f"{runs / an_id('roots')} cannot be entered, and is passed over",
+                f"{runs / an_id('theirs')} belongs to user id 12345, and is passed over",
+            ]
+        finally:
+            os.seteuid(0)

@@ -2,18 +2,20 @@
 
 from __future__ import annotations
 
+import os
 import re
-import shutil
 import sys
 from pathlib import Path
 
 import click
 
+from fleet import own
 from fleet.cli.line.command import Verb, completed
 from fleet.cli.line.options import settings_of, without
 from fleet.cli.line.shipped import find, shipped
 from fleet.cli.screen.output import talk, write_json
 from fleet.errors import EXIT_OK, UsageError
+from fleet.node.base.files import replace_file
 
 
 def about(path: Path) -> str:
@@ -23,18 +25,25 @@ def about(path: Path) -> str:
     return re.split(r"[.;:,]( |$)", line)[0]
 
 
+def _is_or_may_be(path: Path, data: bytes) -> bool:
+    try:
+        return not os.path.lexists(path) or own.read_given(path) == data
+    except OSError:
+        return False
+
+
 def copy(names: list[str], to: Path) -> None:
     """Below `to` under their full names. UsageError, and nothing is copied, where other files of theirs are there."""
     files = shipped()
     for name in names:
-        if (to / name).exists() and (to / name).read_bytes() != files[name].read_bytes():
+        if not _is_or_may_be(to / name, files[name].read_bytes()):
             raise UsageError(
                 f"{to / name} is there already, and is another one",
                 hint=f"'fleet examples {name}' shows the one of fleet; --to ANOTHER copies it elsewhere",
             )
     for name in names:
         (to / name).parent.mkdir(parents=True, exist_ok=True)
-        shutil.copyfile(files[name], to / name)
+        replace_file(os.fsencode(to / name), files[name].read_bytes())
 
 
 @click.command("examples", cls=Verb, examples=("fleet examples --to rehearsal", "fleet examples two-nodes.yaml"))

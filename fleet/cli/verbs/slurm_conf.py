@@ -67,9 +67,12 @@ def slurm_conf_(folder: Path, cluster: str, partition: str, force: bool) -> int:
     files = texts(nodes, cluster, partition)
     if there := [name for name in files if (folder / name).exists() and not force]:
         raise UsageError(f"{folder / there[0]} is there already", hint="--force replaces it, --to DIR writes elsewhere")
-    folder.mkdir(parents=True, exist_ok=True)
-    for name, text in files.items():
-        replace_file(os.fsencode(folder / name), text.encode())
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        for name, text in files.items():
+            replace_file(os.fsencode(folder / name), text.encode())
+    except OSError as error:
+        raise UsageError(f"{folder}: {error.strerror}", hint="--to DIR writes elsewhere") from None
     following = steps(nodes[0].name, shlex.quote(str(folder)))
     document = {"files": [str(folder / name) for name in files], "next": following}
     shown = "\n  ".join(

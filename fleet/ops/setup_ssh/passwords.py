@@ -12,6 +12,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
+from fleet import own
 from fleet.errors import UsageError
 from fleet.inventory.nodeset import expand
 from fleet.model import Host
@@ -66,13 +67,13 @@ def read_password_file(path: str, names: Sequence[str]) -> Passwords:
     try:
         if path == "-":
             return parse(sys.stdin.read(), names, "<stdin>")
-        with Path(path).open(encoding="utf-8") as file:
+        with Path(path).open("rb") as file:
             mode = os.fstat(file.fileno()).st_mode
             if stat.S_ISREG(mode) and mode & 0o077:
                 raise UsageError(
                     f"others can read the password file {path} (mode {mode & 0o777:04o})", hint=f"chmod 600 {path}"
                 )
-            return parse(file.read(), names, path)
+            return parse(own.bounded(file).decode(), names, path)
     except UnicodeDecodeError:
         raise UsageError(f"the password file {path} is not UTF-8 text") from None
     except OSError as error:

@@ -116,7 +116,7 @@ class Record:
         if data is not None:
             try:
                 record._parse(json.loads(data))
-            except (ValueError, KeyError, TypeError, IndexError, AttributeError) as error:
+            except (ValueError, KeyError, TypeError, IndexError, AttributeError, RecursionError) as error:
                 raise HostFailed(
                     f"{record.path} is damaged ({type(error).__name__})",
                     hint="move it away; what it recorded has to be undone by hand then",
@@ -176,7 +176,7 @@ class Record:
         found = []
         for path in sorted(self.path.parent.glob("*.json")):
             other = Record(path, "")
-            with contextlib.suppress(ValueError, KeyError, TypeError, IndexError, AttributeError):
+            with contextlib.suppress(ValueError, KeyError, TypeError, IndexError, AttributeError, RecursionError):
                 document = json.loads(files.read(path) or b"")
                 other._parse(document)
                 other.source = str(document["inventory"])

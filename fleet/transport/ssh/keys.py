@@ -13,6 +13,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
+from fleet import own
 from fleet.errors import ConnectError
 from fleet.transport.base import Once
 from fleet.transport.ssh.adapter import agent_over
@@ -199,7 +200,7 @@ def _certificate(file: Path) -> Any:
 def _load(file: Path) -> tuple[Any, str]:
     """(key, "") or (None, why it cannot be used)."""
     try:
-        text, info = file.read_text("utf-8", "replace"), file.stat()
+        text, info = own.read_given(file).decode("utf-8", "replace"), file.stat()
         if info.st_mode & 0o077 and info.st_uid == os.getuid() and "PRIVATE KEY-----" in text:
             return None, f"others can read it, so ssh would not use it: chmod 600 {shlex.quote(str(file))}"
         if "-----BEGIN ENCRYPTED PRIVATE KEY-----" in text:

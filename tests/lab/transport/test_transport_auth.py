@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import os
 import socket
 import threading
 import time
@@ -231,3 +232,10 @@ def test_a_channel_that_is_closed_at_once_is_opened_again_and_again(head: Head) 
     with pytest.raises(ConnectError, match="refuses to run commands"):
         connect(head, policy := Closing(1, denies=True), then=lambda session: session.start("true"))
     assert policy.asked == 1
+
+
+@pytest.mark.timeout(60)
+def test_a_key_that_is_a_pipe_is_waited_for_by_nobody(head: Head) -> None:
+    os.mkfifo(head.home / "k")
+    with pytest.raises(ConnectError):
+        connect(head, Policy("publickey"), identity_file=str(head.home / "k"))

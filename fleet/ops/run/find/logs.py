@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from fleet.answers.runs import LogsShown
-from fleet.errors import EXIT_OK, FleetError
+from fleet.errors import EXIT_OK, FleetError, UsageError
 from fleet.events import Notice
 from fleet.inventory.nodeset import fold
 from fleet.model import Host, Inventory, Report, Result
@@ -110,7 +110,7 @@ def _named(plan: LogsPlan, runtime: Runtime, sessions: Sessions) -> tuple[str, F
     found = known.get(run_id)
     silent = [result.host for result in asked if not result.ok]
     if found is None and plan.request.since is not None:
-        raise FleetError(
+        raise UsageError(
             f"run {run_id}: when its lines were written is known to its nodes alone, and none of them knows it",
             hint=f"fleet logs {run_id} --tail 100",
             kind="unknown-times",

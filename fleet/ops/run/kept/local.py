@@ -102,10 +102,16 @@ def passed_over(runs_dir: Path) -> list[str]:
 
 def _looked_at(runs_dir: Path) -> Iterator[tuple[Path, str | None]]:
     if own.own_folder(runs_dir, OPTION):
-        for path in runs_dir.iterdir():
-            with suppress(FileNotFoundError, NotADirectoryError):  # no run, or pruned meanwhile
-                if is_run_id(path.name) and (path / "events.jsonl").lstat():
-                    yield path, own.foreign(path)
+        for path in filter(lambda path: is_run_id(path.name), runs_dir.iterdir()):
+            try:
+                why = own.foreign(path)
+                if why is None:
+                    (path / "events.jsonl").lstat()
+            except (FileNotFoundError, NotADirectoryError):  # no run, or pruned meanwhile
+                continue
+            except PermissionError:
+                why = "cannot be entered"
+            yield path, why
 
 
 def _started(folder: Path, plan: Mapping[str, Any]) -> float:
@@ -142,9 +148,11 @@ def prune(run: LocalRun) -> list[str]:
     try:
         if not folder.hold():
             raise UsageError(f"{run.run}: a process follows it just now")
-        hosts = read_object(folder.path / "summary.json").get("hosts", {})
+        hosts = read_object(folder.path / "summary.json").get("hosts")
         events = NewEvents(folder.path / "events.jsonl").read()
-        left = _clear(folder.path, {*map(str, hosts), *(str(notice.host) for notice in events)})
+        left = _clear(
+            folder.path, {*(hosts if isinstance(hosts, dict) else ()), *(str(notice.host) for notice in events)}
+        )
         if link.is_symlink() and not link.exists():
             link.unlink()
     except OSError as error:
@@ -218,7 +226,7 @@ def _read(path: Path) -> LocalRun:
         started=_started(path, plan),
         size=sum(_size(Path(where, name)) for where, _, names in os.walk(path) for name in names),
         exit_code=code if isinstance(code, int) else None,
-        engine=plan.get("engine") or _engine_told(path),
+        engine=engine if isinstance(engine := plan.get("engine"), str) else _engine_told(path),
         logs=str(path),
         broken=_faults(path, told),
     )

@@ -14,7 +14,7 @@ import re
 from pathlib import Path
 
 from fleet import own
-from fleet.errors import ProtocolError
+from fleet.errors import ProtocolError, UsageError
 from fleet.node.base.files import replace_file
 from fleet.ops.run.kept.documents import read_object
 from fleet.protocol.state import LOG_NAME
@@ -47,6 +47,8 @@ class NodeLogs:
     def _look(self) -> None:
         for folder in (self.folder.parent, self.folder):
             folder.mkdir(0o700, parents=True, exist_ok=True)
+            if (why := own.foreign(folder)) is not None:  # its logs would be written elsewhere
+                raise UsageError(f"{folder} {why}", hint=f"look at it, and take it away: ls -ld {folder}")
         found = {p.name: p.stat().st_size for p in self.folder.iterdir() if LOG.fullmatch(p.name)}
         stored = read_object(self.folder / GAPS)
         # by log, how far its size lies behind the offset on the node
@@ -92,9 +94,7 @@ class NodeLogs:
         fresh = data[size - offset :]
         view = memoryview(fresh)
         try:
-            fd = os.open(
-                self.folder / name, os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600
-            )
+            fd = own.private(str(self.folder / name), os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_CLOEXEC)
             try:
                 behind = self._behind.get(name, 0)
                 if os.fstat(fd).st_size != size - behind:
@@ -113,7 +113,9 @@ class NodeLogs:
         probe = self.folder / ".probe"
         try:
             self._look()
-            probe.write_bytes(b"\0" * 65536)
+            probe.unlink(missing_ok=True)
+            with open(probe, "xb", opener=own.private) as file:
+                file.write(b"\0" * 65536)
         except OSError:
             return False
         finally:
