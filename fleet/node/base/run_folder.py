@@ -23,6 +23,7 @@ from fleet.protocol.state import (
     SPEC,
     STATUS,
     STOP,
+    VERDICT,
     below_home,
     is_run_id,
 )
@@ -151,7 +152,7 @@ def final_status(
     end: Any = None,
 ) -> "dict[str, Any]":
     """cause, began: why and when this node began to end the run, see above; what its ranks did then is the answer. end:
-    a RunEnd, where a head asked for it."""
+    a Verdict, where a head asked for it."""
     now = time.time()
     status = {
         "state": state,
@@ -181,6 +182,25 @@ def is_written(path: str, value: "dict[str, Any]", suffixes: "tuple[str, ...]") 
 def write_final(folder: str, status: "dict[str, Any]") -> None:
     """Best effort, twice: without the space reserved for it, or without the right to write, it stays unsaid."""
     is_written(os.path.join(folder, STATUS), status, (".new", ".tmp"))
+
+
+def verdict_of(folder: str) -> "dict[str, Any] | None":
+    """How the run ended, where that is decided."""
+    return read_json(os.path.join(folder, VERDICT)) or None
+
+
+def put_verdict(folder: str, verdict: "Any") -> None:
+    """The first one stays."""
+    path = os.path.join(folder, VERDICT)
+    new = "%s.%d" % (path, os.getpid())
+    try:
+        write_json(new, verdict)
+        os.link(new, path)
+    except OSError:
+        pass  # there is one, or the disk is full
+    finally:
+        if os.path.lexists(new):
+            os.unlink(new)
 
 
 def lease_of(folder: str, spec: "dict[str, Any]") -> "float | None":

@@ -40,6 +40,10 @@ class Sessions:
         if host.name in self._open:
             self._open.pop(host.name).close()
 
+    def adopt(self, host: Host, session: Session) -> None:
+        """get() has this one."""
+        self._open[host.name] = session
+
     def keep(self, program: Program) -> None:
         """For take_all(): it waits, with run.follow behind it."""
         before = self._waiting.pop(program.host.name, None)

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import time
 from dataclasses import dataclass, field
+from typing import Any
 
-from fleet.errors import EXIT_CONNECT, EXIT_HOST_FAILED, EXIT_INTERRUPTED, EXIT_TIMEOUT, FleetError
-from fleet.protocol.messages.run import EndedBy, RankEnded, RunEnd, RunState
+from fleet.errors import EXIT_CONNECT, EXIT_HOST_FAILED, EXIT_INTERRUPTED, EXIT_TIMEOUT, FleetError, HostFailed, Reason
+from fleet.protocol.messages.run import TAIL_BYTES, EndedBy, First, RankEnded, RunState, Verdict
 
 CLOCK_SECONDS = 600.0  # for which a message shows how a node's clock stands
 SIGTERM = 15
@@ -78,11 +80,22 @@ class RankEnd:
         return 128 + self.signal if self.signal is not None else (self.status or 0)
 
 
-def run_end(by: EndedBy, message: str, code: int, host: str | None = None, who: str = "") -> RunEnd:
-    return {"by": by, "host": host, "code": code, "who": who, "message": message}
+def run_end(by: EndedBy, message: str, code: int, host: str | None = None, who: str = "") -> Verdict:
+    """Why a run is stopped, until it is decided how it ended."""
+    return {
+        "by": by,
+        "host": host,
+        "code": code,
+        "who": who,
+        "message": message,
+        "attempt": 0,
+        "first": None,
+        "unknown": [],
+        "time": time.time(),
+    }
 
 
-def stopped_by(who: str) -> RunEnd:
+def stopped_by(who: str) -> Verdict:
     """By 'fleet stop'. who: USER@HEAD."""
     return run_end("stop", f"stopped by {who}", EXIT_INTERRUPTED, who=who)
 
@@ -105,15 +118,29 @@ class Failure:
     @classmethod
     def of(cls, end: RankEnd, time: float) -> Failure:
         """Of a rank that failed."""
-        return cls(
-            host=end.host,
-            node_rank=end.node_rank,
-            exit_code=end.exit_code,
-            time=time,
-            rank=end.rank,
-            local_rank=end.local_rank,
-            signal=end.signal,
-        )
+        return cls(end.host, end.node_rank, end.exit_code, time, end.rank, end.local_rank, end.signal)
+
+    @classmethod
+    def told(cls, first: First) -> Failure:
+        """As a verdict has it."""
+        why = first["why"]
+        facts: dict[str, Any] = {name: value for name, value in first.items() if name not in ("why", "tail")}
+        return cls(**facts, why=why and HostFailed(Reason.of_node(why["message"]), kind=why["kind"], hint=why["hint"]))
+
+    def facts(self, tail: str = "") -> First:
+        """For a verdict."""
+        why = self.why and {"kind": self.why.kind, "message": self.why.message, "hint": self.why.hint}
+        return {**vars(self), "why": why, "tail": tail[-TAIL_BYTES:]}  # type: ignore[typeddict-item]
+
+    @property
+    def by(self) -> EndedBy:
+        """What a run that ends because of it is ended by."""
+        lost = self.what == "link" or self.what == "node" and (self.why is None or self.why.kind != "ended")
+        return "lost" if lost else "stall" if self.what == "stalled" else "lease" if self.what == "lease" else "failure"
+
+    def reason(self, message: str, tail: str = "") -> Verdict:
+        """That a run ends because of it."""
+        return {**run_end(self.by, message, self.exit_code or EXIT_HOST_FAILED, self.host), "first": self.facts(tail)}
 
 
 @dataclass
@@ -143,6 +170,11 @@ class NodeState:
         """Why this node ended its part, where it did so by itself."""
         cause = self.status.get("cause")
         return cause if cause in OWN_CAUSES else None
+
+    @property
+    def gave_up(self) -> bool:
+        """Whether it ended its part, and neither says why nor was asked to."""
+        return self.state in ("stopped", "lost") and self.cause is None and self.status.get("end") is None
 
     @property
     def began(self) -> float:

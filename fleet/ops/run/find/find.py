@@ -16,7 +16,7 @@ from fleet.events import Notice
 from fleet.inventory.fields import NAME
 from fleet.inventory.nodeset import fold
 from fleet.model import Host, Inside, Inventory, Node, Result
-from fleet.ops.run.end.ends import BY_HAND
+from fleet.ops.run.end.ends import BY_HAND, OWN_CAUSES
 from fleet.ops.run.follow.follow import PING_MOST
 from fleet.ops.run.kept.elasticity import Elasticity
 from fleet.ops.run.kept.local import last_begun
@@ -24,7 +24,7 @@ from fleet.ops.run.kept.record import RunRecord
 from fleet.ops.run.kept.word import choose
 from fleet.ops.run.sessions import ASK, Sessions
 from fleet.protocol.decode import Misfit, decode
-from fleet.protocol.messages.run import About, RunEnd, RunHere, RunsHere, SomeRun
+from fleet.protocol.messages.run import About, RunHere, RunsHere, SomeRun, Verdict
 from fleet.protocol.state import FINAL, PROTOCOL, RESTARTING, STARTING
 from fleet.runtime import Runtime
 from fleet.transport.base import Session
@@ -111,33 +111,28 @@ class FoundRun:
     @property
     def state(self) -> str:
         """ "running", "stopping", "restarting" (its head waits with the next attempt), "starting" (that begins, nowhere
-        yet), "lost" (nobody on a node cares for it any more), "done", "stopped", "failed", or "unknown" (it ended well
-        where that is known)."""
+        yet), "lost" (nobody on a node cares for it any more), "done", "stopped", "failed",
+        "unknown" (it is over where that is known) or "open" (nobody has said how it ended)."""
         states = [part["status"].get("state") for part in self.parts.values()]
         if self.live:
             forgotten = any(not over(part) and not part["alive"] for part in self.parts.values())
             known = ("stopping", RESTARTING, "running", STARTING)
             return "lost" if forgotten else next((it for it in known if it in states), "running")
-        if self.withdrawn or self.end is not None and self.end["by"] in BY_HAND:
-            return "stopped"
-        failed = any(
-            part["status"].get("state") != "exited"
-            or part["status"].get("engine_status")
-            or part["status"].get("signal")
-            for part in self.parts.values()
-        )
-        return "failed" if failed else "unknown" if self.unknown else "done"
+        if (verdict := self.verdict or self.end) is not None:
+            return "stopped" if verdict["by"] in BY_HAND else "failed" if verdict["code"] else "done"
+        own = any(part["status"].get("cause") in OWN_CAUSES for part in self.parts.values())
+        return "failed" if own else "unknown" if self.unknown else "open"
 
     @property
-    def end(self) -> RunEnd | None:
-        """What a head had it stopped for, of a run that is over."""
+    def end(self) -> Verdict | None:
+        """Why a head had it stopped, of a run that is over."""
         ends = [end for part in self.parts.values() if (end := part["status"].get("end")) is not None]
         return min(ends, key=lambda end: end["by"] not in BY_HAND, default=None) if not self.live else None
 
     @property
-    def withdrawn(self) -> bool:
-        """Whether it was stopped in the pause after this attempt."""
-        return any(part["status"].get("stopped") for part in self.parts.values())
+    def verdict(self) -> Verdict | None:
+        """How it ended, as the first of its nodes has it to which that was told."""
+        return next((part["verdict"] for part in self.parts.values() if part["verdict"]), None)
 
     def record(self, runs_dir: Path) -> RunRecord:
         """To follow it from this machine."""
@@ -159,13 +154,14 @@ class FoundRun:
             node_timeout=max(1.0, part["node_timeout"] if part else RunRecord.node_timeout),
             owner=about["owner"] if about else "",
             started=self.started,
-            attempt=attempt_of(part) if part else 0,
+            attempt=self.verdict["attempt"] if self.verdict else attempt_of(part) if part else 0,
             max_restarts=about["max_restarts"] if about else 0,
             stall_timeout=about["stall_timeout"] if about else None,
             elastic=self.elastic,
             spares=about["spares"] if about else 0,
             unknown=frozenset(node.host.name for node in unknown),
             end=self.end,
+            verdict=self.verdict,
             term=1 + max((part["term"] for part in self.parts.values()), default=0),
             stop_grace=self.stop_grace,
             max_log=about["max_log"] if about else 0,

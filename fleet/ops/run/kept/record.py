@@ -10,7 +10,7 @@ from typing import Any
 
 from fleet.model import Host, Node
 from fleet.ops.run.kept.elasticity import Elasticity
-from fleet.protocol.messages.run import About, RunEnd
+from fleet.protocol.messages.run import About, Verdict
 from fleet.requests.launch import Launch
 
 GRACE, STOP_GRACE = 10.0, 30.0  # the latter is torchrun's own, in which ranks may save their work
@@ -24,7 +24,8 @@ class RunRecord:
     of who started it, and when, in seconds since the epoch. attempt: how many starts of it came before; max_restarts:
     failures after which fleet starts it again; spares: that stand by. stall_timeout: seconds of silence after which an
     attempt is over, None: never. elastic: whether it goes on without nodes. unknown: hosts that have not answered who
-    looks on. end: of one that is over, where a head had it stopped. term: counts those who led it, in turn. max_log:
+    looks on. end: of one that is over, why a head
+    had it stopped. verdict: how it ended, where that is decided. term: counts those who led it, in turn. max_log:
     bytes that a node keeps of a log which the leader has; 0: all."""
 
     run_id: str
@@ -44,7 +45,8 @@ class RunRecord:
     elastic: Elasticity = Elasticity()
     spares: int = 0
     unknown: frozenset[str] = frozenset()
-    end: RunEnd | None = None
+    end: Verdict | None = None
+    verdict: Verdict | None = None
     term: int = 1
     stop_grace: float = STOP_GRACE
     max_log: int = 0
