@@ -53,10 +53,10 @@ def decide(run: RunRecord, gang: Gang, logs: Mapping[str, NodeLogs]) -> Verdict 
 
     if gang.end is not None and (run.end is not None or gang.by_hand):
         return as_seen(gang.end)
-    if gang.unknown:
-        return None
     tail = tails(gang, logs)
     failure = own_link(gang) or gang.first(lambda end: answers(end, tail)) or _vanished(run, gang)
+    if gang.unknown and (failure is None or gang.unknown - run.without):
+        return None
     if failure is not None:
         failure = blamed(failure, gang, tail)
         needed = gang.needed if gang.end is not None and gang.end["host"] == failure.host else ""
@@ -74,7 +74,7 @@ def drafted(report: Report) -> Verdict | None:
 
 def _vanished(run: RunRecord, gang: Gang) -> Failure | None:
     for node in run.nodes if not run.elastic else ():
-        for rank in gang.unaccounted(node.host.name, node.ranks):
+        for rank in gang.unaccounted(node.host.name, node.ranks) if node.host.name not in gang.unknown else ():
             return Failure(node.host.name, node.node_rank, EXIT_HOST_FAILED, 0.0, rank, what="vanished")
     return None
 
@@ -193,7 +193,8 @@ def _result(gang: Gang, host: str, run: RunRecord) -> Result:
     error = node.why
     if host in gang.unknown:
         hint = f"when it answers: fleet attach {run.run_id}"
-        error = ConnectError("how the run ended there is not known: no answer", host=host, kind="unknown", hint=hint)
+        why = "it knows of no such run" if host in run.without else "no answer"
+        error = ConnectError(f"how the run ended there is not known: {why}", host=host, kind="unknown", hint=hint)
     elif error is None and node.lost is not None:
         error = ConnectError("the host was lost", host=node.host, kind="lost")
     ok = error is None and node.state == "exited" and not status and not node.status.get("left")

@@ -44,18 +44,21 @@ class Known(Inside):
 @dataclass(frozen=True)
 class FoundRun:
     """A run as its nodes tell of it. parts: by this inventory's names, in node-rank order. replaced: hosts on which an
-    earlier attempt is still live. inventory: all hosts that were asked, by name."""
+    earlier attempt is still live. inventory: all hosts that were asked, by name; answered: of
+    those, who did."""
 
     run_id: str
     hosts: Mapping[str, Host]
     parts: Mapping[str, RunHere]
     replaced: tuple[Host, ...] = ()
     inventory: Mapping[str, Host] = field(default_factory=dict)
+    answered: frozenset[str] = frozenset()
     kept: About | None = None  # here
 
     @property
     def about(self) -> About | None:
-        return next((part["about"] for part in self.parts.values() if part["about"]), self.kept)
+        parts = sorted(self.parts.values(), key=attempt_of)
+        return next((part["about"] for part in parts if part["about"]), self.kept)
 
     @property
     def elastic(self) -> Elasticity:
@@ -121,7 +124,8 @@ class FoundRun:
         if (verdict := self.verdict or self.end) is not None:
             return "stopped" if verdict["by"] in BY_HAND else "failed" if verdict["code"] else "done"
         own = any(part["status"].get("cause") in OWN_CAUSES for part in self.parts.values())
-        return "failed" if own else "unknown" if self.unknown else "open"
+        silent = {node.host.name for node in self.unknown} - self.answered
+        return "failed" if own and not silent else "unknown" if self.unknown else "open"
 
     @property
     def end(self) -> Verdict | None:
@@ -160,6 +164,7 @@ class FoundRun:
             elastic=self.elastic,
             spares=about["spares"] if about else 0,
             unknown=frozenset(node.host.name for node in unknown),
+            without=frozenset(node.host.name for node in unknown) & self.answered,
             end=self.end,
             verdict=self.verdict,
             term=1 + max((part["term"] for part in self.parts.values()), default=0),
@@ -250,14 +255,18 @@ def find(
         for part in result.answer.runs if isinstance(result.answer, Known) else ():
             parts.setdefault(part["run"], {})[result.host] = part
     hosts = {host.name: host for host in inventory.hosts}
+    answered = frozenset(result.host for result in results if result.ok)
     runs = []
     for run_id, of in parts.items():
-        last = max(map(attempt_of, of.values()))
-        # a node that another has replaced knows of an earlier attempt only
-        current = [(name, part) for name, part in of.items() if attempt_of(part) == last]
+        told = next((part["verdict"] for part in of.values() if part["verdict"]), None)
+        last = told["attempt"] if told else max(map(attempt_of, of.values()))
+        # a node that another has replaced knows of an earlier attempt only; where the last one could not begin, the one
+        # before it is the run's
+        current = [(name, part) for name, part in of.items() if attempt_of(part) >= last]
         ordered = dict(sorted(current, key=lambda item: item[1]["node_rank"]))
         replaced = tuple(hosts[name] for name, part in of.items() if name not in ordered and not over(part))
-        runs.append(FoundRun(run_id, {name: hosts[name] for name in ordered}, ordered, replaced, hosts))
+        mine = {name: hosts[name] for name in ordered}
+        runs.append(FoundRun(run_id, mine, ordered, replaced, hosts, answered))
     return sorted(runs, key=lambda run: (run.started, run.run_id), reverse=True), results
 
 

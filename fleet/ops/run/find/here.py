@@ -88,4 +88,4 @@ def from_folder(path: Path, inventory: Inventory) -> FoundRun | None:
         "stop_grace": RunRecord.stop_grace,
         "max_log": 0,
     }
-    return FoundRun(path.name, {}, {}, (), {host.name: host for host in inventory.hosts}, about)
+    return FoundRun(path.name, {}, {}, (), {host.name: host for host in inventory.hosts}, kept=about)

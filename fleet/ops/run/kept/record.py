@@ -23,10 +23,10 @@ class RunRecord:
     stopped, grace: after a failure, of which peers may hang. logs: the run's folder on this machine. owner: USER@HEAD
     of who started it, and when, in seconds since the epoch. attempt: how many starts of it came before; max_restarts:
     failures after which fleet starts it again; spares: that stand by. stall_timeout: seconds of silence after which an
-    attempt is over, None: never. elastic: whether it goes on without nodes. unknown: hosts that have not answered who
-    looks on. end: of one that is over, why a head
-    had it stopped. verdict: how it ended, where that is decided. term: counts those who led it, in turn. max_log:
-    bytes that a node keeps of a log which the leader has; 0: all."""
+    attempt is over, None: never. elastic: whether it goes on without nodes. unknown: hosts of which who looks on knows
+    nothing; without: of those, who answered, and have no such run. end: of one that is over, why a head had it
+    stopped. verdict: how it ended, where that is decided. term: counts those who led it, in turn. max_log: bytes that
+    a node keeps of a log which the leader has; 0: all."""
 
     run_id: str
     nodes: tuple[Node, ...]
@@ -45,6 +45,7 @@ class RunRecord:
     elastic: Elasticity = Elasticity()
     spares: int = 0
     unknown: frozenset[str] = frozenset()
+    without: frozenset[str] = frozenset()
     end: Verdict | None = None
     verdict: Verdict | None = None
     term: int = 1
@@ -97,6 +98,7 @@ class RunRecord:
         return {
             **asdict(self),
             "unknown": sorted(self.unknown),
+            "without": sorted(self.without),
             "logs": str(self.logs.absolute()),
             "nodes": [{**asdict(node), "host": host_as_json(node.host)} for node in self.nodes],
         }
@@ -106,7 +108,7 @@ class RunRecord:
         changed = {
             "logs": Path(stored["logs"]),
             "nodes": tuple(Node(**{**node, "host": host_from_json(node["host"])}) for node in stored["nodes"]),
-            "unknown": frozenset(stored["unknown"]),
+            **{name: frozenset(stored[name]) for name in ("unknown", "without")},
             "elastic": Elasticity(**stored["elastic"]),
         }
         return cls(**{**stored, **changed})

@@ -160,8 +160,8 @@ class Run:
 
     def may_decide(self, report: Report) -> bool:
         """Whether no other attempt may follow, begun by who leads the run."""
-        draft = drafted(report)
-        return self.leads or not self.record.restartable or draft is not None and draft["first"] is None
+        known, draft = self.gang.verdict is not None, drafted(report)
+        return known or self.leads or not self.record.restartable or draft is not None and draft["first"] is None
 
     def conclude(self, report: Report, others: Mapping[str, Host]) -> Report:
         """Says to all nodes how the run ended, unless that is known: its report. report: of the attempt that was the
