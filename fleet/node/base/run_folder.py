@@ -7,6 +7,7 @@ ended anyway ("boot" tells).
 import _signal
 import os
 import time
+from contextlib import suppress
 
 from fleet.node.base import json
 from fleet.node.base.processes import below, read_file, start_time
@@ -191,16 +192,12 @@ def verdict_of(folder: str) -> "dict[str, Any] | None":
 
 def put_verdict(folder: str, verdict: "Any") -> None:
     """The first one stays."""
-    path = os.path.join(folder, VERDICT)
-    new = "%s.%d" % (path, os.getpid())
-    try:
+    new = os.path.join(folder, "%s.%d" % (VERDICT, os.getpid()))
+    with suppress(OSError):  # on a full disk it stays unsaid
         write_json(new, verdict)
-        os.link(new, path)
-    except OSError:
-        pass  # there is one, or the disk is full
-    finally:
-        if os.path.lexists(new):
-            os.unlink(new)
+        with suppress(FileExistsError):
+            os.link(new, os.path.join(folder, VERDICT))
+        os.unlink(new)
 
 
 def lease_of(folder: str, spec: "dict[str, Any]") -> "float | None":

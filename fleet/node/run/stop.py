@@ -96,7 +96,7 @@ def stop(spec: "run.StopSpec", clock: Clock = CLOCK) -> "tuple[list[int], str]":
     if attempt is None and may_start_again(folder):
         forbid(run, None)
         if end and awaited(folder):
-            put_verdict(folder, end)
+            put_verdict(folder, dict(end, attempt=attempt_of(read_json(os.path.join(folder, SPEC)))))
     if read_status(folder).get("state") in FINAL:
         # of an attempt what its end has left, not what another begins just now
         left = read_status(folder).get("left") if attempt is not None else True

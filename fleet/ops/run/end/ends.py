@@ -4,9 +4,8 @@ from __future__ import annotations
 
 import time
 from dataclasses import dataclass, field
-from typing import Any
 
-from fleet.errors import EXIT_CONNECT, EXIT_HOST_FAILED, EXIT_INTERRUPTED, EXIT_TIMEOUT, FleetError, HostFailed, Reason
+from fleet.errors import EXIT_CONNECT, EXIT_HOST_FAILED, EXIT_INTERRUPTED, EXIT_TIMEOUT, FleetError
 from fleet.protocol.messages.run import TAIL_BYTES, EndedBy, First, RankEnded, RunState, Verdict
 
 CLOCK_SECONDS = 600.0  # for which a message shows how a node's clock stands
@@ -119,13 +118,6 @@ class Failure:
     def of(cls, end: RankEnd, time: float) -> Failure:
         """Of a rank that failed."""
         return cls(end.host, end.node_rank, end.exit_code, time, end.rank, end.local_rank, end.signal)
-
-    @classmethod
-    def told(cls, first: First) -> Failure:
-        """As a verdict has it."""
-        why = first["why"]
-        facts: dict[str, Any] = {name: value for name, value in first.items() if name not in ("why", "tail")}
-        return cls(**facts, why=why and HostFailed(Reason.of_node(why["message"]), kind=why["kind"], hint=why["hint"]))
 
     def facts(self, tail: str = "") -> First:
         """For a verdict."""

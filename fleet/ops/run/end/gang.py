@@ -7,11 +7,12 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
 from math import inf
+from typing import Any
 
 from fleet.errors import EXIT_CONNECT, EXIT_HOST_FAILED, FleetError, HostFailed, Reason
 from fleet.ops.run.end.ends import BY_HAND, OWN_CAUSES, SIGTERM, Failure, NodeState, RankEnd
 from fleet.ops.run.kept.elasticity import Elasticity
-from fleet.protocol.messages.run import RunState, Verdict
+from fleet.protocol.messages.run import First, RunState, Verdict
 
 TIE_SECONDS = 0.1  # what clocks corrected over one connection cannot tell apart
 LATE_SECONDS = 0.5  # by which a node's clock may seem late to who looks at a run that is over
@@ -101,7 +102,16 @@ class Gang:
         self._stop_began = min([*others, *([self.stopped_at] if self.stopped_at is not None else [])], default=inf)
         told = self.end["first"] if self.end is not None else None
         found = [*self._rank_failures(collateral), *self._node_failures()]
-        return min(found, key=lambda f: f.time, default=told and Failure.told(told))
+        return min(found, key=lambda f: f.time, default=told and self.told(told))
+
+    def told(self, first: First) -> Failure:
+        """As a verdict has it: by a head that may call its hosts otherwise."""
+        known = [host for host, node in self.nodes.items() if node.node_rank == first["node_rank"]]
+        facts: dict[str, Any] = {**first, "host": next(iter([*known, *self.nodes])), "why": None}
+        if why := first["why"]:
+            facts["why"] = HostFailed(Reason.of_node(why["message"]), kind=why["kind"], hint=why["hint"])
+        del facts["tail"]
+        return Failure(**facts)
 
     def all_well(self, ranks: Mapping[str, Iterable[int]]) -> bool:
         """Whether every rank of every node has ended, with 0, and none is ever started again. ranks: by host."""

@@ -92,7 +92,7 @@ def summarise(
     tail = tails(gang, logs)
     results = _results(run, gang)
     told = verdict and verdict["first"]
-    first = describe(verdict, Failure.told(told), run, logs, gang, tail) if verdict and told else None
+    first = describe(verdict, gang.told(told), run, logs, gang, tail) if verdict and told else None
     code = verdict["code"] if verdict else EXIT_CONNECT
     ends = [end for node in gang.nodes.values() for end in node.ranks.values()]
     summary = RunSummary(

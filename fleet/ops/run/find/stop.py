@@ -115,7 +115,7 @@ def run(plan: StopPlan, runtime: Runtime) -> Report:
         folder = RunFolder.open(plan.request.runs, found.run_id)
         folder.release()
         later = [host for host in plan.inventory.hosts if host.name in left]
-        if janitor := send_janitor(record, later, runtime.transport, end):
+        if janitor := send_janitor(record, later, runtime.transport, end, None if found.parts else end):
             answer = replace(answer, janitor=janitor)
             runtime.emit(Notice("warning", stays(janitor, record)))
     else:
