@@ -31,6 +31,7 @@ from _thread import start_new_thread
 from fleet.node.base.clock import CLOCK, Clock
 from fleet.node.base.run_folder import (
     attempt_folder,
+    awaited,
     detach_run,
     disk_is_full,
     fate,
@@ -57,7 +58,7 @@ CHUNK = 65536
 CHUNKS_A_TURN = 16
 BUSY_SECONDS, IDLE_SECONDS, AWAKE_SECONDS, LOOK_SECONDS = 0.01, 0.04, 1.0, 1.0
 OWNER_CHECK_SECONDS, DISK_CHECK_SECONDS = 0.5, 2.0
-VERDICT_SECONDS = 5.0  # after the end here, in which who leads the run says how it ended
+VERDICT_SECONDS = 5.0  # after the end here, in which who leads the run says how it ended, or starts it again
 FIRST_CLOCK_SECONDS, CLOCK_SECONDS, ELASTIC_CLOCK_SECONDS = 0.5, 15.0, 4.0
 
 
@@ -102,7 +103,6 @@ class Follower:
     ) -> None:
         self.run, self.folder, self.offsets, self.once, self.clock = run, folder, offsets, once, clock
         self.waits = waits
-        self.over_since: float | None = None
         self.streams: dict[str, Stream] = {}
         self.seen: dict[str, tuple[int, int] | None] = {}
         self.status: dict[str, Any] = {}
@@ -137,16 +137,13 @@ class Follower:
         say({"event": "end", "sizes": {s.name: s.offset for s in self.streams.values()}})
 
     def is_open(self) -> bool:
-        """Whether a verdict is waited for. It is sent once it is there."""
-        verdict = verdict_of(self.folder)
+        """Whether a verdict is waited for, or another attempt. It is sent once it is there."""
+        verdict, last = verdict_of(self.folder), run_folder(self.run)
         if verdict:
             say({"event": "verdict", "verdict": verdict})  # type: ignore[typeddict-item]
-        if verdict or not self.waits:
+        if verdict or not self.waits or last is None or not os.path.samefile(last, self.folder):
             return False
-        now, ago = self.clock.monotonic(), self.clock.time() - self.status.get("time", 0.0)
-        self.over_since = self.over_since or now
-        is_last = os.stat(self.folder).st_ino == os.stat(run_folder(self.run) or "/").st_ino
-        return is_last and ago < VERDICT_SECONDS and now - self.over_since < VERDICT_SECONDS
+        return abs(self.clock.time() - self.status.get("time", 0.0)) < VERDICT_SECONDS or awaited(last) is not None
 
     def is_due(self, now: float) -> bool:
         """Whether files may have come or been replaced: that renews the folder, whose clock may be a coarse one."""

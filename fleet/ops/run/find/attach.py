@@ -30,14 +30,11 @@ from fleet.ops.run.kept.folder import HANDOVER_SECONDS, RunFolder
 from fleet.ops.run.kept.reader import LogsPlan, NewEvents, Reader
 from fleet.ops.run.kept.record import RunRecord
 from fleet.ops.run.launch.attempts import follow_run
-from fleet.ops.run.launch.course import pause_before
 from fleet.ops.run.sessions import START_SECONDS, Sessions
-from fleet.protocol.state import RESTARTING, STARTING
 from fleet.requests.runs import Attach, Logs
 from fleet.rules.units import counted
 from fleet.runtime import Runtime
 
-MARGIN_SECONDS = 30.0  # in which another head starts a run again, once it has waited
 ASK_AGAIN_SECONDS = 1.0
 MOMENT_SECONDS = 1.0  # for which a folder may be held by who only looks, or is at its end
 
@@ -98,23 +95,25 @@ def _follow(plan: AttachPlan, runtime: Runtime, sessions: Sessions) -> Report:
             report = follow_run(record, folder, sessions.take_all(found.hosts), runtime, decides=decides)
             if not isinstance(report.answer, LeftAlone) or _is_left(runtime):
                 return report
-            found, decides = _another(found, record, plan, runtime)
-            if _is_left(runtime):
-                return report
+            attempt = record.attempt
+            found, _ = _known(plan, runtime, sessions, begins=True)
             record = found.record(plan.request.runs)
+            decides = not found.live and record.attempt == attempt  # nobody starts it again
     finally:
         folder.release()
 
 
-def _known(plan: AttachPlan, runtime: Runtime, sessions: Sessions) -> tuple[FoundRun, tuple[Result, ...]]:
-    """The run, and how asking each host went. Where it has only just begun, nodes that do not know of it yet are asked
-    again: who followed the others alone would take their end for the run's."""
+def _known(
+    plan: AttachPlan, runtime: Runtime, sessions: Sessions, *, begins: bool = False
+) -> tuple[FoundRun, tuple[Result, ...]]:
+    """The run, and how asking each host went. Where it has only just begun, or an attempt begins, nodes that do not
+    know of that yet are asked again: who followed the others alone would take their end for the run's."""
     until = time.monotonic() + START_SECONDS
     while True:
         runs, asked = find(plan.inventory, runtime, live=False, sessions=sessions)
         found = chosen_here(plan.request.run, runs, asked, plan.request.runs, plan.inventory)
-        begins = found.live and time.time() - found.started < START_SECONDS and time.monotonic() < until
-        if len(found.parts) >= found.nnodes or not begins or found.elastic or not all(result.ok for result in asked):
+        soon = found.live and (begins or time.time() - found.started < START_SECONDS) and time.monotonic() < until
+        if len(found.parts) >= found.nnodes or not soon or found.elastic or not all(result.ok for result in asked):
             return found, asked
         if runtime.cancel.wait(ASK_AGAIN_SECONDS):
             raise Interrupted("interrupted")
@@ -147,26 +146,6 @@ def _attached(found: FoundRun, record: RunRecord) -> Notice:
 def _is_left(runtime: Runtime) -> bool:
     """Whether the user has left it, by Ctrl-C or `d`."""
     return runtime.cancel.is_set() or runtime.detach.is_set()
-
-
-def _another(found: FoundRun, record: RunRecord, plan: AttachPlan, runtime: Runtime) -> tuple[FoundRun, bool]:
-    """The attempt that another process begins after one that failed, or this one, once the run is over; whether nobody
-    begins one, nor says so. It may be left meanwhile."""
-    seconds = pause_before(record.attempt + 1) + MARGIN_SECONDS
-    runtime.emit(Notice("warning", f"it may be started again by {record.owner}: that is waited for {seconds:g} s"))
-    until, begun = time.monotonic() + seconds, False
-    while time.monotonic() < until and not runtime.cancel.is_set() and not runtime.detach.wait(ASK_AGAIN_SECONDS):
-        runs, _ = find(plan.inventory, runtime, live=False)
-        for run in runs:
-            if run.run_id == record.run_id:
-                found, begun = run, run.record(plan.request.runs).attempt > record.attempt
-                if run.verdict or begun and len(run.parts) >= run.nnodes:  # its first node begins first
-                    return run, False
-                if run.state in (RESTARTING, STARTING):
-                    until = max(until, time.monotonic() + MARGIN_SECONDS)
-    if not begun and not _is_left(runtime):
-        runtime.emit(Notice("warning", "nothing starts it again: what launched it does not follow it any more"))
-    return found, not begun
 
 
 def take(found: FoundRun, runs_dir: Path) -> RunFolder:

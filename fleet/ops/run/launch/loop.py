@@ -160,23 +160,21 @@ class Run:
 
     def may_decide(self, report: Report) -> bool:
         """Whether no other attempt may follow, begun by who leads the run."""
-        known, draft = self.gang.verdict is not None, drafted(report)
-        return known or self.leads or not self.record.restartable or draft is not None and draft["first"] is None
+        draft = drafted(report)
+        well = draft is not None and draft["first"] is None
+        return well or self.leads or not self.record.restartable or self.gang.verdict is not None
 
-    def conclude(self, report: Report, others: Mapping[str, Host]) -> Report:
+    def conclude(self, report: Report, nodes: Mapping[str, Host]) -> Report:
         """Says to all nodes how the run ended, unless that is known: its report. report: of the attempt that was the
-        last. others: what nodes it had before."""
-        verdict, nodes = drafted(report), self.gang.nodes
+        last. nodes: of all attempts."""
+        verdict = drafted(report)
         if verdict is not None and self.record.verdict is None:
-            away = {*self.gang.unknown, *(host for host, node in nodes.items() if node.lost is not None)}
-            there = [host for host in self.record.hosts if host.name not in away and nodes[host.name].ended]
-            gone = [host for name, host in others.items() if name not in nodes]
+            away = {*self.gang.unknown, *self.gang.absent, *(host.name for host in self._stopping.left)}
+            there = tuple(host for name, host in nodes.items() if name not in away)
             with closing(Sessions(replace(self.runtime, emit=silent, cancel=Cancel()))) as sessions:
-                for host in there:
-                    if session := self._followers[host.name].take():
-                        sessions.adopt(host, session)
-                verdict, missed = agree(self.record.run_id, verdict, (*there, *gone), sessions, self.record.attempt)
-            self._stopping.left += [host for host in missed if host.name in nodes and host not in self._stopping.left]
+                sessions.adopt({host: follower.take() for host, follower in self._followers.items()})
+                verdict, missed = agree(self.record.run_id, verdict, there, sessions, self.record.attempt)
+            self._stopping.left += [host for host in missed if host in self.record.hosts]
         self.leave(verdict)
         return self._report(verdict)
 
