@@ -6,11 +6,12 @@ import time
 from dataclasses import dataclass, field
 
 from fleet.errors import EXIT_CONNECT, EXIT_HOST_FAILED, EXIT_INTERRUPTED, EXIT_TIMEOUT, FleetError
-from fleet.protocol.messages.run import TAIL_BYTES, EndedBy, First, RankEnded, RunState, Verdict
+from fleet.protocol.messages.run import TAIL_BYTES, EndedBy, RankEnded, RunState, Verdict
 
 CLOCK_SECONDS = 600.0  # for which a message shows how a node's clock stands
 SIGTERM = 15
 INTERRUPTED = "interrupted"
+BY: dict[str, EndedBy] = {"link": "lost", "node": "lost", "stalled": "stall", "lease": "lease"}  # else "failure"
 BY_HAND = ("interrupt", "stop", "queue")  # the ends that are nobody's failure
 # why a node ended its part by itself -> the exit code; see node/base/run_folder.py
 OWN_CAUSES = {
@@ -102,7 +103,7 @@ def stopped_by(who: str) -> Verdict:
 @dataclass(frozen=True)
 class Failure:
     """The first thing that went wrong. rank None: the engine itself, or the node. what: "rank", "vanished", "engine",
-    "node", "link" (all nodes at once), "stalled" (no rank writes any more), or one of OWN_CAUSES."""
+    "node", "link" (all nodes at once), "stalled" (no rank writes any more), or one of OWN_CAUSES. tail: last words."""
 
     host: str
     node_rank: int
@@ -113,26 +114,21 @@ class Failure:
     signal: int | None = None
     what: str = "rank"
     why: FleetError | None = None
+    tail: str = ""
 
     @classmethod
     def of(cls, end: RankEnd, time: float) -> Failure:
         """Of a rank that failed."""
         return cls(end.host, end.node_rank, end.exit_code, time, end.rank, end.local_rank, end.signal)
 
-    def facts(self, tail: str = "") -> First:
-        """For a verdict."""
-        why = self.why and {"kind": self.why.kind, "message": self.why.message, "hint": self.why.hint}
-        return {**vars(self), "why": why, "tail": tail[-TAIL_BYTES:]}  # type: ignore[typeddict-item]
-
-    @property
-    def by(self) -> EndedBy:
-        """What a run that ends because of it is ended by."""
-        lost = self.what == "link" or self.what == "node" and (self.why is None or self.why.kind != "ended")
-        return "lost" if lost else "stall" if self.what == "stalled" else "lease" if self.what == "lease" else "failure"
-
-    def reason(self, message: str, tail: str = "") -> Verdict:
+    def reason(self, message: str) -> Verdict:
         """That a run ends because of it."""
-        return {**run_end(self.by, message, self.exit_code or EXIT_HOST_FAILED, self.host), "first": self.facts(tail)}
+        by, why = BY.get(self.what, "failure"), self.why
+        by = "failure" if why is not None and why.kind == "ended" else by
+        told = why and {"kind": why.kind, "message": why.message, "hint": why.hint}
+        first = {**vars(self), "why": told, "tail": self.tail[-TAIL_BYTES:]}
+        end = run_end(by, message, self.exit_code or EXIT_HOST_FAILED, self.host)
+        return {**end, "first": first}  # type: ignore[typeddict-item]
 
 
 @dataclass
@@ -162,11 +158,6 @@ class NodeState:
         """Why this node ended its part, where it did so by itself."""
         cause = self.status.get("cause")
         return cause if cause in OWN_CAUSES else None
-
-    @property
-    def gave_up(self) -> bool:
-        """Whether it ended its part, and neither says why nor was asked to."""
-        return self.state in ("stopped", "lost") and self.cause is None and self.status.get("end") is None
 
     @property
     def began(self) -> float:

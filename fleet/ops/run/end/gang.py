@@ -7,7 +7,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
 from math import inf
-from typing import Any
 
 from fleet.errors import EXIT_CONNECT, EXIT_HOST_FAILED, FleetError, HostFailed, Reason
 from fleet.ops.run.end.ends import BY_HAND, OWN_CAUSES, SIGTERM, Failure, NodeState, RankEnd
@@ -15,7 +14,7 @@ from fleet.ops.run.kept.elasticity import Elasticity
 from fleet.protocol.messages.run import First, RunState, Verdict
 
 TIE_SECONDS = 0.1  # what clocks corrected over one connection cannot tell apart
-LATE_SECONDS = 0.5  # by which a node's clock may seem late to who looks at a run that is over
+LATE_SECONDS = 0.5  # by which a busy supervisor notices what ended its engine
 
 
 class Gang:
@@ -106,12 +105,10 @@ class Gang:
 
     def told(self, first: First) -> Failure:
         """As a verdict has it: by a head that may call its hosts otherwise."""
-        known = [host for host, node in self.nodes.items() if node.node_rank == first["node_rank"]]
-        facts: dict[str, Any] = {**first, "host": next(iter([*known, *self.nodes])), "why": None}
-        if why := first["why"]:
-            facts["why"] = HostFailed(Reason.of_node(why["message"]), kind=why["kind"], hint=why["hint"])
-        del facts["tail"]
-        return Failure(**facts)
+        host = min(self.nodes, key=lambda host: self.nodes[host].node_rank != first["node_rank"])
+        told = first["why"]
+        why = told and HostFailed(Reason.of_node(told["message"]), kind=told["kind"], hint=told["hint"])
+        return Failure(**{**first, "host": host, "why": why})  # type: ignore[arg-type]
 
     def all_well(self, ranks: Mapping[str, Iterable[int]]) -> bool:
         """Whether every rank of every node has ended, with 0, and none is ever started again. ranks: by host."""
@@ -128,11 +125,14 @@ class Gang:
         known = {rank for rank, _ in self.nodes[host].ranks}
         return [rank for rank in ranks if rank not in known]
 
+    def _gave_up(self, node: NodeState) -> bool:
+        """Whether it ended its part, and neither says why nor was asked to."""
+        why = node.cause or node.status.get("end")
+        return node.state in ("stopped", "lost") and not why and self._before_stop(node.began)
+
     def _own_cause(self, node: NodeState) -> str | None:
         """The node's own, unless it is an answer to the head: on a full disk a stop comes as a signal, too."""
-        slack = 0.0 if node.status.get("disk_full") else LATE_SECONDS
-        answers = node.cause != "supervisor" and not self._before_stop(node.began - slack)
-        return None if answers else node.cause
+        return node.cause if node.cause == "supervisor" or self._before_stop(node.began) else None
 
     def _explained(self, end: RankEnd, when: float, cause: str | None) -> bool:
         """Whether a rank's end is the answer to that of its node or engine, and not its cause. cause: the node's."""
@@ -173,6 +173,6 @@ class Gang:
                 found.append(self._of_lost(node))
             elif node.state == "exited" and node.engine_code and self._before_stop(node.began):
                 found.append(self._of_engine(node))
-            elif self._own_cause(node) is not None or node.gave_up and self._before_stop(node.began):
+            elif self._own_cause(node) is not None or self._gave_up(node):
                 found.append(self._of_node(node))
         return found

@@ -46,25 +46,23 @@ TAIL_LINES = 12
 def decide(run: RunRecord, gang: Gang, logs: Mapping[str, NodeLogs]) -> Verdict | None:
     """How the run ended, by what was heard of its nodes; None where some have not answered, and nobody has said."""
     lost = {host for host, node in gang.nodes.items() if node.lost is not None}
+    unknown, why = sorted(gang.unknown | lost - gang.away), gang.end
+    end = why if why is not None and (gang.by_hand or run.end is not None) else _found(run, gang, logs)
+    return end and {**end, "who": (why or end)["who"], "attempt": run.attempt, "unknown": unknown}
 
-    def as_seen(end: Verdict) -> Verdict:
-        who = gang.end["who"] if gang.end is not None else end["who"]
-        return {**end, "who": who, "attempt": run.attempt, "unknown": sorted(gang.unknown | lost - gang.away)}
 
-    if gang.end is not None and (run.end is not None or gang.by_hand):
-        return as_seen(gang.end)
+def _found(run: RunRecord, gang: Gang, logs: Mapping[str, NodeLogs]) -> Verdict | None:
     tail = tails(gang, logs)
     failure = own_link(gang) or gang.first(lambda end: answers(end, tail)) or _vanished(run, gang)
     if gang.unknown and (failure is None or gang.unknown - run.without):
         return None
-    if failure is not None:
-        failure = blamed(failure, gang, tail)
-        needed = gang.needed if gang.end is not None and gang.end["host"] == failure.host else ""
-        return as_seen(failure.reason(message(failure, run) + needed, _last(failure, logs, tail)[1]))
-    odd = [result.host for result in _results(run, gang) if not result.ok and result.host not in gang.away]
-    if odd:
-        return as_seen(run_end("failure", f"not all ended well on {fold(odd)}", EXIT_HOST_FAILED, odd[0]))
-    return as_seen(run_end("done", "done", EXIT_OK))
+    if failure is None:
+        odd = [result.host for result in _results(run, gang) if not result.ok and result.host not in gang.away]
+        said = f"not all ended well on {fold(odd)}"
+        return run_end("failure", said, EXIT_HOST_FAILED, odd[0]) if odd else run_end("done", "done", EXIT_OK)
+    failure = blamed(failure, gang, tail)
+    needed = gang.needed if gang.end is not None and gang.end["host"] == failure.host else ""
+    return replace(failure, tail=_last(failure, logs, tail)[1]).reason(message(failure, run) + needed)
 
 
 def drafted(report: Report) -> Verdict | None:
@@ -229,7 +227,7 @@ def describe(
 ) -> FirstFailure:
     """The first failure: who, how, its traceback or last lines, a hint, and the log that tells more."""
     name, text = _last(failure, logs, tail)
-    text = text or (verdict["first"] or failure.facts())["tail"]
+    text = text or failure.tail
     # of a line that a progress bar rewrote, its last state
     lines = [line.rstrip("\r").rpartition("\r")[2] for line in text.rstrip().split("\n")]
     text = "\n".join(lines)

@@ -64,7 +64,8 @@ def _meant(word: str, run_ids: list[str]) -> str | None:
 def from_folder(path: Path, inventory: Inventory) -> FoundRun | None:
     """A run whose end is not known here, and that no node reports; None where its folder does not say on which it was
     started."""
-    if not read_object(path / "summary.json").get("unknown", True):
+    summary = read_object(path / "summary.json")
+    if summary.get("end") or not summary.get("unknown", True):
         return None
     try:
         kept = decode(Kept, read_object(path / RUN))

@@ -156,27 +156,25 @@ class Follower(threading.Thread):
         self._ask({"op": "detach"})
 
     def _ask(self, request: dict[str, Any]) -> None:
-        self._request, program = request, self._program
-        if program is not None:
+        self._request = request
+        self._send(request)
+
+    def _send(self, request: dict[str, Any]) -> None:
+        if (program := self._program) is not None:
             program.send(request)
 
     def over(self) -> None:
         """Tell the node that the run's ranks have all ended well. Unheard, its engine ends by itself."""
-        program = self._program
-        if program is not None:
-            program.send({"op": "over"})
+        self._send({"op": "over"})
 
     def renew_ranks(self) -> None:
         """Have the ranks ended there; an engine that restarts them starts them again."""
-        program = self._program
-        if program is not None:
-            program.send({"op": "renew-ranks"})
+        self._send({"op": "renew-ranks"})
 
     def give_up(self) -> None:
         """End the thread soon, whatever it waits for."""
         self._cancel.set()
-        program = self._program
-        if program is not None:
+        if (program := self._program) is not None:
             program.send_eof()
 
     def run(self) -> None:
