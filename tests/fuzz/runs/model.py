@@ -88,6 +88,8 @@ def allowed(case: Case, faults: list[Fault]) -> set[int]:
             codes |= {3}  # nobody is there to start it again
             if case.looks.startswith("attach"):
                 codes |= {ENDS["well"]}  # who attached keeps it alive, and ends it for nobody
+        if fault.actor == "machine" and case.end in ("interrupt", "stop"):
+            codes |= {ENDS["well"]}  # nobody was there to end it
         if fault.actor == "looker" and fault.what in ("TERM", "Ctrl-C"):
             codes |= {ENDS[case.end]}
     return codes

@@ -56,6 +56,8 @@ def _found(run: RunRecord, gang: Gang, logs: Mapping[str, NodeLogs]) -> Verdict 
     failure = own_link(gang) or gang.first(lambda end: answers(end, tail)) or _vanished(run, gang)
     if gang.unknown and (failure is None or gang.unknown - run.without):
         return None
+    if failure is None and gang.end is not None:
+        return gang.end
     if failure is None:
         odd = [result.host for result in _results(run, gang) if not result.ok and result.host not in gang.away]
         said = f"not all ended well on {fold(odd)}"

@@ -24,7 +24,7 @@ from fleet.errors import fill
 from fleet.events import Level, silent
 from fleet.model import Host, Report
 from fleet.ops.run.end.elastic_gang import ElasticGang, gang_of
-from fleet.ops.run.end.ends import Failure, RankEnd, run_end
+from fleet.ops.run.end.ends import Failure, RankEnd
 from fleet.ops.run.end.summary import decide, drafted, left_alone, summarise
 from fleet.ops.run.follow.follow import REMARKS, Follower, Following, Heard, Over
 from fleet.ops.run.follow.stalls import Stalls
@@ -345,4 +345,4 @@ class Run:
     def _end_stalled(self, failure: Failure) -> None:
         self.gang.stall = failure
         message = failure.why.message if failure.why else "no rank wrote anything any more"
-        self._stopping.stop_if(run_end("stall", message, failure.exit_code, failure.host))
+        self._stopping.stop_if(failure.reason(message))
