@@ -35,10 +35,6 @@ class Gang:
         self._stop_began = inf  # as first() finds it
 
     @property
-    def reason(self) -> str | None:
-        return self.end["message"] if self.end is not None else None
-
-    @property
     def by_hand(self) -> bool:
         return self.end is not None and self.end["by"] in BY_HAND
 

@@ -73,10 +73,10 @@ def drafted(report: Report) -> Verdict | None:
 
 
 def _vanished(run: RunRecord, gang: Gang) -> Failure | None:
-    for node in run.nodes if not run.elastic else ():
-        for rank in gang.unaccounted(node.host.name, node.ranks) if node.host.name not in gang.unknown else ():
-            return Failure(node.host.name, node.node_rank, EXIT_HOST_FAILED, 0.0, rank, what="vanished")
-    return None
+    nodes = [node for node in run.nodes if node.host.name not in gang.unknown and not run.elastic]
+    ranks = ((node, rank) for node in nodes for rank in gang.unaccounted(node.host.name, node.ranks))
+    found = (Failure(it.host.name, it.node_rank, EXIT_HOST_FAILED, 0.0, rank, what="vanished") for it, rank in ranks)
+    return next(found, None)
 
 
 def summarise(

@@ -147,9 +147,9 @@ class Follower(threading.Thread):
         self._ping = min(PING_MOST, (how.lease or inf) / 4)
         self._beat = min(HEARTBEAT_MOST, self._silence / 2.5)
 
-    def stop(self, grace: float, reason: str, end: Verdict | None) -> None:
+    def stop(self, grace: float, end: Verdict | None) -> None:
         """Have the run stopped on this node, now or as soon as it can be reached again."""
-        self._ask({"op": "stop", "grace": grace, "reason": reason, "end": end})
+        self._ask({"op": "stop", "grace": grace, "reason": end and end["message"], "end": end})
 
     def detach(self) -> None:
         """Have the run go on without a head on this node, now or as soon as it can be reached again."""

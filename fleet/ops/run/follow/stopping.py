@@ -64,8 +64,9 @@ class Stopping:
 
     def stop_if(self, end: Verdict | None) -> None:
         """Tell all nodes to stop, once, where there is a reason to."""
-        if end is not None and self.gang.stop({**end, "who": end["who"] or whoami()}, self._clock.time()):
-            self._tell_all(self._grace(), end["message"])
+        said = end and {**end, "who": end["who"] or whoami(), "attempt": self.record.attempt}
+        if said is not None and self.gang.stop(said, self._clock.time()):
+            self._tell_all(self._grace(), said["message"])
 
     def _grace(self) -> float:
         """Seconds for ranks to save their work in, as far as anybody gives them some."""
@@ -78,7 +79,7 @@ class Stopping:
     def rank_ended(self, host: str) -> None:
         """While all stop, an engine without ranks has nothing to wait for."""
         if self.gang.stopped_at is not None and self._has_no_rank_left(host):
-            self._followers[host].stop(min(ENGINE_GRACE, self.record.grace), str(self.gang.reason), self.gang.end)
+            self._followers[host].stop(min(ENGINE_GRACE, self.record.grace), self.gang.end)
 
     def lose(self, host: str, when: float, error: FleetError) -> None:
         """Give a node up. when: it was last heard of, in seconds since the epoch."""
@@ -184,9 +185,7 @@ class Stopping:
         self._stop_by = dict.fromkeys(self._followers, self._clock.monotonic() + self._patience)
         for host, follower in self._followers.items():
             if not self.gang.nodes[host].ended:
-                follower.stop(
-                    min(grace, ENGINE_GRACE) if self._has_no_rank_left(host) else grace, reason, self.gang.end
-                )
+                follower.stop(min(grace, ENGINE_GRACE) if self._has_no_rank_left(host) else grace, self.gang.end)
 
     def _has_no_rank_left(self, host: str) -> bool:
         node = self.gang.nodes[host]

@@ -333,7 +333,7 @@ class Run:
         self.incomplete = [name for name in self.incomplete if name != host.name]
         self._elastic.back(host.name, self._follower(host, heard.data))
         if self.gang.stopped_at is not None:
-            self._followers[host.name].stop(self.record.grace, str(self.gang.reason), self.gang.end)
+            self._followers[host.name].stop(self.record.grace, self.gang.end)
 
     def _watch_stalls(self) -> None:
         live = [self._followers[host] for host, node in self.gang.nodes.items() if not node.ended]
