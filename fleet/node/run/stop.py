@@ -117,9 +117,8 @@ def stopped(spec: "run.StopSpec", clock: Clock = CLOCK) -> "run.Stopped":
     left, was = stop(spec, clock)
     said: run.Stopped = {"event": "stopped", "left": left, "was": was}
     folder, verdict = run_folder(spec["run"]), spec.get("verdict")
-    if folder is not None:
-        if verdict:
-            put_verdict(folder, verdict)
+    if folder is not None and verdict:
+        put_verdict(folder, verdict)
         said["verdict"] = verdict_of(folder)  # type: ignore[typeddict-item]
     if left:
         said["stuck"] = list(map(stuck, left[:TOLD]))
