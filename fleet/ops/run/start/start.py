@@ -31,6 +31,7 @@ NOT_BEGUN = "not-begun"
 # file in the run's folder -> module
 OF_RANKS = {name: name[:-3] for name in ("rank.py", "drain.py", "spawn.py", "console.py")} | {ARMED: "arm"}
 STOPPED_BEFORE = f"{INTERRUPTED}: 'fleet stop', before it began"
+TELL_SECONDS = 8.0  # of a verdict
 SETTLE_SECONDS = 10.0  # after its ranks' start, in which they import their code and no sync replaces it
 
 
@@ -168,7 +169,8 @@ def _stop(
     spec: run.StopSpec, hosts: tuple[Host, ...], sessions: Sessions
 ) -> tuple[Mapping[str, run.Stopped], list[Host]]:
     def stop(host: Host) -> run.Stopped:
-        return call(sessions.get(host), "run.stop", spec, run.Stopped, timeout=spec["grace"] + STOP_SECONDS)
+        limit = TELL_SECONDS if spec.get("verdict") else STOP_SECONDS  # a job at its time limit has not long
+        return call(sessions.get(host), "run.stop", spec, run.Stopped, timeout=spec["grace"] + limit)
 
     answers, errors = sessions.each(hosts, stop, "stop", Cancel())
     return answers, [host for host in hosts if host.name in errors]
