@@ -13,7 +13,7 @@ from fleet.errors import ConnectError
 from fleet.model import Host, Inventory, Job, Report
 from fleet.ops.run.end.ends import RankEnd, run_end
 from fleet.ops.run.end.gang import Gang
-from fleet.ops.run.end.summary import summarise
+from fleet.ops.run.end.summary import decide, summarise
 from fleet.ops.run.kept.folder import RunFolder
 from fleet.ops.run.plan.plan import plan
 from fleet.protocol.messages.run import KernelLine
@@ -96,7 +96,7 @@ def failed(
         gang.node_lost(name, 85.0, ConnectError("silent for 15 s", kind="lost", hint="the link to it is cut"))
     gang.stop(run_end("failure", "a rank failed", 1), 100.2)
     folder.release()
-    return summarise(record, gang, logs, list(lost), 61.2)
+    return summarise(record, gang, logs, list(lost), 61.2, decide(record, gang, logs))
 
 
 def show(report: Report, view: LaunchView | None = None) -> None:

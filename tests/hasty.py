@@ -16,7 +16,7 @@ from fleet.ops.run.launch import course, loop
 
 def without_pauses(patch: pytest.MonkeyPatch) -> None:
     """Attempts follow each other at once."""
-    patch.setattr(course, "pause_before", lambda attempt: 0.0)
+    patch.setattr(course, "PAUSE_SECONDS", 0.0)
 
 
 def without_silence(patch: pytest.MonkeyPatch) -> None:

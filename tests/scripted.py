@@ -25,7 +25,7 @@ STOPPED: Message = {"event": "stopped", "left": [], "was": "running"}
 
 def part(run: str, state: str = "running", *, node_rank: int = 0, about: Spec | None = None, **more: Any) -> Spec:
     """Returns what a node reports of a run with one rank there. more: of its status; alive: its supervisor."""
-    alive = more.pop("alive", True)
+    alive, verdict = more.pop("alive", True), more.pop("verdict", None)
     return {
         "run": run,
         "protocol": PROTOCOL,
@@ -47,6 +47,7 @@ def part(run: str, state: str = "running", *, node_rank: int = 0, about: Spec | 
         "last": "",
         "unheard": None,
         "term": 0,
+        "verdict": verdict,
     }
 
 

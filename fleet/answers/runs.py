@@ -62,9 +62,9 @@ class TracebackOf:
 
 @dataclass(frozen=True)
 class RunSummary:
-    """How a run ended. stopped: a sentence, end: who had it stopped (protocol.messages.run.RunEnd). next: lines to
-    copy. incomplete_logs: hosts of which bytes are missing here. unknown: hosts of which the end is not known. killed:
-    ranks that had to be. restarts: the event of each. error: why not all of it began."""
+    """How a run ended. stopped: a sentence. end: the verdict (protocol.messages.run); None: nobody has said yet.
+    next: lines to copy. incomplete_logs: hosts of which bytes are missing here. unknown: hosts of which the end is not
+    known. killed: ranks that had to be. restarts: the event of each. error: why not all of it began."""
 
     run: str = ""
     world_size: int = 0

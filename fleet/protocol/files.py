@@ -23,6 +23,7 @@ from fleet.protocol.state import (
     STOP,
     TIMES,
     TRIMMED,
+    VERDICT,
     WHEELS,
 )
 
@@ -70,6 +71,7 @@ OF_A_RUN = (
         "JSON: with `--max-log`, by log, where that begins which is still here; the leader has the rest",
     ),
     (STOP, "JSON: that the run is to stop, with its grace"),
+    (VERDICT, "JSON: how the run ended, as who led it has decided; the first one stays"),
     (f"{ATTEMPT}<K>/", "of a run that was started again: what attempt K left, of these"),
     (OVER, "empty: every rank on every node has ended well, as the head has heard"),
     (NEXT, "JSON: the process here by which a head waits with another attempt, or begins it, while it lives"),

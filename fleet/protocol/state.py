@@ -26,6 +26,7 @@ LATEST = "latest"  # the newest run that has begun, as a word, and as a link bes
 WRITER = ".lock"  # in a run's folder on the head: who writes there holds it
 FINAL = ("exited", "stopped", "lost")  # how a run may have ended on a node: "state" of its STATUS
 LEASE, STOP, OVER, NEXT, TRIMMED = "lease", "stop", "over", "next", "trimmed"
+VERDICT = "verdict.json"
 ATTEMPT = "attempt"  # and its number: the folder of one that another followed, on nodes and on the head
 COMMAND, TIMES = "command.json", "times"
 ARMED = "arm/sitecustomize.py"

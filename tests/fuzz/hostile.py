@@ -613,7 +613,7 @@ def _commands(ground: Ground, verb: Verb, lie: Lie | None, json_: bool, row: Seq
             (program, "ENDING_SECONDS", 5.0),
             (following, "RETRY_SECONDS", 0.1),
             (janitor, "RETRY_SECONDS", 0.1),
-            (course, "pause_before", lambda attempt: 0.0),
+            (course, "PAUSE_SECONDS", 0.0),
             (loop, "TICK", 0.02),
             (ask, "SECONDS", 1.0),
             (ask, "trust", lambda inventory, *_: (inventory, {})),  # it is ssh's, whose host keys are not ours

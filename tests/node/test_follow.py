@@ -16,6 +16,7 @@ from typing import Any
 import pytest
 
 from fleet.node.run.follow import Follower
+from fleet.ops.run.end.ends import run_end
 from fleet.protocol.state import PROTOCOL
 from tests.node.nodes import Running, answer, final, folder_of, marked, ranks_argv, read_json, supervise_spec, until
 
@@ -136,6 +137,24 @@ def test_of_an_elastic_run_a_node_reports_how_many_ranks_live(home: Path, run: s
                 if reports[-1] == 1:
                     follow.send({"op": "stop", "grace": 1, "reason": "enough"})
     assert 1 in reports and set(reports) <= {0, 1}
+
+
+def test_who_looks_on_waits_for_the_verdict_and_the_first_one_stays(home: Path, run: str) -> None:
+    start(home, run, ["true"])
+    final(home, run)
+    with Running("run.follow", {"run": run, "offsets": {}, "waits": True}, home) as follow:
+        frames = follow.frames()
+        told = [next(frame.json() for frame in frames if frame.kind == b"J" and frame.json()["event"] == "status")]
+        for code in (3, 4):
+            verdict = run_end("failure", f"exit code {code}", code)
+            asked = {"run": run, "grace": 0.0, "reason": "over", "attempt": 0, "end": verdict, "verdict": verdict}
+            assert answer("run.stop", asked, home)["verdict"]["code"] == 3
+        told += [frame.json() for frame in frames if frame.kind == b"J"]
+    said = [it for it in told if it["event"] in ("status", "verdict", "end")]
+    assert [it["event"] for it in said] == ["status", "verdict", "end"] and said[1]["verdict"]["code"] == 3, told
+    later = Copy()
+    later.follow(run, home)
+    assert [it["verdict"]["code"] for it in later.named("verdict")] == [3]
 
 
 def test_no_such_run(home: Path, run: str) -> None:

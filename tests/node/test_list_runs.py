@@ -14,6 +14,7 @@ import pytest
 from fleet.model import Host
 from fleet.node.base import run_folder
 from fleet.node.run.start import engine
+from fleet.ops.run.end.ends import stopped_by
 from fleet.ops.run.find.find import FoundRun, read
 from fleet.ops.run.plan.options import new_run_id
 from fleet.protocol.decode import Misfit, decode
@@ -152,11 +153,12 @@ def test_a_run_whose_head_waits_with_another_attempt(run: str, home: Path) -> No
     until(lambda: found() == {})
     with Running("run.ready", pause, home) as waiting:
         until(lambda: found() != {})
-        assert answer("run.stop", {"run": run, "grace": 1.0, "reason": "stopped by me"}, home)["was"] == "gone"
+        asked = {"run": run, "grace": 1.0, "reason": "stopped by me", "end": stopped_by("me")}
+        assert answer("run.stop", asked, home)["was"] == "gone"
         (said,) = [frame.json() for frame in waiting.frames() if frame.kind == b"J"]
     assert said["forbidden"] and found() == {}
     (ended,) = answer("run.list_runs", {"prefix": run, "live": False}, home)["runs"]
-    assert (ended["status"]["state"], ended["status"]["stopped"]) == ("exited", "stopped by me")
+    assert (ended["status"]["state"], ended["verdict"]["message"]) == ("exited", "stopped by me")
     late = supervise_spec(run, ["false"], about={**about, "attempt": 1})
     assert answer("run.supervise", late, home)["forbidden"]
 

@@ -148,8 +148,8 @@ def test_no_restart_is_announced_once_it_is_interrupted() -> None:
 
         report = planned.work(runtime)
     assert (report.exit_code, report.data["stopped"]) == (130, "interrupted between two attempts"), report
-    ends_ = [(spec["end"]["by"], spec["withdrawn"]) for _, program, spec in hosts.sent if program == "stop"]
-    assert ends_ == [("interrupt", True)] * 2 and "restart" not in [each.data["event"] for each in said]
+    ends_ = [(spec["verdict"]["by"], "attempt" in spec) for _, program, spec in hosts.sent if program == "stop"]
+    assert ends_ == [("interrupt", False)] * 2 and "restart" not in [each.data["event"] for each in said]
     assert '"event": "restart"' not in (Path(fleet.runs()[0].logs) / "events.jsonl").read_text()
 
 

@@ -146,6 +146,7 @@ RUN: dict[str, Any] = {
     "silent": None,
     "last": "",
     "unheard": None,
+    "verdict": None,
     "term": 0,
 }
 

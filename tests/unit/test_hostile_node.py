@@ -37,6 +37,7 @@ RUN_HERE: dict[str, Any] = {
     "silent": None,
     "last": "",
     "unheard": None,
+    "verdict": None,
     "term": 0,
 }
 

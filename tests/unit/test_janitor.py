@@ -74,16 +74,6 @@ def test_logs_that_come_late_complete_those_of_their_own_attempt_only(tmp_path: 
     assert summary(path)["incomplete_logs"] == []
 
 
-@pytest.mark.parametrize(("failure", "ok", "code"), [(None, True, 0), (None, False, 1), ({"rank": 1}, True, 1)])
-def test_a_run_that_lacked_nothing_but_logs_is_done_once_they_are_there(
-    failure: object, ok: bool, code: int, tmp_path: Path
-) -> None:
-    lacks = {"incomplete_logs": ["n1"], "first_failure": failure, "hosts": {"n1": {"ok": ok}}}
-    path = run_folder(tmp_path, RUN, summary={**lacks, "ok": False, "exit_code": 1})
-    janitor.correct_summary(RunFolder(path), ["n1"], 0)
-    assert summary(path)["exit_code"] == code
-
-
 def test_the_summary_of_a_slow_head_is_corrected_once_it_is_there(tmp_path: Path) -> None:
     path = run_folder(tmp_path, RUN)
     head, waits = Leader(path), threading.Event()

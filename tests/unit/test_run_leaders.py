@@ -15,6 +15,7 @@ import pytest
 
 import fleet
 from fleet.events import Event, Notice
+from fleet.ops.run.end.ends import run_end
 from fleet.ops.run.kept.folder import RunFolder
 from tests.in_process import Outcome, command_line, reached_by
 from tests.moments import just_before
@@ -139,6 +140,9 @@ def test_who_looks_on_is_told_as_loudly_as_who_follows(folder: Path) -> None:
     assert shown == {("gpu1 is full", "error"), ("all are silent", "warning"), ("gpu2 is full", "info")}, shown
 
 
+LOST = run_end("lost", "b was lost", 122, "b")
+
+
 def report(**changed: Any) -> dict[str, Any]:
     """What fleet launch writes of a run that lost its node b."""
     error = {"kind": "lost", "message": "silent for 15 s", "hint": "look there"}
@@ -155,6 +159,7 @@ def report(**changed: Any) -> dict[str, Any]:
         "run": RUN,
         "hosts": hosts,
         "first_failure": failure,
+        "end": LOST,
         **changed,
     }
 
@@ -165,7 +170,7 @@ def test_who_attaches_to_a_run_that_is_over_is_told_what_its_head_saw(folder: Pa
         json.dumps(report(incomplete_logs=["b"], attempt=1, restarts=[{"attempt": 1}]))
     )
     before = (folder / "summary.json").read_text()
-    done = attach(part(RUN, "stopped", cause="asked", reason="b was lost"), options=["--json"])
+    done = attach(part(RUN, "stopped", cause="asked", reason="b was lost", verdict=LOST), options=["--json"])
     document = done.document()
     assert done.code == document["exit_code"] == 122 and document["first_failure"]["host"] == "b"
     assert (document["attempt"], document["restarts"]) == (1, [{"attempt": 1}])

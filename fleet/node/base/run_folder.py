@@ -7,6 +7,7 @@ ended anyway ("boot" tells).
 import _signal
 import os
 import time
+from contextlib import suppress
 
 from fleet.node.base import json
 from fleet.node.base.processes import below, read_file, start_time
@@ -23,6 +24,7 @@ from fleet.protocol.state import (
     SPEC,
     STATUS,
     STOP,
+    VERDICT,
     below_home,
     is_run_id,
 )
@@ -151,7 +153,7 @@ def final_status(
     end: Any = None,
 ) -> "dict[str, Any]":
     """cause, began: why and when this node began to end the run, see above; what its ranks did then is the answer. end:
-    a RunEnd, where a head asked for it."""
+    a Verdict, where a head asked for it."""
     now = time.time()
     status = {
         "state": state,
@@ -181,6 +183,21 @@ def is_written(path: str, value: "dict[str, Any]", suffixes: "tuple[str, ...]") 
 def write_final(folder: str, status: "dict[str, Any]") -> None:
     """Best effort, twice: without the space reserved for it, or without the right to write, it stays unsaid."""
     is_written(os.path.join(folder, STATUS), status, (".new", ".tmp"))
+
+
+def verdict_of(folder: str) -> "dict[str, Any] | None":
+    """How the run ended, where that is decided."""
+    return read_json(os.path.join(folder, VERDICT)) or None
+
+
+def put_verdict(folder: str, verdict: "Any") -> None:
+    """The first one stays."""
+    new = os.path.join(folder, "%s.%d" % (VERDICT, os.getpid()))
+    with suppress(OSError):  # on a full disk it stays unsaid
+        write_json(new, verdict)
+        with suppress(FileExistsError):
+            os.link(new, os.path.join(folder, VERDICT))
+        os.unlink(new)
 
 
 def lease_of(folder: str, spec: "dict[str, Any]") -> "float | None":

@@ -1,8 +1,8 @@
 """Streams a run's files to the head from given offsets, reports how ranks and the run end, renews the lease.
 
-spec: {"run", "offsets": {name: bytes}, "attempt": n, "once": bool, "passive": bool, "heartbeat": s}, the last four if
-need be: of an earlier attempt, send what is there now, renew nothing, how often to tell that this node lives. Files:
-rank<R>.out, rank<R>.err, node.log. Sends
+spec: {"run", "offsets": {name: bytes}, "attempt": n, "once": bool, "passive": bool, "heartbeat": s, "waits": bool}, the
+last five if need be: of an earlier attempt, send what is there now, renew nothing, how often to tell that this node
+lives, wait for the verdict of who leads the run. Files: rank<R>.out, rank<R>.err, node.log. Sends
     J {"event": "stream", "id", "name", "offset"}  once a file, then its bytes as O frames of that id, in order; again
         where bytes before the offset are no longer there (--max-log)
     J {"event": "rank", "sent", ...}    rank<R>.json, whenever it is new; after what that rank wrote, as a rule;
@@ -12,6 +12,7 @@ rank<R>.out, rank<R>.err, node.log. Sends
         was killed, or the folder removed
     J {"event": "clock", "up", "sent"}    now and then: the fastest of these tells how far two clocks are apart;
         "up": of an elastic run, how many ranks live here
+    J {"event": "verdict", "verdict"}   how the run ended, once that is decided
     J {"event": "superseded"}    a request was refused: a later leader has been here
     J {"event": "end", "sizes": {name: bytes}}  after the final status and the last byte, or at once; then X 0
     J {"event": "failed", "message", "hint"}    there is no such run here; then X 1
@@ -30,6 +31,7 @@ from _thread import start_new_thread
 from fleet.node.base.clock import CLOCK, Clock
 from fleet.node.base.run_folder import (
     attempt_folder,
+    awaited,
     detach_run,
     disk_is_full,
     fate,
@@ -42,6 +44,7 @@ from fleet.node.base.run_folder import (
     read_status,
     request_stop,
     run_folder,
+    verdict_of,
     write_json,
 )
 from fleet.node.base.types import Any, Callable, run
@@ -55,6 +58,7 @@ CHUNK = 65536
 CHUNKS_A_TURN = 16
 BUSY_SECONDS, IDLE_SECONDS, AWAKE_SECONDS, LOOK_SECONDS = 0.01, 0.04, 1.0, 1.0
 OWNER_CHECK_SECONDS, DISK_CHECK_SECONDS = 0.5, 2.0
+VERDICT_SECONDS = 5.0  # after the end here, in which who leads the run says how it ended, or starts it again
 FIRST_CLOCK_SECONDS, CLOCK_SECONDS, ELASTIC_CLOCK_SECONDS = 0.5, 15.0, 4.0
 
 
@@ -89,9 +93,16 @@ class Stream:
 
 class Follower:
     def __init__(
-        self, run: str, folder: str, offsets: "dict[str, Any]", once: bool = False, clock: Clock = CLOCK
+        self,
+        run: str,
+        folder: str,
+        offsets: "dict[str, Any]",
+        once: bool = False,
+        clock: Clock = CLOCK,
+        waits: bool = False,
     ) -> None:
         self.run, self.folder, self.offsets, self.once, self.clock = run, folder, offsets, once, clock
+        self.waits = waits
         self.streams: dict[str, Stream] = {}
         self.seen: dict[str, tuple[int, int] | None] = {}
         self.status: dict[str, Any] = {}
@@ -113,7 +124,7 @@ class Follower:
                 moved = stream.turn() or moved
             for message in found:
                 send_json(dict(message, sent=self.clock.time()))
-            if over and not moved and not found:
+            if over and not moved and not found and not self.is_open():
                 break
             now = self.clock.monotonic()
             self.check_disk(now)
@@ -124,6 +135,15 @@ class Follower:
                 self.check_owners(now)
                 self.clock.sleep(BUSY_SECONDS if now - last < AWAKE_SECONDS else IDLE_SECONDS)
         say({"event": "end", "sizes": {s.name: s.offset for s in self.streams.values()}})
+
+    def is_open(self) -> bool:
+        """Whether a verdict is waited for, or another attempt. It is sent once it is there."""
+        verdict, last = verdict_of(self.folder), run_folder(self.run)
+        if verdict:
+            say({"event": "verdict", "verdict": verdict})  # type: ignore[typeddict-item]
+        if verdict or not self.waits or last is None or not os.path.samefile(last, self.folder):
+            return False
+        return abs(self.clock.time() - self.status.get("time", 0.0)) < VERDICT_SECONDS or awaited(last) is not None
 
     def is_due(self, now: float) -> bool:
         """Whether files may have come or been replaced: that renews the folder, whose clock may be a coarse one."""
@@ -276,7 +296,8 @@ def follow() -> int:
     if term:
         is_led_by(folder, term)
     start_new_thread(listen, (spec["run"], folder, bool(spec.get("passive")), term))
-    Follower(spec["run"], folder, spec.get("offsets") or {}, bool(spec.get("once"))).follow()
+    waits = bool(spec.get("waits"))
+    Follower(spec["run"], folder, spec.get("offsets") or {}, bool(spec.get("once")), waits=waits).follow()
     return 0
 
 

@@ -21,6 +21,7 @@ from fleet.node.base.run_folder import (
     read_json,
     runs_root,
     standing,
+    verdict_of,
 )
 from fleet.node.base.types import Any, run
 from fleet.protocol.state import FINAL, LEASE, LISTED, SPEC, is_run_id
@@ -92,6 +93,7 @@ def described(folder: str, spec: "dict[str, Any]", status: "dict[str, Any]", ali
         "silent": silent,
         "last": last,
         "term": read_json(os.path.join(folder, LEASE)).get("term", 0),
+        "verdict": verdict_of(folder),  # type: ignore[typeddict-item]
         "unheard": None if status.get("state") in FINAL or not alive else unheard(folder),
     }
 
@@ -103,7 +105,7 @@ def one(name: str, live: bool) -> "run.RunHere | None":
     if spec.get("node") != NODE or spec.get("run") != name.partition("@")[0]:
         return None
     status, alive = standing(folder)
-    next_one = awaited(folder) if status.get("state") in FINAL and not status.get("stopped") else None
+    next_one = awaited(folder) if status.get("state") in FINAL and not verdict_of(folder) else None
     if next_one:
         status, alive = dict(status, state=next_one), True
     if live and status.get("state") in FINAL:

@@ -1,10 +1,11 @@
 """Stops a run on this node, whether its supervisor lives, was killed, hangs, or has not started yet.
 
 spec: {"run", "grace": s, "reason", "end", "attempt": the last one that is meant; without it none is to follow,
-"withdrawn": whether who leads it asks, between two attempts}.
-Answers J {"event": "stopped", "left": [pids], "was", "stuck"}: was "running"; "gone" (it had ended already, or a later
-attempt is under way); "unknown" (never started here: a file ~/.fleet/runs/RUN@NODE.stop now makes a supervise that
-comes late refuse). left: pids that would not die; stuck: what they do instead, where there are any.
+"verdict": on the run, where that is over}.
+Answers J {"event": "stopped", "left": [pids], "was", "stuck", "verdict": that stands here}: was "running"; "gone" (it
+had ended already, or a later attempt is under way); "unknown" (never started here: a file ~/.fleet/runs/RUN@NODE.stop
+now makes a supervise that comes late refuse). left: pids that would not die; stuck: what they do instead, where there
+are any.
 """
 
 import os
@@ -21,6 +22,7 @@ from fleet.node.base.run_folder import (
     awaited,
     is_forbidden,
     owners,
+    put_verdict,
     read_json,
     read_status,
     request_stop,
@@ -28,7 +30,7 @@ from fleet.node.base.run_folder import (
     standing,
     stuck,
     tombstone,
-    write_final,
+    verdict_of,
 )
 from fleet.node.base.state_folder import own_home
 from fleet.node.base.types import run
@@ -59,7 +61,7 @@ def may_start_again(folder: str) -> bool:
     return bool(about.get("max_restarts") or about.get("spares"))
 
 
-def ask(folder: str, grace: float, reason: str, end: "run.RunEnd | None", clock: Clock) -> bool:
+def ask(folder: str, grace: float, reason: str, end: "run.Verdict | None", clock: Clock) -> bool:
     """Ask the supervisor, wait for it; True when it (or its guardian) has said how the run ended."""
     request_stop(folder, grace, reason, end)
     # TERM for `grace`, then KILL: a supervisor that needs longer is itself stopped or stuck
@@ -93,8 +95,8 @@ def stop(spec: "run.StopSpec", clock: Clock = CLOCK) -> "tuple[list[int], str]":
         return [], "gone"
     if attempt is None and may_start_again(folder):
         forbid(run, None)
-        if spec.get("withdrawn") or awaited(folder):
-            write_final(folder, dict(read_status(folder), stopped=reason, end=end))
+        if end and awaited(folder):
+            put_verdict(folder, dict(end, attempt=attempt_of(read_json(os.path.join(folder, SPEC)))))
     if read_status(folder).get("state") in FINAL:
         # of an attempt what its end has left, not what another begins just now
         left = read_status(folder).get("left") if attempt is not None else True
@@ -114,6 +116,10 @@ def stop(spec: "run.StopSpec", clock: Clock = CLOCK) -> "tuple[list[int], str]":
 def stopped(spec: "run.StopSpec", clock: Clock = CLOCK) -> "run.Stopped":
     left, was = stop(spec, clock)
     said: run.Stopped = {"event": "stopped", "left": left, "was": was}
+    folder, verdict = run_folder(spec["run"]), spec.get("verdict")
+    if folder is not None and verdict:
+        put_verdict(folder, verdict)
+        said["verdict"] = verdict_of(folder)  # type: ignore[typeddict-item]
     if left:
         said["stuck"] = list(map(stuck, left[:TOLD]))
     return said

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import replace
 from typing import TypeVar
 
@@ -39,6 +39,10 @@ class Sessions:
         self._waiting.pop(host.name, None)
         if host.name in self._open:
             self._open.pop(host.name).close()
+
+    def adopt(self, opened: Mapping[str, Session | None]) -> None:
+        """For get(). opened: by host."""
+        self._open |= {name: session for name, session in opened.items() if session is not None}
 
     def keep(self, program: Program) -> None:
         """For take_all(): it waits, with run.follow behind it."""

@@ -21,15 +21,6 @@ class NotStarted(Failed, total=False):
 
 # left, of earlier attempts. port: the first of those asked about that is free. forbidden: the run was stopped for good
 Ready = TypedDict("Ready", {"event": Literal["ready"], "left": list[int], "port": Whole | None, "forbidden": bool})
-_Stopped = TypedDict("_Stopped", {"event": Literal["stopped"], "left": list[int], "was": str})
-
-
-class Stopped(_Stopped, total=False):
-    """left: pids that would not die; stuck: in words. was: "running", "gone" (it had ended), "unknown" (never was)."""
-
-    stuck: list[str]
-
-
 # output `id` is that file's from here on; its first byte is at `offset`
 Stream = TypedDict(
     "Stream", {"event": Literal["stream"], "id": int, "name": Annotated[str, Matching(LOG_NAME)], "offset": int}
@@ -58,16 +49,59 @@ class RankEnded(_Rank, total=False):
 # a line of the kernel's log. time: about when, on the node's clock. rank: whose process it names
 KernelLine = TypedDict("KernelLine", {"text": str, "time": Time, "rank": Whole | None})
 
-# who ended a run, and why, as every head is to have it: written on each node before its ranks are stopped. by:
-# "interrupt" (at the head that led it), "stop" ('fleet stop'), "queue" (the batch system that owns the nodes), "stall",
-# "lost" (a node: host) or "failure" (of a rank, an engine or a node, on host). code: the run's exit code. who:
-# USER@HEAD. message: for people
-EndedBy = Literal["interrupt", "stop", "queue", "stall", "lost", "failure"]
-RunEnd = TypedDict("RunEnd", {"by": EndedBy, "host": str | None, "code": Whole, "who": str, "message": str})
+# what failed first. exit_code: the run's, too. time: on the clock of who decided. what, why: see ends.Failure. tail:
+# the last that it wrote, TAIL_BYTES at most.
+Why = TypedDict("Why", {"kind": str, "message": str, "hint": str | None})
+First = TypedDict(
+    "First",
+    {
+        "host": str,
+        "node_rank": Whole,
+        "exit_code": Whole,
+        "time": Time,
+        "rank": Whole | None,
+        "local_rank": Whole | None,
+        "signal": Whole | None,
+        "what": str,
+        "why": Why | None,
+        "tail": str,
+    },
+)
+# How a run ended, as every head has it: who leads it decides, once. One that goes with a stop tells why, and is written
+# on each node before its ranks are stopped. by: "done", "interrupt" (at the head that led it), "stop" ('fleet stop'),
+# "queue" (the batch system that owns the nodes), "stall", "lost" (a node: host), "lease" (no head was heard for so
+# long) or "failure" (of a rank, an engine or a node, on host). code: the run's exit code. who: USER@HEAD. message: for
+# people. unknown: hosts of which the end was not known. time: when that was said, on the clock of who did.
+EndedBy = Literal["done", "interrupt", "stop", "queue", "stall", "lost", "lease", "failure"]
+Verdict = TypedDict(
+    "Verdict",
+    {
+        "by": EndedBy,
+        "host": str | None,
+        "code": Whole,
+        "who": str,
+        "message": str,
+        "attempt": Whole,
+        "first": First | None,
+        "unknown": list[str],
+        "time": Time,
+    },
+)
+TAIL_BYTES = 4096
+
+_Stopped = TypedDict("_Stopped", {"event": Literal["stopped"], "left": list[int], "was": str})
+
+
+class Stopped(_Stopped, total=False):
+    """left: pids that would not die; stuck: in words. was: "running", "gone" (it had ended), "unknown" (never was).
+    verdict: that stands there."""
+
+    stuck: list[str]
+    verdict: Verdict | None
+
 
 # status.json. kernel: lines since the run's beginning that may say why it ended. builds: locks that a rank waits for in
-# vain. began: when this node began to end its part. stopped: by whom, in the pause after this attempt. end: where a
-# head had it stopped.
+# vain. began: when this node began to end its part. end: where a head had it stopped, why.
 RunState = TypedDict(
     "RunState",
     {
@@ -82,8 +116,7 @@ RunState = TypedDict(
         "builds": list[str],
         "kernel": list[KernelLine] | None,
         "began": Time | None,
-        "stopped": str,
-        "end": RunEnd | None,
+        "end": Verdict | None,
         "time": Time,
         "sent": Time,
     },
@@ -101,7 +134,8 @@ End = TypedDict("End", {"event": Literal["end"], "sizes": dict[str, int]})
 # what the clock of this node says. up: ranks that live here, of an elastic run
 Clock = TypedDict("Clock", {"event": Literal["clock"], "up": Whole | None, "sent": Time})
 Superseded = TypedDict("Superseded", {"event": Literal["superseded"]})
-News = RankEnded | Status | Clock | Superseded | Failed
+Judged = TypedDict("Judged", {"event": Literal["verdict"], "verdict": Verdict})
+News = RankEnded | Status | Clock | Superseded | Judged | Failed
 Followed = Stream | End | News
 
 # what a run tells of itself, so that any head can find it and take it up. owner: USER@HEAD. started: by its clock
@@ -158,6 +192,7 @@ RunHere = TypedDict(
         "last": str,
         "unheard": float | None,
         "term": Whole,
+        "verdict": Verdict | None,
     },
 )
 # a run that may be described by what else there is, or by nothing
@@ -179,9 +214,10 @@ _Follow = TypedDict("_Follow", {"run": str, "offsets": dict[str, int]})
 
 class FollowSpec(_Follow, total=False):
     """attempt: which one's files, the last one's if need be. once: what there is now, and no more. passive: who only
-    looks on renews no lease. heartbeat: every so many seconds. term: of who leads the run."""
+    looks on renews no lease. heartbeat: every so many seconds. term: of who leads the run. waits: for its verdict."""
 
     term: int
+    waits: bool
     attempt: int | None
     once: bool
     passive: bool
@@ -197,12 +233,12 @@ _Stop = TypedDict("_Stop", {"run": str, "grace": float, "reason": str})
 
 
 class StopSpec(_Stop, total=False):
-    """end: of the run, None: this is none. attempt: the last one that is meant; without it the run is over for good.
-    withdrawn: by who leads it, between two attempts."""
+    """end: why, None: this is none. attempt: the last one that is meant; without it the run is over for good.
+    verdict: on the run, where that is over."""
 
-    end: RunEnd | None
+    end: Verdict | None
     attempt: int
-    withdrawn: bool
+    verdict: Verdict | None
 
 
 # attempt: that is to begin. ports: one of them is wanted, on the node where ranks meet

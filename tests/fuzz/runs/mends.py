@@ -5,7 +5,7 @@ from __future__ import annotations
 
 GANG, LOOP, STOPPING = "ops/run/end/gang.py", "ops/run/launch/loop.py", "ops/run/follow/stopping.py"
 FIND, ATTACH, STOP = "ops/run/find/find.py", "ops/run/find/attach.py", "ops/run/find/stop.py"
-ATTEMPTS = "ops/run/launch/attempts.py"
+ATTEMPTS, START = "ops/run/launch/attempts.py", "ops/run/start/start.py"
 SUMMARY, HERE = "ops/run/end/summary.py", "ops/run/find/here.py"
 Mend = tuple[str, str, str, str, str] | tuple[str, str, str, str, str, tuple[str, str, str]]
 MENDS: list[Mend] = [
@@ -20,28 +20,14 @@ MENDS: list[Mend] = [
         "who attaches later brings what was missing",
         "1",
         ATTACH,
-        "if known is not None and not _provisional(known) & set(found.hosts):",
-        "if known is not None:",
-    ),
-    (
-        "what is called lost is provisional",
-        "1",
-        ATTACH,
-        'lost = (result.host for result in report.results if result.read(NodeEnd).state == "lost")',
-        "lost = list[str]()",
-    ),
-    (
-        "hosts that ended by themselves at once are named alike",
-        "2",
-        GANG,
-        "return min(alike, key=lambda f: f.node_rank, default=first)",
-        "return first",
+        "return decided and not {*summary.incomplete_logs} & set(found.hosts)",
+        "return True",
     ),
     (
         "what it was stopped for is known first",
         "2",
         LOOP,
-        "if record.end is not None:",
+        "if known := record.verdict or record.end:",
         "if False:",
     ),
     (
@@ -55,15 +41,8 @@ MENDS: list[Mend] = [
         "another head's end is no failure of a node",
         "2",
         GANG,
-        "if end is not None and self._comes_first(end):",
+        'if end is not None and (self.end is None or end["by"] in BY_HAND and not self.by_hand):',
         "if False:",
-    ),
-    (
-        "what another head had it stopped for is the end",
-        "2",
-        GANG,
-        'if end is None or not began or end["by"] not in SEEN:',
-        "if True:",
     ),
     (
         "a stop is on record before a rank hears of it",
@@ -71,7 +50,11 @@ MENDS: list[Mend] = [
         "node/run/follow.py",
         '                event["asked"] = True\n',
         "                pass\n",
-        (GANG, 'node.cause != "supervisor" and not self._before_stop(node.began - slack)', "False"),
+        (
+            GANG,
+            'return node.cause if node.cause == "supervisor" or self._before_stop(node.began) else None',
+            "return node.cause",
+        ),
     ),
     (
         "a reboot is told by its boot id",
@@ -98,7 +81,7 @@ MENDS: list[Mend] = [
         "all lost nodes are left out",
         "5",
         SUMMARY,
-        "return fold({failure.host, *(node.host for node in gang.nodes.values() if node.lost is not None)})",
+        'return fold({failure.host, *verdict["unknown"]})',
         "return failure.host",
     ),
     (
@@ -107,13 +90,6 @@ MENDS: list[Mend] = [
         "ops/run/plan/origin.py",
         "if isinstance(kept, list) and kept[:1] == [boot]",
         "if False and kept and boot",
-    ),
-    (
-        "an engine that a signal ended has failed",
-        "6",
-        "ops/run/find/find.py",
-        '            or part["status"].get("signal")\n',
-        "",
     ),
     (
         "a stop has room on a full disk",
@@ -168,8 +144,36 @@ MENDS: list[Mend] = [
         "an end in the pause has an author",
         "2",
         "node/run/stop.py",
-        "write_final(folder, dict(read_status(folder), stopped=reason, end=end))",
+        "put_verdict(folder, dict(end, attempt=attempt_of(read_json(os.path.join(folder, SPEC)))))",
         "pass",
+    ),
+    (
+        "who leads it tells all nodes how it ended",
+        "43",
+        START,
+        'return spec["verdict"] or verdict, missed + _stop(spec, hosts, sessions)[1]',
+        "return verdict, missed",
+    ),
+    (
+        "the first node has the say",
+        "43",
+        START,
+        'spec["verdict"] = answer.get("verdict") or verdict',
+        "pass",
+    ),
+    (
+        "the first verdict stays",
+        "43",
+        "node/base/run_folder.py",
+        "os.link(new, os.path.join(folder, VERDICT))",
+        "os.replace(new, os.path.join(folder, VERDICT)); open(new, 'w').close()",
+    ),
+    (
+        "who looks on waits for the verdict",
+        "43",
+        "node/run/follow.py",
+        "if verdict or not self.waits or",
+        "if True or",
     ),
     (
         "a ping is no spec",
@@ -190,7 +194,6 @@ ABOUT = {
     "who lost its folder is stopped, too": "folder n.: removed",
     "all lost nodes are left out": r"link a \w+: cut for.*link a \w+: cut for",
     "a duration follows no clock that is set": "clock a: ",
-    "an engine that a signal ended has failed": "engine n.: (kill|TERM)",
     "a stop has room on a full disk": "disk n.: full",
     "a node that goes while its logs come is not lost": rf"drain .*{AWAY}",
     "a stop goes on where a host does not answer": rf"ends: stop.*{AWAY}",

@@ -88,6 +88,8 @@ def allowed(case: Case, faults: list[Fault]) -> set[int]:
             codes |= {3}  # nobody is there to start it again
             if case.looks.startswith("attach"):
                 codes |= {ENDS["well"]}  # who attached keeps it alive, and ends it for nobody
+        if fault.actor == "machine" and case.end in ("interrupt", "stop"):
+            codes |= {ENDS["well"]}  # nobody was there to end it
         if fault.actor == "looker" and fault.what in ("TERM", "Ctrl-C"):
             codes |= {ENDS[case.end]}
     return codes
@@ -150,12 +152,10 @@ class Judge:
         summary = read(self.world.heads[head].home / "runs" / run / "summary.json")
         failure = summary.get("first_failure") or {}
         what = [failure.get(key) for key in ("what", "host", "rank", "exit_code")] if failure else None
-        if what and what[0] == "stalled":
-            what[2] = None  # who saw it names one
         return {
             "code": attached.code,
             "exit_code": summary.get("exit_code"),
-            "by": (summary.get("end") or {}).get("by"),
+            "end": summary.get("end"),
             "failure": what,
             "unknown": summary.get("unknown"),
             "incomplete": summary.get("incomplete_logs"),
@@ -179,8 +179,6 @@ class Judge:
         first = seen["a"]
         for head in ("b", "c"):
             odd = [key for key in first if seen[head][key] != first[key] and key != "incomplete"]
-            if {first["by"], seen[head]["by"]} == {"interrupt", "stop"}:
-                odd.remove("by")  # both came at once, and it ends alike
             if odd:
                 told = "; ".join(f"{key} {first[key]} at a, {seen[head][key]} at {head}" for key in odd)
                 self.wrong.append(f"another end at {head} than at a: {told}")
@@ -192,6 +190,9 @@ class Judge:
         self.codes(launched, before, seen)
         self.steps(before)
         looker = self.play.looker
+        on = looker if looker is not None and looker.killed is None and self.case.looks == "attach b" else None
+        if on is not None and on.code not in (None, 122, final := seen["a"]["exit_code"]):
+            self.wrong.append(f"{on} ended with {on.code}, attach later with {final}")
         if looker is not None and "latest" in looker.words and looker.code not in (2, 122, 137):
             self.wrong.append(f"{looker} ends with {looker.code}: it means another head's run")
 
@@ -223,7 +224,7 @@ class Judge:
         if zeros and failed:
             self.wrong.append(f"done, says {' '.join(zeros)}; but {'; '.join(failed)}")
         lost = [host for host in before.get("hosts", {}).values() if host.get("state") == "lost"]
-        provisional = before.get("unknown") or before.get("incomplete_logs") or lost
+        provisional = not before.get("end") or len(lost) == self.case.nodes  # no node has heard of it
         known = before.get("exit_code")
         if (
             known is not None

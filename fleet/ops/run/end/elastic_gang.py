@@ -9,7 +9,7 @@ from fleet.ops.run.end.ends import Failure, NodeState, RankEnd, run_end
 from fleet.ops.run.end.gang import Gang
 from fleet.ops.run.kept.elasticity import Elasticity
 from fleet.ops.run.kept.record import RunRecord
-from fleet.protocol.messages.run import RunEnd, RunState
+from fleet.protocol.messages.run import RunState, Verdict
 from fleet.protocol.state import FINAL
 
 SETTLE_SECONDS = 4.0
@@ -23,7 +23,7 @@ class ElasticGang(Gang):
         super().__init__(nodes, elastic)
         self._sizes = sizes
 
-    def rank_ended(self, end: RankEnd) -> RunEnd | None:
+    def rank_ended(self, end: RankEnd) -> Verdict | None:
         self.nodes[end.host].done = (  # after a failure the engine starts all of them again, if it can
             frozenset() if end.failed or end.signalled else self.nodes[end.host].done | {end.local_rank}
         )
@@ -52,7 +52,7 @@ class ElasticGang(Gang):
             and all(it.up[0] == 0 and it.clock.on_head(it.up[1]) > max(ends) + SETTLE_SECONDS for it in there)
         )
 
-    def dead_end(self) -> RunEnd | None:
+    def dead_end(self) -> Verdict | None:
         # why ranks that failed, or were ended to meet others, can never go on; None: there are none, all is done
         if not any(self.nodes[host].ranks for host in self.able):
             return None
@@ -60,14 +60,14 @@ class ElasticGang(Gang):
             return self.too_few(f"rank {it.rank} on {it.host} failed", it.host, it.exit_code)
         return self.too_few("no rank lives", next(iter(self.away), None))
 
-    def too_few(self, why: str, host: str | None, code: int = EXIT_HOST_FAILED) -> RunEnd:
+    def too_few(self, why: str, host: str | None, code: int = EXIT_HOST_FAILED) -> Verdict:
         # a reason to stop everyone. host: that failed, or is away
         lost = host is not None and self.nodes[host].lost is not None
         able, least = len(self.able), self.elastic.least
         self.needed = f"; {able} of {len(self.nodes)} nodes can start ranks again, --nnodes asks for {least}"
         return run_end("lost" if lost else "failure", why + self.needed, EXIT_CONNECT if lost else code, host)
 
-    def node_status(self, host: str, status: RunState) -> RunEnd | None:
+    def node_status(self, host: str, status: RunState) -> Verdict | None:
         reason = super().node_status(host, status)
         node = self.nodes[host]
         for_good = node.state == "exited" and not status.get("signal")  # an agent that gives up closes the rendezvous
@@ -75,11 +75,11 @@ class ElasticGang(Gang):
             return reason
         return self._without(host, reason)
 
-    def node_lost(self, host: str, heard: float, why: FleetError | None = None) -> RunEnd | None:
+    def node_lost(self, host: str, heard: float, why: FleetError | None = None) -> Verdict | None:
         reason = super().node_lost(host, heard, why)
         return reason and self._without(host, reason)
 
-    def _without(self, host: str, reason: RunEnd) -> RunEnd | None:
+    def _without(self, host: str, reason: Verdict) -> Verdict | None:
         if self.stopped_at is not None:
             return reason
         self.away.add(host)

@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
+import time
 from dataclasses import dataclass, field
 
 from fleet.errors import EXIT_CONNECT, EXIT_HOST_FAILED, EXIT_INTERRUPTED, EXIT_TIMEOUT, FleetError
-from fleet.protocol.messages.run import EndedBy, RankEnded, RunEnd, RunState
+from fleet.protocol.messages.run import TAIL_BYTES, EndedBy, RankEnded, RunState, Verdict
 
 CLOCK_SECONDS = 600.0  # for which a message shows how a node's clock stands
 SIGTERM = 15
 INTERRUPTED = "interrupted"
+BY: dict[str, EndedBy] = {"link": "lost", "node": "lost", "stalled": "stall", "lease": "lease"}  # else "failure"
 BY_HAND = ("interrupt", "stop", "queue")  # the ends that are nobody's failure
 # why a node ended its part by itself -> the exit code; see node/base/run_folder.py
 OWN_CAUSES = {
@@ -78,11 +80,22 @@ class RankEnd:
         return 128 + self.signal if self.signal is not None else (self.status or 0)
 
 
-def run_end(by: EndedBy, message: str, code: int, host: str | None = None, who: str = "") -> RunEnd:
-    return {"by": by, "host": host, "code": code, "who": who, "message": message}
+def run_end(by: EndedBy, message: str, code: int, host: str | None = None, who: str = "") -> Verdict:
+    """Why a run is stopped, until it is decided how it ended."""
+    return {
+        "by": by,
+        "host": host,
+        "code": code,
+        "who": who,
+        "message": message,
+        "attempt": 0,
+        "first": None,
+        "unknown": [],
+        "time": time.time(),
+    }
 
 
-def stopped_by(who: str) -> RunEnd:
+def stopped_by(who: str) -> Verdict:
     """By 'fleet stop'. who: USER@HEAD."""
     return run_end("stop", f"stopped by {who}", EXIT_INTERRUPTED, who=who)
 
@@ -90,7 +103,7 @@ def stopped_by(who: str) -> RunEnd:
 @dataclass(frozen=True)
 class Failure:
     """The first thing that went wrong. rank None: the engine itself, or the node. what: "rank", "vanished", "engine",
-    "node", "link" (all nodes at once), "stalled" (no rank writes any more), or one of OWN_CAUSES."""
+    "node", "link" (all nodes at once), "stalled" (no rank writes any more), or one of OWN_CAUSES. tail: last words."""
 
     host: str
     node_rank: int
@@ -101,19 +114,21 @@ class Failure:
     signal: int | None = None
     what: str = "rank"
     why: FleetError | None = None
+    tail: str = ""
 
     @classmethod
     def of(cls, end: RankEnd, time: float) -> Failure:
         """Of a rank that failed."""
-        return cls(
-            host=end.host,
-            node_rank=end.node_rank,
-            exit_code=end.exit_code,
-            time=time,
-            rank=end.rank,
-            local_rank=end.local_rank,
-            signal=end.signal,
-        )
+        return cls(end.host, end.node_rank, end.exit_code, time, end.rank, end.local_rank, end.signal)
+
+    def reason(self, message: str) -> Verdict:
+        """That a run ends because of it."""
+        by, why = BY.get(self.what, "failure"), self.why
+        by = "failure" if why is not None and why.kind == "ended" else by
+        told = why and {"kind": why.kind, "message": why.message, "hint": why.hint}
+        first = {**vars(self), "why": told, "tail": self.tail[-TAIL_BYTES:]}
+        end = run_end(by, message, self.exit_code or EXIT_HOST_FAILED, self.host)
+        return {**end, "first": first}  # type: ignore[typeddict-item]
 
 
 @dataclass

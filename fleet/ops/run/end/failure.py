@@ -152,7 +152,7 @@ def message(failure: Failure, run: RunRecord) -> str:
         "engine": f"{run.engine} on {where} failed: {how}",
         "node": f"{where} was lost" + (f": {failure.why.message}" if failure.why else ""),
         "link": f"all {len(run.hosts)} nodes fell silent at once: this machine's own link seems to be down",
-        "lease": f"{where} ended its ranks: it had heard nothing of this machine for {run.lease or 0:g} s",
+        "lease": f"{where} ended its ranks: {failure.why.message if failure.why else 'no head was heard of'}",
         "frozen": f"{where} ended its ranks: it had been frozen for longer than this machine waits",
         "signal": f"{where} ended its ranks: somebody there told fleet's supervisor to stop, by a signal",
         "stalled": failure.why.message if failure.why else "no rank wrote anything any more",

@@ -6,12 +6,13 @@ from collections.abc import Callable, Iterator, Mapping
 from dataclasses import replace
 from functools import cache
 from itertools import chain
+from typing import cast
 
 from fleet.answers.runs import FirstFailure, KernelSays, LeftAlone, LeftEarly, NodeEnd, RunSummary, TracebackOf
-from fleet.errors import EXIT_CONNECT, EXIT_HOST_FAILED, EXIT_INTERRUPTED, EXIT_OK, ConnectError, FleetError
+from fleet.errors import EXIT_CONNECT, EXIT_HOST_FAILED, EXIT_OK, ConnectError, FleetError, Interrupted
 from fleet.inventory.nodeset import fold
 from fleet.model import Node, Report, Result
-from fleet.ops.run.end.ends import Failure
+from fleet.ops.run.end.ends import Failure, run_end
 from fleet.ops.run.end.failure import (
     Evidence,
     answers,
@@ -28,6 +29,7 @@ from fleet.ops.run.end.gang import Gang
 from fleet.ops.run.end.next_steps import next_steps
 from fleet.ops.run.kept.logs import NodeLogs
 from fleet.ops.run.kept.record import RunRecord
+from fleet.protocol.messages.run import Verdict
 from fleet.protocol.state import FINAL
 from fleet.rules.advice import UNEVEN
 from fleet.rules.hints import TAIL_BYTES, hint_for
@@ -41,57 +43,81 @@ Tail = Callable[..., str]
 TAIL_LINES = 12
 
 
-def summarise(
-    run: RunRecord, gang: Gang, logs: Mapping[str, NodeLogs], incomplete: list[str], seconds: float
-) -> Report:
-    """Pure but for reading the logs' tails. `incomplete`: hosts of which log bytes are missing on the head."""
-    tail = tails(gang, logs)
+def decide(run: RunRecord, gang: Gang, logs: Mapping[str, NodeLogs]) -> Verdict | None:
+    """How the run ended, by what was heard of its nodes; None where some have not answered, and nobody has said."""
+    lost = {host for host, node in gang.nodes.items() if node.lost is not None}
+    unknown, why = sorted(gang.unknown | lost - gang.away), gang.end
+    end = why if why is not None and (gang.by_hand or run.end is not None) else _found(run, gang, logs)
+    return end and {**end, "who": (why or end)["who"], "attempt": run.attempt, "unknown": unknown}
 
-    interrupted = gang.by_hand
-    failure = None if interrupted else own_link(gang) or gang.first(lambda end: answers(end, tail))
-    known = [node for node in run.nodes if node.host.name not in gang.unknown]
-    missing = {n.host.name: ranks for n in known if (ranks := gang.unaccounted(n.host.name, n.ranks))}
-    if failure is None and not interrupted and missing and not run.elastic:
-        host = next(iter(missing))
-        failure = Failure(host, gang.nodes[host].node_rank, EXIT_HOST_FAILED, 0.0, missing[host][0], what="vanished")
-    failure = failure and blamed(failure, gang, tail)
-    code = EXIT_OK
-    if interrupted:
-        code = gang.end["code"] if gang.end else EXIT_INTERRUPTED
-    elif failure is not None:
-        code = failure.exit_code or EXIT_HOST_FAILED
-    elif gang.unknown:
-        code = EXIT_CONNECT
-    elif set(incomplete) - gang.away or any(node.status.get("left") for node in gang.nodes.values()):
-        code = EXIT_HOST_FAILED
-    results = tuple(_result(gang, host.name, run) for host in run.hosts)
-    first = describe(failure, run, logs, gang, tail) if failure else None
-    if code == EXIT_OK and not all(result.ok for result in results if result.host not in gang.away):
-        code = EXIT_HOST_FAILED
+
+def _found(run: RunRecord, gang: Gang, logs: Mapping[str, NodeLogs]) -> Verdict | None:
+    tail = tails(gang, logs)
+    failure = own_link(gang) or gang.first(lambda end: answers(end, tail)) or _vanished(run, gang)
+    if gang.unknown and (failure is None or gang.unknown - run.without):
+        return None
+    if failure is None and gang.end is not None:
+        return gang.end
+    if failure is None:
+        odd = [result.host for result in _results(run, gang) if not result.ok and result.host not in gang.away]
+        said = f"not all ended well on {fold(odd)}"
+        return run_end("failure", said, EXIT_HOST_FAILED, odd[0]) if odd else run_end("done", "done", EXIT_OK)
+    failure = blamed(failure, gang, tail)
+    needed = gang.needed if gang.end is not None and gang.end["host"] == failure.host else ""
+    return replace(failure, tail=_last(failure, logs, tail)[1]).reason(message(failure, run) + needed)
+
+
+def drafted(report: Report) -> Verdict | None:
+    """The verdict of a report."""
+    return cast("Verdict | None", report.read(RunSummary).end)
+
+
+def _vanished(run: RunRecord, gang: Gang) -> Failure | None:
+    nodes = [node for node in run.nodes if node.host.name not in gang.unknown and not run.elastic]
+    ranks = ((node, rank) for node in nodes for rank in gang.unaccounted(node.host.name, node.ranks))
+    found = (Failure(it.host.name, it.node_rank, EXIT_HOST_FAILED, 0.0, rank, what="vanished") for it, rank in ranks)
+    return next(found, None)
+
+
+def summarise(
+    run: RunRecord,
+    gang: Gang,
+    logs: Mapping[str, NodeLogs],
+    incomplete: list[str],
+    seconds: float,
+    verdict: Verdict | None,
+) -> Report:
+    """Pure but for reading the logs' tails. `incomplete`: hosts of which log bytes are missing on the head. verdict:
+    None where nobody has said yet how the run ended."""
+    tail = tails(gang, logs)
+    results = _results(run, gang)
+    told = verdict and verdict["first"]
+    first = describe(verdict, gang.told(told), run, logs, gang, tail) if verdict and told else None
+    code = verdict["code"] if verdict else EXIT_CONNECT
     ends = [end for node in gang.nodes.values() for end in node.ranks.values()]
     summary = RunSummary(
         run=run.run_id,
         world_size=run.world_size,
         seconds=round(seconds, 3),
         logs=str(run.logs),
-        stopped=gang.reason,
-        end=gang.end,
+        stopped=verdict["message"] if verdict and verdict["by"] != "done" else None,
+        end=verdict,
         first_failure=first,
         next=next_steps(first, run, chain(*(_words(node, tail) for node in run.nodes))) if first else [],
         tracebacks=_tracebacks(run, logs, tail) if code != EXIT_OK else [],
         incomplete_logs=incomplete,
-        unknown=sorted(gang.unknown),
+        unknown=verdict["unknown"] if verdict else sorted(gang.unknown),
         killed=sorted({end.rank for end in ends if end.asked and end.signal == SIGKILL}),
     )
     return Report("launch", results, code, answer=summary)
 
 
-def _unfit(failure: Failure, gang: Gang, kernel: Evidence | None) -> str | None:
+def _unfit(failure: Failure, verdict: Verdict, gang: Gang, kernel: Evidence | None) -> str | None:
     """The hosts that a next run should do without, as they are: lost, with failed hardware or a full disk."""
     if kernel is not None and kernel.rule.broken:
         return kernel.host
     if failure.what in ("node", "frozen"):
-        return fold({failure.host, *(node.host for node in gang.nodes.values() if node.lost is not None)})
+        return fold({failure.host, *verdict["unknown"]})
     return failure.host if gang.nodes[failure.host].status.get("disk_full") else None
 
 
@@ -99,7 +125,8 @@ def not_started(error: FleetError, run: RunRecord) -> Report:
     """Of a run that was stopped again before all of its nodes had started."""
     results = [Result(host.name, False, error=error.hosts.get(host.name)) for host in run.hosts]
     why = {**error.as_json(), "message": str(error)}
-    summary = RunSummary(run.run_id, run.world_size, 0.0, str(run.logs), stopped=error.message, error=why)
+    end = run_end("interrupt" if isinstance(error, Interrupted) else "failure", error.message, error.exit_code)
+    summary = RunSummary(run.run_id, run.world_size, 0.0, str(run.logs), stopped=error.message, end=end, error=why)
     return Report("launch", tuple(results), error.exit_code, answer=summary)
 
 
@@ -152,6 +179,10 @@ def _tracebacks(run: RunRecord, logs: Mapping[str, NodeLogs], tail: Tail) -> lis
     return list(groups.values())
 
 
+def _results(run: RunRecord, gang: Gang) -> tuple[Result, ...]:
+    return tuple(_result(gang, host.name, run) for host in run.hosts)
+
+
 def _result(gang: Gang, host: str, run: RunRecord) -> Result:
     node = gang.nodes[host]
     ends = sorted(node.ranks.values(), key=lambda e: (e.rank, e.attempt))
@@ -162,7 +193,8 @@ def _result(gang: Gang, host: str, run: RunRecord) -> Result:
     error = node.why
     if host in gang.unknown:
         hint = f"when it answers: fleet attach {run.run_id}"
-        error = ConnectError("how the run ended there is not known: no answer", host=host, kind="unknown", hint=hint)
+        why = "it knows of no such run" if host in run.without else "no answer"
+        error = ConnectError(f"how the run ended there is not known: {why}", host=host, kind="unknown", hint=hint)
     elif error is None and node.lost is not None:
         error = ConnectError("the host was lost", host=node.host, kind="lost")
     ok = error is None and node.state == "exited" and not status and not node.status.get("left")
@@ -182,28 +214,33 @@ def _result(gang: Gang, host: str, run: RunRecord) -> Result:
     )
 
 
-def describe(failure: Failure, run: RunRecord, logs: Mapping[str, NodeLogs], gang: Gang, tail: Tail) -> FirstFailure:
-    """The first failure: who, how, its traceback or last lines, a hint, and the log that tells more."""
+def _last(failure: Failure, logs: Mapping[str, NodeLogs], tail: Tail) -> tuple[str, str]:
+    """(the name of the log that tells more, its end)."""
     if failure.rank is None:
-        name = "node.log"
-        text = logs[failure.host].tail(name, TAIL_BYTES)
-    else:
-        name = f"rank{failure.rank}.err"
-        text = _own(failure.host, failure.rank, tail)
-        if not text.strip() and (text := tail(failure.host, failure.rank, "out")):
-            name = f"rank{failure.rank}.out"
+        return "node.log", logs[failure.host].tail("node.log", TAIL_BYTES)
+    text = _own(failure.host, failure.rank, tail)
+    if not text.strip() and (text := tail(failure.host, failure.rank, "out")):
+        return f"rank{failure.rank}.out", text
+    return f"rank{failure.rank}.err", text
+
+
+def describe(
+    verdict: Verdict, failure: Failure, run: RunRecord, logs: Mapping[str, NodeLogs], gang: Gang, tail: Tail
+) -> FirstFailure:
+    """The first failure: who, how, its traceback or last lines, a hint, and the log that tells more."""
+    name, text = _last(failure, logs, tail)
+    text = text or failure.tail
     # of a line that a progress bar rewrote, its last state
     lines = [line.rstrip("\r").rpartition("\r")[2] for line in text.rstrip().split("\n")]
     text = "\n".join(lines)
     ran = failure.what in ("rank", "engine", "vanished")  # else its log tells only what its node did to it
     rule = hint_for(text, failure.exit_code) if ran else None
     trace = last_of(text) if ran else None
-    said, hint = message(failure, run), rule.remedy if rule else plain_hint(failure, run)
+    said, hint = verdict["message"], rule.remedy if rule else plain_hint(failure, run)
     why = cause_in(trace or "\n".join(lines[-TAIL_LINES:])) if ran else None
     victim = rule is not None and rule.collateral
     if victim:
         why = odd_one_out({rank: tail(node.host.name, rank) for node in run.nodes for rank in node.ranks}) or why
-    said += gang.needed if gang.end is not None and gang.end["host"] == failure.host else ""
     early = left_early(failure, gang) if victim else None
     if early is not None:
         end, seconds = early
@@ -235,6 +272,6 @@ def describe(failure: Failure, run: RunRecord, logs: Mapping[str, NodeLogs], gan
         traceback=trace,
         tail=None if trace or not ran else "\n".join(lines[-TAIL_LINES:]) or None,
         hint=hint,
-        unfit=_unfit(failure, gang, kernel) or (failure.host if rule is not None and rule.unfit else None),
+        unfit=_unfit(failure, verdict, gang, kernel) or (failure.host if rule is not None and rule.unfit else None),
         log=str(logs[failure.host].folder / name),
     )

@@ -21,7 +21,7 @@ from fleet.inventory.nodeset import fold
 from fleet.model import Report, Result
 from fleet.ops.plans import Line, OnHosts
 from fleet.ops.run.end.next_steps import typed_here
-from fleet.ops.run.end.summary import left_alone
+from fleet.ops.run.end.summary import drafted, left_alone
 from fleet.ops.run.find.bring import POLL_SECONDS
 from fleet.ops.run.find.find import FoundRun, check_protocol, find, missing
 from fleet.ops.run.find.here import chosen_here
@@ -30,15 +30,11 @@ from fleet.ops.run.kept.folder import HANDOVER_SECONDS, RunFolder
 from fleet.ops.run.kept.reader import LogsPlan, NewEvents, Reader
 from fleet.ops.run.kept.record import RunRecord
 from fleet.ops.run.launch.attempts import follow_run
-from fleet.ops.run.launch.course import pause_before
-from fleet.ops.run.plan.origin import RUN
 from fleet.ops.run.sessions import START_SECONDS, Sessions
-from fleet.protocol.state import RESTARTING, STARTING
 from fleet.requests.runs import Attach, Logs
 from fleet.rules.units import counted
 from fleet.runtime import Runtime
 
-MARGIN_SECONDS = 30.0  # in which another head starts a run again, once it has waited
 ASK_AGAIN_SECONDS = 1.0
 MOMENT_SECONDS = 1.0  # for which a folder may be held by who only looks, or is at its end
 
@@ -70,8 +66,8 @@ def _follow(plan: AttachPlan, runtime: Runtime, sessions: Sessions) -> Report:
     check_protocol(found)
     folder = RunFolder.open(plan.request.runs, found.run_id)
     record = found.record(plan.request.runs)
-    known = None if found.live else _known_end(folder, record)
-    if known is not None and not _provisional(known) & set(found.hosts):
+    known = None if found.live else report_of(folder)
+    if known is not None and _is_told(known, found):
         folder.release()
         runtime.emit(_attached(found, record))
         return replace(known, answer=replace(known.read(RunSummary), logs=str(plan.request.runs / found.run_id)))
@@ -91,57 +87,43 @@ def _follow(plan: AttachPlan, runtime: Runtime, sessions: Sessions) -> Report:
         if report is not None or not folder.held:
             folder.release()
             return report or left_alone(record, led=False)
+    decides = False
     try:
         while True:
             folder.begin(record.attempt)
             runtime.emit(folder.keep(_attached(found, record)))
-            report = follow_run(record, folder, sessions.take_all(found.hosts), runtime)
-            if known is not None and (before := known.read(RunSummary)).first_failure and found.unknown:
-                lacking = report.read(RunSummary).incomplete_logs
-                report = replace(known, answer=replace(before, incomplete_logs=lacking))
-                folder.write_json("summary.json", report.as_json())
+            report = follow_run(record, folder, sessions.take_all(found.hosts), runtime, decides=decides)
+            if not isinstance(report.answer, LeftAlone) or _is_left(runtime):
                 return report
-            if not _may_go_on(report, record) or _is_left(runtime):
-                return report
-            later = _another(record, plan, runtime)
-            if later is None and _is_left(runtime):
-                folder.remove_summary()
-                return left_alone(record, led=False)
-            if later is None:
-                return report
-            found, record = later, later.record(plan.request.runs)
+            attempt = record.attempt
+            found, _ = _known(plan, runtime, sessions, begins=True)
+            record = found.record(plan.request.runs)
+            decides = not found.live and record.attempt == attempt  # nobody starts it again
     finally:
         folder.release()
 
 
-def _known(plan: AttachPlan, runtime: Runtime, sessions: Sessions) -> tuple[FoundRun, tuple[Result, ...]]:
-    """The run, and how asking each host went. Where it has only just begun, nodes that do not know of it yet are asked
-    again: who followed the others alone would take their end for the run's."""
+def _known(
+    plan: AttachPlan, runtime: Runtime, sessions: Sessions, *, begins: bool = False
+) -> tuple[FoundRun, tuple[Result, ...]]:
+    """The run, and how asking each host went. Where it has only just begun, or an attempt begins, nodes that do not
+    know of that yet are asked again: who followed the others alone would take their end for the run's."""
     until = time.monotonic() + START_SECONDS
     while True:
         runs, asked = find(plan.inventory, runtime, live=False, sessions=sessions)
         found = chosen_here(plan.request.run, runs, asked, plan.request.runs, plan.inventory, runtime.ask)
-        begins = found.live and time.time() - found.started < START_SECONDS and time.monotonic() < until
-        if len(found.parts) >= found.nnodes or not begins or found.elastic or not all(result.ok for result in asked):
+        soon = found.live and (begins or time.time() - found.started < START_SECONDS) and time.monotonic() < until
+        if len(found.parts) >= found.nnodes or not soon or found.elastic or not all(result.ok for result in asked):
             return found, asked
         if runtime.cancel.wait(ASK_AGAIN_SECONDS):
             raise Interrupted("interrupted")
 
 
-def _known_end(folder: RunFolder, record: RunRecord) -> Report | None:
-    """How it ended, as who followed it here saw: its nodes may know less, and not that it was interrupted between
-    attempts. None: nobody did, or only looked on, and not to the last attempt."""
-    known = report_of(folder)
-    if known is None or (folder.path / RUN).exists():
-        return known
-    return known if (known.read(RunSummary).attempt or 0) >= record.attempt else None
-
-
-def _provisional(report: Report) -> set[str]:
-    """The hosts of which it was not known how the run ended there, or all that they wrote: their answer may mend it."""
-    summary = report.read(RunSummary)
-    lost = (result.host for result in report.results if result.read(NodeEnd).state == "lost")
-    return {*summary.incomplete_logs, *summary.unknown, *lost}
+def _is_told(known: Report, found: FoundRun) -> bool:
+    """Whether what is known here is the run's end, and its nodes can add nothing."""
+    summary = known.read(RunSummary)
+    decided = drafted(known) is not None and (drafted(known) == found.verdict or summary.error is not None)
+    return decided and not {*summary.incomplete_logs} & set(found.hosts)
 
 
 def _attached(found: FoundRun, record: RunRecord) -> Notice:
@@ -164,35 +146,6 @@ def _attached(found: FoundRun, record: RunRecord) -> Notice:
 def _is_left(runtime: Runtime) -> bool:
     """Whether the user has left it, by Ctrl-C or `d`."""
     return runtime.cancel.is_set() or runtime.detach.is_set()
-
-
-def _may_go_on(report: Report, record: RunRecord) -> bool:
-    """Whether another process may begin another attempt."""
-    if isinstance(report.answer, LeftAlone) or not record.restartable:
-        return False
-    return report.read(RunSummary).first_failure is not None
-
-
-def _another(record: RunRecord, plan: AttachPlan, runtime: Runtime) -> FoundRun | None:
-    """The attempt that another process begins after one that failed, or this one, where the run was stopped before
-    that; None where none begins, or where it is left."""
-    seconds = pause_before(record.attempt + 1) + MARGIN_SECONDS
-    runtime.emit(Notice("warning", f"it may be started again by {record.owner}: that is waited for {seconds:g} s"))
-    until, begun = time.monotonic() + seconds, None
-    while time.monotonic() < until and not runtime.cancel.is_set() and not runtime.detach.wait(ASK_AGAIN_SECONDS):
-        runs, _ = find(plan.inventory, runtime, live=False)
-        for run in runs:
-            if run.run_id == record.run_id:
-                begun = run if run.record(plan.request.runs).attempt > record.attempt else None
-                if run.withdrawn or begun and len(run.parts) >= run.nnodes:  # its first node begins first
-                    return run
-                if run.state in (RESTARTING, STARTING):
-                    until = max(until, time.monotonic() + MARGIN_SECONDS)
-    if _is_left(runtime):
-        return None
-    if begun is None:
-        runtime.emit(Notice("warning", "nothing starts it again: what launched it does not follow it any more"))
-    return begun
 
 
 def take(found: FoundRun, runs_dir: Path) -> RunFolder:

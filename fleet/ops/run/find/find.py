@@ -16,7 +16,7 @@ from fleet.events import Notice
 from fleet.inventory.fields import NAME
 from fleet.inventory.nodeset import fold
 from fleet.model import Host, Inside, Inventory, Node, Result
-from fleet.ops.run.end.ends import BY_HAND
+from fleet.ops.run.end.ends import BY_HAND, OWN_CAUSES
 from fleet.ops.run.follow.follow import PING_MOST
 from fleet.ops.run.kept.elasticity import Elasticity
 from fleet.ops.run.kept.local import last_begun
@@ -24,7 +24,7 @@ from fleet.ops.run.kept.record import RunRecord
 from fleet.ops.run.kept.word import choose
 from fleet.ops.run.sessions import ASK, Sessions
 from fleet.protocol.decode import Misfit, decode
-from fleet.protocol.messages.run import About, RunEnd, RunHere, RunsHere, SomeRun
+from fleet.protocol.messages.run import About, RunHere, RunsHere, SomeRun, Verdict
 from fleet.protocol.state import FINAL, PROTOCOL, RESTARTING, STARTING
 from fleet.runtime import Runtime
 from fleet.transport.base import Session
@@ -44,18 +44,21 @@ class Known(Inside):
 @dataclass(frozen=True)
 class FoundRun:
     """A run as its nodes tell of it. parts: by this inventory's names, in node-rank order. replaced: hosts on which an
-    earlier attempt is still live. inventory: all hosts that were asked, by name."""
+    earlier attempt is still live. inventory: all hosts that were asked, by name; answered: of
+    those, who did."""
 
     run_id: str
     hosts: Mapping[str, Host]
     parts: Mapping[str, RunHere]
     replaced: tuple[Host, ...] = ()
     inventory: Mapping[str, Host] = field(default_factory=dict)
+    answered: frozenset[str] = frozenset()
     kept: About | None = None  # here
 
     @property
     def about(self) -> About | None:
-        return next((part["about"] for part in self.parts.values() if part["about"]), self.kept)
+        parts = sorted(self.parts.values(), key=attempt_of)
+        return next((part["about"] for part in parts if part["about"]), self.kept)
 
     @property
     def elastic(self) -> Elasticity:
@@ -111,33 +114,29 @@ class FoundRun:
     @property
     def state(self) -> str:
         """ "running", "stopping", "restarting" (its head waits with the next attempt), "starting" (that begins, nowhere
-        yet), "lost" (nobody on a node cares for it any more), "done", "stopped", "failed", or "unknown" (it ended well
-        where that is known)."""
+        yet), "lost" (nobody on a node cares for it any more), "done", "stopped", "failed",
+        "unknown" (it is over where that is known) or "open" (nobody has said how it ended)."""
         states = [part["status"].get("state") for part in self.parts.values()]
         if self.live:
             forgotten = any(not over(part) and not part["alive"] for part in self.parts.values())
             known = ("stopping", RESTARTING, "running", STARTING)
             return "lost" if forgotten else next((it for it in known if it in states), "running")
-        if self.withdrawn or self.end is not None and self.end["by"] in BY_HAND:
-            return "stopped"
-        failed = any(
-            part["status"].get("state") != "exited"
-            or part["status"].get("engine_status")
-            or part["status"].get("signal")
-            for part in self.parts.values()
-        )
-        return "failed" if failed else "unknown" if self.unknown else "done"
+        if (verdict := self.verdict or self.end) is not None:
+            return "stopped" if verdict["by"] in BY_HAND else "failed" if verdict["code"] else "done"
+        own = any(part["status"].get("cause") in OWN_CAUSES for part in self.parts.values())
+        silent = {node.host.name for node in self.unknown} - self.answered
+        return "failed" if own and not silent else "unknown" if self.unknown else "open"
 
     @property
-    def end(self) -> RunEnd | None:
-        """What a head had it stopped for, of a run that is over."""
+    def end(self) -> Verdict | None:
+        """Why a head had it stopped, of a run that is over."""
         ends = [end for part in self.parts.values() if (end := part["status"].get("end")) is not None]
         return min(ends, key=lambda end: end["by"] not in BY_HAND, default=None) if not self.live else None
 
     @property
-    def withdrawn(self) -> bool:
-        """Whether it was stopped in the pause after this attempt."""
-        return any(part["status"].get("stopped") for part in self.parts.values())
+    def verdict(self) -> Verdict | None:
+        """How it ended, as the first of its nodes has it to which that was told."""
+        return next((part["verdict"] for part in self.parts.values() if part["verdict"]), None)
 
     def record(self, runs_dir: Path) -> RunRecord:
         """To follow it from this machine."""
@@ -159,13 +158,15 @@ class FoundRun:
             node_timeout=max(1.0, part["node_timeout"] if part else RunRecord.node_timeout),
             owner=about["owner"] if about else "",
             started=self.started,
-            attempt=attempt_of(part) if part else 0,
+            attempt=self.verdict["attempt"] if self.verdict else attempt_of(part) if part else 0,
             max_restarts=about["max_restarts"] if about else 0,
             stall_timeout=about["stall_timeout"] if about else None,
             elastic=self.elastic,
             spares=about["spares"] if about else 0,
             unknown=frozenset(node.host.name for node in unknown),
+            without=frozenset(node.host.name for node in unknown) & self.answered,
             end=self.end,
+            verdict=self.verdict,
             term=1 + max((part["term"] for part in self.parts.values()), default=0),
             stop_grace=self.stop_grace,
             max_log=about["max_log"] if about else 0,
@@ -254,14 +255,18 @@ def find(
         for part in result.answer.runs if isinstance(result.answer, Known) else ():
             parts.setdefault(part["run"], {})[result.host] = part
     hosts = {host.name: host for host in inventory.hosts}
+    answered = frozenset(result.host for result in results if result.ok)
     runs = []
     for run_id, of in parts.items():
-        last = max(map(attempt_of, of.values()))
-        # a node that another has replaced knows of an earlier attempt only
-        current = [(name, part) for name, part in of.items() if attempt_of(part) == last]
+        told = next((part["verdict"] for part in of.values() if part["verdict"]), None)
+        last = told["attempt"] if told else max(map(attempt_of, of.values()))
+        # a node that another has replaced knows of an earlier attempt only; where the last one could not begin, the one
+        # before it is the run's
+        current = [(name, part) for name, part in of.items() if attempt_of(part) >= last]
         ordered = dict(sorted(current, key=lambda item: item[1]["node_rank"]))
         replaced = tuple(hosts[name] for name, part in of.items() if name not in ordered and not over(part))
-        runs.append(FoundRun(run_id, {name: hosts[name] for name in ordered}, ordered, replaced, hosts))
+        mine = {name: hosts[name] for name in ordered}
+        runs.append(FoundRun(run_id, mine, ordered, replaced, hosts, answered))
     return sorted(runs, key=lambda run: (run.started, run.run_id), reverse=True), results
 
 

@@ -84,7 +84,8 @@ def _meant(word: str, run_ids: list[str]) -> str | None:
 def from_folder(path: Path, inventory: Inventory) -> FoundRun | None:
     """A run whose end is not known here, and that no node reports; None where its folder does not say on which it was
     started."""
-    if not read_object(path / "summary.json").get("unknown", True):
+    summary = read_object(path / "summary.json")
+    if summary.get("end") or not summary.get("unknown", True):
         return None
     try:
         kept = decode(Kept, read_object(path / RUN))
@@ -108,4 +109,4 @@ def from_folder(path: Path, inventory: Inventory) -> FoundRun | None:
         "stop_grace": RunRecord.stop_grace,
         "max_log": 0,
     }
-    return FoundRun(path.name, {}, {}, (), {host.name: host for host in inventory.hosts}, about)
+    return FoundRun(path.name, {}, {}, (), {host.name: host for host in inventory.hosts}, kept=about)

@@ -27,7 +27,7 @@ from fleet.ops.run.kept.word import is_a_matter_of_time
 from fleet.ops.run.launch.attempts import conclude
 from fleet.ops.run.launch.loop import Run
 from fleet.ops.run.sessions import STOP_SECONDS
-from fleet.protocol.messages.run import RunEnd, Stopped, StopSpec
+from fleet.protocol.messages.run import Stopped, StopSpec, Verdict
 from fleet.requests.runs import Stop
 from fleet.rules.launch import UNDYING, undying
 from fleet.rules.units import seconds as duration
@@ -60,14 +60,14 @@ def note(folder: RunFolder, reason: str, grace: float) -> None:
             folder.release()
 
 
-def end_here(found: FoundRun, runs_dir: Path, runtime: Runtime, end: RunEnd) -> None:
+def end_here(found: FoundRun, runs_dir: Path, runtime: Runtime, end: Verdict) -> None:
     """Of a run that no node reports: its summary, and the end of the process that waits for one."""
     folder = take(found, runs_dir)
     try:
         record = found.record(runs_dir)
         left = Run(record, folder, {}, runtime)
         left.gang.stop(end, time.time())
-        conclude(left.follow(), record, [], folder, runtime)
+        conclude(left.conclude(left.follow(), {}), record, [], folder, runtime)
     finally:
         folder.release()
 
@@ -115,7 +115,7 @@ def run(plan: StopPlan, runtime: Runtime) -> Report:
         folder = RunFolder.open(plan.request.runs, found.run_id)
         folder.release()
         later = [host for host in plan.inventory.hosts if host.name in left]
-        if janitor := send_janitor(record, later, runtime.transport, end):
+        if janitor := send_janitor(record, later, runtime.transport, end, None if found.parts else end):
             answer = replace(answer, janitor=janitor)
             runtime.emit(Notice("warning", stays(janitor, record)))
     else:

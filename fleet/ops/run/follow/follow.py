@@ -19,7 +19,7 @@ from fleet.model import Host
 from fleet.node.base.clock import CLOCK, Clock
 from fleet.ops.run.kept.logs import NodeLogs, stream_of
 from fleet.protocol.frames import MESSAGE, OUTPUT
-from fleet.protocol.messages.run import Followed, FollowSpec, RunEnd
+from fleet.protocol.messages.run import Followed, FollowSpec, Verdict
 from fleet.protocol.state import NODE_LOG
 from fleet.rules.advice import ADVICE
 from fleet.transport.base import Cancel, Session, Transport
@@ -62,8 +62,9 @@ class Over:
 class Following:
     """How a run's nodes are followed. post: takes Heard, must not block. node_timeout: seconds. lease: the run's, to be
     renewed in time. attempt: None for the last one. once: bring what there is now, and end. passive: look on, and do
-    not count as a head that the run has. term: of who leads it, 0: we only look on. trims: nodes keep no more of the
-    logs than they must, once the leader has them."""
+    not count as a head that the run has. term: of who leads it, 0: we only look on. waits: for that one's verdict.
+    keeps: its connection, once it is over. trims: nodes keep no more of the logs than they must, once the leader has
+    them."""
 
     run_id: str
     transport: Transport
@@ -75,6 +76,8 @@ class Following:
     once: bool = False
     passive: bool = False
     term: int = 0
+    waits: bool = False
+    keeps: bool = False
     trims: bool = False
     clock: Clock = CLOCK
 
@@ -130,7 +133,7 @@ class Follower(threading.Thread):
         self.spoke = 0.0  # when a rank wrote its last, by the clock's monotonic()
         self.shut: FleetError | None = None  # who answers there does not let us in again
         self._waiting = waiting
-        self._session: Session | None = waiting.session if waiting else None
+        self.session: Session | None = waiting.session if waiting else None
         self._silence = max(1.0, how.node_timeout / 3)
         self._cancel = Cancel()
         self._program: Program | None = None
@@ -144,36 +147,34 @@ class Follower(threading.Thread):
         self._ping = min(PING_MOST, (how.lease or inf) / 4)
         self._beat = min(HEARTBEAT_MOST, self._silence / 2.5)
 
-    def stop(self, grace: float, reason: str, end: RunEnd | None) -> None:
+    def stop(self, grace: float, end: Verdict | None) -> None:
         """Have the run stopped on this node, now or as soon as it can be reached again."""
-        self._ask({"op": "stop", "grace": grace, "reason": reason, "end": end})
+        self._ask({"op": "stop", "grace": grace, "reason": end and end["message"], "end": end})
 
     def detach(self) -> None:
         """Have the run go on without a head on this node, now or as soon as it can be reached again."""
         self._ask({"op": "detach"})
 
     def _ask(self, request: dict[str, Any]) -> None:
-        self._request, program = request, self._program
-        if program is not None:
+        self._request = request
+        self._send(request)
+
+    def _send(self, request: dict[str, Any]) -> None:
+        if (program := self._program) is not None:
             program.send(request)
 
     def over(self) -> None:
         """Tell the node that the run's ranks have all ended well. Unheard, its engine ends by itself."""
-        program = self._program
-        if program is not None:
-            program.send({"op": "over"})
+        self._send({"op": "over"})
 
     def renew_ranks(self) -> None:
         """Have the ranks ended there; an engine that restarts them starts them again."""
-        program = self._program
-        if program is not None:
-            program.send({"op": "renew-ranks"})
+        self._send({"op": "renew-ranks"})
 
     def give_up(self) -> None:
         """End the thread soon, whatever it waits for."""
         self._cancel.set()
-        program = self._program
-        if program is not None:
+        if (program := self._program) is not None:
             program.send_eof()
 
     def run(self) -> None:
@@ -185,8 +186,18 @@ class Follower(threading.Thread):
                 name: size for name, size in self.logs.sizes().items() if name in self._sizes
             }
             self.tell("over", Over(complete, self.logs.blocked, self.logs.gaps))
-            if self._session is not None:
-                self._session.close()
+            if self._sizes is None or not self._how.keeps:
+                self.drop()
+
+    def take(self) -> Session | None:
+        """Hand over its connection, where it has one."""
+        session, self.session = self.session, None
+        return session
+
+    def drop(self) -> None:
+        """Close its connection."""
+        if session := self.take():
+            session.close()
 
     def tell(self, what: Any, data: object = None) -> None:
         self._how.post(Heard(self.host.name, what, data, self._clock.time()))
@@ -194,9 +205,9 @@ class Follower(threading.Thread):
     def _once(self) -> None:
         """Connect if need be, follow until the end or until something breaks."""
         try:
-            if self._session is None:
-                self._session = self._how.transport.connect(self.host, self._cancel)
-            self._follow(self._session)
+            if self.session is None:
+                self.session = self._how.transport.connect(self.host, self._cancel)
+            self._follow(self.session)
         except _Restart:
             self.tell("unblocked")
         except FleetError as error:
@@ -212,9 +223,7 @@ class Follower(threading.Thread):
             if self.silent_since is None and not self._cancel.is_set():
                 self.silent_since = self._clock.monotonic() - (self._silence if isinstance(error, Silent) else 0.0)
                 self.tell("dropped", error.message)
-            if self._session is not None:
-                self._session.close()
-                self._session = None
+            self.drop()
             silent = self._clock.monotonic() - (self.silent_since or inf)
             self._clock.wait(self._cancel, pause_after(silent, RETRY_SECONDS))
 
@@ -228,6 +237,7 @@ class Follower(threading.Thread):
             "passive": how.passive,
             "heartbeat": self._beat,
             "term": how.term,
+            "waits": how.waits,
         }
         program, self._waiting = self._waiting, None
         if program is None:

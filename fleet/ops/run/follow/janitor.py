@@ -12,7 +12,7 @@ from collections.abc import Collection, Sequence
 from typing import Any
 
 from fleet.answers.run_events import Cleaned
-from fleet.errors import EXIT_HOST_FAILED, EXIT_OK, FleetError
+from fleet.errors import FleetError
 from fleet.events import silent
 from fleet.model import Host
 from fleet.node.base.clock import CLOCK, Clock
@@ -22,7 +22,7 @@ from fleet.ops.run.follow.follow import Follower, Following, Heard, pause_after
 from fleet.ops.run.kept.documents import read_object
 from fleet.ops.run.kept.folder import HANDOVER_SECONDS, RunFolder
 from fleet.ops.run.kept.record import RunRecord
-from fleet.protocol.messages.run import RunEnd, Stopped, StopSpec
+from fleet.protocol.messages.run import Stopped, StopSpec, Verdict
 from fleet.rules.launch import left
 from fleet.transport.base import Cancel, Transport
 from fleet.transport.program import Program, last_word
@@ -42,10 +42,14 @@ def patience(record: RunRecord) -> float:
 
 
 def send_janitor(
-    record: RunRecord, hosts: Sequence[Host], transport: Transport, end: RunEnd | None = None
+    record: RunRecord,
+    hosts: Sequence[Host],
+    transport: Transport,
+    end: Verdict | None = None,
+    verdict: Verdict | None = None,
 ) -> int | None:
-    """Start it; its pid, or None when it cannot be started. end: the run's."""
-    process = begin("follow.janitor", record, hosts, transport, seconds=patience(record), end=end)
+    """Start it; its pid, or None when it cannot be started. end: why the run was stopped. verdict: on it."""
+    process = begin("follow.janitor", record, hosts, transport, seconds=patience(record), end=end, verdict=verdict)
     return leave(process) if process else None
 
 
@@ -57,12 +61,13 @@ def clean(
     until: float,
     folder: RunFolder,
     attempt: int = 0,
-    end: RunEnd | None = None,
+    end: Verdict | None = None,
     clock: Clock = CLOCK,
+    verdict: Verdict | None = None,
 ) -> tuple[str, bool]:
     """Try until the run is stopped on this host; what came of it, one line, and whether its logs are complete."""
     reason = "the head gave this node up"
-    spec: StopSpec = {"run": run, "grace": grace, "reason": reason, "end": end, "attempt": attempt}
+    spec: StopSpec = {"run": run, "grace": grace, "reason": reason, "end": end, "attempt": attempt, "verdict": verdict}
     last, began = "never tried", clock.monotonic()
     while clock.monotonic() < until and not read_object(folder.path / "summary.json").get("forgotten"):
         try:
@@ -125,9 +130,6 @@ def correct_summary(folder: RunFolder, complete: Collection[str], attempt: int) 
     try:
         if summary := read_object(folder.path / "summary.json"):
             summary["incomplete_logs"] = [name for name in summary["incomplete_logs"] if name not in complete]
-            well = not summary.get("first_failure") and all(host["ok"] for host in summary.get("hosts", {}).values())
-            if well and not summary["incomplete_logs"] and summary.get("exit_code") == EXIT_HOST_FAILED:
-                summary |= {"ok": True, "exit_code": EXIT_OK}  # that was for the logs alone
             folder.write_json("summary.json", summary)
     finally:
         folder.release()
@@ -143,7 +145,8 @@ def main(spec: dict[str, Any]) -> None:
     grace = record.stop_grace if end and end["by"] in BY_HAND else record.grace
 
     def work(host: Host) -> None:
-        said, whole = clean(host, record.run_id, grace, transport, until, folder, record.attempt, end)
+        verdict, attempt = spec["verdict"], record.attempt
+        said, whole = clean(host, record.run_id, grace, transport, until, folder, attempt, end, verdict=verdict)
         if whole:
             complete.append(host.name)
         folder.event(Cleaned(complete=whole), host=host.name, message=f"{host.name}: {said}")

@@ -19,7 +19,7 @@ from fleet.ops.run.end.gang import Gang
 from fleet.ops.run.follow.follow import Follower
 from fleet.ops.run.follow.janitor import send_janitor
 from fleet.ops.run.kept.record import RunRecord, whoami
-from fleet.protocol.messages.run import RunEnd, RunsHere, RunsSpec
+from fleet.protocol.messages.run import RunsHere, RunsSpec, Verdict
 from fleet.protocol.state import FINAL
 from fleet.runtime import Runtime
 from fleet.transport.base import Cancel, Transport, ended
@@ -58,13 +58,15 @@ class Stopping:
         self._stop_by: dict[str, float] = {}  # by host, once they have been told to
         self._killed = False
         self._undrained: set[str] = set()  # hosts that went while the rest of their logs came
+        self.left: list[Host] = []  # that could not be reached when the run ended
         self.silence = Silence(record.node_timeout, record.lease)
         self._witness = Witness(record.run_id, runtime.transport, runtime.clock)
 
-    def stop_if(self, end: RunEnd | None) -> None:
+    def stop_if(self, end: Verdict | None) -> None:
         """Tell all nodes to stop, once, where there is a reason to."""
-        if end is not None and self.gang.stop({**end, "who": end["who"] or whoami()}, self._clock.time()):
-            self._tell_all(self._grace(), end["message"])
+        said = end and {**end, "who": end["who"] or whoami(), "attempt": self.record.attempt}
+        if said is not None and self.gang.stop(said, self._clock.time()):
+            self._tell_all(self._grace(), said["message"])
 
     def _grace(self) -> float:
         """Seconds for ranks to save their work in, as far as anybody gives them some."""
@@ -77,7 +79,7 @@ class Stopping:
     def rank_ended(self, host: str) -> None:
         """While all stop, an engine without ranks has nothing to wait for."""
         if self.gang.stopped_at is not None and self._has_no_rank_left(host):
-            self._followers[host].stop(min(ENGINE_GRACE, self.record.grace), str(self.gang.reason), self.gang.end)
+            self._followers[host].stop(min(ENGINE_GRACE, self.record.grace), self.gang.end)
 
     def lose(self, host: str, when: float, error: FleetError) -> None:
         """Give a node up. when: it was last heard of, in seconds since the epoch."""
@@ -149,31 +151,33 @@ class Stopping:
                 self.gang.node_lost(host, self._clock.time(), ConnectError("it did not stop in time", kind="stubborn"))
                 self.say("error", of_host(host, " did not stop in time"), Stubborn(), host)
 
-    def _asked_for(self) -> RunEnd:
+    def _asked_for(self) -> Verdict:
         """The stop that `cancel` stands for: what this machine is part of may be at its end."""
         over = ended(self.runtime.transport) if self.runtime.cancel.within < inf else None
         return run_end("queue", *over) if over else run_end("interrupt", INTERRUPTED, EXIT_INTERRUPTED)
 
     def clean_up(self) -> list[str]:
-        """Whatever could not be reached is left to the janitor, who goes on after this process has ended: its hosts."""
+        """Give up whatever could not be reached: its hosts."""
         nodes = self.gang.nodes
         there = [it for it in self.record.hosts if it.name not in self.gang.absent]
-        hosts = [
+        self.left = [
             it
             for it in there
             if nodes[it.name].lost is not None or not nodes[it.name].ended or it.name in self._undrained
         ]
-        left = [host.name for host in hosts]
-        if not left:
-            return left
-        if self._spares and own_link(self.gang) is not None:
+        if self.left and self._spares and own_link(self.gang) is not None:
             self.gang.link_is_whole = self._witness.reaches(self._spares)
-        for host in left:
-            self._followers[host].give_up()
-        ends = fate(self.record.lease, send_janitor(self.record, hosts, self.runtime.transport, self.gang.end))
-        for host in left:
-            self.say("warning", f"{host}: {ends}", JanitorStays(), host)
-        return left
+        for host in self.left:
+            self._followers[host.name].give_up()
+        return [host.name for host in self.left]
+
+    def leave(self, verdict: Verdict | None) -> None:
+        """To the janitor, who goes on after this process has ended. verdict: None, where another attempt follows."""
+        if self.left:
+            helper = send_janitor(self.record, self.left, self.runtime.transport, self.gang.end, verdict)
+            for host in self.left:
+                said = f"{host.name}: {fate(self.record.lease, helper)}"
+                self.say("warning", said, JanitorStays(), host.name)
 
     def _tell_all(self, grace: float, reason: str) -> None:
         self.say("info", f"stopping all nodes: {reason}", StopAll(reason=reason, grace=grace))
@@ -181,9 +185,7 @@ class Stopping:
         self._stop_by = dict.fromkeys(self._followers, self._clock.monotonic() + self._patience)
         for host, follower in self._followers.items():
             if not self.gang.nodes[host].ended:
-                follower.stop(
-                    min(grace, ENGINE_GRACE) if self._has_no_rank_left(host) else grace, reason, self.gang.end
-                )
+                follower.stop(min(grace, ENGINE_GRACE) if self._has_no_rank_left(host) else grace, self.gang.end)
 
     def _has_no_rank_left(self, host: str) -> bool:
         node = self.gang.nodes[host]

@@ -215,7 +215,7 @@ def _read(path: Path) -> LocalRun:
         else "stopped"
         if code == EXIT_INTERRUPTED and not summary.get("first_failure")
         else "unknown"
-        if summary.get("unknown") and not summary.get("first_failure")
+        if summary.get("unknown") and not summary.get("first_failure") and not summary.get("end")
         else "failed"
         if code
         else "done"

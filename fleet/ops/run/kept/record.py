@@ -10,7 +10,7 @@ from typing import Any
 
 from fleet.model import Host, Node
 from fleet.ops.run.kept.elasticity import Elasticity
-from fleet.protocol.messages.run import About, RunEnd
+from fleet.protocol.messages.run import About, Verdict
 from fleet.requests.launch import Launch
 
 GRACE, STOP_GRACE = 10.0, 30.0  # the latter is torchrun's own, in which ranks may save their work
@@ -23,9 +23,10 @@ class RunRecord:
     stopped, grace: after a failure, of which peers may hang. logs: the run's folder on this machine. owner: USER@HEAD
     of who started it, and when, in seconds since the epoch. attempt: how many starts of it came before; max_restarts:
     failures after which fleet starts it again; spares: that stand by. stall_timeout: seconds of silence after which an
-    attempt is over, None: never. elastic: whether it goes on without nodes. unknown: hosts that have not answered who
-    looks on. end: of one that is over, where a head had it stopped. term: counts those who led it, in turn. max_log:
-    bytes that a node keeps of a log which the leader has; 0: all."""
+    attempt is over, None: never. elastic: whether it goes on without nodes. unknown: hosts of which who looks on knows
+    nothing; without: of those, who answered, and have no such run. end: of one that is over, why a head had it
+    stopped. verdict: how it ended, where that is decided. term: counts those who led it, in turn. max_log: bytes that
+    a node keeps of a log which the leader has; 0: all."""
 
     run_id: str
     nodes: tuple[Node, ...]
@@ -44,7 +45,9 @@ class RunRecord:
     elastic: Elasticity = Elasticity()
     spares: int = 0
     unknown: frozenset[str] = frozenset()
-    end: RunEnd | None = None
+    without: frozenset[str] = frozenset()
+    end: Verdict | None = None
+    verdict: Verdict | None = None
     term: int = 1
     stop_grace: float = STOP_GRACE
     max_log: int = 0
@@ -95,6 +98,7 @@ class RunRecord:
         return {
             **asdict(self),
             "unknown": sorted(self.unknown),
+            "without": sorted(self.without),
             "logs": str(self.logs.absolute()),
             "nodes": [{**asdict(node), "host": host_as_json(node.host)} for node in self.nodes],
         }
@@ -104,7 +108,7 @@ class RunRecord:
         changed = {
             "logs": Path(stored["logs"]),
             "nodes": tuple(Node(**{**node, "host": host_from_json(node["host"])}) for node in stored["nodes"]),
-            "unknown": frozenset(stored["unknown"]),
+            **{name: frozenset(stored[name]) for name in ("unknown", "without")},
             "elastic": Elasticity(**stored["elastic"]),
         }
         return cls(**{**stored, **changed})

@@ -19,7 +19,7 @@ from fleet.events import Notice, silent
 from fleet.inventory.nodeset import fold
 from fleet.model import Host, Report
 from fleet.ops.run.end.ends import INTERRUPTED, run_end
-from fleet.ops.run.end.summary import left_alone, not_started
+from fleet.ops.run.end.summary import drafted, left_alone, not_started
 from fleet.ops.run.kept.documents import read_object
 from fleet.ops.run.kept.folder import RunFolder
 from fleet.ops.run.kept.record import RunRecord, whoami
@@ -31,7 +31,7 @@ from fleet.ops.run.plan.plan import Plan
 from fleet.ops.run.sessions import START_SECONDS, Sessions
 from fleet.ops.run.start.preflight import preflight
 from fleet.ops.run.start.spares import go_on, record_left_out
-from fleet.ops.run.start.start import nothing_left, part_of, start_all, step, stop_all
+from fleet.ops.run.start.start import agree, nothing_left, part_of, start_all, step, stop_all
 from fleet.protocol.messages.run import Ready, ReadySpec
 from fleet.runtime import Runtime
 from fleet.transport.base import Cancel
@@ -58,10 +58,13 @@ def follow_run(
     course: Course | None = None,
     run: Run | None = None,
     ended: Ended | None = None,
+    decides: bool = False,
 ) -> Report:
     """To the end of the run, attempt by attempt; writes summary.json. waiting: by host, what started its part. run: of
-    the attempt under way, where it was made already. ended: that one is over, and `course` is what follows."""
+    the attempt under way, where it was made already. ended: that one is over, and `course` is what follows. decides:
+    nobody who leads it starts it again, though we only look on; else it is left, where one may."""
     read_all()
+    nodes: dict[str, Host] = {}  # of all attempts
     restarts: list[dict[str, Any]] = list(read_object(folder.path / RUN).get("restarts", []))  # others' before us
     while True:
         if ended is None:
@@ -79,10 +82,14 @@ def follow_run(
                 run.runtime = runtime
                 report = run.follow()
             lasted = runtime.clock.monotonic() - began
-            after = course and course.after(report, lasted) if run.leads else None
+            nodes |= {host.name: host for host in record.hosts}
+            after = course and course.after(report, lasted) if run.leads and run.gang.verdict is None else None
+            if after is None and not (decides or run.may_decide(report)):
+                run.leave()
+                return left_alone(record, led=False)
             if after is None:
-                return conclude(report, record, restarts, folder, runtime)
-            run.close()
+                return conclude(run.conclude(report, nodes), record, restarts, folder, runtime)
+            run.leave()
             course, run = after, None
             # an interrupt while what was left of the attempt was ended: no restart is announced
             told = {} if runtime.cancel.is_set() else _tell(after, report, record, lasted, folder, runtime)
@@ -96,7 +103,9 @@ def follow_run(
             record, runtime = _stay(record, folder, runtime, course)
             continue
         except FleetError as error:
-            return conclude(_not_again(error, ended.report, folder, runtime), record, restarts, folder, runtime)
+            nodes |= {host.name: host for host in course.plan.hosts}
+            report = _not_again(error, ended.report, course.plan, tuple(nodes.values()), folder, runtime)
+            return conclude(report, record, restarts, folder, runtime)
         course = replace(course, plan=plan)
         if ended.told:
             ended.told.update(attempt=record.attempt, hosts=[host.name for host in record.hosts])
@@ -131,6 +140,7 @@ def conclude(
 ) -> Report:
     """The report of the whole run is that of the attempt that ended it."""
     summary = replace(report.read(RunSummary), attempt=record.attempt, restarts=restarts)
+    assert summary.end is None or summary.end["code"] == report.exit_code
     report = replace(report, answer=summary)
     folder.event(RunOver(exit_code=report.exit_code, first_failure=summary.first_failure))
     try:
@@ -169,16 +179,23 @@ def _tell(
     return {name: value for name, value in notice.data.items() if name not in ("event", "level")}
 
 
-def _not_again(error: FleetError, report: Report, folder: RunFolder, runtime: Runtime) -> Report:
-    """The report of the attempt that was the last, for no other could begin."""
-    if isinstance(error, Interrupted):
-        end = run_end("stop" if error.kind == "stop" else "interrupt", error.message, EXIT_INTERRUPTED)
-        was = report.read(RunSummary)
-        summary = replace(was, stopped=error.message, end=end, first_failure=None, next=(), tracebacks=())
-        return replace(report, exit_code=EXIT_INTERRUPTED, answer=summary)
-    said = f"no restart: {error}"
-    runtime.emit(folder.notice("error", said, NoRestart(), error.host, error.hint))
-    return report
+def _not_again(
+    error: FleetError, report: Report, plan: Plan, hosts: tuple[Host, ...], folder: RunFolder, runtime: Runtime
+) -> Report:
+    """The report of the attempt that was the last, for no other could begin: as its nodes have it on record now."""
+    verdict = drafted(report)
+    assert verdict is not None
+    if by_hand := isinstance(error, Interrupted):
+        end = run_end("stop" if error.kind == "stop" else "interrupt", error.message, EXIT_INTERRUPTED, who=whoami())
+        verdict = {**end, "attempt": verdict["attempt"]}
+    else:
+        runtime.emit(folder.notice("error", f"no restart: {error}", NoRestart(), error.host, error.hint))
+    with closing(Sessions(replace(runtime, cancel=Cancel(), emit=silent))) as sessions:
+        verdict, _ = agree(plan.run_id, verdict, hosts, sessions, None if by_hand else plan.attempt)
+    summary = replace(report.read(RunSummary), end=verdict)
+    if verdict["first"] is None:
+        summary = replace(summary, stopped=verdict["message"], first_failure=None, next=(), tracebacks=())
+    return replace(report, exit_code=verdict["code"], answer=summary)
 
 
 def begin_with_spares(
@@ -207,7 +224,7 @@ def begin(
     """Start the attempt: its plan and record, and what waits on each node. Spares take the place of hosts where it
     cannot begin. FleetError where that leaves too few, Interrupted where it is not to be."""
     if runtime.cancel.is_set():
-        raise _withdrawn(course.plan, runtime)
+        raise Interrupted(BETWEEN)
     plan, until = course.plan, runtime.clock.monotonic() + course.pause
     with closing(Sessions(runtime)) as sessions:
         while True:
@@ -223,14 +240,6 @@ def begin(
             spares = dict(zip(failed, (host.name for host in plan.hosts if host not in before.hosts), strict=False))
             for name, why in failed.items():
                 runtime.emit(record_left_out(folder, name, why, spares.get(name)))
-
-
-def _withdrawn(plan: Plan, runtime: Runtime) -> Interrupted:
-    """What ends the run between two attempts, once its nodes have it on record, for heads that come later."""
-    end = run_end("interrupt", BETWEEN, EXIT_INTERRUPTED, who=whoami())
-    with closing(Sessions(replace(runtime, cancel=Cancel(), emit=silent))) as sessions:
-        stop_all(plan, sessions, 0.0, end, for_good=True)
-    return Interrupted(BETWEEN)
 
 
 def _begin(
@@ -301,7 +310,7 @@ def check(plan: Plan, last: RunRecord, sessions: Sessions, until: float, waiting
     if any(answer["forbidden"] for answer in answers.values()):
         raise Interrupted(STOPPED_MEANWHILE, kind="stop")
     if runtime.cancel.is_set():
-        raise _withdrawn(plan, runtime)
+        raise Interrupted(BETWEEN)
     if runtime.detach.is_set():
         raise Left("left between two attempts")
     if errors:

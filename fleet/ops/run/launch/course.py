@@ -19,11 +19,6 @@ PAUSE_SECONDS, MAX_PAUSE_SECONDS = 1.0, 30.0
 LONG_SECONDS = 60.0  # who failed after that long was no quick failure
 
 
-def pause_before(attempt: int) -> float:
-    """Seconds of waiting, where those before it were quick to fail."""
-    return min(MAX_PAUSE_SECONDS, PAUSE_SECONDS * float(2 ** max(0, attempt - 1)))
-
-
 @dataclass(frozen=True)
 class Course:
     """What starting a run again takes. plan: of the attempt under way. restarts: failures so far. quick: those in a row
@@ -53,7 +48,7 @@ class Course:
     @property
     def pause(self) -> float:
         """Seconds before the attempt begins: a script that fails at once is not started again and again at once."""
-        return pause_before(self.quick)
+        return min(MAX_PAUSE_SECONDS, PAUSE_SECONDS * float(2 ** max(0, self.quick - 1)))
 
 
 @dataclass(frozen=True)

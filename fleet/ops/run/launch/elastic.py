@@ -63,7 +63,7 @@ class Elastic:
         self._cancel, self._clock = Cancel(), runtime.clock
         self._threads: list[threading.Thread] = []
 
-    def watch(self) -> run.RunEnd | None:
+    def watch(self) -> run.Verdict | None:
         """Several times a second. A reason to stop everyone, or None."""
         now = self._clock.monotonic()
         for host in self._gang.away - self._away.keys():

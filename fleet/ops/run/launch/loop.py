@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import queue
 from collections.abc import Callable, Mapping
+from contextlib import closing
 from dataclasses import replace
 from typing import Any
 
@@ -20,11 +21,11 @@ from fleet.answers.run_events import (
     Superseded,
 )
 from fleet.errors import fill
-from fleet.events import Level
+from fleet.events import Level, silent
 from fleet.model import Host, Report
 from fleet.ops.run.end.elastic_gang import ElasticGang, gang_of
-from fleet.ops.run.end.ends import Failure, RankEnd, run_end
-from fleet.ops.run.end.summary import left_alone, summarise
+from fleet.ops.run.end.ends import Failure, RankEnd
+from fleet.ops.run.end.summary import decide, drafted, left_alone, summarise
 from fleet.ops.run.follow.follow import REMARKS, Follower, Following, Heard, Over
 from fleet.ops.run.follow.stalls import Stalls
 from fleet.ops.run.follow.stopping import LEAVE, Stopping, of_host
@@ -35,11 +36,14 @@ from fleet.ops.run.kept.record import RunRecord
 from fleet.ops.run.launch.elastic import Elastic
 from fleet.ops.run.plan.origin import RUN, age
 from fleet.ops.run.plan.plan import Plan
-from fleet.protocol.messages.run import News, RankEnded
+from fleet.ops.run.sessions import Sessions
+from fleet.ops.run.start.start import agree
+from fleet.protocol.messages.run import News, RankEnded, Verdict
 from fleet.protocol.state import FINAL
 from fleet.rules.advice import Advice
 from fleet.rules.launch import of_locks
 from fleet.runtime import Runtime
+from fleet.transport.base import Cancel
 from fleet.transport.program import Program
 
 ROOM = "make room there: 'fleet exec -w {} -- df -h' shows where"
@@ -68,13 +72,14 @@ class Run:
         # not a SimpleQueue: a signal handler that outlasts get()'s timeout makes that one wait for good
         self._heard: queue.Queue[Heard | None] = queue.Queue()
         self._undo = [latch.on_set(lambda: self._heard.put(None)) for latch in (runtime.cancel, runtime.detach)]
-        if record.end is not None:  # what its ranks did is the answer, in whatever order that is heard
-            self.gang.stop(record.end, self._clock.time())
+        self.gang.verdict = record.verdict
+        if known := record.verdict or record.end:  # what its ranks did is the answer, in whatever order that is heard
+            self.gang.stop(known, self._clock.time())
         self.gang.unknown = set(record.unknown)
         for name in record.unknown:
             self.gang.nodes[name].ended = True
-        known = [host for host in record.hosts if host.name not in record.unknown]
-        self._followers = {host.name: self._follower(host, waiting.get(host.name)) for host in known}
+        hosts = [host for host in record.hosts if host.name not in record.unknown]
+        self._followers = {host.name: self._follower(host, waiting.get(host.name)) for host in hosts}
         self._elastic = None
         if isinstance(self.gang, ElasticGang):
             shared = self._followers, self.say, self._heard.put
@@ -106,6 +111,8 @@ class Run:
             lease=record.lease,
             attempt=record.elastic.attempt(record.attempt),
             term=record.term * self.leads,
+            waits=not self.leads,
+            keeps=True,
             trims=record.max_log > 0,
             clock=self._clock,
         )
@@ -148,7 +155,36 @@ class Run:
             self._elastic.close()
         left = [*self._stopping.clean_up(), *sorted(self.gang.unknown)]
         self.incomplete += [host for host in left if host not in self.incomplete]
-        return summarise(self.record, self.gang, self.logs, self.incomplete, self._seconds())
+        return self._report(self.gang.verdict or decide(self.record, self.gang, self.logs))
+
+    def _report(self, verdict: Verdict | None) -> Report:
+        return summarise(self.record, self.gang, self.logs, self.incomplete, self._seconds(), verdict)
+
+    def may_decide(self, report: Report) -> bool:
+        """Whether no other attempt may follow, begun by who leads the run."""
+        draft = drafted(report)
+        well = draft is not None and draft["first"] is None
+        return well or self.leads or not self.record.restartable or self.gang.verdict is not None
+
+    def conclude(self, report: Report, nodes: Mapping[str, Host]) -> Report:
+        """Says to all nodes how the run ended, unless that is known: its report. report: of the attempt that was the
+        last. nodes: of all attempts."""
+        verdict = drafted(report)
+        if verdict is not None and self.record.verdict is None:
+            away = {*self.gang.unknown, *self.gang.absent, *(host.name for host in self._stopping.left)}
+            there = tuple(host for name, host in nodes.items() if name not in away)
+            with closing(Sessions(replace(self.runtime, emit=silent, cancel=Cancel()))) as sessions:
+                sessions.adopt({host: follower.take() for host, follower in self._followers.items()})
+                verdict, missed = agree(self.record.run_id, verdict, there, sessions, self.record.attempt)
+            self._stopping.left += [host for host in missed if host in self.record.hosts]
+        self.leave(verdict)
+        return self._report(verdict)
+
+    def leave(self, verdict: Verdict | None = None) -> None:
+        """Hosts that could not be reached to who stays, and no thread of it writes any more. verdict: None, where
+        another attempt follows."""
+        self._stopping.leave(verdict)
+        self.close()
 
     @property
     def plan(self) -> Plan | None:
@@ -177,6 +213,7 @@ class Run:
             follower.give_up()
         for follower in self._followers.values():
             follower.join(JOIN_SECONDS)
+            follower.drop()
 
     # -- what is heard ------------------------------------------------------------------------------------
     def say(
@@ -190,6 +227,10 @@ class Run:
         message: News = heard.data
         if message["event"] == "failed":
             self._stopping.stop_if(self.gang.node_status(heard.host, {"state": "lost", "reason": message["message"]}))
+            return
+        if message["event"] == "verdict":
+            self.gang.verdict = self.gang.verdict or message["verdict"]
+            self.gang.stop(message["verdict"], self._clock.time())
             return
         if message["event"] == "superseded":
             if self.leads:
@@ -294,7 +335,7 @@ class Run:
         self.incomplete = [name for name in self.incomplete if name != host.name]
         self._elastic.back(host.name, self._follower(host, heard.data))
         if self.gang.stopped_at is not None:
-            self._followers[host.name].stop(self.record.grace, str(self.gang.reason), self.gang.end)
+            self._followers[host.name].stop(self.record.grace, self.gang.end)
 
     def _watch_stalls(self) -> None:
         live = [self._followers[host] for host, node in self.gang.nodes.items() if not node.ended]
@@ -306,4 +347,4 @@ class Run:
     def _end_stalled(self, failure: Failure) -> None:
         self.gang.stall = failure
         message = failure.why.message if failure.why else "no rank wrote anything any more"
-        self._stopping.stop_if(run_end("stall", message, failure.exit_code, failure.host))
+        self._stopping.stop_if(failure.reason(message))

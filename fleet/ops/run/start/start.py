@@ -9,7 +9,7 @@ from contextlib import contextmanager
 
 from fleet.answers.run_events import NotStarted, StepDone
 from fleet.each import as_one
-from fleet.errors import EXIT_HOST_FAILED, EXIT_INTERRUPTED, HostFailed, Interrupted, PreflightError, Reason
+from fleet.errors import EXIT_INTERRUPTED, HostFailed, Interrupted, PreflightError, Reason
 from fleet.events import Notice, Round
 from fleet.inventory.nodeset import fold
 from fleet.model import Host
@@ -31,6 +31,7 @@ NOT_BEGUN = "not-begun"
 # file in the run's folder -> module
 OF_RANKS = {name: name[:-3] for name in ("rank.py", "drain.py", "spawn.py", "console.py")} | {ARMED: "arm"}
 STOPPED_BEFORE = f"{INTERRUPTED}: 'fleet stop', before it began"
+TELL_SECONDS = 8.0  # of a verdict
 SETTLE_SECONDS = 10.0  # after its ranks' start, in which they import their code and no sync replaces it
 
 
@@ -137,7 +138,8 @@ def start_all(plan: Plan, record: RunRecord, sessions: Sessions) -> Mapping[str,
     if errors or sessions.runtime.cancel.is_set():
         end = run_end("interrupt", INTERRUPTED, EXIT_INTERRUPTED, who=record.owner)
         if errors:
-            end = run_end("failure", "another node did not start", EXIT_HOST_FAILED, next(iter(errors)), record.owner)
+            host, error = max(errors.items(), key=lambda it: it[1].exit_code)
+            end = run_end("failure", "another node did not start", error.exit_code, host, record.owner)
         left = stop_all(plan, sessions, 0.0, end)
         if left:  # it may have begun, and nothing else ends it there where it needs no head
             ends = fate(record.lease, send_janitor(record, left, sessions.runtime.transport, end))
@@ -156,17 +158,38 @@ def start_all(plan: Plan, record: RunRecord, sessions: Sessions) -> Mapping[str,
     return answers
 
 
-def stop_all(plan: Plan, sessions: Sessions, grace: float, end: run.RunEnd, *, for_good: bool = False) -> list[Host]:
-    """Run the stop program on all nodes; also forbids a supervisor that comes late to start. for_good: and whatever may
-    come after this attempt, which is over. Returns the hosts that could not be told."""
+def stop_all(plan: Plan, sessions: Sessions, grace: float, end: run.Verdict) -> list[Host]:
+    """Run the stop program on all nodes; also forbids a supervisor that comes late to start. Returns the hosts that
+    could not be told."""
     spec: run.StopSpec = {"run": plan.run_id, "grace": grace, "reason": end["message"], "end": end}
-    if for_good:
-        spec["withdrawn"] = True
-    else:
-        spec["attempt"] = plan.attempt
+    return _stop({**spec, "attempt": plan.attempt}, plan.hosts, sessions)[1]
 
+
+def _stop(
+    spec: run.StopSpec, hosts: tuple[Host, ...], sessions: Sessions
+) -> tuple[Mapping[str, run.Stopped], list[Host]]:
     def stop(host: Host) -> run.Stopped:
-        return call(sessions.get(host), "run.stop", spec, run.Stopped, timeout=grace + STOP_SECONDS)
+        limit = TELL_SECONDS if spec.get("verdict") else STOP_SECONDS  # a job at its time limit has not long
+        return call(sessions.get(host), "run.stop", spec, run.Stopped, timeout=spec["grace"] + limit)
 
-    _, errors = sessions.each(plan.hosts, stop, "stop", Cancel())
-    return [host for host in plan.hosts if host.name in errors]
+    answers, errors = sessions.each(hosts, stop, "stop", Cancel())
+    return answers, [host for host in hosts if host.name in errors]
+
+
+def agree(
+    run_id: str, verdict: run.Verdict, hosts: tuple[Host, ...], sessions: Sessions, attempt: int | None
+) -> tuple[run.Verdict, list[Host]]:
+    """Puts a verdict on all nodes of a run that is over. Another head may have come to one at the same moment: what the
+    first node has is the run's. Returns it, and the hosts that could not be told. attempt: as in StopSpec, None: none
+    is to follow."""
+    spec: run.StopSpec = {"run": run_id, "grace": 0.0, "reason": verdict["message"], "end": verdict, "verdict": verdict}
+    if attempt is not None:
+        spec["attempt"] = attempt
+    missed: list[Host] = []
+    answers: Mapping[str, run.Stopped] = {}
+    while hosts and not answers:
+        answers, left = _stop(spec, hosts[:1], sessions)
+        missed, hosts = missed + left, hosts[1:]
+    for answer in answers.values():
+        spec["verdict"] = answer.get("verdict") or verdict
+    return spec["verdict"] or verdict, missed + _stop(spec, hosts, sessions)[1]
