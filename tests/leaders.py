@@ -12,5 +12,5 @@ def leader_of(typed: int) -> int:
 
 
 def holder(run: Path) -> int:
-    """The process that writes to a run's folder; 0 while that changes."""
-    return int(json.loads((run / ".lock").read_text() or '{"pid": 0}')["pid"])
+    """The process that follows a run; 0 while that changes."""
+    return int((json.loads((run / "state.json").read_text())["leader"] or {"pid": 0})["pid"])

@@ -11,7 +11,8 @@ import pytest
 
 from fleet.errors import FleetError, UsageError
 from fleet.ops.run.kept.folder import RunFolder
-from fleet.ops.run.kept.local import headless, local_runs, names, passed_over, prune
+from fleet.ops.run.kept.local import local_runs, names, passed_over, prune
+from fleet.ops.run.kept.state import headless
 from tests.events import happened
 from tests.in_process import typed as run
 
@@ -185,7 +186,7 @@ def test_only_what_fleet_wrote_is_pruned(here: Path, capfd: pytest.CaptureFixtur
         (folder / name).mkdir(parents=True)
         for log in ("node.log", "rank0.out", "rank0.err"):
             (folder / name / log).touch()
-    for name in ("code.diff", "stacks.txt", "keeper.log", "janitor.log", "run.json.new", ".attempt"):
+    for name in ("code.diff", "stacks.txt", "leader.log", "state.json", ".held", "run.json.new", ".attempt"):
         (folder / name).touch()
     whole = a_run(here / "runs", OTHER)
     victim = here / "victim"

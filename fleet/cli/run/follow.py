@@ -148,7 +148,7 @@ def follow(plan: Planned, scrolls: Scrolling, *, leave: bool = False) -> int:
 
         def stay(report: Report) -> None:
             end(report)
-            leader.stay(report.exit_code, f"{report.read(LeftAlone).logs}/keeper.log")
+            leader.stay(report.exit_code, f"{report.read(LeftAlone).logs}/leader.log")
 
         runtime.stay = stay if leader.leads() else None
         screen.enter_context(_signals(runtime, leave, view))

@@ -9,13 +9,12 @@ from collections.abc import Iterator
 from contextlib import closing, suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
-from socket import gethostname
 from typing import Any
 
 from fleet.answers.run_events import Attached, Cleaned, Kept, NodeStarted, RunOver
 from fleet.answers.runs import LeftAlone, NodeEnd, RunSummary
 from fleet.codec import from_json
-from fleet.errors import ConnectError, FleetError, Interrupted, UsageError
+from fleet.errors import ConnectError, FleetError, Interrupted
 from fleet.events import Event, Notice
 from fleet.inventory.nodeset import fold
 from fleet.model import Report, Result
@@ -26,9 +25,10 @@ from fleet.ops.run.find.bring import POLL_SECONDS
 from fleet.ops.run.find.find import FoundRun, check_protocol, find, missing
 from fleet.ops.run.find.here import chosen_here
 from fleet.ops.run.kept.documents import read_object
-from fleet.ops.run.kept.folder import HANDOVER_SECONDS, RunFolder
+from fleet.ops.run.kept.folder import HANDOVER_SECONDS, RunFolder, led_already
 from fleet.ops.run.kept.reader import LogsPlan, NewEvents, Reader
 from fleet.ops.run.kept.record import RunRecord
+from fleet.ops.run.kept.state import alive, state_of
 from fleet.ops.run.launch.attempts import follow_run
 from fleet.ops.run.launch.course import pause_before
 from fleet.ops.run.plan.origin import RUN
@@ -82,8 +82,8 @@ def _follow(plan: AttachPlan, runtime: Runtime, sessions: Sessions) -> Report:
     if not folder.held:
         folder.ask_for()
     if not folder.held and not folder.hold(MOMENT_SECONDS):  # it is led already
-        if (machine := _machine(folder)) != gethostname():
-            raise _elsewhere(found, folder, machine)
+        if alive(state_of(folder.path).get("leader")) is None:
+            raise led_already(folder)
         runtime.emit(_attached(found, record))
         report = watch(
             LogsPlan(plan.inventory, Logs(found.run_id, runs_dir=plan.request.runs, tail=0)), folder, runtime
@@ -94,6 +94,7 @@ def _follow(plan: AttachPlan, runtime: Runtime, sessions: Sessions) -> Report:
     try:
         while True:
             folder.begin(record.attempt)
+            folder.lead(record.lease, leads=(folder.path / RUN).exists())
             runtime.emit(folder.keep(_attached(found, record)))
             report = follow_run(record, folder, sessions.take_all(found.hosts), runtime)
             if known is not None and (before := known.read(RunSummary)).first_failure and found.unknown:
@@ -201,29 +202,15 @@ def take(found: FoundRun, runs_dir: Path) -> RunFolder:
     folder = RunFolder.open(runs_dir, found.run_id)
     if folder.held:
         return folder
-    who = folder.holder()
-    machine = _machine(folder)
-    helper = who.get("helper") and machine == gethostname()
-    if helper:
+    state = state_of(folder.path)
+    who, lives = state.get("leader"), alive(state.get("leader"))
+    makes_room = state.get("detached") and lives is not None
+    if makes_room and lives and who:
         with suppress(ProcessLookupError):  # the run is over, and so it is just now
-            os.kill(int(who["pid"]), signal.SIGTERM)
-    if folder.hold(HANDOVER_SECONDS if helper else MOMENT_SECONDS):
+            os.kill(who["pid"], signal.SIGTERM)
+    if folder.hold(HANDOVER_SECONDS if makes_room else MOMENT_SECONDS):
         return folder
-    raise _elsewhere(found, folder, machine)
-
-
-def _elsewhere(found: FoundRun, folder: RunFolder, machine: str) -> UsageError:
-    text = f"process {folder.holder().get('pid', '?')} of {_shown(machine)} follows {found.run_id} already"
-    return UsageError(text, hint=f"fleet logs -f {found.run_id}")
-
-
-def _machine(folder: RunFolder) -> str:
-    """Whose process holds it: a home folder may be several machines'."""
-    return str(folder.holder().get("machine", gethostname()))
-
-
-def _shown(machine: str) -> str:
-    return "this machine" if machine == gethostname() else machine
+    raise led_already(folder)
 
 
 # -- looking on while a process of this machine follows it: its events and logs from its folder, its report

@@ -18,9 +18,10 @@ from fleet.ops.run.find.find import FoundRun, chosen, find, missing
 from fleet.ops.run.kept.documents import read_object
 from fleet.ops.run.kept.folder import RunFolder
 from fleet.ops.run.kept.job import submitted
-from fleet.ops.run.kept.local import DOCUMENTS, broken, followed, names, platform_of
+from fleet.ops.run.kept.local import DOCUMENTS, broken, names, platform_of
 from fleet.ops.run.kept.logs import LOG, stream_of
 from fleet.ops.run.kept.reader import LogsPlan, NewEvents, Reader
+from fleet.ops.run.kept.state import followed
 from fleet.ops.run.kept.word import choose, no_such_rank
 from fleet.ops.run.sessions import Sessions
 from fleet.rules.stacks import ranks_text

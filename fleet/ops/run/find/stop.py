@@ -20,7 +20,7 @@ from fleet.ops.run.end.ends import stopped_by
 from fleet.ops.run.find.attach import take
 from fleet.ops.run.find.find import FoundRun, find, over, unanswered
 from fleet.ops.run.find.here import chosen_here
-from fleet.ops.run.follow.janitor import patience, send_janitor
+from fleet.ops.run.follow.behind import patience, stop_behind
 from fleet.ops.run.kept.folder import RunFolder
 from fleet.ops.run.kept.record import RunRecord, whoami
 from fleet.ops.run.kept.word import is_a_matter_of_time
@@ -57,6 +57,7 @@ def note(folder: RunFolder, reason: str, grace: float) -> None:
     with suppress(OSError, UsageError):  # no such folder here, another user's, a disk that cannot be written
         if folder.hold():
             folder.event(StopAll(reason=reason, grace=grace))
+            folder.say(leads=False)
             folder.release()
 
 
@@ -112,13 +113,11 @@ def run(plan: StopPlan, runtime: Runtime) -> Report:
         answer = replace(answer, restartable=True)  # until now
     if left:
         record = replace(found.record(plan.request.runs), stop_grace=grace)
-        folder = RunFolder.open(plan.request.runs, found.run_id)
-        folder.release()
+        RunFolder.open(plan.request.runs, found.run_id).release()
         later = [host for host in plan.inventory.hosts if host.name in left]
-        if janitor := send_janitor(record, later, runtime.transport, end):
+        if janitor := stop_behind(record, later, runtime.transport, end):
             answer = replace(answer, janitor=janitor)
             runtime.emit(Notice("warning", stays(janitor, record)))
-    else:
-        note(RunFolder(plan.request.runs / found.run_id), spec["reason"], grace)
+    note(RunFolder(plan.request.runs / found.run_id), spec["reason"], grace)
     results = (*stopped, *unknown)
     return Report("stop", results, exit_code_of(results), answer=answer)

@@ -16,8 +16,8 @@ from fleet.node.base.clock import Clock
 from fleet.ops.run.end.ends import INTERRUPTED, run_end
 from fleet.ops.run.end.failure import alone, fate, own_link
 from fleet.ops.run.end.gang import Gang
+from fleet.ops.run.follow.behind import stop_behind
 from fleet.ops.run.follow.follow import Follower
-from fleet.ops.run.follow.janitor import send_janitor
 from fleet.ops.run.kept.record import RunRecord, whoami
 from fleet.protocol.messages.run import RunEnd, RunsHere, RunsSpec
 from fleet.protocol.state import FINAL
@@ -170,7 +170,7 @@ class Stopping:
             self.gang.link_is_whole = self._witness.reaches(self._spares)
         for host in left:
             self._followers[host].give_up()
-        ends = fate(self.record.lease, send_janitor(self.record, hosts, self.runtime.transport, self.gang.end))
+        ends = fate(self.record.lease, stop_behind(self.record, hosts, self.runtime.transport, self.gang.end))
         for host in left:
             self.say("warning", f"{host}: {ends}", JanitorStays(), host)
         return left

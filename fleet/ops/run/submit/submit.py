@@ -20,6 +20,7 @@ from fleet.ops.run.kept.record import whoami
 from fleet.ops.run.plan.options import new_run_id
 from fleet.ops.run.submit.watch import OUTPUT, WatchPlan, watch
 from fleet.own_process import command_line
+from fleet.protocol.state import WRITER
 from fleet.requests.submit import Submit
 from fleet.runtime import Runtime
 from fleet.sources import SOURCES, no_hosts
@@ -85,7 +86,7 @@ def run(plan: SubmitPlan, runtime: Runtime) -> Report:
 
 def _forget(folder: RunFolder) -> None:
     """What was refused was never there."""
-    for name in (SCRIPT, VARIABLES, "events.jsonl", ".lock"):
+    for name in (SCRIPT, VARIABLES, "events.jsonl", WRITER):
         with suppress(OSError):
             os.unlink(folder.path / name)
     with suppress(OSError):
