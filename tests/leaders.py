@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from contextlib import suppress
 from pathlib import Path
 
 
@@ -13,4 +14,6 @@ def leader_of(typed: int) -> int:
 
 def holder(run: Path) -> int:
     """The process that follows a run; 0 while that changes."""
-    return int((json.loads((run / "state.json").read_text())["leader"] or {"pid": 0})["pid"])
+    with suppress(FileNotFoundError):
+        return int((json.loads((run / "state.json").read_text()).get("leader") or {"pid": 0})["pid"])
+    return 0

@@ -82,7 +82,7 @@ class Leader:
 
     def release(self) -> None:
         if self._folder is not None:
-            (self._folder / "state.json").write_text(json.dumps({"leader": None, "leads": False}))
+            (self._folder / "state.json").unlink(missing_ok=True)
         os.close(self._fd)
 
     def __enter__(self) -> Leader:

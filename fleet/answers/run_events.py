@@ -93,13 +93,15 @@ class Running(Begun, event="running"):
 @dataclass(frozen=True, kw_only=True)
 class Attached(Begun, event="attached"):
     """a head follows it that did not start it: `version`, `engine`, `world_size`, `first_ranks`, `logs`, `state`,
-    `started` (when), `lease`"""
+    `started` (when), `lease`, `leads`
+    (else it only looks on)"""
 
     version: int = PROTOCOL
     engine: str | None = where_known()
     logs: str
     state: str
     lease: float | None
+    leads: bool = False
 
 
 # -- while they run ----------------------------------------------------------------------------------------

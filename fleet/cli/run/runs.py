@@ -16,6 +16,7 @@ from fleet.cli.line.command import ONLY_LOOKS, Verb, completed
 from fleet.cli.line.options import NONE_LIVE, Limited, common_options, runs_dir_option, settings_of, without
 from fleet.cli.line.values import Scrolling, ranks, ranks_option, size, when
 from fleet.cli.run import submit
+from fleet.cli.run.follow import BY_ATTACH
 from fleet.cli.run.follow import follow as follow_run
 from fleet.cli.screen import plans
 from fleet.cli.screen.board import Shown
@@ -138,7 +139,7 @@ def attach(run: str, ranks: Scrolling, **given: Any) -> int:
     if code is not None:
         return code
     planned = the_fleet().plan.attach(run, **given)
-    return plans.tell(planned) if settings_of().dry_run else follow_run(planned, ranks, leave=True)
+    return plans.tell(planned) if settings_of().dry_run else follow_run(planned, ranks, BY_ATTACH)
 
 
 @click.command(

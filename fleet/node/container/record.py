@@ -107,7 +107,7 @@ class Record:
         try:
             self.write("summary.json", summary)
         finally:
-            self.write(STATE, {"leads": False})
+            os.unlink(os.path.join(self.path, STATE))
             os.close(self.held)
             self.held = None
 

@@ -94,8 +94,9 @@ def _follow(plan: AttachPlan, runtime: Runtime, sessions: Sessions) -> Report:
     try:
         while True:
             folder.begin(record.attempt)
-            folder.lead(record.lease, leads=(folder.path / RUN).exists())
-            runtime.emit(folder.keep(_attached(found, record)))
+            leads = (folder.path / RUN).exists()
+            folder.lead(record.lease, leads=leads)
+            runtime.emit(folder.keep(_attached(found, record, leads)))
             report = follow_run(record, folder, sessions.take_all(found.hosts), runtime)
             if known is not None and (before := known.read(RunSummary)).first_failure and found.unknown:
                 lacking = report.read(RunSummary).incomplete_logs
@@ -145,7 +146,7 @@ def _provisional(report: Report) -> set[str]:
     return {*summary.incomplete_logs, *summary.unknown, *lost}
 
 
-def _attached(found: FoundRun, record: RunRecord) -> Notice:
+def _attached(found: FoundRun, record: RunRecord, leads: bool = False) -> Notice:
     size = f"{counted(record.world_size, 'rank')} on {counted(len(record.nodes), 'node')}"
     which = f", attempt {record.attempt}" * (record.attempt > 0)
     unknown = f" ({fold(record.unknown)} unknown from here)" * bool(record.unknown)
@@ -158,6 +159,7 @@ def _attached(found: FoundRun, record: RunRecord) -> Notice:
         state=found.state,
         started=record.started,
         lease=record.lease,
+        leads=leads,
     )
     return Notice("info", text, happened=(event,))
 

@@ -71,8 +71,9 @@ class Stopping:
         record = self.record
         if not self.gang.by_hand:
             return record.grace
-        # who set one has it, whatever asks for the stop
-        return min(record.stop_grace, self.runtime.cancel.within) if record.stop_grace > record.grace else record.grace
+        # who set one has it where a batch system asks for the stop: it was told of that
+        own = record.stop_grace == record.grace and self.gang.end is not None and self.gang.end["by"] == "queue"
+        return record.grace if own else min(record.stop_grace, self.runtime.cancel.within)
 
     def rank_ended(self, host: str) -> None:
         """While all stop, an engine without ranks has nothing to wait for."""

@@ -9,7 +9,7 @@ import json
 import os
 import threading
 import time
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -97,10 +97,15 @@ class RunFolder:
         self.say(leader=myself(), since=time.time(), leads=leads, lease=lease, detached=detached)
 
     def say(self, **values: Any) -> None:
-        """Have what is done with the run on record for others (see State), as far as there is room for it."""
+        """Have what is done with the run on record for others (see State), as far as there is room for it. Where that
+        comes to nothing, there is no such file."""
         self._said |= values
-        with contextlib.suppress(OSError, FleetError):
-            self.amend(STATE, **values)
+        with contextlib.suppress(OSError, FleetError), self._alone():
+            state = {**read_object(self.path / STATE), **values}
+            if any(map(state.get, ("leader", "leads", "stopper"))):
+                self.write_json(STATE, state)
+            else:
+                os.unlink(self.path / STATE)
 
     def be_latest(self) -> None:
         """Have `latest` beside it lead here; what is there and is no link, or a disk that has none, stays as it is."""
@@ -287,12 +292,17 @@ class RunFolder:
     def amend(self, name: str, **values: Any) -> None:
         """Replace values of a JSON object, while others may replace other ones, of this process or of another one; as
         write_json()."""
-        with contextlib.ExitStack() as alone:
-            with contextlib.suppress(OSError):  # no folder any more: write_json() says so
-                fcntl.flock(
-                    alone.enter_context(open(self.path / "events.jsonl", "r+b", opener=own.private)), fcntl.LOCK_EX
-                )
+        with self._alone():
             self.write_json(name, {**read_object(self.path / name), **values})
+
+    @contextlib.contextmanager
+    def _alone(self) -> Iterator[None]:
+        """No other process amends a document here meanwhile."""
+        with contextlib.ExitStack() as lock:
+            with contextlib.suppress(OSError):  # no folder any more: write_json() says so
+                events = lock.enter_context(open(self.path / "events.jsonl", "r+b", opener=own.private))
+                fcntl.flock(events, fcntl.LOCK_EX)
+            yield
 
     def write_json(self, name: str, document: Mapping[str, Any]) -> None:
         """Replace NAME; FleetError when the disk does not take it."""
