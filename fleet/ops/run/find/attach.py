@@ -21,6 +21,7 @@ from fleet.model import Report, Result
 from fleet.ops.plans import Line, OnHosts
 from fleet.ops.run.end.next_steps import typed_here
 from fleet.ops.run.end.summary import left_alone
+from fleet.ops.run.find.again import course_of
 from fleet.ops.run.find.bring import POLL_SECONDS
 from fleet.ops.run.find.find import FoundRun, check_protocol, find, missing
 from fleet.ops.run.find.here import chosen_here
@@ -30,7 +31,7 @@ from fleet.ops.run.kept.reader import LogsPlan, NewEvents, Reader
 from fleet.ops.run.kept.record import RunRecord
 from fleet.ops.run.kept.state import alive, state_of
 from fleet.ops.run.launch.attempts import follow_run
-from fleet.ops.run.launch.course import pause_before
+from fleet.ops.run.launch.course import Course, pause_before
 from fleet.ops.run.plan.origin import RUN
 from fleet.ops.run.sessions import START_SECONDS, Sessions
 from fleet.protocol.state import RESTARTING, STARTING
@@ -97,13 +98,14 @@ def _follow(plan: AttachPlan, runtime: Runtime, sessions: Sessions) -> Report:
             leads = (folder.path / RUN).exists()
             folder.lead(record.lease, leads=leads)
             runtime.emit(folder.keep(_attached(found, record, leads)))
-            report = follow_run(record, folder, sessions.take_all(found.hosts), runtime)
+            course = _course(record, plan, runtime) if leads and record.restartable else None
+            report = follow_run(record, folder, sessions.take_all(found.hosts), runtime, course)
             if known is not None and (before := known.read(RunSummary)).first_failure and found.unknown:
                 lacking = report.read(RunSummary).incomplete_logs
                 report = replace(known, answer=replace(before, incomplete_logs=lacking))
                 folder.write_json("summary.json", report.as_json())
                 return report
-            if not _may_go_on(report, record) or _is_left(runtime):
+            if leads or not _may_go_on(report, record) or _is_left(runtime):
                 return report
             later = _another(record, plan, runtime)
             if later is None and _is_left(runtime):
@@ -162,6 +164,15 @@ def _attached(found: FoundRun, record: RunRecord, leads: bool = False) -> Notice
         leads=leads,
     )
     return Notice("info", text, happened=(event,))
+
+
+def _course(record: RunRecord, plan: AttachPlan, runtime: Runtime) -> Course | None:
+    try:
+        return course_of(record, plan.inventory)
+    except FleetError as error:
+        text = f"what fails is not started again from here: {error.message}"
+        runtime.emit(Notice("warning", text, None, error.hint))
+        return None
 
 
 def _is_left(runtime: Runtime) -> bool:

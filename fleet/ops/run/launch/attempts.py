@@ -254,7 +254,7 @@ def _begin(
 ) -> tuple[Plan, RunRecord, Mapping[str, Program]]:
     runtime = sessions.runtime
     with step(runtime, "restart", len(plan.hosts)):
-        if plan.hosts != last.hosts:
+        if plan.hosts != last.hosts or not plan.facts:
             plan = preflight(plan, sessions)
         record = replace(plan.record(last.started), lease=last.lease, owner=last.owner, term=last.term)
         started = start_all(plan, record, sessions)

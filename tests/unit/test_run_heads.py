@@ -1,4 +1,5 @@
-"""What a signal to a command that follows a run is taken for: the wish to stop, or nothing but its own end."""
+"""Commands that follow a run, as processes of their own: what a signal to one is taken for, and who goes on with a run
+that has lost its leader."""
 
 from __future__ import annotations
 
@@ -17,8 +18,11 @@ import pytest
 from tests import stubs
 from tests.leaders import holder
 
-FLEET = [sys.executable, "-c", "from fleet.cli.main import main; main()"]
+MAIN = "from fleet.cli.main import main; main()"
+# nobody waits for the end of its pause between two attempts
+SLOW = f"import fleet.ops.run.launch.course as it; it.PAUSE_SECONDS = it.MAX_PAUSE_SECONDS = 600.0; {MAIN}"
 SAVES = "#!/bin/sh\ntrap 'sleep 1; exit 0' TERM\necho begun\nwhile :; do sleep 0.1; done\n"
+FAILS = "#!/bin/sh\necho attempt $FLEET_ATTEMPT of $WORD\n[ $FLEET_ATTEMPT != 0 ] || exit 7\n"
 
 
 @dataclass
@@ -46,15 +50,17 @@ def typed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Type]:
     monkeypatch.setenv("HOME", str(tmp_path))
     commands: list[Command] = []
 
-    def start(*words: str, folder: str = "here", says: str = "") -> Command:
+    def start(*words: str, folder: str = "here", says: str = "", main: str = MAIN, t: str = SAVES) -> Command:
         place, output = tmp_path / folder, tmp_path / f"said{len(commands)}"
         place.mkdir(exist_ok=True)
         (place / "hostfile").write_text("localhost\n")
-        (place / "t").write_text(SAVES)
+        (place / "t").write_text(t)
         (place / "t").chmod(0o755)
         env = {**os.environ, "PYTHONPATH": str(Path(__file__).parents[2])}
         with output.open("w") as out:
-            process = subprocess.Popen([*FLEET, *words], cwd=place, env=env, stdout=out, stderr=out, text=True)
+            process = subprocess.Popen(
+                [sys.executable, "-c", main, *words], cwd=place, env=env, stdout=out, stderr=out, text=True
+            )
         commands.append(command := Command(process, output))
         until(lambda: says in command.said() or process.poll() is not None)
         return command
@@ -124,3 +130,22 @@ def test_sigterm_to_who_watches_a_job_leaves_the_job(
     code, said = typed("--on", "slurm", "launch", "--nodes", "1", "t.py", says="is job 17").told(signum)
     assert gone.exists() == cancelled, said
     assert (code, "goes on by itself" in said) == ((130, False) if cancelled else (0, True)), said
+
+
+@pytest.mark.parametrize("name", ["WORD", "HF_TOKEN"])
+def test_a_leader_that_is_killed_between_two_attempts_is_replaced(name: str, typed: Type, tmp_path: Path) -> None:
+    """With the restarts that are left; not where it would lack a value that is kept nowhere."""
+    words = ["--transport", "local"]
+    launch = ("launch", "--engine", "command", "--max-restarts", "2", "--env", f"{name}=hello", "./t")
+    launched = typed(*words, *launch, says="restart 1 of 2 in", main=SLOW, t=FAILS)
+    run = the_run(tmp_path)
+    os.kill(holder(run), signal.SIGKILL)
+    launched.process.wait(120)
+    attached = typed(*words, "attach", t=FAILS)
+    code, said = attached.process.wait(120), " ".join(attached.said().split())
+    told = json.loads((run / "summary.json").read_text())
+    if name == "WORD":
+        assert (code, told["attempt"]) == (0, 1) and "[localhost:0] attempt 1 of hello" in said, said
+        assert [each["restart"] for each in told["restarts"]] == [1], told
+    else:
+        assert code == 7 and f"hint: fleet --transport local launch --again {run.name} --env HF_TOKEN" in said, said
