@@ -177,3 +177,10 @@ def test_who_attaches_to_a_run_that_is_over_is_told_what_its_head_saw(folder: Pa
     assert (folder / "summary.json").read_text() == before
     (said,) = [json.loads(line)["message"] for line in done.out.splitlines() if '"attached"' in line]
     assert said == f"run {RUN}: failed, 1 rank on 1 node, logs in runs/{RUN}", said
+
+
+@pytest.mark.parametrize("word", ["latest", RUN])
+def test_a_run_that_its_nodes_have_pruned_is_known_by_its_folder(word: str, folder: Path) -> None:
+    (folder / "summary.json").write_text(json.dumps(report(incomplete_logs=["b"])))
+    done = command_line(["attach", word], Scripted({"h": {"list_runs": lists()}}))
+    assert done.code == 122 and "b was lost" in done.err, done

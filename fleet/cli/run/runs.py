@@ -169,7 +169,7 @@ def logs(run: str, rank: frozenset[int] | None, **given: Any) -> int:
         raise UsageError("logs takes no --json", hint="the files are as the ranks wrote them: runs/RUN/HOST/rank*.out")
     if given["attempt"] is not None and (given["follow"] or given["since"] is not None):
         raise UsageError("--attempt goes with neither --follow nor --since", hint=f"fleet logs {run} --attempt 0")
-    _or_here(run, given["runs_dir"], follow=given["follow"], since=given["since"])
+    _or_here(run, given["runs_dir"], given["since"])
     planned = the_fleet().plan.logs(run, rank=rank, **given)
     if settings.dry_run:
         return plans.tell(planned)
@@ -179,7 +179,7 @@ def logs(run: str, rank: frozenset[int] | None, **given: Any) -> int:
     return finish(report)
 
 
-def _or_here(run: str, runs_dir: Path, *, follow: bool, since: float | None) -> None:
+def _or_here(run: str, runs_dir: Path, since: float | None) -> None:
     """Where there is no inventory, and none is needed: the hosts that a run has logs of here."""
     if since is None and (found := job_here(run, runs_dir)) is not None:
         from fleet.ops.run.find.logs import hosts_here
@@ -191,7 +191,7 @@ def _or_here(run: str, runs_dir: Path, *, follow: bool, since: float | None) -> 
     except InventoryError:
         from fleet.ops.run.find.logs import hosts_here, local
 
-        run_id, here = local(run, runs_dir, follow=follow, since=since)
+        run_id, here = local(run, runs_dir, since)
         if not here or settings_of().inventory is not None:
             raise
         use_inventory(hosts_here(runs_dir / run_id))

@@ -14,7 +14,7 @@ from typing import Any
 from fleet.answers.run_events import Attached, Cleaned, Kept, NodeStarted, RunOver
 from fleet.answers.runs import LeftAlone, NodeEnd, RunSummary
 from fleet.codec import from_json
-from fleet.errors import ConnectError, FleetError, Interrupted
+from fleet.errors import ConnectError, FleetError, Interrupted, UsageError
 from fleet.events import Event, Notice
 from fleet.inventory.nodeset import fold
 from fleet.model import Report, Result
@@ -27,6 +27,7 @@ from fleet.ops.run.find.find import FoundRun, check_protocol, find, missing
 from fleet.ops.run.find.here import chosen_here
 from fleet.ops.run.kept.documents import read_object
 from fleet.ops.run.kept.folder import HANDOVER_SECONDS, RunFolder, led_already
+from fleet.ops.run.kept.job import run_here
 from fleet.ops.run.kept.reader import LogsPlan, NewEvents, Reader
 from fleet.ops.run.kept.record import RunRecord
 from fleet.ops.run.kept.state import alive, state_of
@@ -62,12 +63,13 @@ def run(plan: AttachPlan, runtime: Runtime) -> Report:
 
 
 def _follow(plan: AttachPlan, runtime: Runtime, sessions: Sessions) -> Report:
-    found, asked = _known(plan, runtime, sessions)
-    if not found.parts:
-        silent = [result for result in asked if result.error is not None]
-        hint = f"'fleet stop {found.run_id}', where its hosts are gone for good"
-        where = f": no answer from {fold(result.host for result in silent)}" if silent else ""
-        raise ConnectError(f"no host knows of run {found.run_id}{where}", hint=hint, kind="unknown")
+    try:
+        found, asked = _known(plan, runtime, sessions)
+    except (ConnectError, UsageError):
+        run_id = run_here(plan.request.run, plan.request.runs)
+        if run_id is None or (known := report_of(RunFolder(plan.request.runs / run_id))) is None:
+            raise
+        return known  # it is over, and its nodes have pruned it
     check_protocol(found)
     folder = RunFolder.open(plan.request.runs, found.run_id)
     record = found.record(plan.request.runs)
@@ -126,6 +128,11 @@ def _known(plan: AttachPlan, runtime: Runtime, sessions: Sessions) -> tuple[Foun
         runs, asked = find(plan.inventory, runtime, live=False, sessions=sessions)
         found = chosen_here(plan.request.run, runs, asked, plan.request.runs, plan.inventory)
         begins = found.live and time.time() - found.started < START_SECONDS and time.monotonic() < until
+        if not found.parts:
+            silent = [result for result in asked if result.error is not None]
+            hint = f"'fleet stop {found.run_id}', where its hosts are gone for good"
+            where = f": no answer from {fold(result.host for result in silent)}" if silent else ""
+            raise ConnectError(f"no host knows of run {found.run_id}{where}", hint=hint, kind="unknown")
         if len(found.parts) >= found.nnodes or not begins or found.elastic or not all(result.ok for result in asked):
             return found, asked
         if runtime.cancel.wait(ASK_AGAIN_SECONDS):

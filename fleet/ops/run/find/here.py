@@ -4,6 +4,7 @@ it any more. Another one is named by its whole id."""
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import TypedDict
 
@@ -43,10 +44,10 @@ def chosen_here(
         return chosen(word, [run for run in runs if run.run_id in here or run.run_id == word], asked, runs_dir)
     except FleetError as error:
         why = error
-    run_id = _meant(word, [name for name in here if name not in known])
+    run_id = _meant(word, here)
     if run_id and (found := from_folder(runs_dir / run_id, inventory)) is not None:
         return found
-    if other := _meant(word, list(known)):
+    if run_id is None and (other := _meant(word, list(known))):
         about = known[other].about
         whose = f", started by {about['owner']}," if about else ""
         text = f"{word}: no run that has a folder in {runs_dir}; {other}{whose} has none there"
@@ -59,6 +60,14 @@ def _meant(word: str, run_ids: list[str]) -> str | None:
         return choose(word, run_ids)
     except UsageError:
         return None
+
+
+def hosts_of(word: str, runs_dir: Path, inventory: Inventory) -> Inventory:
+    """The hosts that a run of this folder was started on, where its folder tells: nobody waits for others."""
+    told = read_object(runs_dir / (_meant(word, names(runs_dir)) or word) / RUN)
+    kept = {name for each in (told, *told.get("restarts", ())) for name in each.get("hosts", ())}
+    hosts = tuple(host for host in inventory.hosts if host.name in kept)
+    return replace(inventory, hosts=hosts or inventory.hosts)
 
 
 def from_folder(path: Path, inventory: Inventory) -> FoundRun | None:

@@ -18,12 +18,11 @@ from fleet.model import Host, Report, Result, exit_code_of
 from fleet.ops.plans import Line, OnHosts
 from fleet.ops.run.end.ends import stopped_by
 from fleet.ops.run.find.attach import take
-from fleet.ops.run.find.find import FoundRun, find, over, unanswered
-from fleet.ops.run.find.here import chosen_here
+from fleet.ops.run.find.find import FoundRun, find, over
+from fleet.ops.run.find.here import chosen_here, hosts_of
 from fleet.ops.run.follow.behind import patience, stop_behind
 from fleet.ops.run.kept.folder import RunFolder
 from fleet.ops.run.kept.record import RunRecord, whoami
-from fleet.ops.run.kept.word import is_a_matter_of_time
 from fleet.ops.run.launch.attempts import conclude
 from fleet.ops.run.launch.loop import Run
 from fleet.ops.run.sessions import STOP_SECONDS
@@ -75,16 +74,9 @@ def end_here(found: FoundRun, runs_dir: Path, runtime: Runtime, end: RunEnd) -> 
 
 def run(plan: StopPlan, runtime: Runtime) -> Report:
     """Hosts that do not answer are tried again by a process that this one leaves behind; they are errors here."""
-    runs, asked = find(plan.inventory, runtime, live=False)
-    found = chosen_here(plan.request.run, runs, asked, plan.request.runs, plan.inventory)
-    silent = [result for result in asked if result.error is not None]
-    if (
-        silent
-        and not found.live
-        and len(found.parts) >= found.nnodes
-        and is_a_matter_of_time(plan.request.run, found.run_id)
-    ):
-        raise unanswered(f"{found.run_id} has ended, and no live run is known", silent)
+    inventory = hosts_of(plan.request.run, plan.request.runs, plan.inventory)
+    runs, asked = find(inventory, runtime, live=False)
+    found = chosen_here(plan.request.run, runs, asked, plan.request.runs, inventory)
     grace = found.stop_grace if plan.request.grace is None else plan.request.grace
     end = stopped_by(whoami())
     spec: StopSpec = {"run": found.run_id, "grace": grace, "reason": end["message"], "end": end}
@@ -114,7 +106,7 @@ def run(plan: StopPlan, runtime: Runtime) -> Report:
     if left:
         record = replace(found.record(plan.request.runs), stop_grace=grace)
         RunFolder.open(plan.request.runs, found.run_id).release()
-        later = [host for host in plan.inventory.hosts if host.name in left]
+        later = [host for host in inventory.hosts if host.name in left]
         if janitor := stop_behind(record, later, runtime.transport, end):
             answer = replace(answer, janitor=janitor)
             runtime.emit(Notice("warning", stays(janitor, record)))

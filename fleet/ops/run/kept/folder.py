@@ -181,7 +181,7 @@ class RunFolder:
 
     def release(self) -> None:
         if self.lock is not None:
-            if "leader" in self._said:
+            if self._said:
                 self.say(leader=None)
             self._said = {}
             with contextlib.suppress(OSError):

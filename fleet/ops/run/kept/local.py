@@ -64,15 +64,20 @@ def _each(runs_dir: Path, read: Callable[[Path], T]) -> Iterator[T]:
             yield read(folder)
 
 
-def names(runs_dir: Path, *, followed_first: bool = False) -> list[str]:
-    """Newest first, behind all others those that never began. followed_first: before all others those that a process
-    of this machine follows now."""
+def names(runs_dir: Path) -> list[str]:
+    """The one that was launched last first, then the others by their time; behind those that were launched here those
+    that only have a folder, and those that never began."""
     last = last_begun(runs_dir)
 
     def placed(folder: Path) -> tuple[bool, bool, bool, float, str]:
-        others = followed_first and ((folder / "summary.json").exists() or not followed(folder))
-        began = -_started(folder, read_object(folder / "run.json"))
-        return others, _never_began(folder), folder.name != last, began, folder.name
+        plan = read_object(folder / "run.json")
+        return (
+            _never_began(folder),
+            folder.name != last,
+            not (folder / "run.json").exists(),
+            -_started(folder, plan),
+            folder.name,
+        )
 
     return [name for *_, name in sorted(_each(runs_dir, placed))]
 
