@@ -306,7 +306,7 @@ class Incomplete(RunEvent, event="incomplete"):
 
 
 @dataclass(frozen=True, kw_only=True)
-class JanitorStays(RunEvent, event="janitor"):
+class Stays(RunEvent, event="stays"):
     """a process stays behind that ends the run on a node"""
 
 
@@ -371,13 +371,6 @@ class NodeStarted(RunEvent, event="started", place=FILE):
     pid: int
     folder: str
     attempt: int | None = where_known()
-
-
-@dataclass(frozen=True, kw_only=True)
-class Kept(RunEvent, event="kept", place=FILE):
-    """process `pid` follows the run from here on"""
-
-    pid: int
 
 
 @dataclass(frozen=True, kw_only=True)

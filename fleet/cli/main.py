@@ -118,10 +118,10 @@ def remind(ctx: click.Context) -> None:
     if heard or ctx.invoked_subcommand not in REMINDING or not os.path.isdir("runs"):
         return
     from fleet.cli.screen.output import clean, talk
-    from fleet.ops.run.kept.state import headless
+    from fleet.ops.run.kept.state import reminders
 
     try:
-        found = [run.told() for run in headless(Path("runs"))]
+        found = list(reminders(Path("runs")))
     except UsageError:  # said where its runs are asked for
         return
     for notice in found:

@@ -239,7 +239,7 @@ FAULTS = (
         "detached: stopped while two nodes are cut",
         stopped_unreachable,
         122,
-        r"stops it there when they answer.*lab\[03-04\]: no answer",
+        r"stops them and brings.*lab\[03-04\]: no answer",
         LOGS,
         settle=60,
     ),

@@ -12,7 +12,7 @@ import pytest
 from fleet.errors import FleetError, UsageError
 from fleet.ops.run.kept.folder import RunFolder
 from fleet.ops.run.kept.local import local_runs, names, passed_over, prune
-from fleet.ops.run.kept.state import headless
+from fleet.ops.run.kept.state import reminders
 from tests.events import happened
 from tests.in_process import typed as run
 
@@ -71,7 +71,7 @@ def test_a_folder_that_another_user_made_is_refused_by_name(
         lambda: RunFolder.open(here / "runs", ID),
         lambda: local_runs(here / "runs"),
         lambda: names(here / "runs"),
-        lambda: list(headless(here / "runs")),
+        lambda: list(reminders(here / "runs")),
     ):
         with pytest.raises(UsageError) as refused:
             attempt()

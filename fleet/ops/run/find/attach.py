@@ -11,7 +11,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from fleet.answers.run_events import Attached, Cleaned, Kept, NodeStarted, RunOver
+from fleet.answers.run_events import Attached, Cleaned, NodeStarted, RunOver
 from fleet.answers.runs import LeftAlone, NodeEnd, RunSummary
 from fleet.codec import from_json
 from fleet.errors import ConnectError, FleetError, Interrupted, UsageError
@@ -251,7 +251,7 @@ def watch(plan: LogsPlan, folder: RunFolder, runtime: Runtime) -> Report | None:
     while not runtime.detach.is_set() and not runtime.cancel.is_set():
         free = folder.hold()
         for notice in events.read():
-            if not notice.has(RunOver, NodeStarted, Kept, Cleaned):
+            if not notice.has(RunOver, NodeStarted, Cleaned):
                 show(notice)
         reader.poll()
         if free:

@@ -14,22 +14,22 @@ from fleet.answers.runs import RunStopped, StoppedThere
 from fleet.each import on_each
 from fleet.errors import HostFailed, UsageError
 from fleet.events import Notice
+from fleet.inventory.nodeset import fold
 from fleet.model import Host, Report, Result, exit_code_of
 from fleet.ops.plans import Line, OnHosts
 from fleet.ops.run.end.ends import stopped_by
 from fleet.ops.run.find.attach import take
 from fleet.ops.run.find.find import FoundRun, find, over
 from fleet.ops.run.find.here import chosen_here, hosts_of
-from fleet.ops.run.follow.behind import patience, stop_behind
+from fleet.ops.run.follow.behind import stop_behind
 from fleet.ops.run.kept.folder import RunFolder
-from fleet.ops.run.kept.record import RunRecord, whoami
+from fleet.ops.run.kept.record import whoami
 from fleet.ops.run.launch.attempts import conclude
 from fleet.ops.run.launch.loop import Run
 from fleet.ops.run.sessions import STOP_SECONDS
 from fleet.protocol.messages.run import RunEnd, Stopped, StopSpec
 from fleet.requests.runs import Stop
 from fleet.rules.launch import UNDYING, undying
-from fleet.rules.units import seconds as duration
 from fleet.runtime import Runtime
 from fleet.transport.base import Session
 from fleet.transport.program import call
@@ -44,11 +44,6 @@ class StopPlan(OnHosts):
 
     def lines(self) -> Iterator[Line]:
         yield f"ends run {self.request.run} on all its nodes"
-
-
-def stays(janitor: int, record: RunRecord) -> str:
-    here = f"process {janitor} of this machine stops it there when they answer"
-    return f"{here}: it tries for {duration(patience(record))}, or until this machine is shut down"
 
 
 def note(folder: RunFolder, reason: str, grace: float) -> None:
@@ -107,9 +102,7 @@ def run(plan: StopPlan, runtime: Runtime) -> Report:
         record = replace(found.record(plan.request.runs), stop_grace=grace)
         RunFolder.open(plan.request.runs, found.run_id).release()
         later = [host for host in inventory.hosts if host.name in left]
-        if janitor := stop_behind(record, later, runtime.transport, end):
-            answer = replace(answer, janitor=janitor)
-            runtime.emit(Notice("warning", stays(janitor, record)))
+        runtime.emit(Notice("warning", f"{fold(left)}: {stop_behind(record, later, runtime.transport, end)}"))
     note(RunFolder(plan.request.runs / found.run_id), spec["reason"], grace)
     results = (*stopped, *unknown)
     return Report("stop", results, exit_code_of(results), answer=answer)

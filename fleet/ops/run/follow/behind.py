@@ -12,6 +12,7 @@ from typing import Any
 
 from fleet.errors import FleetError
 from fleet.model import Host
+from fleet.ops.run.end.failure import fate
 from fleet.ops.run.kept.folder import RunFolder
 from fleet.ops.run.kept.record import RunRecord, host_as_json
 from fleet.own import private
@@ -32,13 +33,11 @@ def patience(record: RunRecord) -> float:
     return NO_LEASE_SECONDS if record.lease is None else record.lease + record.stop_grace + MARGIN_SECONDS
 
 
-def stop_behind(
-    record: RunRecord, hosts: Sequence[Host], transport: Transport, end: RunEnd | None = None
-) -> int | None:
-    """Have the run stopped on these hosts, once they answer, and its logs brought. Returns the pid of what does it,
-    None where nothing can be started. end: the run's."""
-    process = _start(record, hosts, transport, stop=[host.name for host in hosts], end=end)
-    return _left(process) if process else None
+def stop_behind(record: RunRecord, hosts: Sequence[Host], transport: Transport, end: RunEnd | None = None) -> str:
+    """Have the run stopped on these hosts, once they answer, and its logs brought. Returns what becomes of its ranks
+    there, in words. end: the run's."""
+    process = _start(record, hosts, transport, end=end)
+    return fate(record.lease, _left(process) if process else None)
 
 
 def lead_behind(

@@ -9,12 +9,12 @@ from contextlib import closing
 from dataclasses import dataclass
 from math import inf
 
-from fleet.answers.run_events import Alone, JanitorStays, Lost, StopAll, Stubborn, UnknownNode
+from fleet.answers.run_events import Alone, Lost, Stays, StopAll, Stubborn, UnknownNode
 from fleet.errors import EXIT_INTERRUPTED, ConnectError, FleetError, Reason
 from fleet.model import Host
 from fleet.node.base.clock import Clock
 from fleet.ops.run.end.ends import INTERRUPTED, run_end
-from fleet.ops.run.end.failure import alone, fate, own_link
+from fleet.ops.run.end.failure import alone, own_link
 from fleet.ops.run.end.gang import Gang
 from fleet.ops.run.follow.behind import stop_behind
 from fleet.ops.run.follow.follow import Follower
@@ -156,7 +156,7 @@ class Stopping:
         return run_end("queue", *over) if over else run_end("interrupt", INTERRUPTED, EXIT_INTERRUPTED)
 
     def clean_up(self) -> list[str]:
-        """Whatever could not be reached is left to the janitor, who goes on after this process has ended: its hosts."""
+        """Whatever could not be reached is left to a process that goes on when this one has ended: its hosts."""
         nodes = self.gang.nodes
         there = [it for it in self.record.hosts if it.name not in self.gang.absent]
         hosts = [
@@ -171,9 +171,9 @@ class Stopping:
             self.gang.link_is_whole = self._witness.reaches(self._spares)
         for host in left:
             self._followers[host].give_up()
-        ends = fate(self.record.lease, stop_behind(self.record, hosts, self.runtime.transport, self.gang.end))
+        ends = stop_behind(self.record, hosts, self.runtime.transport, self.gang.end)
         for host in left:
-            self.say("warning", f"{host}: {ends}", JanitorStays(), host)
+            self.say("warning", f"{host}: {ends}", Stays(), host)
         return left
 
     def _tell_all(self, grace: float, reason: str) -> None:

@@ -22,7 +22,7 @@ from fleet.node.base.private import append_whole, link_beside
 from fleet.node.base.run_folder import myself
 from fleet.ops.run.kept.documents import read_object
 from fleet.ops.run.kept.logs import LOG, NodeLogs
-from fleet.ops.run.kept.state import HELD, alive, holder, state_of
+from fleet.ops.run.kept.state import HELD, may_live, state_of
 from fleet.ops.run.kept.state import OPTION as OPTION
 from fleet.protocol.state import ATTEMPT, LATEST, STATE, WRITER
 
@@ -152,13 +152,13 @@ class RunFolder:
 
     def _frees(self) -> bool:
         """Take away what a process that is dead has left; of one that nobody here can know of it stays."""
-        who, aside = holder(self.path), self.path / f"{HELD}.{os.getpid()}"
-        if who is None or alive(who) is not False:
+        held, aside = self.path / HELD, self.path / f"{HELD}.{os.getpid()}"
+        if may_live(held):
             return False
         with contextlib.suppress(OSError):
-            os.rename(self.path / HELD, aside)
-            if json.loads(aside.read_text()) != who:  # another one was quicker
-                os.rename(aside, self.path / HELD)
+            os.rename(held, aside)
+            if may_live(aside):  # another one was quicker
+                os.rename(aside, held)
                 return False
             aside.unlink()
         return True

@@ -178,11 +178,6 @@ def platform_of(path: Path) -> str | None:
     return name if isinstance(name, str) else None
 
 
-def _open(path: Path) -> str:
-    alone = without_head(path)
-    return "unattended" if alone is not None and alone.lease is None else "open"
-
-
 def _read(path: Path) -> LocalRun:
     live = followed(path)  # first: who follows it writes the summary before it lets go
     told = {name: read_told(path / name) for name in DOCUMENTS}
@@ -191,7 +186,9 @@ def _read(path: Path) -> LocalRun:
     state = (
         "followed"
         if live
-        else _open(path)
+        else "unattended"
+        if code is None and (alone := without_head(path)) is not None and alone[1] is None
+        else "open"
         if code is None
         else "stopped"
         if code == EXIT_INTERRUPTED and not summary.get("first_failure")

@@ -8,7 +8,6 @@ import os
 import time
 from collections.abc import Iterator
 from contextlib import suppress
-from dataclasses import dataclass
 from pathlib import Path
 from typing import TypedDict
 
@@ -68,12 +67,12 @@ def alive(who: Who | None) -> bool | None:
     return who["boot"] == boot_id() and start_time(who["pid"]) == who["start"]
 
 
-def holder(folder: Path) -> Who | None:
-    """Who writes to a run's folder on a file system without locks; None where that cannot be read."""
+def may_live(path: Path) -> bool:
+    """Whether the process may that has made such a file as HELD; one that cannot be read is being written."""
     try:
-        return decode(Who, own.read_json(folder / HELD, MOST_BYTES))
+        return alive(decode(Who, own.read_json(path, MOST_BYTES))) is not False
     except (OSError, ValueError):
-        return None
+        return os.path.lexists(path)
 
 
 def written(folder: Path) -> bool:
@@ -84,12 +83,8 @@ def written(folder: Path) -> bool:
     except BlockingIOError:
         return True
     except OSError:
-        return os.path.lexists(folder / HELD) and not _is_dead(holder(folder))
+        return may_live(folder / HELD)
     return False
-
-
-def _is_dead(who: Who | None) -> bool:
-    return who is not None and alive(who) is False
 
 
 def followed(folder: Path) -> bool:
@@ -98,41 +93,27 @@ def followed(folder: Path) -> bool:
     return written(folder) if known is None else known
 
 
-@dataclass(frozen=True)
-class Headless:
-    """A run of this machine that nobody leads any more, though it is not known to be over. since: the last sign of life
-    of who led it, in seconds since the epoch. lease: seconds that its nodes then go on; None: for ever."""
-
-    path: Path
-    since: float
-    lease: float | None
-
-    def told(self) -> Notice:
-        """Returns what is said of it, and the command that leads it again."""
-        run = self.path.name
-        about = {"run": run, "alone": seconds(round(time.time() - self.since))}
-        if self.lease is None:
-            text = "run {run} has been unattended for {alone}: it goes on, and no process of this machine leads it"
-            return Notice("warning", Reason(text, **about), None, f"fleet attach --detach {run}")
-        text = "run {run} has been without its head for {alone}; if it goes on, its nodes end it after {lease}"
-        return Notice("warning", Reason(text, **about, lease=seconds(self.lease)), None, f"fleet attach {run}")
-
-
-def headless(runs_dir: Path) -> Iterator[Headless]:
-    """Those that may be live: none whose lease is over. UsageError where runs_dir may be anybody's."""
-    if not own.own_folder(runs_dir, OPTION):
-        return
-    for entry in os.scandir(runs_dir):
-        if is_run_id(entry.name) and entry.is_dir(follow_symlinks=False):
-            found = without_head(Path(entry.path))
-            if found is not None and (found.lease is None or time.time() < found.since + found.lease):
-                yield found
-
-
-def without_head(folder: Path) -> Headless | None:
+def without_head(folder: Path) -> tuple[float, float | None] | None:
+    """(the last sign of life of who led it, in seconds since the epoch, its lease) of a run that nobody of this machine
+    leads any more, though it is not known to be over; None of others."""
     state = state_of(folder)
-    if not state.get("leads") or alive(state.get("leader")) is not False:
-        return None
     with suppress(OSError):  # pruned meanwhile
-        return Headless(folder, os.stat(folder / STATE).st_mtime, state.get("lease", 0.0))
+        if state.get("leads") and alive(state.get("leader")) is False:
+            return os.stat(folder / STATE).st_mtime, state.get("lease", 0.0)
     return None
+
+
+def reminders(runs_dir: Path) -> Iterator[Notice]:
+    """Yields for each run that is without its head, and may be live, what is said of it, and the command that leads it
+    again. UsageError where runs_dir may be anybody's."""
+    for entry in os.scandir(runs_dir) if own.own_folder(runs_dir, OPTION) else ():
+        if not is_run_id(entry.name) or (found := without_head(Path(entry.path))) is None:
+            continue
+        (since, lease), run = found, entry.name
+        about = {"run": run, "alone": seconds(round(time.time() - since))}
+        if lease is None:
+            text = "run {run} has been unattended for {alone}: it goes on, and no process of this machine leads it"
+            yield Notice("warning", Reason(text, **about), None, f"fleet attach --detach {run}")
+        elif time.time() < since + lease:
+            text = "run {run} has been without its head for {alone}; if it goes on, its nodes end it after {lease}"
+            yield Notice("warning", Reason(text, **about, lease=seconds(lease)), None, f"fleet attach {run}")

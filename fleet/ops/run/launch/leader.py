@@ -12,7 +12,7 @@ import threading
 from collections.abc import Collection
 from typing import Any
 
-from fleet.answers.run_events import Cleaned, Kept
+from fleet.answers.run_events import Cleaned
 from fleet.codec import from_json
 from fleet.errors import EXIT_HOST_FAILED, EXIT_OK, FleetError
 from fleet.events import silent
@@ -67,7 +67,6 @@ def lead(record: RunRecord, folder: RunFolder, transport: Transport, spec: dict[
     run = Run(record, folder, {}, runtime, course.plan if course else None) if ended is None else None
     os.write(1, LEADS)
     os.dup2(2, 1)
-    folder.event(Kept(pid=os.getpid()))
     follow_run(record, folder, {}, runtime, course, run, ended)
     folder.release()
 

@@ -10,7 +10,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from fleet.answers.run_events import Cleaned, Kept, NodeStarted, RunOver, Submitted, Version, Waiting
+from fleet.answers.run_events import Cleaned, NodeStarted, RunOver, Submitted, Version, Waiting
 from fleet.answers.runs import LeftAlone, RunSummary
 from fleet.errors import EXIT_INTERRUPTED, EXIT_OK, HostFailed
 from fleet.events import Notice
@@ -29,7 +29,7 @@ from fleet.sources import SOURCES
 from fleet.sources.queue import Queue, Standing, State
 
 OUTPUT = "job.out"
-HUSHED = (RunOver, NodeStarted, Kept, Cleaned, Submitted, Version)
+HUSHED = (RunOver, NodeStarted, Cleaned, Submitted, Version)
 BRING_SECONDS = 10.0  # in which a file system shows what was written elsewhere
 LEAVE, AT_ONCE = 3, 2
 
