@@ -94,10 +94,10 @@ def test_what_goes_while_runs_are_looked_at_is_no_trouble(
     monkeypatch.chdir(tmp_path)
     (tmp_path / "hostfile").write_text("h\n")
     stays = ended(tmp_path / "runs", "stays", 1.0, exit_code=0)
-    for words in (["runs"], ["logs", "stays"], ["hosts"]):
+    for name, *words in (["state.json", "runs"], ["run.json", "logs", "stays"], ["state.json", "hosts"]):
         goes = run_folder(tmp_path / "runs", an_id("goes"), plan={})
         leads(goes, start=1)  # no more
-        with just_before("open", goes / "state.json", lambda folder=goes: shutil.rmtree(folder)):
+        with just_before("open", goes / name, lambda folder=goes: shutil.rmtree(folder)):
             run(words, typed=True)
         assert "goes" not in "".join(capfd.readouterr())
     (stays / "h").mkdir()

@@ -132,19 +132,25 @@ def test_sigterm_to_who_watches_a_job_leaves_the_job(
     assert (code, "goes on by itself" in said) == ((130, False) if cancelled else (0, True)), said
 
 
-@pytest.mark.parametrize("name", ["WORD", "HF_TOKEN"])
-def test_a_leader_that_is_killed_between_two_attempts_is_replaced(name: str, typed: Type, tmp_path: Path) -> None:
-    """With the restarts that are left; not where it would lack a value that is kept nowhere."""
+@pytest.mark.parametrize(("name", "alone"), [("WORD", 0.0), ("HF_TOKEN", 0.0), ("WORD", 200.0)])
+def test_a_leader_that_is_killed_between_two_attempts_is_replaced(
+    name: str, alone: float, typed: Type, tmp_path: Path
+) -> None:
+    """With the restarts that are left; not where it would lack a value that is kept nowhere, nor once its lease is
+    over: then the run is, and who looks at its end starts nothing."""
     words = ["--transport", "local"]
     launch = ("launch", "--engine", "command", "--max-restarts", "2", "--env", f"{name}=hello", "./t")
     launched = typed(*words, *launch, says="restart 1 of 2 in", main=SLOW, t=FAILS)
     run = the_run(tmp_path)
     os.kill(holder(run), signal.SIGKILL)
     launched.process.wait(120)
+    os.utime(run / "state.json", (0, time.time() - alone))
     attached = typed(*words, "attach", t=FAILS)
     code, said = attached.process.wait(120), " ".join(attached.said().split())
     told = json.loads((run / "summary.json").read_text())
-    if name == "WORD":
+    if alone:
+        assert (code, told["attempt"]) == (7, 0), said
+    elif name == "WORD":
         assert (code, told["attempt"]) == (0, 1) and "[localhost:0] attempt 1 of hello" in said, said
         assert [each["restart"] for each in told["restarts"]] == [1], told
     else:

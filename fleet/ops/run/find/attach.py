@@ -11,11 +11,11 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from fleet.answers.run_events import Attached, Cleaned, NodeStarted, RunOver
+from fleet.answers.run_events import Attached
 from fleet.answers.runs import LeftAlone, NodeEnd, RunSummary
 from fleet.codec import from_json
 from fleet.errors import ConnectError, FleetError, Interrupted, UsageError
-from fleet.events import Event, Notice
+from fleet.events import Notice
 from fleet.inventory.nodeset import fold
 from fleet.model import Report, Result
 from fleet.ops.plans import Line, OnHosts
@@ -28,9 +28,9 @@ from fleet.ops.run.find.here import chosen_here
 from fleet.ops.run.kept.documents import read_object
 from fleet.ops.run.kept.folder import HANDOVER_SECONDS, RunFolder, led_already
 from fleet.ops.run.kept.job import run_here
-from fleet.ops.run.kept.reader import LogsPlan, NewEvents, Reader
+from fleet.ops.run.kept.reader import LogsPlan, Onlooker
 from fleet.ops.run.kept.record import RunRecord
-from fleet.ops.run.kept.state import alive, state_of
+from fleet.ops.run.kept.state import alive, state_of, without_head
 from fleet.ops.run.launch.attempts import follow_run
 from fleet.ops.run.launch.course import Course, pause_before
 from fleet.ops.run.plan.origin import RUN
@@ -97,10 +97,10 @@ def _follow(plan: AttachPlan, runtime: Runtime, sessions: Sessions) -> Report:
     try:
         while True:
             folder.begin(record.attempt)
-            leads = (folder.path / RUN).exists()
+            leads, goes_on = (folder.path / RUN).exists(), without_head(folder.path)
             folder.lead(record.lease, leads=leads)
             runtime.emit(folder.keep(_attached(found, record, leads)))
-            course = _course(record, plan, runtime) if leads and record.restartable else None
+            course = _course(record, plan, runtime) if leads and goes_on and record.restartable else None
             report = follow_run(record, folder, sessions.take_all(found.hosts), runtime, course)
             if known is not None and (before := known.read(RunSummary)).first_failure and found.unknown:
                 lacking = report.read(RunSummary).incomplete_logs
@@ -237,23 +237,10 @@ def take(found: FoundRun, runs_dir: Path) -> RunFolder:
 def watch(plan: LogsPlan, folder: RunFolder, runtime: Runtime) -> Report | None:
     """Until the run is over: its report. None: it is left, or nobody follows it any more; then the folder is ours.
     plan: its tail is 0."""
-    looking = False
-
-    def show(event: Event) -> None:
-        if looking:
-            runtime.emit(event)
-
-    reader, events = Reader(folder.path, plan, show), NewEvents(folder.path / "events.jsonl")
-    reader.poll()
-    list(events.read())
-    looking = True
-    reader.plan = replace(plan, request=replace(plan.request, tail=None))  # of files from here on all is new
+    onlooker = Onlooker(folder.path, plan, runtime.emit)
     while not runtime.detach.is_set() and not runtime.cancel.is_set():
         free = folder.hold()
-        for notice in events.read():
-            if not notice.has(RunOver, NodeStarted, Cleaned):
-                show(notice)
-        reader.poll()
+        onlooker.look()
         if free:
             return report_of(folder)
         runtime.detach.wait(POLL_SECONDS)

@@ -59,10 +59,11 @@ def end_here(found: FoundRun, runs_dir: Path, runtime: Runtime, end: RunEnd) -> 
     """Of a run that no node reports: its summary, and the end of the process that waits for one."""
     folder = take(found, runs_dir)
     try:
-        record = found.record(runs_dir)
-        left = Run(record, folder, {}, runtime)
-        left.gang.stop(end, time.time())
-        conclude(left.follow(), record, [], folder, runtime)
+        if not (folder.path / "summary.json").exists():  # who led it may have ended just now
+            record = found.record(runs_dir)
+            left = Run(record, folder, {}, runtime)
+            left.gang.stop(end, time.time())
+            conclude(left.follow(), record, [], folder, runtime)
     finally:
         folder.release()
 

@@ -317,10 +317,10 @@ class RunFolder:
 
 def led_already(folder: RunFolder) -> UsageError:
     """Another process follows the run: which, and what to do."""
-    who, run = state_of(folder.path).get("leader"), folder.path.name
-    machine = who["machine"] if who else myself()["machine"]
-    here = "this machine" if machine == myself()["machine"] else machine
+    who, run, here = state_of(folder.path).get("leader") or {}, folder.path.name, myself()["machine"]
+    machine = str(who.get("machine", here))
     hint = f"fleet logs -f {run}"
-    if here == machine and (held := folder.path / HELD).exists():
+    if machine != here and (held := folder.path / HELD).exists():
         hint = f"where {machine} is gone for good: rm {held}"
-    return UsageError(f"process {who['pid'] if who else '?'} of {here} follows {run} already", hint=hint)
+    of = "this machine" if machine == here else machine
+    return UsageError(f"process {who.get('pid', '?')} of {of} follows {run} already", hint=hint)

@@ -145,7 +145,7 @@ def prune(run: LocalRun) -> list[str]:
             raise UsageError(f"{run.run}: a process follows it just now")
         hosts = read_object(folder.path / "summary.json").get("hosts", {})
         events = NewEvents(folder.path / "events.jsonl").read()
-        left = _clear(folder.path, {*map(str, hosts), *(str(notice.host) for notice in events)})
+        left = clear(folder.path, {*map(str, hosts), *(str(notice.host) for notice in events)})
         if link.is_symlink() and not link.exists():
             link.unlink()
     except OSError as error:
@@ -155,14 +155,14 @@ def prune(run: LocalRun) -> list[str]:
     return [str(path.relative_to(folder.path)) for path in left]
 
 
-def _clear(path: Path, hosts: Collection[str], names: re.Pattern[str] = OF_A_RUN) -> list[Path]:
+def clear(path: Path, hosts: Collection[str] = (), names: re.Pattern[str] = OF_A_RUN) -> list[Path]:
     """Remove the files of these names and the hosts' folders, then the folder; what is in it besides. No link is
     followed. names: of fleet's own files in it."""
     left = list[Path]()
     for entry in sorted(os.scandir(path), key=lambda entry: entry.name):
         folder = entry.is_dir(follow_symlinks=False)
         if folder and names is OF_A_RUN and (entry.name in hosts or ASIDE.fullmatch(entry.name)):
-            left += _clear(Path(entry.path), hosts, LOG if entry.name in hosts else OF_A_RUN)
+            left += clear(Path(entry.path), hosts, LOG if entry.name in hosts else OF_A_RUN)
         elif not folder and not entry.is_symlink() and names.fullmatch(entry.name):
             os.unlink(entry.path)
         else:

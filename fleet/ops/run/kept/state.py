@@ -9,70 +9,46 @@ import time
 from collections.abc import Iterator
 from contextlib import suppress
 from pathlib import Path
-from typing import TypedDict
+from typing import Any
 
 from fleet import own
 from fleet.errors import Reason
 from fleet.events import Notice
 from fleet.node.base.processes import start_time
-from fleet.node.base.run_folder import boot_id, myself
-from fleet.protocol.decode import decode
+from fleet.node.base.run_folder import myself
+from fleet.ops.run.kept.documents import read_object
 from fleet.protocol.state import STATE, WRITER, is_run_id
 from fleet.rules.units import seconds
 
 HELD = ".held"  # where a file system has no locks: who writes to a run's folder
 OPTION = "--runs-dir"
-MOST_BYTES = 1 << 20
 
 
-class Who(TypedDict):
-    """A process, so that no other one is taken for it. start: in ticks since that boot. space: of its pid."""
+def state_of(folder: Path) -> dict[str, Any]:
+    """{} where the file is not there, or is damaged. A process in it is as run_folder.myself() tells it:
 
-    pid: int
-    start: int
-    boot: str
-    machine: str
-    space: int
-
-
-class State(TypedDict, total=False):
-    """leader: who follows the run, None: nobody any more. since: when it began to. leads: whether the run is its to
-    lead, and is not known to be over. lease: seconds that nodes go on without it, None: for ever. detached: whether
-    that is no one's terminal. stopper: who stops the run on the hosts `stopping`, which did not answer."""
-
-    leader: Who | None
-    since: float
-    leads: bool
-    lease: float | None
-    detached: bool
-    stopper: Who | None
-    stopping: list[str]
+    leader: who follows the run, None: nobody any more. since: when it began to. leads: whether the run is its to lead,
+    and is not known to be over. lease: seconds that nodes go on without it, None: for ever. detached: whether that is
+    no one's terminal. stopper: who stops the run on the hosts `stopping`, which did not answer.
+    """
+    return read_object(folder / STATE)
 
 
-def state_of(folder: Path) -> State:
-    """Empty where the file is not there, or does not hold what it must."""
-    try:
-        return decode(State, own.read_json(folder / STATE, MOST_BYTES))
-    except (OSError, ValueError):
-        return State()
-
-
-def alive(who: Who | None) -> bool | None:
-    """Whether that process lives; None: it is of another machine, so that is not known here."""
+def alive(who: Any) -> bool | None:
+    """Whether a process that such a file names lives, of None: False. None: that is not known here, since it is of
+    another machine, or what is named is none."""
     me = myself()
     if who is None:
         return False
-    if (who["machine"], who["space"]) != (me["machine"], me["space"]):
+    if not isinstance(who, dict) or (who.get("machine"), who.get("space")) != (me["machine"], me["space"]):
         return None
-    return who["boot"] == boot_id() and start_time(who["pid"]) == who["start"]
+    pid = who.get("pid")
+    return who.get("boot") == me["boot"] and isinstance(pid, int) and start_time(pid) == who.get("start")
 
 
 def may_live(path: Path) -> bool:
     """Whether the process may that has made such a file as HELD; one that cannot be read is being written."""
-    try:
-        return alive(decode(Who, own.read_json(path, MOST_BYTES))) is not False
-    except (OSError, ValueError):
-        return os.path.lexists(path)
+    return os.path.lexists(path) and alive(read_object(path)) is not False
 
 
 def written(folder: Path) -> bool:
@@ -95,17 +71,20 @@ def followed(folder: Path) -> bool:
 
 def without_head(folder: Path) -> tuple[float, float | None] | None:
     """(the last sign of life of who led it, in seconds since the epoch, its lease) of a run that nobody of this machine
-    leads any more, though it is not known to be over; None of others."""
+    leads any more, and that may go on; None of others: those that are over, and those whose lease is."""
     state = state_of(folder)
     with suppress(OSError):  # pruned meanwhile
         if state.get("leads") and alive(state.get("leader")) is False:
-            return os.stat(folder / STATE).st_mtime, state.get("lease", 0.0)
+            since, lease = os.stat(folder / STATE).st_mtime, state.get("lease")
+            if not isinstance(lease, int | float):
+                return since, None
+            return (since, lease) if time.time() < since + lease else None
     return None
 
 
 def reminders(runs_dir: Path) -> Iterator[Notice]:
-    """Yields for each run that is without its head, and may be live, what is said of it, and the command that leads it
-    again. UsageError where runs_dir may be anybody's."""
+    """Yields for each run that goes on without its head what is said of it, and the command that leads it again.
+    UsageError where runs_dir may be anybody's."""
     for entry in os.scandir(runs_dir) if own.own_folder(runs_dir, OPTION) else ():
         if not is_run_id(entry.name) or (found := without_head(Path(entry.path))) is None:
             continue
@@ -114,6 +93,6 @@ def reminders(runs_dir: Path) -> Iterator[Notice]:
         if lease is None:
             text = "run {run} has been unattended for {alone}: it goes on, and no process of this machine leads it"
             yield Notice("warning", Reason(text, **about), None, f"fleet attach --detach {run}")
-        elif time.time() < since + lease:
+        else:
             text = "run {run} has been without its head for {alone}; if it goes on, its nodes end it after {lease}"
             yield Notice("warning", Reason(text, **about, lease=seconds(lease)), None, f"fleet attach {run}")
