@@ -9,9 +9,9 @@ from typing import Any
 import pytest
 
 from fleet.model import Host
-from fleet.ops.run.follow import follow, janitor
+from fleet.ops.run.follow import follow
 from fleet.ops.run.kept.folder import RunFolder
-from fleet.ops.run.launch import course, loop
+from fleet.ops.run.launch import course, leader, loop
 
 
 def without_pauses(patch: pytest.MonkeyPatch) -> None:
@@ -22,7 +22,7 @@ def without_pauses(patch: pytest.MonkeyPatch) -> None:
 def without_silence(patch: pytest.MonkeyPatch) -> None:
     """What is silent is silent at once."""
     patch.setattr(follow, "RETRY_SECONDS", 0.002)
-    patch.setattr(janitor, "RETRY_SECONDS", 0.002)
+    patch.setattr(leader, "RETRY_SECONDS", 0.002)
     patch.setattr(loop, "TICK", 0.005)
 
 
@@ -31,4 +31,4 @@ def clean_up(runs: Path, run: str, transport: Any, seconds: float) -> tuple[str,
     whether all logs are there, in the folder `logs`."""
     folder = RunFolder.open(runs, "logs")
     folder.release()
-    return janitor.clean(Host("gpu1", "gpu1"), run, 0.0, transport, time.monotonic() + seconds, folder)
+    return leader.clean(Host("gpu1", "gpu1"), run, 0.0, transport, time.monotonic() + seconds, folder)

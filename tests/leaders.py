@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from contextlib import suppress
 from pathlib import Path
 
 
@@ -12,5 +13,7 @@ def leader_of(typed: int) -> int:
 
 
 def holder(run: Path) -> int:
-    """The process that writes to a run's folder; 0 while that changes."""
-    return int(json.loads((run / ".lock").read_text() or '{"pid": 0}')["pid"])
+    """The process that follows a run; 0 while that changes."""
+    with suppress(FileNotFoundError):
+        return int((json.loads((run / "state.json").read_text()).get("leader") or {"pid": 0})["pid"])
+    return 0

@@ -8,10 +8,10 @@ import os
 import time
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from socket import gethostname
 from types import TracebackType
 from typing import Any
 
+from fleet.node.base.run_folder import myself
 from fleet.ops.run.kept.documents import sealed
 from fleet.own import seal
 
@@ -62,8 +62,15 @@ def happen(folder: Path, event: str | Mapping[str, Any]) -> None:
         f.write(json.dumps({"time": time.time(), **fields}) + "\n")
 
 
+def leads(folder: Path, **more: Any) -> None:
+    """Notes what is done with a run. more: other than that this process leads it; of itself, or of the run."""
+    state = {"since": time.time(), "leads": True, "lease": None, "detached": False}
+    me = {name: more.pop(name, value) for name, value in myself().items()}
+    (folder / "state.json").write_text(json.dumps({"leader": me, **state, **more}))
+
+
 class Leader:
-    """Holds the lock of a run's folder, as the process that writes there does. pid, helper, machine: what it has noted
+    """Holds the lock of a run's folder, as the process that leads it does. pid, helper, machine: what it has noted
     of itself. looks: as one does that only looks whether it is held."""
 
     def __init__(
@@ -75,15 +82,18 @@ class Leader:
         machine: str | None = None,
         looks: bool = False,
     ) -> None:
+        self._folder: Path | None = None
         self._fd = os.open(folder / ".lock", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
         fcntl.flock(self._fd, (fcntl.LOCK_SH if looks else fcntl.LOCK_EX) | fcntl.LOCK_NB)
         if looks:
             return
-        who = {"pid": os.getpid() if pid is None else pid, "helper": helper, "machine": machine or gethostname()}
-        os.pwrite(self._fd, json.dumps(who).encode(), 0)
+        me = myself()
+        self._folder = folder
+        leads(folder, pid=pid or me["pid"], machine=machine or me["machine"], detached=helper)
 
     def release(self) -> None:
-        os.ftruncate(self._fd, 0)
+        if self._folder is not None:
+            (self._folder / "state.json").unlink(missing_ok=True)
         os.close(self._fd)
 
     def __enter__(self) -> Leader:

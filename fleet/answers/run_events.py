@@ -95,13 +95,15 @@ class Running(Begun, event="running"):
 @dataclass(frozen=True, kw_only=True)
 class Attached(Begun, event="attached"):
     """a head follows it that did not start it: `version`, `engine`, `world_size`, `first_ranks`, `logs`, `state`,
-    `started` (when), `lease`"""
+    `started` (when), `lease`, `leads`
+    (else it only looks on)"""
 
     version: int = PROTOCOL
     engine: str | None = where_known()
     logs: str
     state: str
     lease: float | None
+    leads: bool = False
 
 
 # -- while they run ----------------------------------------------------------------------------------------
@@ -306,7 +308,7 @@ class Incomplete(RunEvent, event="incomplete"):
 
 
 @dataclass(frozen=True, kw_only=True)
-class JanitorStays(RunEvent, event="janitor"):
+class Stays(RunEvent, event="stays"):
     """a process stays behind that ends the run on a node"""
 
 
@@ -371,13 +373,6 @@ class NodeStarted(RunEvent, event="started", place=FILE):
     pid: int
     folder: str
     attempt: int | None = where_known()
-
-
-@dataclass(frozen=True, kw_only=True)
-class Kept(RunEvent, event="kept", place=FILE):
-    """process `pid` follows the run from here on"""
-
-    pid: int
 
 
 @dataclass(frozen=True, kw_only=True)

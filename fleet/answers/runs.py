@@ -108,10 +108,9 @@ class NodeEnd:
 
 @dataclass(frozen=True)
 class RunStopped:
-    """janitor: the process of this machine that goes on trying. restartable: it was, until now."""
+    """restartable: it was, until now."""
 
     run: str
-    janitor: int | None = None
     restartable: bool | None = where_known()
 
 

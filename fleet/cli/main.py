@@ -118,14 +118,13 @@ def remind(ctx: click.Context) -> None:
     if heard or ctx.invoked_subcommand not in REMINDING or not os.path.isdir("runs"):
         return
     from fleet.cli.screen.output import clean, talk
-    from fleet.ops.run.kept.local import headless, left_alone
+    from fleet.ops.run.kept.state import reminders
 
     try:
-        found = list(headless(Path("runs")))
+        found = list(reminders(Path("runs")))
     except UsageError:  # said where its runs are asked for
         return
-    for run in found:
-        notice = left_alone(run)
+    for notice in found:
         talk(f"{click.style('warning: ', fg='yellow')}{clean(notice.message)}", notice.hint, selection=False)
 
 

@@ -24,6 +24,7 @@ PROTOCOL = 1
 LISTED = ("run", "node", "protocol", "host", "node_rank", "ranks", "lease")  # of SPEC
 LATEST = "latest"  # the newest run that has begun, as a word, and as a link beside its folder
 WRITER = ".lock"  # in a run's folder on the head: who writes there holds it
+STATE = "state.json"  # beside it: what is done with the run
 FINAL = ("exited", "stopped", "lost")  # how a run may have ended on a node: "state" of its STATUS
 LEASE, STOP, OVER, NEXT, TRIMMED = "lease", "stop", "over", "next", "trimmed"
 VERDICT = "verdict.json"

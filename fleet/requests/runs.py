@@ -82,7 +82,7 @@ class Logs(OfRanks, OfRun):
 
 
 @dataclass(frozen=True, kw_only=True)
-class Stacks(OfRanks):
+class Stacks(OfRanks, OfRun):
     """Where the ranks of a live run stand. rank: only these. native: frames of C and C++, too, where py-spy is there; a
     rank is held for a moment while it tells them."""
 

@@ -64,14 +64,14 @@ def taken_up(ground: Ground) -> Seen:
     return attach(ground, 1000)
 
 
-def keepers(ground: Ground) -> list[int]:
+def leaders(ground: Ground) -> list[int]:
     """The leaders of detached runs."""
     return [int(words.split()[0]) for words in ground.head_processes() if " launch " in words]
 
 
-def keeper_killed(ground: Ground) -> Seen:
+def leader_killed(ground: Ground) -> Seen:
     detach(ground, *COUNT, "1000")
-    for pid in keepers(ground):
+    for pid in leaders(ground):
         os.kill(pid, signal.SIGKILL)
     time.sleep(2)
     return attach(ground, 1000)
@@ -227,7 +227,7 @@ FAULTS = (
         "^stop 0, the stopped one 130; the other all well",
         f"{WHOLE}; {LOGS}",
     ),
-    Fault("detached: the keeper is killed -9, attached", keeper_killed, 0, "^all well", WHOLE),
+    Fault("detached: the leader is killed -9, attached", leader_killed, 0, "^all well", WHOLE),
     Fault("detached: the head's link is cut for 20 s", left_alone(cut_all_20, LONG), 0, BACK, WHOLE),
     Fault("detached: a node's link flaps", left_alone(flap, LONG), 0, "^all well", WHOLE),
     Fault("detached: a node's follower is killed -9", left_alone(kill_follower), 0, "^all well .*resumed", WHOLE),
@@ -239,7 +239,7 @@ FAULTS = (
         "detached: stopped while two nodes are cut",
         stopped_unreachable,
         122,
-        r"stops it there when they answer.*lab\[03-04\]: no answer",
+        r"stops them and brings.*lab\[03-04\]: no answer",
         LOGS,
         settle=60,
     ),

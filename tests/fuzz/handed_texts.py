@@ -31,7 +31,7 @@ PROGRAMS = words(
 )
 RUN_FILES = words(
     "run.json summary.json events.jsonl .lock .attempt code.diff job.sh job.out job.env h h/rank0.out h/rank0.err "
-    "h/node.log stacks.txt attempt0 attempt0/h/rank0.out keeper.log janitor.log ../.gitignore"
+    "h/node.log stacks.txt attempt0 attempt0/h/rank0.out leader.log state.json .held .made ../.gitignore"
 )
 OF_GIT = words("index HEAD info/exclude objects/info/alternates packed-refs config.worktree config")
 KEPT = words("agreed source-ids password-files brought/x lab/lab/state.json setup-ssh/x failed last known_hosts")

@@ -35,8 +35,7 @@ from fleet.model import Host
 from fleet.ops import init
 from fleet.ops.init import ask
 from fleet.ops.run.follow import follow as following
-from fleet.ops.run.follow import janitor
-from fleet.ops.run.launch import course, loop
+from fleet.ops.run.launch import course, leader, loop
 from fleet.protocol.frames import PREAMBLE
 from fleet.protocol.state import is_run_id
 from fleet.transport import program
@@ -395,7 +394,7 @@ class Verb:
 RUN = r"(job|long|short)-\d{8}-\d{6}-[0-9a-f]{4}"
 _NODE = r"(gpu[12]|127\.0\.0\.[12])"
 _OF_A_RUN = (
-    r"\.lock|\.made|(run|summary|about)\.json|(events\.jsonl|keeper\.log)|"
+    r"\.lock|\.made|(run|summary|about|state)\.json|(events\.jsonl|leader\.log)|"
     rf"{_NODE}|{_NODE}/(node\.log|rank\d+\.(out|err))"
 )
 RUNS = rf"work/runs|work/runs/(\.gitignore|{RUN}(/({_OF_A_RUN}))?)"
@@ -605,15 +604,15 @@ def _commands(ground: Ground, verb: Verb, lie: Lie | None, json_: bool, row: Seq
                 continue
             honest = LyingTransport(ground.base, None, lambda *_: None)
             done = command_line(["-i", verb.inventory, *ground.words(argv)], honest)
-            if done.code != 0 and "--detach" not in argv:  # its keeper knows no such transport
+            if done.code != 0 and "--detach" not in argv:  # its leader knows no such transport
                 return {"faults": [f"{argv} does not go: {done.err}"]}
         patches: list[tuple[Any, str, Any]] = [
             (Silence, "seconds", brisk),
             (Program, "frames", hurried),
             (program, "ENDING_SECONDS", 5.0),
             (following, "RETRY_SECONDS", 0.1),
-            (janitor, "RETRY_SECONDS", 0.1),
-            (course, "PAUSE_SECONDS", 0.0),
+            (leader, "RETRY_SECONDS", 0.1),
+            (course, "pause_before", lambda attempt: 0.0),
             (loop, "TICK", 0.02),
             (ask, "SECONDS", 1.0),
             (ask, "trust", lambda inventory, *_: (inventory, {})),  # it is ssh's, whose host keys are not ours

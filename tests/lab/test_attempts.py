@@ -111,7 +111,7 @@ def test_fleet_is_upgraded_under_the_process_that_starts_a_run_again(ready: Virt
     finally:
         for host in ready.names[:2]:
             ready.sh(host, "rm -f ~/work/enough")
-    done, said = summary(tmp_path), (run / "keeper.log").read_text()
+    done, said = summary(tmp_path), (run / "leader.log").read_text()
     assert (done["exit_code"], done["attempt"], len(done["restarts"])) == (0, 1, 1), (done, said)
     assert said == ""
     until(lambda: left_on(ready, tmp_path) == {})

@@ -21,6 +21,7 @@ from tests.lab.test_launch import (  # noqa: F401 (fixtures)
 )
 from tests.lab.test_runs import Background, folder_of, mine, ps
 from tests.lab.virtual_lab import VirtualLab
+from tests.leaders import holder
 
 
 @pytest.fixture
@@ -136,7 +137,7 @@ def test_what_lost_its_folder_is_stopped_all_the_same(launch: Launch, ready: Vir
     """Nobody follows it, and on one node nothing but the processes' own mark tells of the run."""
     first, *_, last = ready.names
     assert launch("--detach", "./s.py", "ticks", "-1").returncode == 0
-    os.kill(json.loads((folder_of(tmp_path) / ".lock").read_text())["pid"], signal.SIGKILL)
+    os.kill(holder(folder_of(tmp_path)), signal.SIGKILL)
     ready.sh(last, "mv ~/.fleet/runs ~/.fleet/gone")
     stopped = ready.fleet("-i", "lab", "stop", "latest", cwd=tmp_path)
     ready.sh(last, "rm -r ~/.fleet/gone")

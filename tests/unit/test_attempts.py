@@ -154,7 +154,7 @@ def test_no_restart_is_announced_once_it_is_interrupted() -> None:
 
 
 def test_who_takes_a_run_up_knows_of_the_restarts_before(here: Path) -> None:
-    """A keeper after 'd', or 'attach'."""
+    """One in the background, or .attach'."""
     run = an_id("r")
     run_folder(here / "runs", run, plan={"run": run, "restarts": [{"attempt": 1}]})
     (here / "hostfile").write_text("d\n")
@@ -163,20 +163,20 @@ def test_who_takes_a_run_up_knows_of_the_restarts_before(here: Path) -> None:
     assert done.code == 0 and summary()["restarts"] == [{"attempt": 1}], done
 
 
-def test_a_keeper_that_dies_before_it_follows_is_an_error(here: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_leader_that_dies_before_it_leads_is_an_error(here: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (here / "dies").write_text("#!/bin/sh\ncat > /dev/null\n")
     (here / "dies").chmod(0o755)
     monkeypatch.setattr("sys.executable", str(here / "dies"))
     planned = fleet.open("hostfile", transport="local").plan.launch("./t", engine="command", nnodes=1, detach=True)
     hosts = nodes(d=well(ends(0)))
-    hosts.name = "local"  # as far as the keeper is told
+    hosts.name = "local"  # as far as the leader is told
     with reached_by(hosts), pytest.raises(FleetError, match="nothing on this machine follows the run"):
         planned.run()
     assert fleet.runs()[0].state != "followed"
 
 
 def test_a_run_that_is_left_is_followed_at_every_moment(here: Path) -> None:
-    """Else who looks on takes it for one that is over, or takes it up before its keeper, which could start it again."""
+    """Else who looks on takes it for one that is over, or takes it up before its leader, which could start it again."""
     (here / "hostfile").write_text("localhost\n")
     (here / "t").write_text("#!/bin/sh\nuntil [ -e over ]; do sleep 0.1; done\n")
     (here / "t").chmod(0o755)

@@ -102,7 +102,7 @@ def test_a_busy_node_has_time_to_start_python_before_it_counts_as_silent(tmp_pat
 
 
 def test_who_was_given_up_writes_no_more(tmp_path: Path) -> None:
-    """Its files may be another one's by then: an attempt's, a keeper's."""
+    """Its files may be another one's by then: an attempt's, a leader's."""
     stream = frame(b"J", json.dumps({"event": "stream", "id": 1, "name": "rank0.out", "offset": 0}).encode())
     node = Node(PREAMBLE + stream + frame(b"O", b"mine", 1) + frame(b"O", b"another's", 1))
     follower = Follower(

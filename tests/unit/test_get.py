@@ -54,7 +54,7 @@ def test_a_word_that_begins_several_runs_names_them(node: Path, tmp_path: Path) 
 
 
 def test_the_latest_run_where_there_is_none(node: Path, tmp_path: Path) -> None:
-    with pytest.raises(UsageError, match="there is no run yet"):
+    with pytest.raises(UsageError, match="no run latest: none was launched from this folder"):
         get("latest", tmp_path / "here")
     with pytest.raises(UsageError, match="no host has train"):
         get("train", tmp_path / "here")

@@ -172,7 +172,6 @@ def test_a_clock_that_is_none_and_facts_that_never_come(messages: list[Any]) -> 
 
 @pytest.mark.parametrize("word", ["latest", "../x", ".lock", "attempt0", "train-20260101-000000-abcd/../../x", "-x"])
 def test_a_run_that_a_node_calls_what_is_no_id_is_that_nodes_error(word: str) -> None:
-    """Of what the others tell, "latest" still means the newest."""
     node: dict[str, Any] = {"event": "runs", "runs": [{**RUN_HERE, "run": word}]}
     honest: dict[str, Any] = {"event": "runs", "runs": [RUN_HERE]}
     way = SimpleNamespace(
@@ -182,7 +181,7 @@ def test_a_run_that_a_node_calls_what_is_no_id_is_that_nodes_error(word: str) ->
     found = hosts.ps(all=True)
     assert [result.error and result.error.kind for result in found.results] == ["protocol", None]
     assert [(run["run"], list(run["nodes"])) for run in found.data["runs"]] == [(RUN_HERE["run"], ["gpu2"])]
-    assert hosts.stacks("latest").data["run"] == RUN_HERE["run"]
+    assert hosts.stacks(RUN_HERE["run"]).data["run"] == RUN_HERE["run"]
     with pytest.raises(ConnectError, match="no answer from liar"):
         hosts.stacks(word if word != "latest" else "latest2")
 

@@ -45,13 +45,13 @@ def test_who_only_looks_on_is_told_that_nothing_is_stopped(
 def test_ranks_are_stopped_only_where_some_may_run(event: str, capfd: pytest.CaptureFixture[str]) -> None:
     runtime, view = Runtime(LocalTransport()), LaunchView(["a"])
     view(Notice("info", "sync: 1 host, 0.1 s", happened=(happened("step"),)))
-    with _signals(runtime, False, view):
+    with _signals(runtime, (), view):
         signal.raise_signal(signal.SIGINT)
     assert runtime.cancel.is_set()
     assert capfd.readouterr().err == "interrupted: no rank runs yet, and none is started\n"
     runtime = Runtime(LocalTransport())
     view(Notice("info", "ranks meet at a:1234", happened=(happened(event),)))
-    with _signals(runtime, False, view):
+    with _signals(runtime, (), view):
         signal.raise_signal(signal.SIGINT)
         signal.raise_signal(signal.SIGINT)
     first, second = capfd.readouterr().err.splitlines()

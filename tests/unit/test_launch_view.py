@@ -9,7 +9,7 @@ import threading
 
 import pytest
 
-from fleet.answers.run_events import Kept
+from fleet.answers.run_events import Detached
 from fleet.cli.run import launch_view
 from fleet.cli.run.launch_view import LaunchView, folded
 from fleet.cli.screen import lines as of_ranks
@@ -55,9 +55,16 @@ def test_streams_keep_apart_and_the_rest_is_flushed(capfdbinary: pytest.CaptureF
 def test_json_is_events_only_and_escapes_stay_out_of_remarks(capfd: pytest.CaptureFixture[str]) -> None:
     with LaunchView(["h"], json=True) as view:
         view(out(b"line\n"))
-        view(Notice("info", "x", "h", None, (Kept(pid=7),), time=1.0))
+        view(Notice("info", "x", "h", None, (Detached(pid=7),), time=1.0))
     (line,) = capfd.readouterr().out.splitlines()
-    assert json.loads(line) == {"event": "kept", "time": 1.0, "level": "info", "host": "h", "message": "x", "pid": 7}
+    assert json.loads(line) == {
+        "event": "detached",
+        "time": 1.0,
+        "level": "info",
+        "host": "h",
+        "message": "x",
+        "pid": 7,
+    }
     with LaunchView(["h"]) as view:
         view(Notice("error", "bad \x1b[31m", "h", "do \x07this"))
         view(Notice("info", "not shown", "h"))

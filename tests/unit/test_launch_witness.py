@@ -90,7 +90,7 @@ def test_who_is_told_to_stop_and_has_not_in_time() -> None:
 def test_a_node_that_goes_while_its_last_logs_come_is_not_lost(monkeypatch: pytest.MonkeyPatch) -> None:
     """How its part ended is known; a process that stays behind brings the rest."""
     sent: list[str] = []
-    monkeypatch.setattr(module, "send_janitor", lambda _, hosts, *__: sent.extend(host.name for host in hosts) or 7)
+    monkeypatch.setattr(module, "stop_behind", lambda _, hosts, *__: sent.extend(host.name for host in hosts) or 7)
     record = plan(Inventory(tuple(Host(name, name) for name in "ab")), Job("t.py"), Launch("t.py"), "r").record(0.0)
     gang, said, given_up = Gang({"a": 0, "b": 1}), list[str](), list[str]()
     clock = HandClock(10_000.0)
@@ -115,7 +115,7 @@ def test_a_node_that_goes_while_its_last_logs_come_is_not_lost(monkeypatch: pyte
 @pytest.mark.parametrize("cut", ["ab", "a"])
 def test_spares_tell_whose_fault_it_is_that_all_are_silent(cut: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """cut: of the spares, who does not answer."""
-    monkeypatch.setattr(module, "send_janitor", lambda *_: None)
+    monkeypatch.setattr(module, "stop_behind", lambda *_: None)
     record = plan(Inventory(tuple(Host(name, name) for name in "xy")), Job("t.py"), Launch("t.py"), "r").record(0.0)
     gang, links, said = Gang({"x": 0, "y": 1}), Links(cut), list[str]()
     clock = HandClock()

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import shutil
 import threading
 import time
@@ -16,7 +15,7 @@ from fleet.cli.main import run
 from fleet.errors import UsageError
 from tests.in_process import command_line
 from tests.moments import just_before
-from tests.run_folders import Leader, an_id, run_folder
+from tests.run_folders import Leader, an_id, leads, run_folder
 
 DAY = 86400.0
 
@@ -66,14 +65,14 @@ def test_a_run_that_is_followed_is_not_taken_away(tmp_path: Path) -> None:
         assert states(tmp_path) == {an_id("r0"): "followed"} and old(tmp_path, "--keep", "0") == []
         assert fleet.runs(tmp_path, prune=True, keep=0) == []
     leaders = list[Leader]()
-    followed = just_before("open", folder / ".lock", lambda: leaders.append(Leader(folder)), nth=2)
+    followed = just_before("open", folder / ".lock", lambda: leaders.append(Leader(folder)))
     with followed, pytest.raises(UsageError, match="a process follows it just now"):
         fleet.runs(tmp_path, prune=True, keep=0)
     leaders.pop().release()
     assert [each.run for each in fleet.runs(tmp_path, prune=True, keep=0)] == [an_id("r0")] and not folder.exists()
 
 
-@pytest.mark.parametrize("moment", [".lock", "run.json", "summary.json"])
+@pytest.mark.parametrize("moment", ["state.json", "run.json", "summary.json"])
 def test_a_run_that_ends_while_it_is_looked_at_is_not_open(moment: str, tmp_path: Path) -> None:
     """Who follows it writes its summary and lets go, before what tells of it was read or after."""
     folder = run_folder(tmp_path, an_id("r"), plan={"started": 1.0})
@@ -95,10 +94,10 @@ def test_what_goes_while_runs_are_looked_at_is_no_trouble(
     monkeypatch.chdir(tmp_path)
     (tmp_path / "hostfile").write_text("h\n")
     stays = ended(tmp_path / "runs", "stays", 1.0, exit_code=0)
-    for words in (["runs"], ["logs", "stays"], ["hosts"]):
-        goes = run_folder(tmp_path / "runs", an_id("goes"), plan={"lease": 36000.0}, events=["running"])
-        os.utime(goes / "events.jsonl", (0, time.time() - 60))
-        with just_before("open", goes / "run.json", lambda folder=goes: shutil.rmtree(folder)):
+    for name, *words in (["state.json", "runs"], ["run.json", "logs", "stays"], ["state.json", "hosts"]):
+        goes = run_folder(tmp_path / "runs", an_id("goes"), plan={})
+        leads(goes, start=1)  # no more
+        with just_before("open", goes / name, lambda folder=goes: shutil.rmtree(folder)):
             run(words, typed=True)
         assert "goes" not in "".join(capfd.readouterr())
     (stays / "h").mkdir()

@@ -204,7 +204,7 @@ def test_launch(head: Head, name: str, data: st.DataObject, json: bool, times: i
     head.try_out("launch", name, data.draw(lies(head.honest["launch"][name])), json, times)
     for path in head.written():
         assert re.fullmatch(
-            r"\.gitignore|[^/]+/(\.lock|(run|summary)\.json)|[^/]+/events\.jsonl|"
+            r"\.gitignore|[^/]+/(\.lock|(run|summary|state)\.json)|[^/]+/events\.jsonl|"
             r"[^/]+/gpu[12]/(node\.log|rank\d+\.(out|err))",
             str(path.relative_to(head.work / "runs")),
         )

@@ -60,10 +60,10 @@ def test_a_folder_of_runs_that_is_not_the_usual_one() -> None:
     assert steps(runs_dir="my runs") == [f"fleet logs {RUN} --rank 1 --err --tail 100 --runs-dir 'my runs'"]
 
 
-def test_steps_of_a_keeper_are_typed_from_the_folder_that_one_is_in(
+def test_steps_of_a_leader_are_typed_from_the_folder_that_one_is_in(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A keeper is in none: to it, no runs/ is the usual one."""
+    """A leader in the background is in none: to it, no runs/ is the usual one."""
     monkeypatch.chdir(tmp_path)
     usual = f"fleet logs {RUN} --rank 1"
     for step in (usual, f"{usual} --runs-dir {tmp_path}/runs"):

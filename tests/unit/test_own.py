@@ -11,7 +11,8 @@ import pytest
 
 from fleet.errors import FleetError, UsageError
 from fleet.ops.run.kept.folder import RunFolder
-from fleet.ops.run.kept.local import headless, local_runs, names, passed_over, prune
+from fleet.ops.run.kept.local import local_runs, names, passed_over, prune
+from fleet.ops.run.kept.state import reminders
 from tests.events import happened
 from tests.in_process import typed as run
 
@@ -70,7 +71,7 @@ def test_a_folder_that_another_user_made_is_refused_by_name(
         lambda: RunFolder.open(here / "runs", ID),
         lambda: local_runs(here / "runs"),
         lambda: names(here / "runs"),
-        lambda: list(headless(here / "runs")),
+        lambda: list(reminders(here / "runs")),
     ):
         with pytest.raises(UsageError) as refused:
             attempt()
@@ -185,7 +186,7 @@ def test_only_what_fleet_wrote_is_pruned(here: Path, capfd: pytest.CaptureFixtur
         (folder / name).mkdir(parents=True)
         for log in ("node.log", "rank0.out", "rank0.err"):
             (folder / name / log).touch()
-    for name in ("code.diff", "stacks.txt", "keeper.log", "janitor.log", "run.json.new", ".attempt"):
+    for name in ("code.diff", "stacks.txt", "leader.log", "state.json", ".held", "run.json.new", ".attempt"):
         (folder / name).touch()
     whole = a_run(here / "runs", OTHER)
     victim = here / "victim"

@@ -10,7 +10,9 @@ from fleet.model import Host
 from fleet.ops.run.kept.record import host_as_json
 
 
-def test_the_janitor_finds_a_key_named_from_the_current_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_what_goes_on_finds_a_key_named_from_the_current_folder(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.chdir(tmp_path)
     stored = host_as_json(Host("a", "a", identity_file="keys/k", env={"TOKEN": "x"}))
     assert stored["identity_file"] == str(tmp_path / "keys/k") and stored["env"] == {}

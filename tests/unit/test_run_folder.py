@@ -68,18 +68,19 @@ def test_a_lock_that_was_removed_is_made_again(tmp_path: Path, again: bool) -> N
 
 
 def test_documents_that_two_processes_amend(tmp_path: Path) -> None:
-    """The keeper restarts the run while the head writes what git reports: neither undoes what the other writes."""
+    """One restarts the run while another one writes what git reports: neither undoes what the other writes."""
     head = RunFolder.create(tmp_path / "runs", "r")
+    head.event(happened("version"))
     head.write_json("run.json", {"run": "r"})
-    keeper = threading.Thread(target=RunFolder(head.path).amend, args=["run.json"], kwargs={"restarts": [1]})
+    other = threading.Thread(target=RunFolder(head.path).amend, args=["run.json"], kwargs={"restarts": [1]})
 
     def amend_too() -> None:
-        keeper.start()
-        keeper.join(0.3)  # it waits for its turn
+        other.start()
+        other.join(0.3)  # it waits for its turn
 
     with just_before("open", head.path / "run.json.new", amend_too):  # it has read what there is
         head.amend("run.json", code="clean")
-    keeper.join(60)
+    other.join(60)
     assert json.loads((head.path / "run.json").read_text()) == {"run": "r", "code": "clean", "restarts": [1]}
 
 

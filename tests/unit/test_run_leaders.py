@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import fcntl
 import json
+import os
 import subprocess
 import sys
 from collections.abc import Sequence
@@ -15,21 +17,29 @@ import pytest
 
 import fleet
 from fleet.events import Event, Notice
+from fleet.node.base.run_folder import myself
 from fleet.ops.run.end.ends import run_end
-from fleet.ops.run.kept.folder import RunFolder
+from fleet.ops.run.kept.folder import RunFolder, led_already
+from fleet.ops.run.kept.state import written
 from tests.in_process import Outcome, command_line, reached_by
+from tests.leaders import holder
 from tests.moments import just_before
-from tests.run_folders import Leader, an_id, happen, run_folder
+from tests.run_folders import Leader, an_id, happen, leads, run_folder
 from tests.scripted import STOPPED, Message, Scripted, Spec, about, lists, part
 
 RUN = an_id("r")
 HOLD = """
 import sys
 from pathlib import Path
-from fleet.ops.run.kept.folder import RunFolder
+from fleet.node.base.run_folder import myself
+from fleet.ops.run.kept.folder import RunFolder, led_already
+from fleet.ops.run.kept.state import written
 folder = RunFolder(Path(sys.argv[1]))
-print(folder.hold(helper=True), flush=True)
+print(folder.hold(), flush=True)
+folder.lead(None)
+print(flush=True)
 sys.stdin.read()
+folder.release()
 """
 
 
@@ -41,12 +51,76 @@ def test_one_process_writes_to_a_folder(tmp_path: Path) -> None:
     with subprocess.Popen(argv, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as other:
         assert other.stdout and other.stdin
         assert other.stdout.readline() == "True\n"
-        who = {"pid": other.pid, "helper": True, "machine": gethostname()}
-        assert folder.hold() is False and json.loads((folder.path / ".lock").read_text()) == who
+        other.stdout.readline()
+        assert folder.hold() is False and holder(folder.path) == other.pid
         other.stdin.close()
         assert folder.hold(120.0)
     folder.release()
-    assert (folder.path / ".lock").read_text() == "", "no number that may be another process's"
+    assert holder(folder.path) == 0, "no number that may be another process's"
+
+
+# -- a file system without locks (Lustre without -o flock, some FUSE ones) -------------------------------------------
+LOCKLESS = """
+import errno, fcntl, os
+flock = fcntl.flock
+def lockless(file, how):
+    name = os.readlink(f"/proc/self/fd/{file if isinstance(file, int) else file.fileno()}")
+    if "/runs/" in name:
+        raise OSError(errno.ENOLCK, "No locks available")
+    flock(file, how)
+fcntl.flock = lockless
+"""
+
+
+@pytest.fixture
+def lockless(monkeypatch: pytest.MonkeyPatch) -> None:
+    """As flock() is there, for what is in runs/."""
+    monkeypatch.setattr(fcntl, "flock", fcntl.flock)
+    exec(LOCKLESS, {})
+
+
+def held(runs: Path) -> subprocess.Popen[str]:
+    """Returns a process that holds and leads that run, once it does."""
+    argv = [sys.executable, "-c", LOCKLESS + HOLD, str(runs / RUN)]
+    other = subprocess.Popen(argv, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
+    assert other.stdout and [other.stdout.readline(), other.stdout.readline()] == ["True\n", "\n"]
+    return other
+
+
+def test_a_folder_without_locks_is_held_by_one_process(tmp_path: Path, lockless: None) -> None:
+    run_folder(tmp_path / "runs", RUN)
+    with held(tmp_path / "runs") as other:
+        folder = RunFolder(tmp_path / "runs" / RUN)
+        assert not folder.hold() and [run.state for run in fleet.runs(tmp_path / "runs")] == ["followed"]
+        assert written(folder.path), "also to who only looks"
+        other.kill()
+        other.wait()
+        assert not written(folder.path) and [run.state for run in fleet.runs(tmp_path / "runs")] == ["unattended"]
+        assert folder.hold(), "it is dead, and known to be"
+        assert not RunFolder(folder.path).hold()
+        folder.release()
+    assert {path.name for path in folder.path.iterdir()} == {".lock", "events.jsonl", "state.json"}
+
+
+def test_a_folder_that_another_machine_holds_is_not_taken_from_it(tmp_path: Path, lockless: None) -> None:
+    """Though a process of this machine with that number is none of it."""
+    folder = RunFolder(run_folder(tmp_path / "runs", RUN))
+    for who in ({**myself(), "machine": "login2", "start": 1}, None):
+        (folder.path / ".held").write_text(json.dumps(who))
+        assert not folder.hold() and written(folder.path), who
+    leads(folder.path, machine="login2")
+    assert "where login2 is gone for good: rm " in (led_already(folder).hint or "")
+
+
+def test_a_run_is_handed_over_without_locks(tmp_path: Path, lockless: None) -> None:
+    folder = RunFolder.create(tmp_path / "runs", RUN)
+    assert folder.lock is not None
+    heir = RunFolder(folder.path)
+    heir.take_over(os.dup(folder.lock))
+    folder.let_go()
+    assert not RunFolder(folder.path).hold()
+    heir.release()
+    assert RunFolder(folder.path).hold()
 
 
 def test_two_launches_make_the_first_runs_folder_at_once(tmp_path: Path) -> None:
@@ -84,7 +158,7 @@ def test_a_helper_that_ends_just_now_is_waited_for(forgotten: Path) -> None:
     with just_before("open", forgotten / ".lock", helper.release, nth=2):
         assert stop().code == 0
     assert json.loads((forgotten / "summary.json").read_text())["exit_code"] == 130
-    assert (forgotten / ".lock").read_text() == ""
+    assert holder(forgotten) == 0
 
 
 def test_who_only_looks_whether_a_run_is_followed_follows_nothing(forgotten: Path) -> None:
@@ -178,3 +252,10 @@ def test_who_attaches_to_a_run_that_is_over_is_told_what_its_head_saw(folder: Pa
     assert (folder / "summary.json").read_text() == before
     (said,) = [json.loads(line)["message"] for line in done.out.splitlines() if '"attached"' in line]
     assert said == f"run {RUN}: failed, 1 rank on 1 node, logs in runs/{RUN}", said
+
+
+@pytest.mark.parametrize("word", ["latest", RUN])
+def test_a_run_that_its_nodes_have_pruned_is_known_by_its_folder(word: str, folder: Path) -> None:
+    (folder / "summary.json").write_text(json.dumps(report(incomplete_logs=["b"])))
+    done = command_line(["attach", word], Scripted({"h": {"list_runs": lists()}}))
+    assert done.code == 122 and "b was lost" in done.err, done

@@ -11,9 +11,10 @@ from typing import Any
 import pytest
 
 from fleet.cli.main import run
+from fleet.node.base.run_folder import myself
 from fleet.ops.run.end.ends import run_end, stopped_by
 from tests.in_process import command_line
-from tests.run_folders import Leader, happen, run_folder
+from tests.run_folders import leads, run_folder
 from tests.scripted import STOPPED, Scripted, about, lists, part
 
 RUN, OTHER = "train-20261122-120000-ab12", "other-20261122-120000-0001"
@@ -72,8 +73,7 @@ def test_no_live_run_needs_no_head(
     (here / "home").mkdir()
     monkeypatch.setenv("HOME", str(here / "home"))
     (here / "fleet.yaml").write_text("hosts: {me: {}}\n")
-    events = run_folder(Path("runs"), RUN, plan={"lease": 36000.0}) / "events.jsonl"
-    os.utime(events, (time.time() - 60, time.time() - 60))
+    leads(run_folder(Path("runs"), RUN), start=1, lease=36000.0)
     line = ["--transport", "local", "ps"]
     assert run([*line, "-w", "me"], typed=True) == 0
     assert "without its head" in capfd.readouterr().err, "other hosts may have it"
@@ -86,9 +86,11 @@ def test_no_live_run_needs_no_head(
 MINUTE = 60.0
 
 
-def reminded(events: Path, minutes: float, capfd: pytest.CaptureFixture[str]) -> list[str]:
-    """What a command of this folder warns of, where the run's last sign of life was so long ago."""
-    os.utime(events, (0, time.time() - minutes * MINUTE - 1.0))
+def reminded(folder: Path, minutes: float, capfd: pytest.CaptureFixture[str], **more: Any) -> list[str]:
+    """What a command of this folder warns of, where the last sign of life of who led the run was so long ago. more: of
+    its state; start: of a process that is gone."""
+    leads(folder, **{"start": 1, "lease": 60 * MINUTE, **more})
+    os.utime(folder / "state.json", (0, time.time() - minutes * MINUTE - 1.0))
     capfd.readouterr()
     assert run(["hosts"], typed=True) == 0
     return [line for line in capfd.readouterr().err.splitlines() if line.startswith("warning: ")]
@@ -98,23 +100,31 @@ def test_a_run_that_lost_its_head_here_is_named_while_its_lease_lasts(
     here: Path, capfd: pytest.CaptureFixture[str]
 ) -> None:
     (here / "hostfile").write_text("h\n")
-    folder = run_folder(here / "runs", RUN, plan={"lease": 60 * MINUTE}, events=["running"])
-    events = folder / "events.jsonl"
+    folder, me = run_folder(here / "runs", RUN), myself()
     alone = f"warning: run {RUN} has been without its head for 20 min; if it goes on, its nodes end it after 60 min"
-    assert reminded(events, 20, capfd) == [alone]
-    with Leader(folder):
-        assert reminded(events, 20, capfd) == [], "it is led"
-    assert reminded(events, 61, capfd) == [], "its nodes have ended it"
-    assert reminded(events, -1, capfd) == [], "its head was there just now"
-    happen(folder, "stop")
-    assert reminded(events, 20, capfd) == [], "'fleet stop' was typed here"
-    happen(folder, "attempt")
-    assert reminded(events, 20, capfd) == [alone], "what was stopped was another attempt"
-    happen(folder, "detached")
+    assert reminded(folder, 20, capfd) == reminded(folder, 20, capfd, boot="an earlier one") == [alone]
+    assert reminded(folder, 20, capfd, start=me["start"]) == [], "it is led"
+    for elsewhere in ({"machine": "login2"}, {"space": 1}):
+        assert reminded(folder, 20, capfd, **elsewhere) == [], "it may be led: that is not known here"
+    assert reminded(folder, 61, capfd) == [], "its nodes have ended it"
+    assert reminded(folder, 20, capfd, leads=False) == [], "it was stopped here, or only looked on at"
     text = f"warning: run {RUN} has been unattended for 20 min: it goes on, and no process of this machine leads it"
-    assert reminded(events, 20, capfd) == [text]
+    assert reminded(folder, 20, capfd, lease=None) == [text]
     (left,) = command_line(["--json", "runs"], None).document()["runs"]
     assert left["state"] == "unattended"
+    (folder / "state.json").write_text('{"leader": 7}')
+    assert run(["runs"], typed=True) == 0 and "Traceback" not in capfd.readouterr().err
+
+
+def test_who_stops_a_run_here_that_nobody_leads_is_not_reminded_of_it(
+    here: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    (here / "hostfile").write_text("h\n")
+    folder = run_folder(here / "runs", RUN)
+    assert reminded(folder, 20, capfd, lease=None) != []
+    nodes = Scripted({"h": {"list_runs": lists(part(RUN)), "stop": [STOPPED]}})
+    assert command_line(["stop", RUN], nodes).code == 0
+    assert not (folder / "state.json").exists()
 
 
 def test_a_stop_is_noted_in_the_folder_of_a_run_that_is_here(here: Path) -> None:

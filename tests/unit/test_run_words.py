@@ -9,7 +9,7 @@ import pytest
 from fleet.errors import UsageError
 from fleet.ops.run.kept.word import choose, is_part_of_name
 from tests.in_process import Outcome, command_line
-from tests.run_folders import Leader, an_id, run_folder
+from tests.run_folders import an_id, run_folder
 from tests.scripted import STOPPED, Scripted, Spec, about, lists, part
 
 IDS = [
@@ -48,7 +48,7 @@ def test_a_word_means_a_run(word: str, meant: str) -> None:
     [
         ("train-2026", IDS, "2 runs begin so: train-20261122-120000-ab12, train-20261121-120000-cd34"),
         ("eval", IDS, "no run eval: known are train-20261122-120000-ab12, .* and 1 more"),
-        ("latest", [], "no run latest: no run is known"),
+        ("latest", [], "no run latest: none was launched from this folder"),
         ("", IDS[:1], "RUN is empty"),
     ],
 )
@@ -80,12 +80,18 @@ def meant(word: str, *runs: Spec) -> str:
     return str(found.get("run", found.get("error")))
 
 
-def test_a_live_run_is_meant_before_a_newer_one_that_has_ended() -> None:
-    for run in IDS[:3]:
-        run_folder(Path("runs"), run)
-    runs = [reported(IDS[0], "exited", 3.0), reported(IDS[1], "running", 1.0), reported(IDS[2], "running", 2.0)]
-    for word, run in (("latest", IDS[2]), ("train", IDS[1]), (IDS[0], IDS[0]), ("train-20261122", IDS[0])):
+def test_latest_is_what_was_launched_last_from_this_folder_live_or_not() -> None:
+    """A live one that is older, or another head's, is not stopped in its place."""
+    none = stop("latest", reported(IDS[1], "running", 1.0)).document()["error"]
+    assert "latest: no run that has a folder in runs" in none["message"] and IDS[1] in none["hint"]
+    for number, run in enumerate(IDS[:3]):
+        run_folder(Path("runs"), run, plan={"started": 9.0 - number})
+    runs = [reported(IDS[0], "exited", 3.0), reported(IDS[1], "running", 1.0), reported(IDS[3], "running", 9.0)]
+    for word, run in (("latest", IDS[0]), ("train", IDS[0]), ("train-20261121", IDS[1])):
         assert meant(word, *runs) == run
+    for verb in ("stacks", "attach"):
+        said = command_line([verb, "latest"], Scripted({"h": {"list_runs": lists(*runs[1:])}})).err
+        assert f"no host knows of run {IDS[0]}" in said, (verb, said)
 
 
 def test_a_run_that_was_launched_here_is_meant_before_what_a_node_reports() -> None:
@@ -98,8 +104,6 @@ def test_a_run_that_was_launched_here_is_meant_before_what_a_node_reports() -> N
     runs = [reported(IDS[0], "running", 5e9), reported(IDS[1], "running", 2.0), reported(IDS[2], "running", 1.0)]
     assert meant("latest", *runs) == IDS[2], "the last that began, by whatever clock"
     assert meant("train", *runs) == IDS[1] and meant(IDS[0], *runs) == IDS[0]
-    ended = [runs[0], reported(IDS[1], "exited", 2.0), reported(IDS[3], "running", 1.0)]
-    assert meant("latest", *ended) == IDS[0], "what is live is meant first, wherever it began"
 
 
 def test_a_run_that_silent_hosts_may_know_is_no_typing_error() -> None:
@@ -108,13 +112,14 @@ def test_a_run_that_silent_hosts_may_know_is_no_typing_error() -> None:
     assert stop("x").code == 2
 
 
-@pytest.mark.parametrize("word", ["latest", "train"])
-def test_a_run_that_has_ended_is_not_stopped_for_one_that_a_silent_host_may_have(word: str) -> None:
-    run_folder(Path("runs"), IDS[0])
-    done = stop(word, reported(IDS[0], "exited", 1.0), silent="n2")
-    assert done.code == 122
-    assert f"{IDS[0]} has ended, and no live run is known; no answer from n2" in done.document()["error"]["message"]
-    assert stop(IDS[0], reported(IDS[0], "exited", 1.0), silent="n2").document()["run"] == IDS[0]
+def test_stop_waits_for_no_host_that_is_no_part_of_the_run() -> None:
+    """One that hangs is not even asked."""
+    run_folder(Path("runs"), IDS[0], plan={"hosts": {"h": {}}, "restarts": [{"hosts": ["h3"]}]})
+    Path("hostfile").write_text("h\nn2\nh3\n")
+    there = {"list_runs": lists(part(IDS[0], about=about())), "stop": [STOPPED]}
+    asked = Scripted(dict.fromkeys(("h", "n2", "h3"), there))
+    assert command_line(["stop", "latest"], asked).code == 0
+    assert {host for host, _, _ in asked.sent} == {"h", "h3"}
 
 
 def shown(word: str) -> str:
@@ -126,15 +131,6 @@ def folder(number: int, **summary: object) -> Path:
     run = an_id(f"r{number}")
     whole = {"exit_code": 123, "incomplete_logs": [], **summary}
     return run_folder(Path("runs"), run, plan={"started": float(number)}, summary=whole, logs={"h/rank0.out": run})
-
-
-def test_of_the_runs_here_one_that_is_followed_is_meant_first() -> None:
-    for number in range(3):
-        folder(number)
-    assert shown("latest") == f"[h:0] {an_id('r2')}\n"
-    run_folder(Path("runs"), an_id("r"), plan={"started": 0.5}, logs={"h/rank0.out": an_id("r")})
-    with Leader(Path("runs") / an_id("r")):
-        assert shown("latest") == f"[h:0] {an_id('r')}\n"
 
 
 def test_a_run_that_never_began_is_not_the_latest() -> None:

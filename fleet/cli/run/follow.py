@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import signal
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -35,6 +35,7 @@ if TYPE_CHECKING:
     from fleet.runtime import Runtime
 
 
+BY_ATTACH = frozenset((signal.SIGINT, signal.SIGTERM))
 TERM_SECONDS = 25.0  # Slurm and Kubernetes kill 30 s after their SIGTERM
 
 
@@ -121,8 +122,9 @@ def show_summary(report: Report, view: LaunchView) -> None:
         talk(f"  {clean(as_typed(step))}", wrap=False)
 
 
-def follow(plan: Planned, scrolls: Scrolling, *, leave: bool = False) -> int:
-    """Do it, and show it; the key d lets it go on by itself. scrolls: whose lines do. leave: so does Ctrl-C."""
+def follow(plan: Planned, scrolls: Scrolling, leaves: Collection[signal.Signals] = ()) -> int:
+    """Do it, and show it; the key d lets it go on by itself. scrolls: whose lines do. leaves: the signals that do, too,
+    of SIGINT and SIGTERM."""
     if click.get_current_context().find_root().meta.get(BY_ITSELF):
         leader.begin()
     settings = settings_of()
@@ -148,10 +150,10 @@ def follow(plan: Planned, scrolls: Scrolling, *, leave: bool = False) -> int:
 
         def stay(report: Report) -> None:
             end(report)
-            leader.stay(report.exit_code, f"{report.read(LeftAlone).logs}/keeper.log")
+            leader.stay(report.exit_code, f"{report.read(LeftAlone).logs}/leader.log")
 
         runtime.stay = stay if leader.leads() else None
-        screen.enter_context(_signals(runtime, leave, view))
+        screen.enter_context(_signals(runtime, leaves, view))
         screen.enter_context(terminal.pressed({b"d": runtime.detach.set}))
         screen.enter_context(view)
         report = plan.work(runtime)
@@ -164,17 +166,23 @@ def follow(plan: Planned, scrolls: Scrolling, *, leave: bool = False) -> int:
 
 
 @contextmanager
-def _signals(runtime: Runtime, leave: bool, view: LaunchView) -> Iterator[None]:
+def _signals(runtime: Runtime, leaves: Collection[signal.Signals], view: LaunchView) -> Iterator[None]:
     """Ctrl-C and SIGTERM stop the run: gently, at the second one at once. A closed terminal leaves it to the lease, or,
-    where it has none, to the leader. leave: Ctrl-C lets the run go on. view: knows whether there is one yet."""
-    latch = runtime.detach if leave else runtime.cancel
+    where it has none, to the leader. leaves: the signals that let the run go on. view: knows whether there is one yet,
+    and whether it is led from here."""
 
     def stop(signum: int, frame: Any) -> None:
+        if signum in leaves:
+            runtime.detach.set()
+            ends = "leaving the run to itself; 'fleet stop latest' ends it"
+            terminal.note(ends if view.leads else "looking on no longer; the run goes on as before")
+            return
+        latch = runtime.cancel
         latch.within = TERM_SECONDS if signum == signal.SIGTERM else latch.within
         latch.set()
         says = {1: "stopping all ranks; once more kills them", 2: "killing all ranks; once more leaves them alone"}
         what = says.get(latch.count, "leaving") if view.begun else "no rank runs yet, and none is started"
-        terminal.note("leaving the run to itself; 'fleet stop latest' ends it" if leave else f"interrupted: {what}")
+        terminal.note(f"interrupted: {what}")
 
     def hang_up(signum: int, frame: Any) -> None:
         # nobody is left to read; the nodes go on for --lease seconds, in which somebody may take over

@@ -87,7 +87,8 @@ class LaunchView:
         self._written = 0  # lines and events
         self._wake = threading.Condition()
         self._closing = False
-        self.begun, self.leased = False, True  # whether ranks may run; whether they end where nobody leads them
+        # whether ranks may run; whether they end where nobody leads them; whether this command does
+        self.begun, self.leased, self.leads = False, True, True
         self.tracebacks = Tracebacks()
         self._live = terminal.live(sys.stderr) and not json and level >= 0
         self._thread = threading.Thread(target=self._work, name="view", daemon=True)
@@ -114,6 +115,7 @@ class LaunchView:
         for each in event.happened if isinstance(event, Notice) else ():
             if isinstance(each, Planned | Attached):  # from then on ranks may run
                 self.begun, self.leased = True, each.lease is not None
+                self.leads = isinstance(each, Planned) or each.leads
         with self._wake:
             if self._closing:
                 return

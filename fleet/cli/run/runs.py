@@ -16,6 +16,7 @@ from fleet.cli.line.command import ONLY_LOOKS, Verb, completed
 from fleet.cli.line.options import NONE_LIVE, Limited, common_options, runs_dir_option, settings_of, without
 from fleet.cli.line.values import Scrolling, ranks, ranks_option, size, when
 from fleet.cli.run import submit
+from fleet.cli.run.follow import BY_ATTACH
 from fleet.cli.run.follow import follow as follow_run
 from fleet.cli.screen import plans
 from fleet.cli.screen.board import Shown
@@ -138,7 +139,7 @@ def attach(run: str, ranks: Scrolling, **given: Any) -> int:
     if code is not None:
         return code
     planned = the_fleet().plan.attach(run, **given)
-    return plans.tell(planned) if settings_of().dry_run else follow_run(planned, ranks, leave=True)
+    return plans.tell(planned) if settings_of().dry_run else follow_run(planned, ranks, BY_ATTACH)
 
 
 @click.command(
@@ -168,7 +169,7 @@ def logs(run: str, rank: frozenset[int] | None, **given: Any) -> int:
         raise UsageError("logs takes no --json", hint="the files are as the ranks wrote them: runs/RUN/HOST/rank*.out")
     if given["attempt"] is not None and (given["follow"] or given["since"] is not None):
         raise UsageError("--attempt goes with neither --follow nor --since", hint=f"fleet logs {run} --attempt 0")
-    _or_here(run, given["runs_dir"], follow=given["follow"], since=given["since"])
+    _or_here(run, given["runs_dir"], given["since"])
     planned = the_fleet().plan.logs(run, rank=rank, **given)
     if settings.dry_run:
         return plans.tell(planned)
@@ -178,7 +179,7 @@ def logs(run: str, rank: frozenset[int] | None, **given: Any) -> int:
     return finish(report)
 
 
-def _or_here(run: str, runs_dir: Path, *, follow: bool, since: float | None) -> None:
+def _or_here(run: str, runs_dir: Path, since: float | None) -> None:
     """Where there is no inventory, and none is needed: the hosts that a run has logs of here."""
     if since is None and (found := job_here(run, runs_dir)) is not None:
         from fleet.ops.run.find.logs import hosts_here
@@ -190,7 +191,7 @@ def _or_here(run: str, runs_dir: Path, *, follow: bool, since: float | None) -> 
     except InventoryError:
         from fleet.ops.run.find.logs import hosts_here, local
 
-        run_id, here = local(run, runs_dir, follow=follow, since=since)
+        run_id, here = local(run, runs_dir, since)
         if not here or settings_of().inventory is not None:
             raise
         use_inventory(hosts_here(runs_dir / run_id))

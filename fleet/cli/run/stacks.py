@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import click
 
 from fleet.answers.runs import StacksTaken
 from fleet.cli.context import perform
 from fleet.cli.line.command import ONLY_LOOKS, Verb, completed
-from fleet.cli.line.options import common_options
+from fleet.cli.line.options import common_options, runs_dir_option
 from fleet.cli.line.values import ranks
 from fleet.cli.screen.output import clean, echo, talk
 from fleet.model import Report
@@ -27,8 +29,9 @@ from fleet.rules.stacks import BRING_PY_SPY, NO_PY_SPY, lines, places, ranks_tex
 @click.option(
     "--native/--no-native", default=True, show_default=True, help="Frames of C and C++, where py-spy is there."
 )
+@runs_dir_option("Where logs are, on this machine.")
 @common_options
-def stacks(run: str, rank: frozenset[int] | None, all_threads: bool, native: bool) -> int:
+def stacks(run: str, rank: frozenset[int] | None, all_threads: bool, native: bool, runs_dir: Path) -> int:
     """Show where the ranks of a live run stand: the stack of each, those in the same place together, most of them
     first. RUN is an id, a unique prefix, a name, or 'latest'.
 
@@ -36,7 +39,7 @@ def stacks(run: str, rank: frozenset[int] | None, all_threads: bool, native: boo
     The run goes on as it would have. --native holds a rank for some tenths of a second.
     """
     return perform(
-        lambda fleet: fleet.plan.stacks(run, rank=rank, native=native),
+        lambda fleet: fleet.plan.stacks(run, rank=rank, native=native, runs_dir=runs_dir),
         lambda report: show(report, all_threads),
         asked_for=True,
     )

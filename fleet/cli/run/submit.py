@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import signal
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -17,7 +18,7 @@ from fleet.cli.inventory import job_here
 from fleet.cli.line.command import CommonOption
 from fleet.cli.line.options import settings_of
 from fleet.cli.line.values import Scrolling
-from fleet.cli.run.follow import follow
+from fleet.cli.run.follow import BY_ATTACH, follow
 from fleet.cli.run.launch_options import SourceOption
 from fleet.cli.screen import plans
 from fleet.cli.screen.output import echo
@@ -118,7 +119,8 @@ def submit(
     settings.on = INVENTORY
     if settings.dry_run:
         return plans.tell(plan)
-    return follow(_nowhere(source.name).plan.do(plan, run), ranks)
+    # SIGTERM is this command's end (a login node's, a session's), and not the wish to end the job
+    return follow(_nowhere(source.name).plan.do(plan, run), ranks, [signal.SIGTERM])
 
 
 def attach(run: str, runs_dir: Path, ranks: Scrolling, *, detach: bool) -> int | None:
@@ -131,7 +133,7 @@ def attach(run: str, runs_dir: Path, ranks: Scrolling, *, detach: bool) -> int |
     plan = WatchPlan(no_hosts(job.on), runs_dir, run_id, job, detach=detach)
     if settings_of().dry_run:
         return plans.tell(plan)
-    return follow(_nowhere(job.on).plan.do(plan, watch), ranks, leave=True)
+    return follow(_nowhere(job.on).plan.do(plan, watch), ranks, BY_ATTACH)
 
 
 def stop(run: str, runs_dir: Path) -> int | None:

@@ -251,6 +251,12 @@ def identity(pid: int) -> "dict[str, int | None]":
     return {"pid": pid, "start": start_time(pid)}
 
 
+def myself() -> "dict[str, Any]":
+    """This process, as another one of any machine tells it from others. space: of its pid."""
+    space = os.stat("/proc/self/ns/pid").st_ino if os.path.exists("/proc/self/ns/pid") else 0
+    return dict(identity(os.getpid()), boot=boot_id(), machine=os.uname()[1], space=space)
+
+
 def owners(folder: str) -> "list[dict[str, Any]]":
     """Those alive of [supervisor, guardian], as {"pid", "start"}."""
     return alive(read_json(os.path.join(folder, PID)))

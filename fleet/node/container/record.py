@@ -12,9 +12,9 @@ from fleet.node.base import json
 from fleet.node.base.errors import Refused
 from fleet.node.base.files import replace_file
 from fleet.node.base.private import append_whole, link_beside, private
-from fleet.node.base.run_folder import no_room_for
+from fleet.node.base.run_folder import myself, no_room_for
 from fleet.node.base.types import Any, Mapping, Sequence
-from fleet.protocol.state import LATEST, OF_THE_HEAD, PROTOCOL, WRITER
+from fleet.protocol.state import LATEST, OF_THE_HEAD, PROTOCOL, STATE, WRITER
 from fleet.version import __version__
 
 
@@ -38,9 +38,9 @@ class Record:
                 fcntl.flock(self.held, fcntl.LOCK_EX | fcntl.LOCK_NB)
             except OSError:
                 pass  # a file system without locks
-            who = {"pid": os.getpid(), "helper": False, "machine": os.uname()[1]}
-            os.write(self.held, json.dumps(who).encode())
             self.started = time.time()
+            who = {"leader": myself(), "since": self.started, "leads": True, "lease": 0.0, "detached": False}
+            self.write(STATE, who)
             self.world_size = sum(len(host["ranks"]) for host in hosts.values())
             plan = dict(
                 self.about, run=self.run, world_size=self.world_size, master=master, master_port=port, logs=self.path
@@ -63,7 +63,7 @@ class Record:
         """Of life, every few seconds."""
         try:
             if self.held is not None:
-                os.utime(os.path.join(self.path, "events.jsonl"))
+                os.utime(os.path.join(self.path, STATE))
         except OSError:
             pass
 
@@ -107,7 +107,7 @@ class Record:
         try:
             self.write("summary.json", summary)
         finally:
-            os.ftruncate(self.held, 0)
+            os.unlink(os.path.join(self.path, STATE))
             os.close(self.held)
             self.held = None
 

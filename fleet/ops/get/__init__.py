@@ -26,7 +26,8 @@ from fleet.ops.get.names import is_repository, name_of, name_of_run
 from fleet.ops.get.place import Ground, Place, in_words
 from fleet.ops.get.receive import Received
 from fleet.ops.plans import Line, OnHosts
-from fleet.ops.run.find.find import find, meant_first, missing
+from fleet.ops.run.find.find import chosen, find, missing
+from fleet.ops.run.kept.local import names as names_here
 from fleet.ops.run.kept.word import choose, is_part_of_name
 from fleet.protocol.messages.give import GiveSpec
 from fleet.protocol.state import LATEST
@@ -116,7 +117,7 @@ def _nothing(plan: GetPlan, of_run: bool) -> UsageError:
         wrote = f"run {plan.what} has written nothing into its folder, on none of its hosts"
         return UsageError(wrote, hint="what it wrote elsewhere: fleet get /PATH; its logs: fleet logs " + plan.what)
     if plan.what == LATEST:
-        return UsageError("there is no run yet", hint="'fleet launch SCRIPT' starts one; a path: fleet get ./latest")
+        return UsageError("no run latest: none was launched from this folder", hint="a path: fleet get ./latest")
     host, colon, path = plan.what.partition(":")
     if colon and path and host in {each.name for each in plan.hosts}:
         return UsageError(f"no host has {plan.what}", hint=f"fleet get -w {host} {shlex.quote(path)}")
@@ -221,16 +222,16 @@ def _asked(plan: GetPlan, runtime: Runtime) -> tuple[dict[str, Asked], list[Resu
     """(what each host is asked for; of a run only its own hosts are, those that may be of it and did not answer)."""
     if not plan.request.is_path:
         runs, answers = find(plan.inventory, runtime, live=False)
-        known = {run.run_id: run for run in meant_first(runs, plan.request.runs)}
+        known = {run.run_id: run for run in runs}
         try:
-            run_id = choose(plan.what, list(known))
+            run_id = choose(plan.what, names_here(plan.request.runs), known)
         except UsageError:
             alike = [run_id for run_id in known if run_id.startswith(plan.what)]
             if alike and not any(is_part_of_name(plan.what, run_id) for run_id in alike):
                 raise  # which it is of several
         else:
             if not is_part_of_name(plan.what, run_id):
-                run = known[run_id]
+                run = chosen(run_id, runs, answers, plan.request.runs)
                 runtime.emit(Notice("info", f"{plan.what} is run {run_id}"))
                 silent = [each for each in answers if not each.ok] if missing(run, answers) is not None else []
                 return {

@@ -8,8 +8,7 @@ from pathlib import Path
 
 from fleet.delivery.ignore import above
 from fleet.errors import UsageError
-from fleet.ops.run.kept.documents import read_object
-from fleet.ops.run.plan.origin import RUN
+from fleet.ops.run.kept.documents import RUN, read_object
 from fleet.protocol.messages.chain import Entry
 from fleet.protocol.state import GET_STAGE, run_name
 

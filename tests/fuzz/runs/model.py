@@ -133,6 +133,9 @@ class Judge:
         self.play.tell(f"settled after {time.monotonic() - then:.1f} s")
         if still:
             self.wrong.append(f"left after {SETTLE_SECONDS:g} s: {'; '.join(still)}")
+        for path in self.world.heads["a"].place.glob("**/runs/*/state.json"):
+            # else who reads the end there, where it was launched, starts it again
+            path.write_text(json.dumps({**json.loads(path.read_text()), "leads": False}))
         for typed in self.world.typed:
             if typed.code is None:
                 self.wrong.append(f"no end: {typed}; it says {typed.text[-300:]!r}")

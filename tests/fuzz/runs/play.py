@@ -280,9 +280,10 @@ class Play:
         """Nobody leads it without its terminal, which did not leave it."""
         if any(typed.head.name == "a" and typed.code is None for typed in self.world.typed):
             return
-        found = [
-            " ".join(each["argv"])[-60:] for each in self.world.heads["a"].look() if "janitor" not in each["argv"][-1]
-        ]
+        head = self.world.heads["a"]
+        states = [json.loads(path.read_text()) for path in head.place.glob("**/runs/*/state.json")]
+        stop = [(state.get("stopper") or {}).get("pid") for state in states]
+        found = [" ".join(each["argv"])[-60:] for each in head.look() if each["pid"] not in stop]
         if found:
             self.wrong.append(f"{LEFT_SECONDS:g} s after {fault.what} of its terminal it is led still: {found}")
 

@@ -196,10 +196,10 @@ def alone(nodes: int, lease: float | None) -> str:
     return f"{who}; is it this machine's own link? They are waited for: they go on without this machine {long}"
 
 
-def fate(lease: float | None, janitor: int | None) -> str:
-    """What becomes of ranks on a host that was given up. janitor: its process id."""
+def fate(lease: float | None, helper: int | None) -> str:
+    """What becomes of ranks on a host that was given up. helper: the process that goes on trying."""
     ends = "its ranks run until somebody stops them: this run has no lease"
     if lease is not None:
         ends = f"its ranks end by themselves {lease:g} s after it lost the head"
-    helper = f"; a helper (pid {janitor}) stops them and brings the rest of the logs when it answers"
-    return ends + (helper if janitor else "")
+    more = f"; a helper (pid {helper}) stops them and brings the rest of the logs when it answers"
+    return ends + (more if helper else "")

@@ -15,12 +15,16 @@ from typing import Annotated, Any, TypedDict
 from fleet import own
 from fleet.errors import Ambiguous, UsageError
 from fleet.inventory.fields import FIELDS, FieldError, env_item, host_name, parse_field
+from fleet.inventory.select import select
 from fleet.model import Host, Inventory
-from fleet.ops.run.kept.documents import MISSING, is_sealed, read_told
+from fleet.ops.run.kept.documents import MISSING, RUN, is_sealed, read_told
 from fleet.ops.run.kept.job import submitted
 from fleet.ops.run.kept.local import names
+from fleet.ops.run.kept.record import RunRecord
 from fleet.ops.run.kept.word import choose
-from fleet.ops.run.plan.origin import RUN, VARIABLES
+from fleet.ops.run.launch.course import Course
+from fleet.ops.run.plan.origin import VARIABLES
+from fleet.ops.run.plan.plan import plan_of
 from fleet.protocol.decode import Misfit, decode
 from fleet.protocol.messages.values import Matching
 from fleet.protocol.state import is_run_id
@@ -206,7 +210,7 @@ class Recorded:
             given = " ".join(f"--env {name}" for name in sorted(withheld))
             raise UsageError(
                 f"run {self.run}: what may be secret is not kept, so give it again: {', '.join(sorted(withheld))}",
-                hint=f"add {given}, which takes the value from your environment, or NAME=VALUE",
+                hint=f"fleet launch --again {self.run} {given}, which takes it from your environment; or NAME=VALUE",
             )
 
 
@@ -249,3 +253,24 @@ def recorded(word: str, runs_dir: Path, ask: Callable[[str], bool | None]) -> Re
                 hint=f"fleet launch --dry-run --again {run} shows what it would be; --yes launches it",
             )
     return found
+
+
+def course_of(record: RunRecord, everyone: Inventory, ask: Callable[[str], bool | None]) -> Course:
+    """What starting a run again takes, where the process is gone that planned it: its restarts and spares that are
+    left. UsageError where values that it had are kept nowhere. ask: as of recorded()."""
+    known = recorded(record.run_id, record.logs.parent, ask)
+    told, used = known.document.get("restarts", []), {host.name for host in record.hosts}
+    gone = {name for each in told for name in each.get("replaced", ())}
+    hosts = select(everyone, known.selected, None).hosts
+    spares = [host.name for host in hosts if host.name not in used | gone][: record.spares]
+    request = replace(
+        known.request({}),
+        runs_dir=record.logs.parent,
+        claims=record.run_id,
+        attempt=record.attempt,
+        nnodes=str(len(used)),
+        spares=len(spares),
+    )
+    chosen = [host for host in hosts if host.name in used or host.name in spares]
+    plan = plan_of(replace(everyone, hosts=tuple(chosen)), request)
+    return Course(plan, sum(not each.get("replaced") for each in told))

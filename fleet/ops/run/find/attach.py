@@ -9,27 +9,30 @@ from collections.abc import Iterator
 from contextlib import closing, suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
-from socket import gethostname
 from typing import Any
 
-from fleet.answers.run_events import Attached, Cleaned, Kept, NodeStarted, RunOver
+from fleet.answers.run_events import Attached
 from fleet.answers.runs import LeftAlone, NodeEnd, RunSummary
 from fleet.codec import from_json
 from fleet.errors import ConnectError, FleetError, Interrupted, UsageError
-from fleet.events import Event, Notice
+from fleet.events import Notice
 from fleet.inventory.nodeset import fold
 from fleet.model import Report, Result
 from fleet.ops.plans import Line, OnHosts
 from fleet.ops.run.end.next_steps import typed_here
 from fleet.ops.run.end.summary import drafted, left_alone
+from fleet.ops.run.find.again import course_of
 from fleet.ops.run.find.bring import POLL_SECONDS
 from fleet.ops.run.find.find import FoundRun, check_protocol, find, missing
 from fleet.ops.run.find.here import chosen_here
 from fleet.ops.run.kept.documents import read_object
-from fleet.ops.run.kept.folder import HANDOVER_SECONDS, RunFolder
-from fleet.ops.run.kept.reader import LogsPlan, NewEvents, Reader
+from fleet.ops.run.kept.folder import HANDOVER_SECONDS, RunFolder, led_already
+from fleet.ops.run.kept.job import run_here
+from fleet.ops.run.kept.reader import LogsPlan, Onlooker
 from fleet.ops.run.kept.record import RunRecord
+from fleet.ops.run.kept.state import alive, state_of, without_head
 from fleet.ops.run.launch.attempts import follow_run
+from fleet.ops.run.launch.course import Course
 from fleet.ops.run.sessions import START_SECONDS, Sessions
 from fleet.requests.runs import Attach, Logs
 from fleet.rules.units import counted
@@ -57,12 +60,13 @@ def run(plan: AttachPlan, runtime: Runtime) -> Report:
 
 
 def _follow(plan: AttachPlan, runtime: Runtime, sessions: Sessions) -> Report:
-    found, asked = _known(plan, runtime, sessions)
-    if not found.parts:
-        silent = [result for result in asked if result.error is not None]
-        hint = f"'fleet stop {found.run_id}', where its hosts are gone for good"
-        where = f": no answer from {fold(result.host for result in silent)}" if silent else ""
-        raise ConnectError(f"no host knows of run {found.run_id}{where}", hint=hint, kind="unknown")
+    try:
+        found, asked = _known(plan, runtime, sessions)
+    except (ConnectError, UsageError):
+        run_id = run_here(plan.request.run, plan.request.runs)
+        if run_id is None or (known := report_of(RunFolder(plan.request.runs / run_id))) is None:
+            raise
+        return known  # it is over, and its nodes have pruned it
     check_protocol(found)
     folder = RunFolder.open(plan.request.runs, found.run_id)
     record = found.record(plan.request.runs)
@@ -78,8 +82,8 @@ def _follow(plan: AttachPlan, runtime: Runtime, sessions: Sessions) -> Report:
     if not folder.held:
         folder.ask_for()
     if not folder.held and not folder.hold(MOMENT_SECONDS):  # it is led already
-        if (machine := _machine(folder)) != gethostname():
-            raise _elsewhere(found, folder, machine)
+        if alive(state_of(folder.path).get("leader")) is None:
+            raise led_already(folder)
         runtime.emit(_attached(found, record))
         report = watch(
             LogsPlan(plan.inventory, Logs(found.run_id, runs_dir=plan.request.runs, tail=0)), folder, runtime
@@ -91,8 +95,11 @@ def _follow(plan: AttachPlan, runtime: Runtime, sessions: Sessions) -> Report:
     try:
         while True:
             folder.begin(record.attempt)
-            runtime.emit(folder.keep(_attached(found, record)))
-            report = follow_run(record, folder, sessions.take_all(found.hosts), runtime, decides=decides)
+            leads, goes_on = folder.was_launched_here, without_head(folder.path)
+            folder.lead(record.lease, leads=leads)
+            runtime.emit(folder.keep(_attached(found, record, leads)))
+            course = _course(record, plan, runtime) if leads and goes_on and record.restartable else None
+            report = follow_run(record, folder, sessions.take_all(found.hosts), runtime, course, decides=decides)
             if not isinstance(report.answer, LeftAlone) or _is_left(runtime):
                 return report
             attempt = record.attempt
@@ -113,6 +120,11 @@ def _known(
         runs, asked = find(plan.inventory, runtime, live=False, sessions=sessions)
         found = chosen_here(plan.request.run, runs, asked, plan.request.runs, plan.inventory, runtime.ask)
         soon = found.live and (begins or time.time() - found.started < START_SECONDS) and time.monotonic() < until
+        if not found.parts:
+            silent = [result for result in asked if result.error is not None]
+            hint = f"'fleet stop {found.run_id}', where its hosts are gone for good"
+            where = f": no answer from {fold(result.host for result in silent)}" if silent else ""
+            raise ConnectError(f"no host knows of run {found.run_id}{where}", hint=hint, kind="unknown")
         if len(found.parts) >= found.nnodes or not soon or found.elastic or not all(result.ok for result in asked):
             return found, asked
         if runtime.cancel.wait(ASK_AGAIN_SECONDS):
@@ -126,7 +138,7 @@ def _is_told(known: Report, found: FoundRun) -> bool:
     return decided and not {*summary.incomplete_logs} & set(found.hosts)
 
 
-def _attached(found: FoundRun, record: RunRecord) -> Notice:
+def _attached(found: FoundRun, record: RunRecord, leads: bool = False) -> Notice:
     size = f"{counted(record.world_size, 'rank')} on {counted(len(record.nodes), 'node')}"
     which = f", attempt {record.attempt}" * (record.attempt > 0)
     unknown = f" ({fold(record.unknown)} unknown from here)" * bool(record.unknown)
@@ -139,8 +151,18 @@ def _attached(found: FoundRun, record: RunRecord) -> Notice:
         state=found.state,
         started=record.started,
         lease=record.lease,
+        leads=leads,
     )
     return Notice("info", text, happened=(event,))
+
+
+def _course(record: RunRecord, plan: AttachPlan, runtime: Runtime) -> Course | None:
+    try:
+        return course_of(record, plan.inventory, runtime.ask)
+    except FleetError as error:
+        text = f"what fails is not started again from here: {error.message}"
+        runtime.emit(Notice("warning", text, None, error.hint))
+        return None
 
 
 def _is_left(runtime: Runtime) -> bool:
@@ -154,52 +176,25 @@ def take(found: FoundRun, runs_dir: Path) -> RunFolder:
     folder = RunFolder.open(runs_dir, found.run_id)
     if folder.held:
         return folder
-    who = folder.holder()
-    machine = _machine(folder)
-    helper = who.get("helper") and machine == gethostname() and folder.is_ours
-    if helper:
+    state = state_of(folder.path)
+    who, lives = state.get("leader"), alive(state.get("leader"))
+    makes_room = state.get("detached") and lives is not None and folder.is_ours
+    if makes_room and lives and who:
         with suppress(ProcessLookupError):  # the run is over, and so it is just now
-            os.kill(int(who["pid"]), signal.SIGTERM)
-    if folder.hold(HANDOVER_SECONDS if helper else MOMENT_SECONDS):
+            os.kill(who["pid"], signal.SIGTERM)
+    if folder.hold(HANDOVER_SECONDS if makes_room else MOMENT_SECONDS):
         return folder
-    raise _elsewhere(found, folder, machine)
-
-
-def _elsewhere(found: FoundRun, folder: RunFolder, machine: str) -> UsageError:
-    text = f"process {folder.holder().get('pid', '?')} of {_shown(machine)} follows {found.run_id} already"
-    return UsageError(text, hint=f"fleet logs -f {found.run_id}")
-
-
-def _machine(folder: RunFolder) -> str:
-    """Whose process holds it: a home folder may be several machines'."""
-    return str(folder.holder().get("machine", gethostname()))
-
-
-def _shown(machine: str) -> str:
-    return "this machine" if machine == gethostname() else machine
+    raise led_already(folder)
 
 
 # -- looking on while a process of this machine follows it: its events and logs from its folder, its report
 def watch(plan: LogsPlan, folder: RunFolder, runtime: Runtime) -> Report | None:
     """Until the run is over: its report. None: it is left, or nobody follows it any more; then the folder is ours.
     plan: its tail is 0."""
-    looking = False
-
-    def show(event: Event) -> None:
-        if looking:
-            runtime.emit(event)
-
-    reader, events = Reader(folder.path, plan, show), NewEvents(folder.path / "events.jsonl")
-    reader.poll()
-    list(events.read())
-    looking = True
-    reader.plan = replace(plan, request=replace(plan.request, tail=None))  # of files from here on all is new
+    onlooker = Onlooker(folder.path, plan, runtime.emit)
     while not runtime.detach.is_set() and not runtime.cancel.is_set():
         free = folder.hold()
-        for notice in events.read():
-            if not notice.has(RunOver, NodeStarted, Kept, Cleaned):
-                show(notice)
-        reader.poll()
+        onlooker.look()
         if free:
             return report_of(folder)
         runtime.detach.wait(POLL_SECONDS)

@@ -13,7 +13,7 @@ from fleet.ops.run.find.find import FoundRun, attempt_of
 from fleet.ops.run.follow.follow import Follower, Following, Heard
 from fleet.ops.run.kept.folder import RunFolder
 from fleet.ops.run.kept.job import Asking, has_ended, submitted
-from fleet.ops.run.kept.local import followed
+from fleet.ops.run.kept.state import written
 from fleet.ops.run.sessions import Sessions
 from fleet.protocol.messages.run import Since
 from fleet.protocol.messages.values import Failed
@@ -92,7 +92,7 @@ def wait_for(folder: RunFolder, runtime: Runtime, poll: Callable[[], object]) ->
             asking.look()
             if has_ended(folder.path) or asking.last.state is State.OVER:
                 return
-        elif followed(folder.path):
+        elif written(folder.path):
             seen = time.monotonic()
         elif (folder.path / "summary.json").exists() or time.monotonic() - seen > LEFT_SECONDS:
             return

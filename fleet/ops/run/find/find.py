@@ -11,7 +11,7 @@ from fleet import fanout
 from fleet.answers.runs import RunNode, RunSeen
 from fleet.each import on_each
 from fleet.each import over as over_all
-from fleet.errors import ConnectError, FleetError, UsageError
+from fleet.errors import Ambiguous, ConnectError, FleetError, UsageError
 from fleet.events import Notice
 from fleet.inventory.fields import NAME
 from fleet.inventory.nodeset import fold
@@ -19,13 +19,13 @@ from fleet.model import Host, Inside, Inventory, Node, Result
 from fleet.ops.run.end.ends import BY_HAND, OWN_CAUSES
 from fleet.ops.run.follow.follow import PING_MOST
 from fleet.ops.run.kept.elasticity import Elasticity
-from fleet.ops.run.kept.local import last_begun
+from fleet.ops.run.kept.local import names
 from fleet.ops.run.kept.record import RunRecord
 from fleet.ops.run.kept.word import choose
 from fleet.ops.run.sessions import ASK, Sessions
 from fleet.protocol.decode import Misfit, decode
 from fleet.protocol.messages.run import About, RunHere, RunsHere, SomeRun, Verdict
-from fleet.protocol.state import FINAL, PROTOCOL, RESTARTING, STARTING
+from fleet.protocol.state import FINAL, LATEST, PROTOCOL, RESTARTING, STARTING
 from fleet.runtime import Runtime
 from fleet.transport.base import Session
 from fleet.transport.program import Program, last_word
@@ -282,27 +282,20 @@ def read(told: Iterable[SomeRun]) -> tuple[list[RunHere], list[str]]:
     return known, odd
 
 
-def meant_first(runs: Iterable[FoundRun], runs_dir: Path | None = None) -> list[FoundRun]:
-    """In the order in which "latest" and a name choose: live ones before those that have ended, those that were
-    launched here (and have their logs in runs_dir) before what nodes tell of others, newest first."""
-    last = last_begun(runs_dir) if runs_dir else None
-
-    def order(run: FoundRun) -> tuple[bool, bool, bool, float]:
-        here = runs_dir is not None and (runs_dir / run.run_id / "run.json").exists()
-        return not run.live, not here, run.run_id != last, -run.started
-
-    return sorted(runs, key=order)
-
-
-def chosen(word: str, runs: Sequence[FoundRun], asked: Iterable[Result], runs_dir: Path | None = None) -> FoundRun:
-    """The run that a word means, of what find() told; UsageError, or ConnectError where hosts that may know it did not
-    answer."""
-    known = {each.run_id: each for each in meant_first(runs, runs_dir)}
+def chosen(word: str, runs: Sequence[FoundRun], asked: Iterable[Result], runs_dir: Path) -> FoundRun:
+    """The run that a word means, of those that have a folder here and of what find() told; UsageError, or ConnectError
+    where hosts that may know it did not answer."""
+    known = {run.run_id: run for run in runs}
+    silent = [result for result in asked if result.error is not None]
     try:
-        return known[choose(word, list(known))]
+        run_id = choose(word, names(runs_dir), known)
+        if run_id not in known:
+            raise UsageError(f"no host knows of run {run_id}", hint=f"fleet logs {run_id}")
+        return known[run_id]
+    except Ambiguous:
+        raise
     except UsageError as error:
-        silent = [result for result in asked if result.error is not None]
-        if not silent or any(run_id.startswith(word) for run_id in known):
+        if not silent or word == LATEST and not names(runs_dir):
             raise
         raise unanswered(error.message, silent) from None
 

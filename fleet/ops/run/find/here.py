@@ -4,18 +4,18 @@ it any more. Another one is named by its whole id."""
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import TypedDict
 
 from fleet.errors import FleetError, UsageError
 from fleet.model import Inventory, Result
 from fleet.ops.run.find.find import FoundRun, chosen
-from fleet.ops.run.kept.documents import read_object
+from fleet.ops.run.kept.documents import RUN, read_object
 from fleet.ops.run.kept.job import is_ours
 from fleet.ops.run.kept.local import names
 from fleet.ops.run.kept.record import RunRecord
 from fleet.ops.run.kept.word import choose
-from fleet.ops.run.plan.origin import RUN
 from fleet.protocol.decode import Misfit, decode
 from fleet.protocol.messages.run import About
 
@@ -63,10 +63,10 @@ def _chosen_here(
         return chosen(word, [run for run in runs if run.run_id in here or run.run_id == word], asked, runs_dir)
     except FleetError as error:
         why = error
-    run_id = _meant(word, [name for name in here if name not in known])
+    run_id = _meant(word, here)
     if run_id and (found := from_folder(runs_dir / run_id, inventory)) is not None:
         return found
-    if other := _meant(word, list(known)):
+    if run_id is None and (other := _meant(word, list(known))):
         about = known[other].about
         whose = f", started by {about['owner']}," if about else ""
         text = f"{word}: no run that has a folder in {runs_dir}; {other}{whose} has none there"
@@ -79,6 +79,14 @@ def _meant(word: str, run_ids: list[str]) -> str | None:
         return choose(word, run_ids)
     except UsageError:
         return None
+
+
+def hosts_of(word: str, runs_dir: Path, inventory: Inventory) -> Inventory:
+    """The hosts that a run of this folder was started on, where its folder tells: nobody waits for others."""
+    told = read_object(runs_dir / (_meant(word, names(runs_dir)) or word) / RUN)
+    kept = {name for each in (told, *told.get("restarts", ())) for name in each.get("hosts", ())}
+    hosts = tuple(host for host in inventory.hosts if host.name in kept)
+    return replace(inventory, hosts=hosts or inventory.hosts)
 
 
 def from_folder(path: Path, inventory: Inventory) -> FoundRun | None:

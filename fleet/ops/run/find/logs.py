@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from concurrent.futures import ThreadPoolExecutor, wait
-from contextlib import closing, suppress
+from contextlib import closing
 from pathlib import Path
 from typing import Any
 
@@ -18,9 +18,10 @@ from fleet.ops.run.find.find import FoundRun, chosen, find, missing
 from fleet.ops.run.kept.documents import read_object
 from fleet.ops.run.kept.folder import RunFolder
 from fleet.ops.run.kept.job import submitted
-from fleet.ops.run.kept.local import DOCUMENTS, broken, followed, names, platform_of
+from fleet.ops.run.kept.local import DOCUMENTS, broken, names, platform_of
 from fleet.ops.run.kept.logs import LOG, stream_of
 from fleet.ops.run.kept.reader import LogsPlan, NewEvents, Reader
+from fleet.ops.run.kept.state import followed
 from fleet.ops.run.kept.word import choose, no_such_rank
 from fleet.ops.run.sessions import Sessions
 from fleet.rules.stacks import ranks_text
@@ -98,14 +99,11 @@ def _brought_meanwhile(
 def _named(plan: LogsPlan, runtime: Runtime, sessions: Sessions) -> tuple[str, FoundRun | None]:
     """The run, and what its nodes know of it; None where all of it is here, or brought here by another process, or
     nothing is known there any more."""
-    run_id, here = local(plan.request.run, plan.request.runs, follow=plan.request.follow, since=plan.request.since)
+    run_id, here = local(plan.request.run, plan.request.runs, plan.request.since)
     if here:
         return run_id, None
     runs, asked = find(plan.inventory, runtime, live=False, sessions=sessions)
     known = {each.run_id: each for each in runs}
-    if plan.request.follow:
-        with suppress(FleetError):
-            run_id = choose(plan.request.run, [each.run_id for each in runs if each.live])
     run_id = run_id or chosen(plan.request.run, runs, asked, plan.request.runs).run_id
     found = known.get(run_id)
     silent = [result.host for result in asked if not result.ok]
@@ -123,18 +121,16 @@ def _named(plan: LogsPlan, runtime: Runtime, sessions: Sessions) -> tuple[str, F
     return run_id, found
 
 
-def local(word: str, runs_dir: Path, *, follow: bool, since: float | None) -> tuple[str, bool]:
+def local(word: str, runs_dir: Path, since: float | None) -> tuple[str, bool]:
     """(the run of this machine that the word means, or ""; whether no node need be asked for what is to be shown of it:
     all is here, or another process of this machine brings it)."""
-    here = names(runs_dir, followed_first=True)
     try:
-        run_id = choose(word, here)
+        run_id = choose(word, names(runs_dir))
     except FleetError:
         return "", False
-    named = run_id == word or not follow  # what is to be followed may be live elsewhere, as for attach and stop
     path = runs_dir / run_id
     all_here = followed(path) or submitted(path) is not None or platform_of(path) is not None
-    whole = all_here or named and is_whole(path / "summary.json")
+    whole = all_here or is_whole(path / "summary.json")
     return run_id, since is None and whole
 
 

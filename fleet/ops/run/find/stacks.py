@@ -38,7 +38,7 @@ def run(plan: StacksPlan, runtime: Runtime) -> Report:
     """data: "run", "places" (rules.stacks.Place), "summary", "absent": ranks that have ended, or not begun. A host's
     data["ranks"] is what its ranks told."""
     runs, asked = find(plan.inventory, runtime, live=False)
-    found = chosen(plan.request.run, sorted(runs, key=lambda run: not run.live), asked)
+    found = chosen(plan.request.run, runs, asked, plan.request.runs)
     if not found.live:
         raise UsageError(f"run {found.run_id} is over: {found.state}", hint=f"fleet logs {found.run_id}")
     check_protocol(found)

@@ -14,23 +14,22 @@ from fleet.answers.runs import RunStopped, StoppedThere
 from fleet.each import on_each
 from fleet.errors import HostFailed, UsageError
 from fleet.events import Notice
+from fleet.inventory.nodeset import fold
 from fleet.model import Host, Report, Result, exit_code_of
 from fleet.ops.plans import Line, OnHosts
 from fleet.ops.run.end.ends import stopped_by
 from fleet.ops.run.find.attach import take
-from fleet.ops.run.find.find import FoundRun, find, over, unanswered
-from fleet.ops.run.find.here import chosen_here
-from fleet.ops.run.follow.janitor import patience, send_janitor
+from fleet.ops.run.find.find import FoundRun, find, over
+from fleet.ops.run.find.here import chosen_here, hosts_of
+from fleet.ops.run.follow.behind import stop_behind
 from fleet.ops.run.kept.folder import RunFolder
-from fleet.ops.run.kept.record import RunRecord, whoami
-from fleet.ops.run.kept.word import is_a_matter_of_time
+from fleet.ops.run.kept.record import whoami
 from fleet.ops.run.launch.attempts import conclude
 from fleet.ops.run.launch.loop import Run
 from fleet.ops.run.sessions import STOP_SECONDS
 from fleet.protocol.messages.run import Stopped, StopSpec, Verdict
 from fleet.requests.runs import Stop
 from fleet.rules.launch import UNDYING, undying
-from fleet.rules.units import seconds as duration
 from fleet.runtime import Runtime
 from fleet.transport.base import Session
 from fleet.transport.program import call
@@ -47,16 +46,12 @@ class StopPlan(OnHosts):
         yield f"ends run {self.request.run} on all its nodes"
 
 
-def stays(janitor: int, record: RunRecord) -> str:
-    here = f"process {janitor} of this machine stops it there when they answer"
-    return f"{here}: it tries for {duration(patience(record))}, or until this machine is shut down"
-
-
 def note(folder: RunFolder, reason: str, grace: float) -> None:
     """Where nobody here follows the run, so that nobody is told that it waits for its head."""
     with suppress(OSError, UsageError):  # no such folder here, another user's, a disk that cannot be written
         if folder.hold():
             folder.event(StopAll(reason=reason, grace=grace))
+            folder.say(leads=False)
             folder.release()
 
 
@@ -64,26 +59,20 @@ def end_here(found: FoundRun, runs_dir: Path, runtime: Runtime, end: Verdict) ->
     """Of a run that no node reports: its summary, and the end of the process that waits for one."""
     folder = take(found, runs_dir)
     try:
-        record = found.record(runs_dir)
-        left = Run(record, folder, {}, runtime)
-        left.gang.stop(end, time.time())
-        conclude(left.conclude(left.follow(), {}), record, [], folder, runtime)
+        if not (folder.path / "summary.json").exists():  # who led it may have ended just now
+            record = found.record(runs_dir)
+            left = Run(record, folder, {}, runtime)
+            left.gang.stop(end, time.time())
+            conclude(left.conclude(left.follow(), {}), record, [], folder, runtime)
     finally:
         folder.release()
 
 
 def run(plan: StopPlan, runtime: Runtime) -> Report:
     """Hosts that do not answer are tried again by a process that this one leaves behind; they are errors here."""
-    runs, asked = find(plan.inventory, runtime, live=False)
-    found = chosen_here(plan.request.run, runs, asked, plan.request.runs, plan.inventory, runtime.ask)
-    silent = [result for result in asked if result.error is not None]
-    if (
-        silent
-        and not found.live
-        and len(found.parts) >= found.nnodes
-        and is_a_matter_of_time(plan.request.run, found.run_id)
-    ):
-        raise unanswered(f"{found.run_id} has ended, and no live run is known", silent)
+    inventory = hosts_of(plan.request.run, plan.request.runs, plan.inventory)
+    runs, asked = find(inventory, runtime, live=False)
+    found = chosen_here(plan.request.run, runs, asked, plan.request.runs, inventory, runtime.ask)
     grace = found.stop_grace if plan.request.grace is None else plan.request.grace
     end = stopped_by(whoami())
     spec: StopSpec = {"run": found.run_id, "grace": grace, "reason": end["message"], "end": end}
@@ -112,13 +101,10 @@ def run(plan: StopPlan, runtime: Runtime) -> Report:
         answer = replace(answer, restartable=True)  # until now
     if left:
         record = replace(found.record(plan.request.runs), stop_grace=grace)
-        folder = RunFolder.open(plan.request.runs, found.run_id)
-        folder.release()
-        later = [host for host in plan.inventory.hosts if host.name in left]
-        if janitor := send_janitor(record, later, runtime.transport, end, None if found.parts else end):
-            answer = replace(answer, janitor=janitor)
-            runtime.emit(Notice("warning", stays(janitor, record)))
-    else:
-        note(RunFolder(plan.request.runs / found.run_id), spec["reason"], grace)
+        RunFolder.open(plan.request.runs, found.run_id).release()
+        later = [host for host in inventory.hosts if host.name in left]
+        becomes = stop_behind(record, later, runtime.transport, end, None if found.parts else end)
+        runtime.emit(Notice("warning", f"{fold(left)}: {becomes}"))
+    note(RunFolder(plan.request.runs / found.run_id), spec["reason"], grace)
     results = (*stopped, *unknown)
     return Report("stop", results, exit_code_of(results), answer=answer)

@@ -9,15 +9,15 @@ from contextlib import closing
 from dataclasses import dataclass
 from math import inf
 
-from fleet.answers.run_events import Alone, JanitorStays, Lost, StopAll, Stubborn, UnknownNode
+from fleet.answers.run_events import Alone, Lost, Stays, StopAll, Stubborn, UnknownNode
 from fleet.errors import EXIT_INTERRUPTED, ConnectError, FleetError, Reason
 from fleet.model import Host
 from fleet.node.base.clock import Clock
 from fleet.ops.run.end.ends import INTERRUPTED, run_end
-from fleet.ops.run.end.failure import alone, fate, own_link
+from fleet.ops.run.end.failure import alone, own_link
 from fleet.ops.run.end.gang import Gang
+from fleet.ops.run.follow.behind import stop_behind
 from fleet.ops.run.follow.follow import Follower
-from fleet.ops.run.follow.janitor import send_janitor
 from fleet.ops.run.kept.record import RunRecord, whoami
 from fleet.protocol.messages.run import RunsHere, RunsSpec, Verdict
 from fleet.protocol.state import FINAL
@@ -73,8 +73,9 @@ class Stopping:
         record = self.record
         if not self.gang.by_hand:
             return record.grace
-        # who set one has it, whatever asks for the stop
-        return min(record.stop_grace, self.runtime.cancel.within) if record.stop_grace > record.grace else record.grace
+        # who set one has it where a batch system asks for the stop: it was told of that
+        own = record.stop_grace == record.grace and self.gang.end is not None and self.gang.end["by"] == "queue"
+        return record.grace if own else min(record.stop_grace, self.runtime.cancel.within)
 
     def rank_ended(self, host: str) -> None:
         """While all stop, an engine without ranks has nothing to wait for."""
@@ -172,12 +173,11 @@ class Stopping:
         return [host.name for host in self.left]
 
     def leave(self, verdict: Verdict | None) -> None:
-        """To the janitor, who goes on after this process has ended. verdict: None, where another attempt follows."""
+        """To a process that goes on after this one has ended. verdict: None, where another attempt follows."""
         if self.left:
-            helper = send_janitor(self.record, self.left, self.runtime.transport, self.gang.end, verdict)
+            ends = stop_behind(self.record, self.left, self.runtime.transport, self.gang.end, verdict)
             for host in self.left:
-                said = f"{host.name}: {fate(self.record.lease, helper)}"
-                self.say("warning", said, JanitorStays(), host.name)
+                self.say("warning", f"{host.name}: {ends}", Stays(), host.name)
 
     def _tell_all(self, grace: float, reason: str) -> None:
         self.say("info", f"stopping all nodes: {reason}", StopAll(reason=reason, grace=grace))

@@ -12,6 +12,7 @@ from fleet import own
 
 MISSING = "is not there"
 SEAL = "seal"
+RUN = "run.json"
 
 
 def read_told(path: Path) -> tuple[dict[str, Any], str | None]:

@@ -9,9 +9,8 @@ import json
 import os
 import threading
 import time
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from pathlib import Path
-from socket import gethostname
 from typing import Any
 
 from fleet import own
@@ -20,12 +19,15 @@ from fleet.errors import FleetError, UsageError
 from fleet.events import Level, Notice
 from fleet.node.base.files import replace_file
 from fleet.node.base.private import append_whole, link_beside
-from fleet.ops.run.kept.documents import is_sealed, read_object, sealed
+from fleet.node.base.run_folder import myself
+from fleet.ops.run.kept.documents import RUN, is_sealed, read_object, sealed
 from fleet.ops.run.kept.logs import LOG, NodeLogs
-from fleet.protocol.state import ATTEMPT, LATEST, WRITER
+from fleet.ops.run.kept.state import HELD, may_live, state_of
+from fleet.ops.run.kept.state import OPTION as OPTION
+from fleet.protocol.state import ATTEMPT, LATEST, STATE, WRITER
 
 SIGN_SECONDS = 2.0
-OPTION = "--runs-dir"
+NO_LOCKS = (errno.ENOLCK, errno.ENOSYS, errno.EOPNOTSUPP)  # of a file system
 HANDOVER_SECONDS = 20.0  # in which who followed a run lets the next one do it
 STACKS_FILE = "stacks.txt"
 MADE = ".made"  # that this user's fleet made it
@@ -40,7 +42,7 @@ class RunFolder:
         self._lock = threading.Lock()
         self._waiting = b""
         self.lock: int | None = None  # while we hold it
-        self._helper = False
+        self._said: dict[str, Any] = {}
         self._signed = 0.0
 
     @classmethod
@@ -87,9 +89,25 @@ class RunFolder:
             self._signed = now
             with contextlib.suppress(OSError, UsageError):
                 held = self.lock
-                if held is not None and not os.fstat(held).st_nlink and self.hold(helper=self._helper):
+                if held is not None and not os.fstat(held).st_nlink and self.hold():
                     os.close(held)
-                os.utime(self.path / "events.jsonl")
+                    self.say(**self._said)
+                os.utime(self.path / STATE)
+
+    def lead(self, lease: float | None, *, leads: bool = True, detached: bool = False) -> None:
+        """Say that this process follows the run from now on. The rest: see State."""
+        self.say(leader=myself(), since=time.time(), leads=leads, lease=lease, detached=detached)
+
+    def say(self, **values: Any) -> None:
+        """Have what is done with the run on record for others (see State), as far as there is room for it. Where that
+        comes to nothing, there is no such file."""
+        self._said |= values
+        with contextlib.suppress(OSError, FleetError), self._alone():
+            state = {**read_object(self.path / STATE), **values}
+            if any(map(state.get, ("leader", "leads", "stopper"))):
+                self.write_json(STATE, state)
+            else:
+                os.unlink(self.path / STATE)
 
     def be_latest(self) -> None:
         """Have `latest` beside it lead here; what is there and is no link, or a disk that has none, stays as it is."""
@@ -103,37 +121,68 @@ class RunFolder:
         return False
 
     @property
+    def was_launched_here(self) -> bool:
+        """Whether this user's fleet launched the run from here, or from where the folder lay then."""
+        return is_sealed(read_object(self.path / RUN), self.path.name)
+
+    @property
     def held(self) -> bool:
         """Whether we are the one who writes here."""
         return self.lock is not None
 
-    def hold(self, seconds: float = 0.0, *, helper: bool = False) -> bool:
+    def hold(self, seconds: float = 0.0) -> bool:
         """Be the one who writes here, until release() or this process's end; False when somebody else still is after so
-        long. helper: what holds it is nobody's terminal. UsageError where the folder is another user's, or a link."""
+        long. UsageError where the folder is another user's, or a link."""
         if (why := own.foreign(self.path)) is not None:
             raise UsageError(f"{self.path} {why}", hint=f"take it away, or give another {OPTION}")
         deadline = time.monotonic() + seconds
         fd = own.private(str(self.path / WRITER), os.O_RDWR | os.O_CREAT | os.O_CLOEXEC)
-        while True:
-            try:
-                fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            except BlockingIOError:
-                if time.monotonic() < deadline:
-                    time.sleep(0.05)
-                    continue
+        while not self._locks(fd):
+            if time.monotonic() >= deadline:
                 os.close(fd)
                 return False
-            self.take_over(fd, helper=helper)
-            return True
+            time.sleep(0.05)
+        os.utime(fd)  # nobody has asked for it since
+        self.lock = fd
+        return True
 
-    def take_over(self, lock: int, *, helper: bool) -> None:
-        """Be the one who writes here: of the open lock, which is held. helper: see hold()."""
-        who = json.dumps({"pid": os.getpid(), "helper": helper, "machine": gethostname()}).encode()
-        padded = who.ljust(min(os.fstat(lock).st_size, 1 << 10))  # a reader sees a whole document at every moment
-        os.pwrite(lock, padded, 0)
-        os.ftruncate(lock, len(padded))
+    def _locks(self, fd: int) -> bool:
+        try:
+            fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            return False
+        except OSError as error:
+            if error.errno not in NO_LOCKS:
+                raise
+            return self._is_first() or (self._frees() and self._is_first())
+        return True
+
+    def _is_first(self) -> bool:
+        """Where the file system has no locks: a file that only one process can make."""
+        with contextlib.suppress(FileExistsError), open(self.path / HELD, "x", opener=own.private) as f:
+            json.dump(myself(), f)
+            return True
+        return False
+
+    def _frees(self) -> bool:
+        """Take away what a process that is dead has left; of one that nobody here can know of it stays."""
+        held, aside = self.path / HELD, self.path / f"{HELD}.{os.getpid()}"
+        if may_live(held):
+            return False
+        with contextlib.suppress(OSError):
+            os.rename(held, aside)
+            if may_live(aside):  # another one was quicker
+                os.rename(aside, held)
+                return False
+            aside.unlink()
+        return True
+
+    def take_over(self, lock: int) -> None:
+        """Be the one who writes here: of the open lock, which the process holds that started this one."""
         os.set_inheritable(lock, False)
-        self.lock, self._helper = lock, helper
+        self.lock = lock
+        if os.path.lexists(self.path / HELD):
+            self.write_json(HELD, myself())
 
     def ask_for(self) -> None:
         """Of who only brings logs here: that it lets go."""
@@ -146,7 +195,11 @@ class RunFolder:
 
     def release(self) -> None:
         if self.lock is not None:
-            os.ftruncate(self.lock, 0)  # a pid that is another process's by and by
+            if self._said:
+                self.say(leader=None)
+            self._said = {}
+            with contextlib.suppress(OSError):
+                os.unlink(self.path / HELD)
             self.let_go()
 
     def let_go(self) -> None:
@@ -154,10 +207,6 @@ class RunFolder:
         if self.lock is not None:
             os.close(self.lock)
             self.lock = None
-
-    def holder(self) -> dict[str, Any]:
-        """Who holds it: {"pid", "helper", "machine"}, {} where that cannot be read."""
-        return read_object(self.path / WRITER)
 
     def begin(self, attempt: int) -> None:
         """The logs of this attempt go to HOST/ from now on, those of the one before it to attempt<k>/HOST/."""
@@ -255,16 +304,21 @@ class RunFolder:
         return self.path / name
 
     def amend(self, name: str, **values: Any) -> None:
-        """Replace values of a JSON object, while others may replace other ones, of this process or of the keeper that
-        takes its place; as write_json(). One that was sealed is sealed again."""
-        with contextlib.ExitStack() as alone:
-            with contextlib.suppress(OSError):  # no folder any more: write_json() says so
-                fcntl.flock(
-                    alone.enter_context(open(self.path / "events.jsonl", "ab", opener=own.private)), fcntl.LOCK_EX
-                )
+        """Replace values of a JSON object, while others may replace other ones, of this process or of another one; as
+        write_json(). One that was sealed is sealed again."""
+        with self._alone():
             before, run = read_object(self.path / name), self.path.name
             after = {**before, **values}
             self.write_json(name, sealed(after, run) if is_sealed(before, run) else after)
+
+    @contextlib.contextmanager
+    def _alone(self) -> Iterator[None]:
+        """No other process amends a document here meanwhile."""
+        with contextlib.ExitStack() as lock:
+            with contextlib.suppress(OSError):  # no folder any more: write_json() says so
+                events = lock.enter_context(open(self.path / "events.jsonl", "r+b", opener=own.private))
+                fcntl.flock(events, fcntl.LOCK_EX)
+            yield
 
     def write_json(self, name: str, document: Mapping[str, Any]) -> None:
         """Replace NAME; FleetError when the disk does not take it."""
@@ -275,3 +329,14 @@ class RunFolder:
             removed = f"its folder was removed; 'fleet attach {self.path.name}' brings its logs again"
             hint = removed if error.errno == errno.ENOENT else "is the disk full?"
             raise FleetError(f"cannot write {target}: {error.strerror}", hint=hint) from None
+
+
+def led_already(folder: RunFolder) -> UsageError:
+    """Another process follows the run: which, and what to do."""
+    who, run, here = state_of(folder.path).get("leader") or {}, folder.path.name, myself()["machine"]
+    machine = str(who.get("machine", here))
+    hint = f"fleet logs -f {run}"
+    if machine != here and (held := folder.path / HELD).exists():
+        hint = f"where {machine} is gone for good: rm {held}"
+    of = "this machine" if machine == here else machine
+    return UsageError(f"process {who.get('pid', '?')} of {of} follows {run} already", hint=hint)

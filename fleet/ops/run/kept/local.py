@@ -1,10 +1,7 @@
-"""`fleet runs`: the runs that have a folder on this machine, the end of old ones, and those that lost their head here a
-moment ago: their nodes wait, for as long as their lease lasts."""
+"""`fleet runs`: the runs that have a folder on this machine, and the end of old ones."""
 
 from __future__ import annotations
 
-import fcntl
-import math
 import os
 import re
 import time
@@ -16,21 +13,20 @@ from typing import Any, TypeVar
 
 from fleet import own
 from fleet.answers.run_events import Attached
-from fleet.errors import EXIT_INTERRUPTED, Reason, UsageError
-from fleet.events import Notice
+from fleet.errors import EXIT_INTERRUPTED, UsageError
 from fleet.ops.run.kept.documents import MISSING, read_object, read_told
-from fleet.ops.run.kept.folder import OPTION, SIGN_SECONDS, RunFolder
+from fleet.ops.run.kept.folder import RunFolder
 from fleet.ops.run.kept.logs import LOG
 from fleet.ops.run.kept.reader import NewEvents
-from fleet.protocol.state import ATTEMPT, LATEST, WRITER, is_run_id
-from fleet.rules.units import seconds
+from fleet.ops.run.kept.state import OPTION, followed, without_head
+from fleet.protocol.state import ATTEMPT, LATEST, is_run_id
 
 T = TypeVar("T")
 DAY = 86400.0
 DOCUMENTS = ("run.json", "summary.json")
 OF_A_RUN = re.compile(
-    r"(?:run|summary)\.json(?:\.new)?|events\.jsonl|code\.diff|stacks\.txt|(?:keeper|janitor)\.log|\.lock|\.attempt|\.made|"
-    r"job\.(?:sh|env|out)"
+    r"(?:run|summary|state)\.json(?:\.new)?|events\.jsonl|code\.diff|stacks\.txt|leader\.log|\.lock|\.attempt|\.made|"
+    r"\.held(?:\.(?:new|[0-9]+))?|job\.(?:sh|env|out)"
 )
 ASIDE = re.compile(rf"{ATTEMPT}[0-9]+")
 
@@ -68,15 +64,20 @@ def _each(runs_dir: Path, read: Callable[[Path], T]) -> Iterator[T]:
             yield read(folder)
 
 
-def names(runs_dir: Path, *, followed_first: bool = False) -> list[str]:
-    """Newest first, behind all others those that never began. followed_first: before all others those that a process
-    of this machine follows now."""
+def names(runs_dir: Path) -> list[str]:
+    """The one that was launched last first, then the others by their time; behind those that were launched here those
+    that only have a folder, and those that never began."""
     last = last_begun(runs_dir)
 
     def placed(folder: Path) -> tuple[bool, bool, bool, float, str]:
-        others = followed_first and ((folder / "summary.json").exists() or not followed(folder))
-        began = -_started(folder, read_object(folder / "run.json"))
-        return others, _never_began(folder), folder.name != last, began, folder.name
+        plan = read_object(folder / "run.json")
+        return (
+            _never_began(folder),
+            folder.name != last,
+            not (folder / "run.json").exists(),
+            -_started(folder, plan),
+            folder.name,
+        )
 
     return [name for *_, name in sorted(_each(runs_dir, placed))]
 
@@ -150,9 +151,8 @@ def prune(run: LocalRun) -> list[str]:
             raise UsageError(f"{run.run}: a process follows it just now")
         hosts = read_object(folder.path / "summary.json").get("hosts")
         events = NewEvents(folder.path / "events.jsonl").read()
-        left = _clear(
-            folder.path, {*(hosts if isinstance(hosts, dict) else ()), *(str(notice.host) for notice in events)}
-        )
+        named = {*(hosts if isinstance(hosts, dict) else ()), *(str(notice.host) for notice in events)}
+        left = clear(folder.path, named)
         if link.is_symlink() and not link.exists():
             link.unlink()
     except OSError as error:
@@ -162,14 +162,14 @@ def prune(run: LocalRun) -> list[str]:
     return [str(path.relative_to(folder.path)) for path in left]
 
 
-def _clear(path: Path, hosts: Collection[str], names: re.Pattern[str] = OF_A_RUN) -> list[Path]:
+def clear(path: Path, hosts: Collection[str] = (), names: re.Pattern[str] = OF_A_RUN) -> list[Path]:
     """Remove the files of these names and the hosts' folders, then the folder; what is in it besides. No link is
     followed. names: of fleet's own files in it."""
     left = list[Path]()
     for entry in sorted(os.scandir(path), key=lambda entry: entry.name):
         folder = entry.is_dir(follow_symlinks=False)
         if folder and names is OF_A_RUN and (entry.name in hosts or ASIDE.fullmatch(entry.name)):
-            left += _clear(Path(entry.path), hosts, LOG if entry.name in hosts else OF_A_RUN)
+            left += clear(Path(entry.path), hosts, LOG if entry.name in hosts else OF_A_RUN)
         elif not folder and not entry.is_symlink() and names.fullmatch(entry.name):
             os.unlink(entry.path)
         else:
@@ -185,23 +185,6 @@ def platform_of(path: Path) -> str | None:
     return name if isinstance(name, str) else None
 
 
-def followed(path: Path) -> bool:
-    """Whether a process of this machine writes to a run's folder."""
-    try:
-        with own.open_own(path / WRITER) as lock:  # to read: the folder may be one that we must not write to
-            fcntl.flock(lock, fcntl.LOCK_SH | fcntl.LOCK_NB)
-    except BlockingIOError:
-        return True
-    except OSError:
-        pass
-    return False
-
-
-def _open(path: Path) -> str:
-    alone = _without_head(path)
-    return "unattended" if alone is not None and alone.lease is None else "open"
-
-
 def _read(path: Path) -> LocalRun:
     live = followed(path)  # first: who follows it writes the summary before it lets go
     told = {name: read_told(path / name) for name in DOCUMENTS}
@@ -210,7 +193,9 @@ def _read(path: Path) -> LocalRun:
     state = (
         "followed"
         if live
-        else _open(path)
+        else "unattended"
+        if code is None and (alone := without_head(path)) is not None and alone[1] is None
+        else "open"
         if code is None
         else "stopped"
         if code == EXIT_INTERRUPTED and not summary.get("first_failure")
@@ -255,46 +240,3 @@ def broken(path: Path) -> str | None:
 def _faults(path: Path, told: Mapping[str, tuple[dict[str, Any], str | None]]) -> str | None:
     faults = ((name, wrong) for name, (_, wrong) in told.items() if wrong not in (None, MISSING))
     return next((f"{path / name} {wrong}" for name, wrong in faults), None)
-
-
-@dataclass(frozen=True)
-class Headless:
-    """A run of this machine that nobody here leads, though it has no end on record. since: the last sign of life of who
-    led it, in seconds since the epoch. lease: seconds that its nodes then go on; None: for ever."""
-
-    path: Path
-    since: float
-    lease: float | None
-
-
-def headless(runs_dir: Path) -> Iterator[Headless]:
-    """Those that may be live: none whose lease is over, or that was stopped here."""
-    return (run for run in map(_without_head, _folders(runs_dir)) if run is not None)
-
-
-def _without_head(folder: Path) -> Headless | None:
-    if (folder / "summary.json").exists():
-        return None
-    lease = read_object(folder / "run.json").get("lease")
-    try:
-        since, events = os.stat(folder / "events.jsonl").st_mtime, own.read_own(folder / "events.jsonl")
-    except OSError:  # pruned meanwhile, or none of fleet's
-        return None
-    if not isinstance(lease, int | float) or b'"event": "detached"' in events:
-        lease = None
-    stopped = events.rfind(b'"event": "stop"') > events.rfind(b'"event": "attempt"')  # 'fleet stop' was typed here
-    began = b'"event": "running"' in events or b'"event": "attached"' in events
-    live = SIGN_SECONDS < time.time() - since < (math.inf if lease is None else lease)
-    if live and (lease is not None or began) and not stopped and not followed(folder):
-        return Headless(folder, since, lease)
-    return None
-
-
-def left_alone(run: Headless) -> Notice:
-    """Returns what a reader of the run's folder sees, and the command that leads it again."""
-    about = {"run": run.path.name, "alone": seconds(round(time.time() - run.since))}
-    if run.lease is None:
-        text = "run {run} has been unattended for {alone}: it goes on, and no process of this machine leads it"
-        return Notice("warning", Reason(text, **about), None, f"fleet attach --detach {run.path.name}")
-    text = "run {run} has been without its head for {alone}; if it goes on, its nodes end it after {lease}"
-    return Notice("warning", Reason(text, **about, lease=seconds(run.lease)), None, f"fleet attach {run.path.name}")

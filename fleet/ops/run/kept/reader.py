@@ -6,12 +6,12 @@ import json
 import os
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import suppress
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
-from fleet.answers.run_events import of_record
-from fleet.events import Notice, Output
+from fleet.answers.run_events import Cleaned, NodeStarted, RunOver, Submitted, Version, of_record
+from fleet.events import Event, Notice, Output
 from fleet.ops.plans import Line, OnHosts
 from fleet.ops.run.kept.logs import LOG, stream_of
 from fleet.own import open_own
@@ -20,6 +20,7 @@ from fleet.requests.runs import Logs
 
 CHUNK = 1 << 20
 MOST_EVENTS = 1 << 28  # bytes of the file; one that is larger is none of fleet's
+HUSHED = (RunOver, NodeStarted, Cleaned, Submitted, Version)  # said by who looks on itself, or to nobody
 MOST_LINE = 1 << 20  # of an event; what is longer is none
 
 
@@ -82,7 +83,7 @@ class Reader:
 
     folder: Path
     plan: LogsPlan
-    emit: Callable[[Output], None]
+    emit: Callable[[Output], object]
     begins: Mapping[str, Mapping[str, int]] | None = None
     offsets: dict[tuple[Path, int], int] = field(default_factory=dict)
 
@@ -129,6 +130,24 @@ class Reader:
                 self.emit(Output(host, "stdout" if stream == "stdout" else "stderr", data, rank))
                 moved = True
         return moved
+
+
+class Onlooker:
+    """Emits what is new in the folder of a run that another process leads. plan: its tail is 0 for what comes from now
+    on, None for all of it."""
+
+    def __init__(self, folder: Path, plan: LogsPlan, emit: Callable[[Event], object]) -> None:
+        self._events, self._reader, self._emit = NewEvents(folder / "events.jsonl"), Reader(folder, plan, emit), emit
+        if plan.request.tail is not None:
+            self._reader.poll()
+            list(self._events.read())
+            self._reader.plan = replace(plan, request=replace(plan.request, tail=None))  # of files from here on all is
+
+    def look(self) -> None:
+        for notice in self._events.read():
+            if not notice.has(*HUSHED):
+                self._emit(notice)
+        self._reader.poll()
 
 
 def _in_rank_order(path: Path) -> tuple[bool, int, str, str]:

@@ -10,15 +10,19 @@ from fleet.rules.stacks import ranks_text
 from fleet.rules.units import few
 
 
-def choose(word: str, run_ids: Sequence[str]) -> str:
-    """The run that a word means: an id, "latest", a name (its newest run), a unique prefix. run_ids: newest first.
-    UsageError."""
+def choose(word: str, here: Sequence[str], others: Iterable[str] = ()) -> str:
+    """The run that a word means: an id, "latest" (of those here), a name (its newest run), a unique prefix. here: those
+    that have a folder here, as names() has them; others: those that nodes tell of, newest first. UsageError."""
+    run_ids = [*dict.fromkeys((*here, *others))]
     if not word:  # what an unset variable leaves; every run begins so, and where there is but one it would be meant
         raise UsageError("RUN is empty", hint="'fleet ps --all' lists them; 'latest' is the newest")
     if word in run_ids:
         return word
-    if word == LATEST and run_ids:
-        return run_ids[0]
+    if word == LATEST:
+        if not here:
+            hint = "'fleet ps --all' lists those on the hosts, to be named by their ids"
+            raise UsageError("no run latest: none was launched from this folder", hint=hint)
+        return here[0]
     named = [run_id for run_id in run_ids if run_name(run_id) == word]
     if named:
         return named[0]
@@ -35,11 +39,6 @@ def choose(word: str, run_ids: Sequence[str]) -> str:
 def no_such_rank(run_id: str, asked: Iterable[int], known: Iterable[int]) -> UsageError:
     text = f"run {run_id} has no {ranks_text(sorted(asked))}"
     return UsageError(text, hint=f"it has {ranks_text(sorted(known))}")
-
-
-def is_a_matter_of_time(word: str, run_id: str) -> bool:
-    """Whether it means that run only until there is a newer one: "latest", or a name."""
-    return not run_id.startswith(word) or run_name(run_id) == word
 
 
 def is_part_of_name(word: str, run_id: str) -> bool:

@@ -9,24 +9,26 @@ import os
 from collections.abc import Mapping
 from contextlib import ExitStack, closing, suppress
 from dataclasses import replace
+from importlib import import_module
 from typing import Any
 
 from fleet.answers.run_events import Attempt, Detached, NodeStarted, NoRestart, NotReady, Restart, RunOver
 from fleet.answers.runs import LeftAlone, RunSummary
+from fleet.codec import to_json
 from fleet.each import as_one
+from fleet.engines import engine
 from fleet.errors import EXIT_HOST_FAILED, EXIT_INTERRUPTED, ConnectError, FleetError, HostFailed, Interrupted
 from fleet.events import Notice, silent
 from fleet.inventory.nodeset import fold
 from fleet.model import Host, Report
 from fleet.ops.run.end.ends import INTERRUPTED, run_end
 from fleet.ops.run.end.summary import drafted, left_alone, not_started
-from fleet.ops.run.kept.documents import read_object
+from fleet.ops.run.follow.behind import lead_behind
+from fleet.ops.run.kept.documents import RUN, read_object
 from fleet.ops.run.kept.folder import RunFolder
 from fleet.ops.run.kept.record import RunRecord, whoami
 from fleet.ops.run.launch.course import Course, Ended
-from fleet.ops.run.launch.hand_over import load_all, send_keeper
 from fleet.ops.run.launch.loop import Run
-from fleet.ops.run.plan.origin import RUN
 from fleet.ops.run.plan.plan import Plan
 from fleet.ops.run.sessions import START_SECONDS, Sessions
 from fleet.ops.run.start.preflight import preflight
@@ -75,6 +77,7 @@ def follow_run(
                 course = course and replace(course, plan=run.plan or course.plan)
                 if run.leads:
                     run.unleash()
+                    folder.say(lease=None)
                 if runtime.stay is None or not run.leads:
                     run.close()
                     return _leave(record, folder, runtime, course) if run.leads else report
@@ -119,20 +122,31 @@ def _leave(
     record: RunRecord, folder: RunFolder, runtime: Runtime, course: Course | None, ended: Ended | None = None
 ) -> Report:
     """It goes on without this process."""
-    pid = send_keeper(replace(record, lease=None), folder, runtime.transport, course, ended)
+    hosts = (*record.hosts, *((*course.plan.hosts, *course.plan.spares) if course is not None else ()))
+    record, more = replace(record, lease=None), (to_json(course), to_json(ended))
+    pid = lead_behind(record, folder, runtime.transport, hosts, *more)
     runtime.emit(folder.notice("info", GOES_ON.format(record.run_id, pid), Detached(pid=pid)))
     return left_alone(record)
 
 
 def _stay(record: RunRecord, folder: RunFolder, runtime: Runtime, course: Course | None) -> tuple[RunRecord, Runtime]:
     """It goes on without a terminal, and without a lease: what it is led by from now on."""
-    assert runtime.stay is not None and folder.lock is not None
+    assert runtime.stay is not None
     load_all(course)
-    folder.take_over(folder.lock, helper=True)
+    folder.lead(None, detached=True)
     record, pid = replace(record, lease=None), os.getpid()
     runtime.emit(folder.notice("info", GOES_ON.format(record.run_id, pid), Detached(pid=pid)))
     runtime.stay(left_alone(record))
     return record, replace(runtime, emit=silent, detach=Cancel(), stay=None)
+
+
+def load_all(course: Course | None) -> None:
+    """What it takes to lead the run to its end: fleet may be another one by then."""
+    read_all()
+    if course is not None:
+        engine(course.plan.job.engine)
+        if course.plan.request.sync:
+            import_module("fleet.ops.sync")
 
 
 def conclude(
@@ -147,6 +161,7 @@ def conclude(
         folder.write_json("summary.json", report.as_json())
     except FleetError as error:
         runtime.emit(Notice("error", error.message, None, error.hint))
+    folder.say(leads=False)
     return report
 
 
@@ -247,7 +262,7 @@ def _begin(
 ) -> tuple[Plan, RunRecord, Mapping[str, Program]]:
     runtime = sessions.runtime
     with step(runtime, "restart", len(plan.hosts)):
-        if plan.hosts != last.hosts:
+        if plan.hosts != last.hosts or not plan.facts:
             plan = preflight(plan, sessions)
         record = replace(plan.record(last.started), lease=last.lease, owner=last.owner, term=last.term)
         started = start_all(plan, record, sessions)

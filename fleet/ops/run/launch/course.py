@@ -2,7 +2,7 @@
 after the loss of a node with a spare in its place, as long as there are spares.
 
 An attempt is a start like the first, with a port and so a store of its own. What it takes (`Course`) is known to the
-process that planned the run, or to the keeper that it left behind.
+process that planned the run, and to the one that it leaves behind.
 """
 
 from __future__ import annotations

@@ -29,12 +29,11 @@ from fleet.ops.run.end.summary import decide, drafted, left_alone, summarise
 from fleet.ops.run.follow.follow import REMARKS, Follower, Following, Heard, Over
 from fleet.ops.run.follow.stalls import Stalls
 from fleet.ops.run.follow.stopping import LEAVE, Stopping, of_host
-from fleet.ops.run.kept.documents import is_sealed, read_object
 from fleet.ops.run.kept.folder import RunFolder
 from fleet.ops.run.kept.logs import NodeLogs
 from fleet.ops.run.kept.record import RunRecord
 from fleet.ops.run.launch.elastic import Elastic
-from fleet.ops.run.plan.origin import RUN, age
+from fleet.ops.run.plan.origin import age
 from fleet.ops.run.plan.plan import Plan
 from fleet.ops.run.sessions import Sessions
 from fleet.ops.run.start.start import agree
@@ -65,7 +64,7 @@ class Run:
         self.record, self.folder, self.runtime, self._clock = record, folder, runtime, runtime.clock
         self.gang, self._plan = gang_of(record), plan
         # who only looks on takes nothing from the run
-        self.leads = plan is not None or is_sealed(read_object(folder.path / RUN), record.run_id)
+        self.leads = plan is not None or folder.was_launched_here
         self._superseded = False  # by who leads it elsewhere
         self.logs: dict[str, NodeLogs] = {host.name: folder.node(host.name) for host in record.hosts}
         self.incomplete: list[str] = []

@@ -7,10 +7,10 @@ from dataclasses import replace
 
 from fleet import fanout, own
 from fleet.answers.run_events import NodeStarted, Planned, Running, Version
-from fleet.errors import FleetError, UsageError
+from fleet.errors import FleetError
 from fleet.events import Event, Notice
 from fleet.model import Report
-from fleet.ops.run.kept.folder import HANDOVER_SECONDS, OPTION, RunFolder
+from fleet.ops.run.kept.folder import HANDOVER_SECONDS, OPTION, RunFolder, led_already
 from fleet.ops.run.plan.origin import Origin
 from fleet.ops.run.plan.plan import Plan
 from fleet.ops.run.sessions import Sessions
@@ -49,11 +49,7 @@ def claim(plan: Plan) -> RunFolder:
     """Of a run that a queue was asked for: what stands there of it stays."""
     folder = RunFolder.open(plan.request.runs, plan.run_id)
     if not folder.held and not folder.hold(HANDOVER_SECONDS):
-        who = folder.holder()
-        raise UsageError(
-            f"process {who.get('pid', '?')} of {who.get('machine', '?')} leads run {plan.run_id} already",
-            hint=f"fleet logs -f {plan.run_id}",
-        )
+        raise led_already(folder)
     folder.begin(plan.attempt)
     folder.remove_summary()
     return folder
@@ -78,6 +74,7 @@ def _run(draft: Plan, runtime: Runtime) -> Report:
             plan, unfit = preflight_all(draft, sessions)
             out.update(unfit)
         folder = RunFolder.create(runs_dir, run_id) if draft.request.claims is None else claim(draft)
+        folder.lead(draft.request.lease)
         folder.event(Version())
         for name, why in out.items():
             record_left_out(folder, name, why)

@@ -19,7 +19,7 @@ from fleet.inventory.nodeset import fold
 from fleet.inventory.secret import kept_of, masked, masked_words
 from fleet.model import Host, Inventory
 from fleet.node.base.run_folder import boot_id
-from fleet.ops.run.kept.documents import read_object, sealed
+from fleet.ops.run.kept.documents import RUN, read_object, sealed
 from fleet.ops.run.kept.folder import RunFolder
 from fleet.ops.run.kept.record import RunRecord, host_as_json
 from fleet.ops.run.plan.code import SECONDS, look
@@ -29,7 +29,7 @@ from fleet.runtime import Runtime
 from fleet.transport.base import Transport
 from fleet.version import __version__
 
-RUN, DIFF = "run.json", "code.diff"
+DIFF = "code.diff"
 VARIABLES = ("env", "env_expand")
 SHORT = 12  # characters of a commit, of a digest
 

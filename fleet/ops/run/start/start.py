@@ -14,8 +14,7 @@ from fleet.events import Notice, Round
 from fleet.inventory.nodeset import fold
 from fleet.model import Host
 from fleet.ops.run.end.ends import INTERRUPTED, run_end
-from fleet.ops.run.end.failure import fate
-from fleet.ops.run.follow.janitor import send_janitor
+from fleet.ops.run.follow.behind import stop_behind
 from fleet.ops.run.kept.record import RunRecord
 from fleet.ops.run.plan.findings import beside, refuse
 from fleet.ops.run.plan.plan import NodePlan, Plan
@@ -142,7 +141,7 @@ def start_all(plan: Plan, record: RunRecord, sessions: Sessions) -> Mapping[str,
             end = run_end("failure", "another node did not start", error.exit_code, host, record.owner)
         left = stop_all(plan, sessions, 0.0, end)
         if left:  # it may have begun, and nothing else ends it there where it needs no head
-            ends = fate(record.lease, send_janitor(record, left, sessions.runtime.transport, end))
+            ends = stop_behind(record, left, sessions.runtime.transport, end)
             sessions.runtime.emit(Notice("warning", f"{fold(host.name for host in left)}: {ends}"))
         if sessions.runtime.cancel.is_set():
             raise Interrupted("interrupted while starting; everything was stopped again")

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Iterator
 from contextlib import suppress
 from dataclasses import dataclass, replace
@@ -14,8 +13,9 @@ from fleet.engines.env_file import env_file
 from fleet.errors import UsageError
 from fleet.model import Report
 from fleet.ops.plans import Line, OnHosts
-from fleet.ops.run.kept.folder import MADE, RunFolder
+from fleet.ops.run.kept.folder import RunFolder
 from fleet.ops.run.kept.job import SCRIPT
+from fleet.ops.run.kept.local import clear
 from fleet.ops.run.kept.record import whoami
 from fleet.ops.run.plan.options import new_run_id
 from fleet.ops.run.submit.watch import OUTPUT, WatchPlan, watch
@@ -70,7 +70,8 @@ def run(plan: SubmitPlan, runtime: Runtime) -> Report:
         try:
             job = queue.submit(script, plan.run_id, folder.path / OUTPUT)
         except UsageError:
-            _forget(folder)
+            with suppress(OSError):
+                clear(folder.path)  # what was refused was never there
             raise
         text = f"run {plan.run_id} is job {job} of {queue.what}, logs in {plan.logs}"
         asked = plan.request.asked()
@@ -88,12 +89,3 @@ def run(plan: SubmitPlan, runtime: Runtime) -> Report:
     finally:
         folder.release()
     return watch(WatchPlan(plan.inventory, runs, plan.run_id, event, plan.request.detach, begun=True), runtime)
-
-
-def _forget(folder: RunFolder) -> None:
-    """What was refused was never there."""
-    for name in (SCRIPT, VARIABLES, "events.jsonl", ".lock", MADE):
-        with suppress(OSError):
-            os.unlink(folder.path / name)
-    with suppress(OSError):
-        folder.path.rmdir()

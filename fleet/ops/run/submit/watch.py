@@ -6,11 +6,11 @@ from __future__ import annotations
 import time
 from collections.abc import Iterator
 from contextlib import suppress
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from fleet.answers.run_events import Cleaned, Kept, NodeStarted, RunOver, Submitted, Version, Waiting
+from fleet.answers.run_events import Submitted, Waiting
 from fleet.answers.runs import LeftAlone, RunSummary
 from fleet.errors import EXIT_INTERRUPTED, EXIT_OK, HostFailed
 from fleet.events import Notice
@@ -18,10 +18,10 @@ from fleet.model import Report
 from fleet.ops.plans import Line, OnHosts
 from fleet.ops.run.find.attach import report_of
 from fleet.ops.run.find.bring import POLL_SECONDS
+from fleet.ops.run.kept.documents import RUN
 from fleet.ops.run.kept.folder import RunFolder
 from fleet.ops.run.kept.job import SCRIPT, Asking, has_ended
-from fleet.ops.run.kept.reader import LogsPlan, NewEvents, Reader
-from fleet.ops.run.plan.origin import RUN
+from fleet.ops.run.kept.reader import LogsPlan, Onlooker
 from fleet.own import read_own
 from fleet.requests.runs import Logs
 from fleet.runtime import Runtime
@@ -29,7 +29,6 @@ from fleet.sources import SOURCES
 from fleet.sources.queue import Queue, Standing, State
 
 OUTPUT = "job.out"
-HUSHED = (RunOver, NodeStarted, Kept, Cleaned, Submitted, Version)
 BRING_SECONDS = 10.0  # in which a file system shows what was written elsewhere
 LEAVE, AT_ONCE = 3, 2
 
@@ -63,16 +62,9 @@ def watch(run: WatchPlan, runtime: Runtime) -> Report:
     queue = SOURCES.get(run.job.on).queue()
     asking, asked, over = Asking(queue, run.job.job), 0, 0.0
     logs = Logs(run.run_id, runs_dir=run.runs, tail=None if run.begun else 0)
-    reader, events = Reader(run.path, LogsPlan(run.inventory, logs), runtime.emit), NewEvents(run.path / "events.jsonl")
-    if not run.begun:
-        reader.poll()
-        list(events.read())
-        reader.plan = replace(reader.plan, request=replace(logs, tail=None))
+    onlooker = Onlooker(run.path, LogsPlan(run.inventory, logs), runtime.emit)
     while True:
-        for notice in events.read():
-            if not notice.has(*HUSHED):
-                runtime.emit(notice)
-        reader.poll()
+        onlooker.look()
         report = report_of(RunFolder(run.path))
         if report is not None and not _begins_again(run, asking):
             return report

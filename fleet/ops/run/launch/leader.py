@@ -1,56 +1,96 @@
-"""Stops a run on hosts that could not be reached when it ended, and brings the rest of their logs; outlives the fleet
-command: as long as the run's nodes go on by themselves, or for a week.
+"""The process that goes on with a run in the background, fleet-leader: it leads the run where there is something to
+lead, or stops it on hosts that could not be reached, and brings what they have of its logs; then it ends.
 
-`send_janitor` starts this module as a process of its own, see background.py. It tries each host again and again
-until the run is stopped there or the time is over: by then the node's own lease has ended it.
+follow/behind.py starts it. A run needs none: without one its nodes go on, and `fleet attach` leads it again, from where
+its logs end here. It tries hosts that do not answer as long as the run's nodes go on by themselves, or for a week.
 """
 
 from __future__ import annotations
 
+import os
 import threading
-from collections.abc import Collection, Sequence
+from collections.abc import Collection
 from typing import Any
 
 from fleet.answers.run_events import Cleaned
+from fleet.codec import from_json
 from fleet.errors import FleetError
 from fleet.events import silent
 from fleet.model import Host
 from fleet.node.base.clock import CLOCK, Clock
+from fleet.node.base.run_folder import myself
 from fleet.ops.run.end.ends import BY_HAND
-from fleet.ops.run.follow.background import begin, leave, unpacked
+from fleet.ops.run.follow.behind import LEADS, patience
 from fleet.ops.run.follow.follow import Follower, Following, Heard, pause_after
 from fleet.ops.run.kept.documents import read_object
 from fleet.ops.run.kept.folder import HANDOVER_SECONDS, RunFolder
-from fleet.ops.run.kept.record import RunRecord
+from fleet.ops.run.kept.record import RunRecord, host_from_json
+from fleet.ops.run.launch.attempts import follow_run, load_all
+from fleet.ops.run.launch.course import Course, Ended
+from fleet.ops.run.launch.loop import Run
 from fleet.protocol.messages.run import Stopped, StopSpec, Verdict
 from fleet.rules.launch import left
-from fleet.transport.base import Cancel, Transport
+from fleet.runtime import Runtime
+from fleet.transport import open_transport
+from fleet.transport.base import Cancel, ConnectOptions, Transport
 from fleet.transport.program import Program, last_word
 
 STOP = "run.stop run.follow"  # in one process
-MARGIN_SECONDS = 60.0
-NO_LEASE_SECONDS = 7 * 86400.0  # nothing else ends a run that needs no head
+CONNECT_SECONDS = 5.0
 RETRY_SECONDS = 2.0
 FETCHING = threading.Lock()  # hosts of one run share its folder
 LOOK_SECONDS = 1.0
 SILENCE_SECONDS = 45.0  # a third of it, as it is a launch's --node-timeout, ends a connection
 
 
-def patience(record: RunRecord) -> float:
-    """For how many seconds it tries."""
-    return NO_LEASE_SECONDS if record.lease is None else record.lease + record.stop_grace + MARGIN_SECONDS
+def main(spec: dict[str, Any]) -> None:
+    """Do what the spec says, see behind.py."""
+    hosts = [host_from_json(stored) for stored in spec["hosts"]]
+    hops = [host_from_json(stored) for stored in spec["gateways"]]
+    record, options = RunRecord.from_json(spec["record"]), ConnectOptions(CONNECT_SECONDS)
+    transport, folder = open_transport(spec["transport"], options, [*hosts, *hops]), RunFolder(record.logs)
+    if spec["lock"] is not None:
+        lead(record, folder, transport, spec)
+    else:
+        stop(record, folder, transport, hosts, spec)
+    transport.close()
 
 
-def send_janitor(
-    record: RunRecord,
-    hosts: Sequence[Host],
-    transport: Transport,
-    end: Verdict | None = None,
-    verdict: Verdict | None = None,
-) -> int | None:
-    """Start it; its pid, or None when it cannot be started. end: why the run was stopped. verdict: on it."""
-    process = begin("follow.janitor", record, hosts, transport, seconds=patience(record), end=end, verdict=verdict)
-    return leave(process) if process else None
+def lead(record: RunRecord, folder: RunFolder, transport: Transport, spec: dict[str, Any]) -> None:
+    """To the run's end, in the place of who has the folder's lock open, too."""
+    course = from_json(Course | None, spec["course"])
+    ended = from_json(Ended | None, spec["ended"])
+    load_all(course)
+    folder.take_over(spec["lock"])
+    folder.lead(record.lease, detached=True)
+    runtime = Runtime(transport)
+    run = Run(record, folder, {}, runtime, course.plan if course else None) if ended is None else None
+    os.write(1, LEADS)
+    os.dup2(2, 1)
+    follow_run(record, folder, {}, runtime, course, run, ended)
+    folder.release()
+
+
+def stop(record: RunRecord, folder: RunFolder, transport: Transport, hosts: list[Host], spec: dict[str, Any]) -> None:
+    """On all of these hosts at once; what came of it goes to the run's events."""
+    until, complete = CLOCK.monotonic() + patience(record), list[str]()
+    end, verdict = spec["end"], spec["verdict"]
+    grace = record.stop_grace if end and end["by"] in BY_HAND else record.grace
+    folder.say(stopper=myself(), stopping=[host.name for host in hosts])
+
+    def work(host: Host) -> None:
+        said, whole = clean(host, record.run_id, grace, transport, until, folder, record.attempt, end, verdict=verdict)
+        if whole:
+            complete.append(host.name)
+        folder.event(Cleaned(complete=whole), host=host.name, message=f"{host.name}: {said}")
+
+    threads = [threading.Thread(target=work, args=(host,)) for host in hosts]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    correct_summary(folder, complete, record.attempt)
+    folder.say(stopper=None, stopping=[])
 
 
 def clean(
@@ -133,28 +173,3 @@ def correct_summary(folder: RunFolder, complete: Collection[str], attempt: int) 
             folder.write_json("summary.json", summary)
     finally:
         folder.release()
-
-
-def main(spec: dict[str, Any]) -> None:
-    """Work, write what came of it to the run's events.jsonl."""
-    record, hosts, transport = unpacked(spec)
-    folder = RunFolder(record.logs)
-    until = CLOCK.monotonic() + float(spec["seconds"])
-    complete: list[str] = []
-    end = spec["end"]
-    grace = record.stop_grace if end and end["by"] in BY_HAND else record.grace
-
-    def work(host: Host) -> None:
-        verdict, attempt = spec["verdict"], record.attempt
-        said, whole = clean(host, record.run_id, grace, transport, until, folder, attempt, end, verdict=verdict)
-        if whole:
-            complete.append(host.name)
-        folder.event(Cleaned(complete=whole), host=host.name, message=f"{host.name}: {said}")
-
-    threads = [threading.Thread(target=work, args=(host,)) for host in hosts]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
-    transport.close()
-    correct_summary(folder, complete, record.attempt)

@@ -11,8 +11,8 @@ from typing import Any
 import pytest
 
 from fleet.model import Host
-from fleet.ops.run.follow import janitor
 from fleet.ops.run.kept.folder import RunFolder
+from fleet.ops.run.launch import leader
 from tests.moments import just_before
 from tests.run_folders import Leader, an_id, run_folder
 from tests.scripted import STOPPED, Message, Scripted, Spec
@@ -37,7 +37,7 @@ def test_it_brings_logs_once_a_slow_head_has_let_go(tmp_path: Path) -> None:
     path, nodes = run_folder(tmp_path, RUN), Scripted({"n1": {"stop": [STOPPED], "follow": LATE}})
     head, waits, came = Leader(path), threading.Event(), list[tuple[str, bool]]()
     until = time.monotonic() + 600
-    helper = threading.Thread(target=lambda: came.append(janitor.clean(HOST, RUN, 1.0, nodes, until, RunFolder(path))))
+    helper = threading.Thread(target=lambda: came.append(leader.clean(HOST, RUN, 1.0, nodes, until, RunFolder(path))))
     with just_before("open", path / ".lock", waits.set):
         helper.start()
         assert waits.wait(300)
@@ -50,8 +50,8 @@ def test_it_brings_logs_once_a_slow_head_has_let_go(tmp_path: Path) -> None:
 
 def test_one_whose_host_goes_again_lets_the_logs_go(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """For a week nobody could attach, and no other host's logs were brought."""
-    monkeypatch.setattr(janitor, "SILENCE_SECONDS", 0.0)
-    monkeypatch.setattr(janitor, "LOOK_SECONDS", 0.05)
+    monkeypatch.setattr(leader, "SILENCE_SECONDS", 0.0)
+    monkeypatch.setattr(leader, "LOOK_SECONDS", 0.05)
 
     def stop(spec: Spec) -> list[Message]:
         nodes.go("n1")
@@ -59,7 +59,7 @@ def test_one_whose_host_goes_again_lets_the_logs_go(tmp_path: Path, monkeypatch:
 
     nodes = Scripted({"n1": {"stop": stop}})
     folder = RunFolder(run_folder(tmp_path, RUN))
-    said, complete = janitor.clean(HOST, RUN, 1.0, nodes, time.monotonic() + 86400.0, folder)
+    said, complete = leader.clean(HOST, RUN, 1.0, nodes, time.monotonic() + 86400.0, folder)
     assert said.startswith("stopped") and not complete and folder.hold()
     folder.release()
 
@@ -68,16 +68,16 @@ def test_one_whose_host_goes_again_lets_the_logs_go(tmp_path: Path, monkeypatch:
 def test_logs_that_come_late_complete_those_of_their_own_attempt_only(tmp_path: Path) -> None:
     path = run_folder(tmp_path, RUN, summary={"incomplete_logs": ["n1"]})
     (path / ".attempt").write_text("1")
-    janitor.correct_summary(RunFolder(path), ["n1"], 0)
+    leader.correct_summary(RunFolder(path), ["n1"], 0)
     assert summary(path)["incomplete_logs"] == ["n1"], "of n1's first attempt"
-    janitor.correct_summary(RunFolder(path), ["n1"], 1)
+    leader.correct_summary(RunFolder(path), ["n1"], 1)
     assert summary(path)["incomplete_logs"] == []
 
 
 def test_the_summary_of_a_slow_head_is_corrected_once_it_is_there(tmp_path: Path) -> None:
     path = run_folder(tmp_path, RUN)
     head, waits = Leader(path), threading.Event()
-    helper = threading.Thread(target=janitor.correct_summary, args=[RunFolder(path), ["n1"], 0])
+    helper = threading.Thread(target=leader.correct_summary, args=[RunFolder(path), ["n1"], 0])
     with just_before("open", path / ".lock", waits.set):
         helper.start()
         assert waits.wait(300)

@@ -1,0 +1,98 @@
+"""What a process of this machine does with a run, as it says itself: runs/RUN/state.json. It imports little, as verbs
+look there that have nothing to do with runs."""
+
+from __future__ import annotations
+
+import fcntl
+import os
+import time
+from collections.abc import Iterator
+from contextlib import suppress
+from pathlib import Path
+from typing import Any
+
+from fleet import own
+from fleet.errors import Reason
+from fleet.events import Notice
+from fleet.node.base.processes import start_time
+from fleet.node.base.run_folder import myself
+from fleet.ops.run.kept.documents import read_object
+from fleet.protocol.state import STATE, WRITER, is_run_id
+from fleet.rules.units import seconds
+
+HELD = ".held"  # where a file system has no locks: who writes to a run's folder
+OPTION = "--runs-dir"
+
+
+def state_of(folder: Path) -> dict[str, Any]:
+    """{} where the file is not there, or is damaged. A process in it is as run_folder.myself() tells it:
+
+    leader: who follows the run, None: nobody any more. since: when it began to. leads: whether the run is its to lead,
+    and is not known to be over. lease: seconds that nodes go on without it, None: for ever. detached: whether that is
+    no one's terminal. stopper: who stops the run on the hosts `stopping`, which did not answer.
+    """
+    return read_object(folder / STATE)
+
+
+def alive(who: Any) -> bool | None:
+    """Whether a process that such a file names lives, of None: False. None: that is not known here, since it is of
+    another machine, or what is named is none."""
+    me = myself()
+    if who is None:
+        return False
+    if not isinstance(who, dict) or (who.get("machine"), who.get("space")) != (me["machine"], me["space"]):
+        return None
+    pid = who.get("pid")
+    return who.get("boot") == me["boot"] and isinstance(pid, int) and start_time(pid) == who.get("start")
+
+
+def may_live(path: Path) -> bool:
+    """Whether the process may that has made such a file as HELD; one that cannot be read is being written."""
+    return os.path.lexists(path) and alive(read_object(path)) is not False
+
+
+def written(folder: Path) -> bool:
+    """Whether a process writes to a run's folder, whatever for."""
+    try:
+        with own.open_own(folder / WRITER) as lock:  # to read: the folder may be one that we must not write to
+            fcntl.flock(lock, fcntl.LOCK_SH | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return True
+    except OSError:
+        return may_live(folder / HELD)
+    return False
+
+
+def followed(folder: Path) -> bool:
+    """Whether a process follows a run; one of another machine does as long as it holds the folder."""
+    known = alive(state_of(folder).get("leader"))
+    return written(folder) if known is None else known
+
+
+def without_head(folder: Path) -> tuple[float, float | None] | None:
+    """(the last sign of life of who led it, in seconds since the epoch, its lease) of a run that nobody of this machine
+    leads any more, and that may go on; None of others: those that are over, and those whose lease is."""
+    state = state_of(folder)
+    with suppress(OSError):  # pruned meanwhile
+        if state.get("leads") and alive(state.get("leader")) is False:
+            since, lease = os.stat(folder / STATE).st_mtime, state.get("lease")
+            if not isinstance(lease, int | float):
+                return since, None
+            return (since, lease) if time.time() < since + lease else None
+    return None
+
+
+def reminders(runs_dir: Path) -> Iterator[Notice]:
+    """Yields for each run that goes on without its head what is said of it, and the command that leads it again.
+    UsageError where runs_dir may be anybody's."""
+    for entry in os.scandir(runs_dir) if own.own_folder(runs_dir, OPTION) else ():
+        if not is_run_id(entry.name) or (found := without_head(Path(entry.path))) is None:
+            continue
+        (since, lease), run = found, entry.name
+        about = {"run": run, "alone": seconds(round(time.time() - since))}
+        if lease is None:
+            text = "run {run} has been unattended for {alone}: it goes on, and no process of this machine leads it"
+            yield Notice("warning", Reason(text, **about), None, f"fleet attach --detach {run}")
+        else:
+            text = "run {run} has been without its head for {alone}; if it goes on, its nodes end it after {lease}"
+            yield Notice("warning", Reason(text, **about, lease=seconds(lease)), None, f"fleet attach {run}")
