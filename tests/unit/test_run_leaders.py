@@ -99,7 +99,7 @@ def test_a_folder_without_locks_is_held_by_one_process(tmp_path: Path, lockless:
         assert folder.hold(), "it is dead, and known to be"
         assert not RunFolder(folder.path).hold()
         folder.release()
-    assert {path.name for path in folder.path.iterdir()} == {".lock", "events.jsonl", "state.json"}
+    assert {path.name for path in folder.path.iterdir()} == {".lock", ".made", "events.jsonl", "state.json"}
 
 
 def test_a_folder_that_another_machine_holds_is_not_taken_from_it(tmp_path: Path, lockless: None) -> None:
