@@ -138,7 +138,7 @@ def logs(lab: VirtualLab, tmp_path: Path) -> None:
 
 
 def stacks(lab: VirtualLab, tmp_path: Path) -> None:
-    said = ask(lab, "stacks", "latest")
+    said = ask(lab, "stacks", "latest", "--runs-dir", str(lab.home / "job/runs"))
     assert [len(host["ranks"]) for host in said["hosts"].values()] == [1, 1] and said["places"], said
     assert all(rank["pid"] > 0 for host in said["hosts"].values() for rank in host["ranks"]), said
 
