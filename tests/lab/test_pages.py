@@ -153,7 +153,7 @@ NEED_TORCH = sorted({page for page, line, why in TYPED if why is None and line.s
     ],
 )
 def test_a_page_as_it_is_typed(page: str, real: bool, gpus: VirtualLab, tmp_path: Path) -> None:
-    stranger(tmp_path, gpus, page, sys.executable if real else standin_python())
+    stranger(tmp_path, gpus, page + "-real" * real, sys.executable if real else standin_python())
 
     def end(line: str) -> tuple[int, str]:
         done = gpus.typed(line, tmp_path, {"WANDB_API_KEY": "none"})

@@ -62,10 +62,12 @@ def test_a_deadlock_names_the_odd_rank_out(ready: VirtualLab, tmp_path: Path) ->
     until(lambda: [p for p in tmp_path.glob("runs/*-*/*/rank3.out") if "step 1" in p.read_text()])
     other = tmp_path / "another head"
     other.mkdir()
+    (run,) = json.loads(ready.fleet("-i", "lab", "ps", "--json", cwd=other, check=True).stdout)["runs"]
+    stacks = ("-i", "lab", "stacks", run["run"])
 
     def dead() -> bool:
         nonlocal said
-        said = json.loads(ready.fleet("-i", "lab", "stacks", "--json", cwd=other, check=True, timeout=300).stdout)
+        said = json.loads(ready.fleet(*stacks, "--json", cwd=other, check=True, timeout=300).stdout)
         return said["summary"].startswith("ranks 0-2 in all_reduce")
 
     said: dict[str, object] = {}
@@ -77,9 +79,9 @@ def test_a_deadlock_names_the_odd_rank_out(ready: VirtualLab, tmp_path: Path) ->
     by = {name: told["ranks"][0]["by"] for name, told in said["hosts"].items()}  # type: ignore[attr-defined]
     usual = "py-spy" if PY_SPY else "faulthandler"
     assert by == {name: "faulthandler" if name == ready.names[1] else usual for name in ready.names}
-    shown = ready.fleet("-i", "lab", "stacks", "--rank", "3", "--no-native", cwd=other, check=True, timeout=300).stdout
+    shown = ready.fleet(*stacks, "--rank", "3", "--no-native", cwd=other, check=True, timeout=300).stdout
     assert "in DataLoader (dead.py:11)" in shown and "_next_data" in shown and "all_reduce" not in shown, shown
-    none = ready.fleet("-i", "lab", "stacks", "--rank", "7", cwd=other, timeout=300)
+    none = ready.fleet(*stacks, "--rank", "7", cwd=other, timeout=300)
     assert none.returncode == 2 and "has no rank 7\n  hint: it has ranks 0-3\n" in none.stderr, none.stderr
     (run,) = json.loads(ready.fleet("-i", "lab", "ps", "--json", cwd=other, check=True).stdout)["runs"]
     assert (run["state"], run["ranks_ended"]) == ("running", 0), "nothing came of it"
