@@ -17,7 +17,7 @@ from fleet.errors import Ambiguous, UsageError
 from fleet.inventory.fields import FIELDS, FieldError, env_item, host_name, parse_field
 from fleet.inventory.select import select
 from fleet.model import Host, Inventory
-from fleet.ops.run.kept.documents import MISSING, RUN, is_sealed, read_told
+from fleet.ops.run.kept.documents import MISSING, RUN, is_sealed, read_told, restarts_of
 from fleet.ops.run.kept.job import submitted
 from fleet.ops.run.kept.local import names
 from fleet.ops.run.kept.record import RunRecord
@@ -259,7 +259,7 @@ def course_of(record: RunRecord, everyone: Inventory, ask: Callable[[str], bool 
     """What starting a run again takes, where the process is gone that planned it: its restarts and spares that are
     left. UsageError where values that it had are kept nowhere. ask: as of recorded()."""
     known = recorded(record.run_id, record.logs.parent, ask)
-    told, used = known.document.get("restarts", []), {host.name for host in record.hosts}
+    told, used = restarts_of(known.document), {host.name for host in record.hosts}
     gone = {name for each in told for name in each.get("replaced", ())}
     hosts = select(everyone, known.selected, None).hosts
     spares = [host.name for host in hosts if host.name not in used | gone][: record.spares]

@@ -210,7 +210,7 @@ class RunFolder:
 
     def begin(self, attempt: int) -> None:
         """The logs of this attempt go to HOST/ from now on, those of the one before it to attempt<k>/HOST/."""
-        before = self._attempt()
+        before = self.attempt
         if before == attempt:
             return
         aside = self.aside(before)
@@ -238,8 +238,9 @@ class RunFolder:
         except OSError as error:
             raise FleetError(f"cannot move its logs to {aside}: {error.strerror}", host=host) from None
 
-    def _attempt(self) -> int:
-        """Whose logs are in HOST/."""
+    @property
+    def attempt(self) -> int:
+        """The number of the attempt whose logs are in HOST/."""
         try:
             return int(own.read_own(self.path / CURRENT, 99))
         except (OSError, ValueError):
@@ -247,7 +248,7 @@ class RunFolder:
 
     def is_aside(self, attempt: int) -> bool:
         """Whether another one has followed."""
-        return attempt < self._attempt()
+        return attempt < self.attempt
 
     def node(self, host: str, attempt: int | None = None) -> NodeLogs:
         """attempt: whose logs, the last one's if need be."""
@@ -263,11 +264,11 @@ class RunFolder:
 
     def logs_of(self, attempt: int | None) -> Path:
         """What has a folder for each host, of that attempt, None: the last one; UsageError where there is none."""
-        if attempt is None or attempt == self._attempt():
+        if attempt is None or attempt == self.attempt:
             return self.path
         aside = self.aside(attempt)
         if not aside.is_dir():
-            last = self._attempt()
+            last = self.attempt
             known = f"its last attempt is {last}, its first one 0" if last else "it was never started again"
             raise UsageError(f"run {self.path.name} has no logs of an attempt {attempt} here", hint=known)
         return aside
@@ -333,7 +334,8 @@ class RunFolder:
 
 def led_already(folder: RunFolder) -> UsageError:
     """Another process follows the run: which, and what to do."""
-    who, run, here = state_of(folder.path).get("leader") or {}, folder.path.name, myself()["machine"]
+    told, run, here = state_of(folder.path).get("leader"), folder.path.name, myself()["machine"]
+    who = told if isinstance(told, dict) else {}
     machine = str(who.get("machine", here))
     hint = f"fleet logs -f {run}"
     if machine != here and (held := folder.path / HELD).exists():

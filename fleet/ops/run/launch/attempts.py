@@ -24,7 +24,7 @@ from fleet.model import Host, Report
 from fleet.ops.run.end.ends import INTERRUPTED, run_end
 from fleet.ops.run.end.summary import drafted, left_alone, not_started
 from fleet.ops.run.follow.behind import lead_behind
-from fleet.ops.run.kept.documents import RUN, read_object
+from fleet.ops.run.kept.documents import RUN, read_object, restarts_of
 from fleet.ops.run.kept.folder import RunFolder
 from fleet.ops.run.kept.record import RunRecord, whoami
 from fleet.ops.run.launch.course import Course, Ended
@@ -67,7 +67,7 @@ def follow_run(
     nobody who leads it starts it again, though we only look on; else it is left, where one may."""
     read_all()
     nodes: dict[str, Host] = {}  # of all attempts
-    restarts: list[dict[str, Any]] = list(read_object(folder.path / RUN).get("restarts", []))  # others' before us
+    restarts = restarts_of(read_object(folder.path / RUN))  # others' before us
     while True:
         if ended is None:
             began = runtime.clock.monotonic()

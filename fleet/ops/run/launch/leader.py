@@ -107,7 +107,9 @@ def clean(
 ) -> tuple[str, bool]:
     """Try until the run is stopped on this host; what came of it, one line, and whether its logs are complete."""
     reason = "the head gave this node up"
-    spec: StopSpec = {"run": run, "grace": grace, "reason": reason, "end": end, "attempt": attempt, "verdict": verdict}
+    spec: StopSpec = {"run": run, "grace": grace, "reason": reason, "end": end, "verdict": verdict}
+    if end is None or end["by"] != "stop":  # which ends what may have followed, too
+        spec["attempt"] = attempt
     last, began = "never tried", clock.monotonic()
     while clock.monotonic() < until and not read_object(folder.path / "summary.json").get("forgotten"):
         try:
