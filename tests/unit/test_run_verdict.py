@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 
 from fleet.model import Host, Inventory, Job
+from fleet.ops.run.end.ends import run_end
 from fleet.ops.run.end.summary import decide, summarise
 from fleet.ops.run.follow.follow import Heard
 from fleet.ops.run.kept.folder import RunFolder
@@ -143,3 +144,29 @@ def test_where_two_heads_decide_the_first_node_has_the_say(here: Path) -> None:
     nodes["a"].answers["stop"] = told_meanwhile
     looked, summary = from_elsewhere(here / "b", nodes, RUN)
     assert looked.code == summary["exit_code"] == 130 and summary["end"] == nodes["a"].verdict == nodes["b"].verdict
+
+
+@pytest.mark.parametrize("odd", [{"more": 1}, {"what": "haunted"}])
+def test_a_failure_as_no_head_has_it_is_none(odd: Spec, here: Path) -> None:
+    """A node, or another version of fleet there, told of it."""
+    first = {"host": "a", "node_rank": 0, "exit_code": 3, "time": 1.0, "rank": 0, "local_rank": 0, "signal": None}
+    verdict = {
+        **run_end("failure", "rank 0 failed", 3),
+        "first": {**first, "what": "rank", "why": None, "tail": "", **odd},
+    }
+    node = Node(ends(0, status=3), list_runs=lists(part(RUN, "exited", about=about(), verdict=verdict)))
+    node.answers["follow"] = ends(0, status=3)
+    (here / "hostfile").write_text("a\n")
+    looked = command_line(["attach", RUN], Scripted({"a": node.answers}))
+    assert looked.code == (3 if "more" in odd else 2) and "Traceback" not in looked.err, looked
+
+
+def test_a_verdict_that_only_a_replaced_node_can_tell_is_the_runs(here: Path) -> None:
+    """Those of the attempt that it is on do not answer."""
+    verdict = {**run_end("failure", "rank 0 failed", 3), "attempt": 1}
+    node = {"list_runs": lists(part(RUN, "stopped", about=about(max_restarts=1), verdict=verdict)), "follow": ends(0)}
+    (here / "hostfile").write_text("a\n")
+    (found,) = command_line(["--json", "ps", "--all"], Scripted({"a": node})).document()["runs"]
+    assert found["state"] == "failed"
+    looked = command_line(["attach", RUN], Scripted({"a": node}))
+    assert looked.code == 3, looked

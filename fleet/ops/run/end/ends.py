@@ -87,7 +87,7 @@ def run_end(by: EndedBy, message: str, code: int, host: str | None = None, who: 
         "host": host,
         "code": code,
         "who": who,
-        "message": message,
+        "message": message[:TAIL_BYTES],
         "attempt": 0,
         "first": None,
         "unknown": [],
@@ -125,7 +125,7 @@ class Failure:
         """That a run ends because of it."""
         by, why = BY.get(self.what, "failure"), self.why
         by = "failure" if why is not None and why.kind == "ended" else by
-        told = why and {"kind": why.kind, "message": why.message, "hint": why.hint}
+        told = why and {"kind": why.kind, "message": why.message[:TAIL_BYTES], "hint": why.hint}
         first = {**vars(self), "why": told, "tail": self.tail[-TAIL_BYTES:]}
         end = run_end(by, message, self.exit_code or EXIT_HOST_FAILED, self.host)
         return {**end, "first": first}  # type: ignore[typeddict-item]

@@ -22,6 +22,7 @@ from fleet.rules.units import seconds
 
 HELD = ".held"  # where a file system has no locks: who writes to a run's folder
 OPTION = "--runs-dir"
+LONGEST_LEASE = 1e12  # in seconds; a file with another one was not written by fleet
 
 
 def state_of(folder: Path) -> dict[str, Any]:
@@ -42,8 +43,10 @@ def alive(who: Any) -> bool | None:
         return False
     if not isinstance(who, dict) or (who.get("machine"), who.get("space")) != (me["machine"], me["space"]):
         return None
-    pid = who.get("pid")
-    return who.get("boot") == me["boot"] and isinstance(pid, int) and start_time(pid) == who.get("start")
+    pid, start = who.get("pid"), who.get("start")
+    if type(pid) is not int or pid <= 0 or type(start) is not int:
+        return None
+    return who.get("boot") == me["boot"] and start_time(pid) == start
 
 
 def may_live(path: Path) -> bool:
@@ -76,7 +79,7 @@ def without_head(folder: Path) -> tuple[float, float | None] | None:
     with suppress(OSError):  # pruned meanwhile
         if state.get("leads") and alive(state.get("leader")) is False:
             since, lease = os.stat(folder / STATE).st_mtime, state.get("lease")
-            if not isinstance(lease, int | float):
+            if not isinstance(lease, int | float) or not abs(lease) < LONGEST_LEASE:
                 return since, None
             return (since, lease) if time.time() < since + lease else None
     return None
