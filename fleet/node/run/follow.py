@@ -138,7 +138,7 @@ class Follower:
 
     def is_open(self) -> bool:
         """Whether a verdict is waited for, or another attempt. It is sent once it is there."""
-        verdict, last = verdict_of(self.folder), run_folder(self.run)
+        verdict, last = verdict_of(self.folder) if self.ours else None, run_folder(self.run)
         if verdict:
             say({"event": "verdict", "verdict": verdict})  # type: ignore[typeddict-item]
         if verdict or not self.waits or last is None or not os.path.samefile(last, self.folder):

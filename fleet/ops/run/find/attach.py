@@ -105,7 +105,7 @@ def _follow(plan: AttachPlan, runtime: Runtime, sessions: Sessions) -> Report:
         while True:
             folder.begin(record.attempt)
             leads, goes_on = folder.was_launched_here, without_head(folder.path)
-            folder.lead(record.lease, leads=leads)
+            folder.lead(record.lease, leads=leads and found.verdict is None)
             runtime.emit(folder.keep(_attached(found, record, leads)))
             course = _course(record, plan, runtime) if leads and goes_on and record.restartable else None
             report = follow_run(record, folder, sessions.take_all(found.hosts), runtime, course, decides=decides)
