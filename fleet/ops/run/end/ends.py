@@ -81,7 +81,7 @@ class RankEnd:
 
 
 def run_end(by: EndedBy, message: str, code: int, host: str | None = None, who: str = "") -> Verdict:
-    """Why a run is stopped, until it is decided how it ended."""
+    """Returns why a run is stopped, until it is decided how it ended."""
     return {
         "by": by,
         "host": host,
@@ -122,7 +122,7 @@ class Failure:
         return cls(end.host, end.node_rank, end.exit_code, time, end.rank, end.local_rank, end.signal)
 
     def reason(self, message: str) -> Verdict:
-        """That a run ends because of it."""
+        """Returns the verdict of a run that ends because of it."""
         by, why = BY.get(self.what, "failure"), self.why
         by = "failure" if why is not None and why.kind == "ended" else by
         told = why and {"kind": why.kind, "message": why.message[:TAIL_BYTES], "hint": why.hint}

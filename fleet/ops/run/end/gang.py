@@ -100,7 +100,7 @@ class Gang:
         return min(found, key=lambda f: f.time, default=told and self.told(told))
 
     def told(self, first: First) -> Failure:
-        """As a verdict has it: by a head that may call its hosts otherwise."""
+        """Returns the failure that a verdict has: of a head that may call its hosts otherwise."""
         host = min(self.nodes, key=lambda host: self.nodes[host].node_rank != first["node_rank"])
         told = first["why"]
         why = told and HostFailed(Reason.of_node(told["message"]), kind=told["kind"], hint=told["hint"])

@@ -215,8 +215,8 @@ class Recorded:
 
 
 def recorded(word: str, runs_dir: Path, ask: Callable[[str], bool | None]) -> Recorded:
-    """Of a run that has a folder here; UsageError where nothing tells how it was started. ask: whether to believe what
-    this user's fleet did not write."""
+    """Returns how a run was started that has a folder here; UsageError where nothing tells how it was started. ask:
+    whether to believe what this user's fleet did not write."""
     if is_run_id(word) and os.path.lexists(runs_dir / word) and (why := own.foreign(runs_dir / word)) is not None:
         raise UsageError(f"{runs_dir / word} {why}, and is not read", hint=AGAIN)
     here = names(runs_dir)
@@ -256,8 +256,8 @@ def recorded(word: str, runs_dir: Path, ask: Callable[[str], bool | None]) -> Re
 
 
 def course_of(record: RunRecord, everyone: Inventory, ask: Callable[[str], bool | None]) -> Course:
-    """What starting a run again takes, where the process is gone that planned it: its restarts and spares that are
-    left. UsageError where values that it had are kept nowhere. ask: as of recorded()."""
+    """Returns what starting a run again takes, where the process is gone that planned it: its restarts and spares that
+    are left. UsageError where values that it had are kept nowhere. ask: as of recorded()."""
     known = recorded(record.run_id, record.logs.parent, ask)
     told, used = restarts_of(known.document), {host.name for host in record.hosts}
     gone = {name for each in told for name in each.get("replaced", ())}

@@ -122,8 +122,8 @@ def _follow(plan: AttachPlan, runtime: Runtime, sessions: Sessions) -> Report:
 def _known(
     plan: AttachPlan, runtime: Runtime, sessions: Sessions, *, begins: bool = False
 ) -> tuple[FoundRun, tuple[Result, ...]]:
-    """The run, and how asking each host went. Where it has only just begun, or an attempt begins, nodes that do not
-    know of that yet are asked again: who followed the others alone would take their end for the run's."""
+    """Returns the run, and how asking each host went. Where it has only just begun, or an attempt begins, nodes that do
+    not know of that yet are asked again: who followed the others alone would take their end for the run's."""
     until = time.monotonic() + START_SECONDS
     while True:
         runs, asked = find(plan.inventory, runtime, live=False, sessions=sessions)
@@ -141,7 +141,7 @@ def _known(
 
 
 def _is_told(known: Report, found: FoundRun) -> bool:
-    """Whether what is known here is the run's end, and its nodes can add nothing."""
+    """Returns whether what is known here is the run's end, and its nodes can add nothing."""
     summary = known.read(RunSummary)
     decided = drafted(known) is not None and (drafted(known) == found.verdict or summary.error is not None)
     return decided and not {*summary.incomplete_logs} & set(found.hosts)
@@ -175,13 +175,13 @@ def _course(record: RunRecord, plan: AttachPlan, runtime: Runtime) -> Course | N
 
 
 def _is_left(runtime: Runtime) -> bool:
-    """Whether the user has left it, by Ctrl-C or `d`."""
+    """Returns whether the user has left it, by Ctrl-C or `d`."""
     return runtime.cancel.is_set() or runtime.detach.is_set()
 
 
 def take(found: FoundRun, runs_dir: Path) -> RunFolder:
-    """The folder of a run that no node knows, for us to write to: a leader without a terminal makes room. UsageError
-    where another fleet command follows it."""
+    """Returns the folder of a run that no node knows, for us to write to: a leader without a terminal makes room.
+    UsageError where another fleet command follows it."""
     folder = RunFolder.open(runs_dir, found.run_id)
     if folder.held:
         return folder
@@ -198,8 +198,8 @@ def take(found: FoundRun, runs_dir: Path) -> RunFolder:
 
 # -- looking on while a process of this machine follows it: its events and logs from its folder, its report
 def watch(plan: LogsPlan, folder: RunFolder, runtime: Runtime) -> Report | None:
-    """Until the run is over: its report. None: it is left, or nobody follows it any more; then the folder is ours.
-    plan: its tail is 0."""
+    """Looks on until the run is over: its report. None: it is left, or nobody follows it any more; then the folder is
+    ours. plan: its tail is 0."""
     onlooker = Onlooker(folder.path, plan, runtime.emit)
     while not runtime.detach.is_set() and not runtime.cancel.is_set():
         free = folder.hold()
@@ -211,7 +211,7 @@ def watch(plan: LogsPlan, folder: RunFolder, runtime: Runtime) -> Report | None:
 
 
 def report_of(folder: RunFolder) -> Report | None:
-    """As its summary.json tells; None while there is none."""
+    """Returns the report that its summary.json has; None while there is none."""
     summary = read_object(folder.path / "summary.json")
     if "exit_code" not in summary:
         return None

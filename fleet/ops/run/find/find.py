@@ -142,7 +142,7 @@ class FoundRun:
 
     @property
     def verdict(self) -> Verdict | None:
-        """How it ended, as the first of its nodes has it to which that was told."""
+        """How it ended, as the first of its nodes has it."""
         return next((part["verdict"] for part in self.parts.values() if part["verdict"]), None)
 
     def record(self, runs_dir: Path) -> RunRecord:
