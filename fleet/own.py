@@ -41,8 +41,9 @@ def around(path: Path) -> int | None:
 
 
 def own_folder(path: Path, option: str, *, make: bool = False) -> bool:
-    """Whether it is there, as it must be; made (0700) where need be, with a .gitignore: neither git nor a sync takes it
-    along. option: names another one. UsageError where it is somebody else's, or others could write there; OSError."""
+    """Returns whether it is there, as it must be; made (0700) where need be, with a .gitignore: neither git nor a sync
+    takes it along. option: names another one. UsageError where it is somebody else's, or others could write there;
+    OSError."""
     hint = f"take it away, mend its owner or mode, or name another folder with {option}"
     new = not os.path.lexists(path)
     if new and not make:
@@ -59,7 +60,8 @@ def own_folder(path: Path, option: str, *, make: bool = False) -> bool:
 
 
 def foreign(path: Path, info: os.stat_result | None = None) -> str | None:
-    """Why what lies in a folder of the user's is not read, in words: it is a link, or another user put it there."""
+    """Returns why what lies in a folder of the user's is not read, in words: it is a link, or another user put it
+    there."""
     info = info or path.lstat()
     if stat.S_ISLNK(info.st_mode):
         return "is a link"
@@ -67,7 +69,7 @@ def foreign(path: Path, info: os.stat_result | None = None) -> str | None:
 
 
 def is_mine(uid: int, path: Path, folder: Path) -> bool:
-    """Whether that user id of what lies at `path` is the user's, or root's; or is trusted around `folder`."""
+    """Returns whether that user id of what lies at `path` is the user's, or root's; or is trusted around `folder`."""
     return uid in (0, around(folder)) or is_ours(os.fsencode(path.parent), uid)
 
 
@@ -118,8 +120,8 @@ def read_json(path: Path, most: int = MOST_BYTES) -> Any:
 
 
 def own_file(path: Path, hint: str) -> Path:
-    """Where it is, links followed. UsageError where what is to be replaced is another user's, or a link of another
-    user's leads there; OSError."""
+    """Returns where it is, links followed. UsageError where what is to be replaced is another user's, or a link of
+    another user's leads there; OSError."""
     links = 0
     while os.path.lexists(path):
         info = path.lstat()
@@ -159,6 +161,6 @@ def seal(*values: object) -> str | None:
     return hmac.new(key, text.encode(), "sha256").hexdigest()
 
 
-def is_seal(told: object, *values: object) -> bool:
+def is_seal(given: object, *values: object) -> bool:
     """Returns whether that is the seal() of these values."""
-    return told is not None and told == seal(*values)
+    return given is not None and given == seal(*values)

@@ -11,9 +11,14 @@ from pathlib import Path
 import pytest
 
 from fleet.cli.main import run
+from fleet.node.base.run_folder import myself
 from fleet.ops.run.kept.local import local_runs, passed_over
-from tests.run_folders import an_id, run_folder
+from fleet.ops.run.kept.state import alive
+from tests.in_process import command_line
+from tests.run_folders import Leader, an_id, leads, run_folder
+from tests.scripted import STOPPED, Scripted, about, ends, lists, part
 
+RUN = an_id("r")
 SECRET = "a secret of the machine's"
 
 
@@ -85,6 +90,47 @@ def test_what_a_run_tells_of_itself_may_be_of_any_type(
         run_folder(tmp_path / "runs", an_id(field.replace("_", "")), plan=document, summary=document)
     for line in ("runs", "runs --json", "runs --prune --yes --keep 0 --days 0"):
         assert run(line.split()) in (0, 1), (line, capfd.readouterr())
+
+
+ODD = [[], {}, 5, ["x"], True, "x", "it's", {"a": 5}, [5, [[]], {"hosts": 5}], 1e400, 10**400, -(10**400)]
+
+
+@pytest.mark.parametrize("field", ["hosts", "restarts", "end", "exit_code", "next", "incomplete_logs", "error"])
+@pytest.mark.parametrize("odd", ODD, ids=lambda odd: repr(odd)[:20])
+def test_what_a_run_tells_of_its_end_may_be_of_any_type(
+    odd: object, field: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "hostfile").write_text("h\n")
+    document = {"verb": "launch", "exit_code": 0, "run": RUN, "hosts": {}, "started": 1.0, field: odd}
+    run_folder(tmp_path / "runs", RUN, plan=document, summary=document)
+    known = {"a run that its nodes have pruned": lists(), "one of theirs": lists(part(RUN, "exited", about=about()))}
+    for what, runs in known.items():
+        node = {"list_runs": runs, "follow": ends(0), "stop": [{**STOPPED, "was": "gone"}]}
+        for verb in ("attach", "stop"):
+            done = command_line([verb, RUN], Scripted({"h": node}))
+            assert "Traceback" not in done.err and done.code != 125, (what, verb, done)
+
+
+@pytest.mark.parametrize("odd", ODD, ids=lambda odd: repr(odd)[:20])
+def test_what_is_done_with_a_run_may_be_of_any_type(
+    odd: object, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "hostfile").write_text("h\n")
+    folder = run_folder(tmp_path / "runs", RUN, plan={"started": 1.0})
+    leads(folder, leader=None, lease=odd)
+    assert run(["hosts"]) == 0 and run(["runs"]) == 0, capfd.readouterr()
+    with Leader(folder):
+        leads(folder, leader=odd)
+        done = command_line(["attach", RUN], Scripted({"h": {"list_runs": lists(part(RUN, about=about()))}}))
+        assert done.code == 2 and "follows" in done.err, done
+
+
+@pytest.mark.parametrize("who", [{"pid": -1, "start": None}, {"pid": 1 << 30, "start": None}, {"pid": True}])
+def test_a_leader_without_a_process_is_not_known(who: dict[str, object]) -> None:
+    """It is neither alive, to be told to end, nor dead."""
+    assert alive({**myself(), **who}) is None
 
 
 @pytest.mark.skipif(os.geteuid() != 0, reason="another user's folder takes root")

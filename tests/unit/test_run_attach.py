@@ -2,16 +2,18 @@
 
 from __future__ import annotations
 
+import threading
 import time
+from collections.abc import Sequence
 from pathlib import Path
 
 import pytest
 
 from tests.in_process import Outcome, command_line
-from tests.run_folders import an_id, run_folder
+from tests.run_folders import Leader, an_id, run_folder
 from tests.scripted import Answer, Message, Scripted, Spec, about, ends, lists, part
 
-RUN = an_id("r")
+RUN, OTHER = an_id("r"), an_id("other")
 
 
 @pytest.fixture(autouse=True)
@@ -44,6 +46,38 @@ def test_who_attaches_as_a_run_begins_follows_all_of_its_nodes() -> None:
     second = node(1, None, None, began, follows=[ends(1, b"of b\n")])
     done = attach(first, second)
     assert (done.code, sorted(done.out.splitlines())) == (0, ["[a:0] of a", "[b:1] of b"]), done
+
+
+def test_who_looked_on_until_the_leader_was_gone_follows_the_attempt_of_now(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It may have begun some since. The word that was typed may mean another run by then."""
+    monkeypatch.setattr("fleet.ops.run.find.attach.MOMENT_SECONDS", 0.0)
+    folder = tmp_path / "runs" / RUN
+    before, after = ({"about": about(1.0, max_restarts=2, attempt=attempt)} for attempt in (0, 2))
+    (tmp_path / "hostfile").write_text("a\n")
+    leader, asked = Leader(folder), list[Spec]()
+    threading.Timer(1.0, leader.release).start()
+    one = node(0, before, after, follows=[])
+
+    def follow(spec: Spec) -> list[Message]:
+        asked.append(spec)
+        return ends(0, b"goes on\n")
+
+    def report(spec: Spec) -> Sequence[Message]:
+        if not (folder.parent / OTHER).exists():
+            (folder.parent / "latest").symlink_to(RUN)
+            run_folder(folder.parent, OTHER)
+        elif (link := folder.parent / "latest").exists():
+            link.unlink()
+            link.symlink_to(OTHER)
+        return known(spec)
+
+    known = one["list_runs"]
+    assert callable(known)
+    done = command_line(["attach", "latest"], Scripted({"a": {"list_runs": report, "follow": follow}}))
+    assert (done.code, [spec["attempt"] for spec in asked]) == (0, [2]), done
+    assert (folder / ".attempt").read_text() == "2" and not (folder.parent / OTHER / "a").exists()
 
 
 def test_of_an_old_run_no_other_node_comes() -> None:

@@ -168,6 +168,13 @@ def test_who_only_looks_whether_a_run_is_followed_follows_nothing(forgotten: Pat
     assert (forgotten / "summary.json").exists()
 
 
+def test_a_run_that_no_node_knows_ended_with_its_last_attempt(forgotten: Path) -> None:
+    (forgotten / ".attempt").write_text("2")
+    assert stop().code == 0
+    summary = json.loads((forgotten / "summary.json").read_text())
+    assert summary["attempt"] == summary["end"]["attempt"] == 2
+
+
 # -- attaching to a run that is led, or over -----------------------------------------------------------------------
 @pytest.fixture
 def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:

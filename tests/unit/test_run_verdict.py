@@ -9,16 +9,21 @@ from typing import Any
 import pytest
 
 from fleet.model import Host, Inventory, Job
+from fleet.node.base.run_folder import NODE
+from fleet.node.run.list_runs import runs
+from fleet.ops.run.end.ends import run_end
 from fleet.ops.run.end.summary import decide, summarise
+from fleet.ops.run.find.find import read
 from fleet.ops.run.follow.follow import Heard
 from fleet.ops.run.kept.folder import RunFolder
 from fleet.ops.run.launch.loop import Run
 from fleet.ops.run.plan.plan import plan
+from fleet.protocol.state import PROTOCOL
 from fleet.requests.launch import Launch
 from fleet.runtime import Runtime
 from fleet.transport.local import LocalTransport
 from tests.in_process import Outcome, command_line
-from tests.run_folders import an_id
+from tests.run_folders import an_id, run_folder
 from tests.scripted import Answer, Message, Scripted, Spec, about, ends, lists, part, well
 
 RUN = an_id("r")
@@ -143,3 +148,60 @@ def test_where_two_heads_decide_the_first_node_has_the_say(here: Path) -> None:
     nodes["a"].answers["stop"] = told_meanwhile
     looked, summary = from_elsewhere(here / "b", nodes, RUN)
     assert looked.code == summary["exit_code"] == 130 and summary["end"] == nodes["a"].verdict == nodes["b"].verdict
+
+
+@pytest.mark.parametrize("odd", [{"more": 1}, {"what": "haunted"}])
+def test_a_failure_as_no_head_has_it_is_none(odd: Spec, here: Path) -> None:
+    """A node, or another version of fleet there, told of it."""
+    first = {"host": "a", "node_rank": 0, "exit_code": 3, "time": 1.0, "rank": 0, "local_rank": 0, "signal": None}
+    verdict = {
+        **run_end("failure", "rank 0 failed", 3),
+        "first": {**first, "what": "rank", "why": None, "tail": "", **odd},
+    }
+    node = Node(ends(0, status=3), list_runs=lists(part(RUN, "exited", about=about(), verdict=verdict)))
+    node.answers["follow"] = ends(0, status=3)
+    (here / "hostfile").write_text("a\n")
+    looked = command_line(["attach", RUN], Scripted({"a": node.answers}))
+    assert looked.code == (3 if "more" in odd else 2) and "Traceback" not in looked.err, looked
+
+
+def test_a_verdict_that_only_a_replaced_node_can_tell_is_the_runs(here: Path) -> None:
+    """Those of the attempt that it is on do not answer."""
+    verdict = {**run_end("failure", "rank 0 failed", 3), "attempt": 1}
+    node = {"list_runs": lists(part(RUN, "stopped", about=about(max_restarts=1), verdict=verdict)), "follow": ends(0)}
+    (here / "hostfile").write_text("a\n")
+    (found,) = command_line(["--json", "ps", "--all"], Scripted({"a": node})).document()["runs"]
+    assert found["state"] == "failed"
+    looked = command_line(["attach", RUN], Scripted({"a": node}))
+    assert looked.code == 3, looked
+
+
+def test_the_verdict_on_a_run_of_another_version_hides_it_from_no_head(here: Path) -> None:
+    folder = here / ".fleet/runs" / RUN
+    folder.mkdir(parents=True)
+    kept = {
+        "spec.json": {"run": RUN, "node": NODE, "protocol": PROTOCOL + 1, "host": "a", "node_rank": 0, "ranks": [0]},
+        "status.json": {"state": "exited"},
+        "verdict.json": {"by": "what only that one knows"},
+    }
+    for name, document in kept.items():
+        (folder / name).write_text(json.dumps(document))
+    known, odd = read(runs("", False))
+    assert [part["status"] for part in known] == [{"state": "exited"}] and not odd
+
+
+def test_who_only_brings_what_is_missing_of_a_run_leaves_nothing_to_lead(here: Path) -> None:
+    """Killed meanwhile, it was said for ever that nobody led that run, which is over."""
+    verdict, led = run_end("done", "done", 0), list[Any]()
+    folder = run_folder(here / "runs", RUN, plan={"started": 1.0})
+
+    def follow(spec: Spec) -> list[Message]:
+        led.append(json.loads((folder / "state.json").read_text())["leads"])
+        return ends(0)
+
+    for known in (None, verdict):
+        node = Node(list_runs=lists(part(RUN, "exited", about=about(), verdict=known)), follow=follow)
+        (here / "hostfile").write_text("a\n")
+        assert command_line(["attach", RUN], Scripted({"a": node.answers})).code == 0
+        (folder / "summary.json").unlink()
+    assert led == [True, False]

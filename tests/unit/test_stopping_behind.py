@@ -11,8 +11,12 @@ from typing import Any
 import pytest
 
 from fleet.model import Host
+from fleet.node.base.run_folder import NODE, verdict_of
+from fleet.node.run.stop import stopped
+from fleet.ops.run.end.ends import run_end, stopped_by
 from fleet.ops.run.kept.folder import RunFolder
 from fleet.ops.run.launch import leader
+from fleet.protocol.messages.run import StopSpec, Verdict
 from tests.moments import just_before
 from tests.run_folders import Leader, an_id, run_folder
 from tests.scripted import STOPPED, Message, Scripted, Spec
@@ -62,6 +66,32 @@ def test_one_whose_host_goes_again_lets_the_logs_go(tmp_path: Path, monkeypatch:
     said, complete = leader.clean(HOST, RUN, 1.0, nodes, time.monotonic() + 86400.0, folder)
     assert said.startswith("stopped") and not complete and folder.hold()
     folder.release()
+
+
+@pytest.mark.parametrize(
+    "end, attempt", [(stopped_by("ada@h"), None), (run_end("failure", "rank 0 failed", 1), 1), (None, 1)]
+)
+def test_a_stop_that_a_user_wanted_ends_later_attempts_too(
+    end: Verdict | None, attempt: int | None, tmp_path: Path
+) -> None:
+    """Where no node answered, nobody here knew how many there were."""
+    nodes = Scripted({"n1": {"stop": [STOPPED], "follow": LATE}})
+    leader.clean(HOST, RUN, 1.0, nodes, time.monotonic() + 86400.0, RunFolder(run_folder(tmp_path, RUN)), 1, end)
+    (spec,) = [spec for _, program, spec in nodes.sent if program == "stop"]
+    assert spec.get("attempt") == attempt
+
+
+def test_no_verdict_on_one_attempt_is_kept_with_a_later_one(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Who came to it had not heard that another one had begun."""
+    monkeypatch.setenv("HOME", str(tmp_path))
+    folder = tmp_path / ".fleet/runs" / RUN
+    folder.mkdir(parents=True)
+    (folder / "spec.json").write_text(json.dumps({"run": RUN, "node": NODE, "about": {"attempt": 1}}))
+    end = run_end("failure", "rank 0 failed", 1)
+    spec: StopSpec = {"run": RUN, "grace": 0.0, "reason": "over", "end": end, "attempt": 0, "verdict": end}
+    for state, kept in (("running", None), ("exited", end)):
+        (folder / "status.json").write_text(json.dumps({"state": state}))
+        assert stopped(spec).get("verdict") == verdict_of(str(folder)) == kept
 
 
 # -- the run's summary -----------------------------------------------------------------------------------------------

@@ -137,8 +137,8 @@ class Follower:
         say({"event": "end", "sizes": {s.name: s.offset for s in self.streams.values()}})
 
     def is_open(self) -> bool:
-        """Whether a verdict is waited for, or another attempt. It is sent once it is there."""
-        verdict, last = verdict_of(self.folder), run_folder(self.run)
+        """Sends the verdict once it is there; returns whether that, or another attempt, is waited for."""
+        verdict, last = verdict_of(self.folder) if self.ours else None, run_folder(self.run)
         if verdict:
             say({"event": "verdict", "verdict": verdict})  # type: ignore[typeddict-item]
         if verdict or not self.waits or last is None or not os.path.samefile(last, self.folder):
@@ -230,7 +230,7 @@ class Follower:
 
 
 def is_led_by(folder: str, term: int) -> bool:
-    """Whether no later leader has been here; from now on this one has."""
+    """Returns whether no later leader has been here; from now on this one has."""
     kept = read_json(os.path.join(folder, LEASE))
     if kept.get("term", 0) < term:
         try:

@@ -70,9 +70,9 @@ def described(folder: str, spec: "dict[str, Any]", status: "dict[str, Any]", ali
     names = os.listdir(folder)
     silent, last = written_last(folder, of_ranks(names, ".out", ".err"))
     ended = [read_json(os.path.join(folder, each)) for each in of_ranks(names, ".json")]
-    attempt = attempt_of(spec)
+    attempt, verdict = attempt_of(spec), verdict_of(folder)
     if not has_protocol(spec):
-        spec, status, ended = only(spec, *LISTED), only(status, "state"), []
+        spec, status, ended, verdict = only(spec, *LISTED), only(status, "state"), [], None
     return {
         "run": spec["run"],
         "protocol": spec.get("protocol", 0),
@@ -93,7 +93,7 @@ def described(folder: str, spec: "dict[str, Any]", status: "dict[str, Any]", ali
         "silent": silent,
         "last": last,
         "term": read_json(os.path.join(folder, LEASE)).get("term", 0),
-        "verdict": verdict_of(folder),  # type: ignore[typeddict-item]
+        "verdict": verdict,  # type: ignore[typeddict-item]
         "unheard": None if status.get("state") in FINAL or not alive else unheard(folder),
     }
 

@@ -117,7 +117,7 @@ def stopped(spec: "run.StopSpec", clock: Clock = CLOCK) -> "run.Stopped":
     left, was = stop(spec, clock)
     said: run.Stopped = {"event": "stopped", "left": left, "was": was}
     folder, verdict = run_folder(spec["run"]), spec.get("verdict")
-    if folder is not None and verdict:
+    if folder is not None and verdict and read_status(folder).get("state") in FINAL:  # no later attempt is under way
         put_verdict(folder, verdict)
         said["verdict"] = verdict_of(folder)  # type: ignore[typeddict-item]
     if left:

@@ -52,6 +52,20 @@ KernelLine = TypedDict("KernelLine", {"text": str, "time": Time, "rank": Whole |
 # what failed first. exit_code: the run's, too. time: on the clock of who decided. what, why: see ends.Failure. tail:
 # the last that it wrote, TAIL_BYTES at most.
 Why = TypedDict("Why", {"kind": str, "message": str, "hint": str | None})
+FailedWhat = Literal[
+    "rank",
+    "vanished",
+    "engine",
+    "node",
+    "link",
+    "stalled",
+    "lease",
+    "frozen",
+    "signal",
+    "supervisor",
+    "removed",
+    "reboot",
+]
 First = TypedDict(
     "First",
     {
@@ -62,7 +76,7 @@ First = TypedDict(
         "rank": Whole | None,
         "local_rank": Whole | None,
         "signal": Whole | None,
-        "what": str,
+        "what": FailedWhat,
         "why": Why | None,
         "tail": str,
     },

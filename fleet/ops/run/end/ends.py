@@ -81,13 +81,13 @@ class RankEnd:
 
 
 def run_end(by: EndedBy, message: str, code: int, host: str | None = None, who: str = "") -> Verdict:
-    """Why a run is stopped, until it is decided how it ended."""
+    """Returns why a run is stopped, until it is decided how it ended."""
     return {
         "by": by,
         "host": host,
         "code": code,
         "who": who,
-        "message": message,
+        "message": message[:TAIL_BYTES],
         "attempt": 0,
         "first": None,
         "unknown": [],
@@ -122,10 +122,10 @@ class Failure:
         return cls(end.host, end.node_rank, end.exit_code, time, end.rank, end.local_rank, end.signal)
 
     def reason(self, message: str) -> Verdict:
-        """That a run ends because of it."""
+        """Returns the verdict of a run that ends because of it."""
         by, why = BY.get(self.what, "failure"), self.why
         by = "failure" if why is not None and why.kind == "ended" else by
-        told = why and {"kind": why.kind, "message": why.message, "hint": why.hint}
+        told = why and {"kind": why.kind, "message": why.message[:TAIL_BYTES], "hint": why.hint}
         first = {**vars(self), "why": told, "tail": self.tail[-TAIL_BYTES:]}
         end = run_end(by, message, self.exit_code or EXIT_HOST_FAILED, self.host)
         return {**end, "first": first}  # type: ignore[typeddict-item]

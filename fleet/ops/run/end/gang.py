@@ -100,11 +100,12 @@ class Gang:
         return min(found, key=lambda f: f.time, default=told and self.told(told))
 
     def told(self, first: First) -> Failure:
-        """As a verdict has it: by a head that may call its hosts otherwise."""
+        """Returns the failure that a verdict has: of a head that may call its hosts otherwise."""
         host = min(self.nodes, key=lambda host: self.nodes[host].node_rank != first["node_rank"])
         told = first["why"]
         why = told and HostFailed(Reason.of_node(told["message"]), kind=told["kind"], hint=told["hint"])
-        return Failure(**{**first, "host": host, "why": why})  # type: ignore[arg-type]
+        known = {name: value for name, value in first.items() if name in Failure.__annotations__}
+        return Failure(**{**known, "host": host, "why": why})  # type: ignore[arg-type]
 
     def all_well(self, ranks: Mapping[str, Iterable[int]]) -> bool:
         """Whether every rank of every node has ended, with 0, and none is ever started again. ranks: by host."""

@@ -44,7 +44,7 @@ TAIL_LINES = 12
 
 
 def decide(run: RunRecord, gang: Gang, logs: Mapping[str, NodeLogs]) -> Verdict | None:
-    """How the run ended, by what was heard of its nodes; None where some have not answered, and nobody has said."""
+    """Returns how the run ended, by what its nodes sent; None where some have not answered, and none has a verdict."""
     lost = {host for host, node in gang.nodes.items() if node.lost is not None}
     unknown, why = sorted(gang.unknown | lost - gang.away), gang.end
     end = why if why is not None and (gang.by_hand or run.end is not None) else _found(run, gang, logs)

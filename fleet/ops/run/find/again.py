@@ -17,7 +17,7 @@ from fleet.errors import Ambiguous, UsageError
 from fleet.inventory.fields import FIELDS, FieldError, env_item, host_name, parse_field
 from fleet.inventory.select import select
 from fleet.model import Host, Inventory
-from fleet.ops.run.kept.documents import MISSING, RUN, is_sealed, read_told
+from fleet.ops.run.kept.documents import MISSING, RUN, is_sealed, read_told, restarts_of
 from fleet.ops.run.kept.job import submitted
 from fleet.ops.run.kept.local import names
 from fleet.ops.run.kept.record import RunRecord
@@ -215,8 +215,8 @@ class Recorded:
 
 
 def recorded(word: str, runs_dir: Path, ask: Callable[[str], bool | None]) -> Recorded:
-    """Of a run that has a folder here; UsageError where nothing tells how it was started. ask: whether to believe what
-    this user's fleet did not write."""
+    """Returns how a run was started that has a folder here; UsageError where nothing tells how it was started. ask:
+    whether to believe what this user's fleet did not write."""
     if is_run_id(word) and os.path.lexists(runs_dir / word) and (why := own.foreign(runs_dir / word)) is not None:
         raise UsageError(f"{runs_dir / word} {why}, and is not read", hint=AGAIN)
     here = names(runs_dir)
@@ -256,10 +256,10 @@ def recorded(word: str, runs_dir: Path, ask: Callable[[str], bool | None]) -> Re
 
 
 def course_of(record: RunRecord, everyone: Inventory, ask: Callable[[str], bool | None]) -> Course:
-    """What starting a run again takes, where the process is gone that planned it: its restarts and spares that are
-    left. UsageError where values that it had are kept nowhere. ask: as of recorded()."""
+    """Returns what starting a run again takes, where the process is gone that planned it: its restarts and spares that
+    are left. UsageError where values that it had are kept nowhere. ask: as of recorded()."""
     known = recorded(record.run_id, record.logs.parent, ask)
-    told, used = known.document.get("restarts", []), {host.name for host in record.hosts}
+    told, used = restarts_of(known.document), {host.name for host in record.hosts}
     gone = {name for each in told for name in each.get("replaced", ())}
     hosts = select(everyone, known.selected, None).hosts
     spares = [host.name for host in hosts if host.name not in used | gone][: record.spares]

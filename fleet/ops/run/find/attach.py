@@ -9,11 +9,11 @@ from collections.abc import Iterator
 from contextlib import closing, suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any
+from typing import Any, TypedDict
 
 from fleet.answers.run_events import Attached
 from fleet.answers.runs import LeftAlone, NodeEnd, RunSummary
-from fleet.codec import from_json
+from fleet.codec import MISFIT, from_json
 from fleet.errors import ConnectError, FleetError, Interrupted, UsageError
 from fleet.events import Notice
 from fleet.inventory.nodeset import fold
@@ -21,7 +21,7 @@ from fleet.model import Report, Result
 from fleet.ops.plans import Line, OnHosts
 from fleet.ops.run.end.next_steps import typed_here
 from fleet.ops.run.end.summary import drafted, left_alone
-from fleet.ops.run.find.again import course_of
+from fleet.ops.run.find.again import Text, course_of
 from fleet.ops.run.find.bring import POLL_SECONDS
 from fleet.ops.run.find.find import FoundRun, check_protocol, find, missing
 from fleet.ops.run.find.here import chosen_here
@@ -34,10 +34,15 @@ from fleet.ops.run.kept.state import alive, state_of, without_head
 from fleet.ops.run.launch.attempts import follow_run
 from fleet.ops.run.launch.course import Course
 from fleet.ops.run.sessions import START_SECONDS, Sessions
+from fleet.protocol.decode import decode
+from fleet.protocol.messages.run import Verdict, Whole
 from fleet.requests.runs import Attach, Logs
 from fleet.rules.units import counted
 from fleet.runtime import Runtime
 
+_Error = TypedDict("_Error", {"message": Text, "hint": Text | None})
+# of a summary.json: what is not of one of fleet's classes
+_Told = TypedDict("_Told", {"exit_code": Whole, "end": Verdict | None, "error": _Error | None}, total=False)
 ASK_AGAIN_SECONDS = 1.0
 MOMENT_SECONDS = 1.0  # for which a folder may be held by who only looks, or is at its end
 
@@ -68,6 +73,7 @@ def _follow(plan: AttachPlan, runtime: Runtime, sessions: Sessions) -> Report:
             raise
         return known  # it is over, and its nodes have pruned it
     check_protocol(found)
+    plan = replace(plan, request=replace(plan.request, run=found.run_id))  # "latest" may be another one later
     folder = RunFolder.open(plan.request.runs, found.run_id)
     record = found.record(plan.request.runs)
     known = None if found.live else report_of(folder)
@@ -79,7 +85,7 @@ def _follow(plan: AttachPlan, runtime: Runtime, sessions: Sessions) -> Report:
         runtime.emit(Notice("warning", lacks))
     if plan.request.detach:
         runtime.detach.set()
-    if not folder.held:
+    if waited := not folder.held:
         folder.ask_for()
     if not folder.held and not folder.hold(MOMENT_SECONDS):  # it is led already
         if alive(state_of(folder.path).get("leader")) is None:
@@ -91,12 +97,15 @@ def _follow(plan: AttachPlan, runtime: Runtime, sessions: Sessions) -> Report:
         if report is not None or not folder.held:
             folder.release()
             return report or left_alone(record, led=False)
+    if waited:  # who led it is gone, and may have begun other attempts
+        found, _ = _known(plan, runtime, sessions)
+        record = found.record(plan.request.runs)
     decides = False
     try:
         while True:
             folder.begin(record.attempt)
             leads, goes_on = folder.was_launched_here, without_head(folder.path)
-            folder.lead(record.lease, leads=leads)
+            folder.lead(record.lease, leads=leads and found.verdict is None)
             runtime.emit(folder.keep(_attached(found, record, leads)))
             course = _course(record, plan, runtime) if leads and goes_on and record.restartable else None
             report = follow_run(record, folder, sessions.take_all(found.hosts), runtime, course, decides=decides)
@@ -113,8 +122,8 @@ def _follow(plan: AttachPlan, runtime: Runtime, sessions: Sessions) -> Report:
 def _known(
     plan: AttachPlan, runtime: Runtime, sessions: Sessions, *, begins: bool = False
 ) -> tuple[FoundRun, tuple[Result, ...]]:
-    """The run, and how asking each host went. Where it has only just begun, or an attempt begins, nodes that do not
-    know of that yet are asked again: who followed the others alone would take their end for the run's."""
+    """Returns the run, and how asking each host went. Where it has only just begun, or an attempt begins, nodes that do
+    not know of that yet are asked again: who followed the others alone would take their end for the run's."""
     until = time.monotonic() + START_SECONDS
     while True:
         runs, asked = find(plan.inventory, runtime, live=False, sessions=sessions)
@@ -132,7 +141,7 @@ def _known(
 
 
 def _is_told(known: Report, found: FoundRun) -> bool:
-    """Whether what is known here is the run's end, and its nodes can add nothing."""
+    """Returns whether what is known here is the run's end, and its nodes can add nothing."""
     summary = known.read(RunSummary)
     decided = drafted(known) is not None and (drafted(known) == found.verdict or summary.error is not None)
     return decided and not {*summary.incomplete_logs} & set(found.hosts)
@@ -166,13 +175,13 @@ def _course(record: RunRecord, plan: AttachPlan, runtime: Runtime) -> Course | N
 
 
 def _is_left(runtime: Runtime) -> bool:
-    """Whether the user has left it, by Ctrl-C or `d`."""
+    """Returns whether the user has left it, by Ctrl-C or `d`."""
     return runtime.cancel.is_set() or runtime.detach.is_set()
 
 
 def take(found: FoundRun, runs_dir: Path) -> RunFolder:
-    """The folder of a run that no node knows, for us to write to: a leader without a terminal makes room. UsageError
-    where another fleet command follows it."""
+    """Returns the folder of a run that no node knows, for us to write to: a leader without a terminal makes room.
+    UsageError where another fleet command follows it."""
     folder = RunFolder.open(runs_dir, found.run_id)
     if folder.held:
         return folder
@@ -189,8 +198,8 @@ def take(found: FoundRun, runs_dir: Path) -> RunFolder:
 
 # -- looking on while a process of this machine follows it: its events and logs from its folder, its report
 def watch(plan: LogsPlan, folder: RunFolder, runtime: Runtime) -> Report | None:
-    """Until the run is over: its report. None: it is left, or nobody follows it any more; then the folder is ours.
-    plan: its tail is 0."""
+    """Looks on until the run is over: its report. None: it is left, or nobody follows it any more; then the folder is
+    ours. plan: its tail is 0."""
     onlooker = Onlooker(folder.path, plan, runtime.emit)
     while not runtime.detach.is_set() and not runtime.cancel.is_set():
         free = folder.hold()
@@ -202,16 +211,17 @@ def watch(plan: LogsPlan, folder: RunFolder, runtime: Runtime) -> Report | None:
 
 
 def report_of(folder: RunFolder) -> Report | None:
-    """As its summary.json tells; None while there is none."""
+    """Returns the report that its summary.json has; None while there is none."""
     summary = read_object(folder.path / "summary.json")
     if "exit_code" not in summary:
         return None
     try:
+        decode(_Told, summary)
         ended = from_json(RunSummary, summary)
         results = tuple(_result(name, host) for name, host in summary["hosts"].items())
-    except (ValueError, KeyError, TypeError):  # edited, or cut off by a full disk: the nodes know better
+        steps = [typed_here(step, folder.path.parent) for step in ended.next]
+    except MISFIT:  # edited, or cut off by a full disk: the nodes know better
         return None
-    steps = [typed_here(step, folder.path.parent) for step in ended.next]
     return Report("launch", results, summary["exit_code"], answer=replace(ended, next=steps))
 
 

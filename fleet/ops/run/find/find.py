@@ -88,6 +88,13 @@ class FoundRun:
         return self.inventory.get(name) or Host(name, name)
 
     @property
+    def attempt(self) -> int:
+        """The last one that is known."""
+        if self.verdict:
+            return self.verdict["attempt"]
+        return max(map(attempt_of, self.parts.values()), default=self.kept["attempt"] if self.kept else 0)
+
+    @property
     def started(self) -> float:
         return self.about["started"] if self.about else 0.0
 
@@ -135,7 +142,7 @@ class FoundRun:
 
     @property
     def verdict(self) -> Verdict | None:
-        """How it ended, as the first of its nodes has it to which that was told."""
+        """How it ended, as the first of its nodes has it."""
         return next((part["verdict"] for part in self.parts.values() if part["verdict"]), None)
 
     def record(self, runs_dir: Path) -> RunRecord:
@@ -158,7 +165,7 @@ class FoundRun:
             node_timeout=max(1.0, part["node_timeout"] if part else RunRecord.node_timeout),
             owner=about["owner"] if about else "",
             started=self.started,
-            attempt=self.verdict["attempt"] if self.verdict else attempt_of(part) if part else 0,
+            attempt=self.attempt,
             max_restarts=about["max_restarts"] if about else 0,
             stall_timeout=about["stall_timeout"] if about else None,
             elastic=self.elastic,
@@ -258,8 +265,8 @@ def find(
     answered = frozenset(result.host for result in results if result.ok)
     runs = []
     for run_id, of in parts.items():
-        told = next((part["verdict"] for part in of.values() if part["verdict"]), None)
-        last = told["attempt"] if told else max(map(attempt_of, of.values()))
+        told = [part["verdict"]["attempt"] for part in of.values() if part["verdict"]]
+        last = min([*told[:1], max(map(attempt_of, of.values()))])
         # a node that another has replaced knows of an earlier attempt only; where the last one could not begin, the one
         # before it is the run's
         current = [(name, part) for name, part in of.items() if attempt_of(part) >= last]

@@ -11,7 +11,8 @@ from typing import TypedDict
 from fleet.errors import FleetError, UsageError
 from fleet.model import Inventory, Result
 from fleet.ops.run.find.find import FoundRun, chosen
-from fleet.ops.run.kept.documents import RUN, read_object
+from fleet.ops.run.kept.documents import RUN, read_object, restarts_of
+from fleet.ops.run.kept.folder import RunFolder
 from fleet.ops.run.kept.job import is_ours
 from fleet.ops.run.kept.local import names
 from fleet.ops.run.kept.record import RunRecord
@@ -84,8 +85,8 @@ def _meant(word: str, run_ids: list[str]) -> str | None:
 def hosts_of(word: str, runs_dir: Path, inventory: Inventory) -> Inventory:
     """The hosts that a run of this folder was started on, where its folder tells: nobody waits for others."""
     told = read_object(runs_dir / (_meant(word, names(runs_dir)) or word) / RUN)
-    kept = {name for each in (told, *told.get("restarts", ())) for name in each.get("hosts", ())}
-    hosts = tuple(host for host in inventory.hosts if host.name in kept)
+    kept = [it for each in (told, *restarts_of(told)) if isinstance(it := each.get("hosts"), dict | list)]
+    hosts = tuple(host for host in inventory.hosts if any(host.name in it for it in kept))
     return replace(inventory, hosts=hosts or inventory.hosts)
 
 
@@ -109,7 +110,7 @@ def from_folder(path: Path, inventory: Inventory) -> FoundRun | None:
         "world_size": kept["world_size"],
         "master": kept["master"],
         "hosts": {name: (min(host["ranks"], default=0), len(host["ranks"])) for name, host in hosts},
-        "attempt": 0,
+        "attempt": RunFolder(path).attempt,
         "max_restarts": 0,
         "spares": 0,
         "stall_timeout": None,

@@ -47,7 +47,7 @@ class StopPlan(OnHosts):
 
 
 def note(folder: RunFolder, reason: str, grace: float) -> None:
-    """Where nobody here follows the run, so that nobody is told that it waits for its head."""
+    """Notes, where nobody here follows the run, that it is not to be led again."""
     with suppress(OSError, UsageError):  # no such folder here, another user's, a disk that cannot be written
         if folder.hold():
             folder.event(StopAll(reason=reason, grace=grace))
@@ -56,7 +56,7 @@ def note(folder: RunFolder, reason: str, grace: float) -> None:
 
 
 def end_here(found: FoundRun, runs_dir: Path, runtime: Runtime, end: Verdict) -> None:
-    """Of a run that no node reports: its summary, and the end of the process that waits for one."""
+    """Writes the summary of a run that no node reports, and ends the process that waits for one."""
     folder = take(found, runs_dir)
     try:
         if not (folder.path / "summary.json").exists():  # who led it may have ended just now

@@ -32,6 +32,12 @@ def read_object(path: Path) -> dict[str, Any]:
     return read_told(path)[0]
 
 
+def restarts_of(document: Mapping[str, Any]) -> list[dict[str, Any]]:
+    """Returns what a run.json tells of the run's restarts."""
+    told = document.get("restarts")
+    return [each for each in told if isinstance(each, dict)] if isinstance(told, list) else []
+
+
 def sealed(document: Mapping[str, Any], run: str) -> dict[str, Any]:
     """Returns a document of a run with the seal by which this user's fleet knows that it wrote it."""
     plain = {name: value for name, value in document.items() if name != SEAL}

@@ -47,7 +47,7 @@ class RunFolder:
 
     @classmethod
     def create(cls, runs_dir: Path, run_id: str) -> RunFolder:
-        """Make it; UsageError when it cannot be made, before anything was started anywhere.
+        """Makes it; UsageError when it cannot be made, before anything was started anywhere.
 
         A runs_dir made here ignores itself: logs are neither committed to git nor carried along by a sync.
         """
@@ -67,8 +67,8 @@ class RunFolder:
 
     @classmethod
     def open(cls, runs_dir: Path, run_id: str) -> RunFolder:
-        """That of a run which was started before, wherever; made if need be, and held if nobody else does. UsageError
-        as create()."""
+        """Returns that of a run which was started before, wherever; made if need be, and held if nobody else does.
+        UsageError as create()."""
         path = runs_dir / run_id
         try:
             if not own.own_folder(runs_dir, OPTION) or not os.path.lexists(path):
@@ -83,7 +83,7 @@ class RunFolder:
         return folder
 
     def sign(self) -> None:
-        """Of life, every few seconds: somebody follows the run here. A lock that was removed is made anew."""
+        """Shows every few seconds that somebody follows the run here. A lock that was removed is made anew."""
         now = time.monotonic()
         if now >= self._signed + SIGN_SECONDS:
             self._signed = now
@@ -95,12 +95,12 @@ class RunFolder:
                 os.utime(self.path / STATE)
 
     def lead(self, lease: float | None, *, leads: bool = True, detached: bool = False) -> None:
-        """Say that this process follows the run from now on. The rest: see State."""
+        """Notes that this process follows the run from now on. The rest: see state_of()."""
         self.say(leader=myself(), since=time.time(), leads=leads, lease=lease, detached=detached)
 
     def say(self, **values: Any) -> None:
-        """Have what is done with the run on record for others (see State), as far as there is room for it. Where that
-        comes to nothing, there is no such file."""
+        """Notes for others what is done with the run (see state_of()), as far as there is room for it. Where that is
+        nothing, there is no such file."""
         self._said |= values
         with contextlib.suppress(OSError, FleetError), self._alone():
             state = {**read_object(self.path / STATE), **values}
@@ -110,29 +110,29 @@ class RunFolder:
                 os.unlink(self.path / STATE)
 
     def be_latest(self) -> None:
-        """Have `latest` beside it lead here; what is there and is no link, or a disk that has none, stays as it is."""
+        """Has `latest` beside it lead here; what is there and is no link, or a disk that has none, stays as it is."""
         link_beside(str(self.path), LATEST)
 
     @property
     def is_ours(self) -> bool:
-        """Whether this user's fleet made it, wherever it lies now."""
+        """Returns whether this user's fleet made it, wherever it lies now."""
         with contextlib.suppress(OSError):
             return own.is_seal(own.read_own(self.path / MADE, 99).decode("ascii", "replace"), self.path.name)
         return False
 
     @property
     def was_launched_here(self) -> bool:
-        """Whether this user's fleet launched the run from here, or from where the folder lay then."""
+        """Returns whether this user's fleet launched the run from here, or from where the folder lay then."""
         return is_sealed(read_object(self.path / RUN), self.path.name)
 
     @property
     def held(self) -> bool:
-        """Whether we are the one who writes here."""
+        """Returns whether we are the one who writes here."""
         return self.lock is not None
 
     def hold(self, seconds: float = 0.0) -> bool:
-        """Be the one who writes here, until release() or this process's end; False when somebody else still is after so
-        long. UsageError where the folder is another user's, or a link."""
+        """Becomes the one who writes here, until release() or this process's end; False when somebody else still is
+        after so long. UsageError where the folder is another user's, or a link."""
         if (why := own.foreign(self.path)) is not None:
             raise UsageError(f"{self.path} {why}", hint=f"take it away, or give another {OPTION}")
         deadline = time.monotonic() + seconds
@@ -158,14 +158,14 @@ class RunFolder:
         return True
 
     def _is_first(self) -> bool:
-        """Where the file system has no locks: a file that only one process can make."""
+        """Makes, where the file system has no locks, a file that only one process can make."""
         with contextlib.suppress(FileExistsError), open(self.path / HELD, "x", opener=own.private) as f:
             json.dump(myself(), f)
             return True
         return False
 
     def _frees(self) -> bool:
-        """Take away what a process that is dead has left; of one that nobody here can know of it stays."""
+        """Takes away what a dead process has left; that of one of which nothing is known here stays."""
         held, aside = self.path / HELD, self.path / f"{HELD}.{os.getpid()}"
         if may_live(held):
             return False
@@ -178,19 +178,19 @@ class RunFolder:
         return True
 
     def take_over(self, lock: int) -> None:
-        """Be the one who writes here: of the open lock, which the process holds that started this one."""
+        """Becomes the one who writes here: of the open lock, which the process holds that started this one."""
         os.set_inheritable(lock, False)
         self.lock = lock
         if os.path.lexists(self.path / HELD):
             self.write_json(HELD, myself())
 
     def ask_for(self) -> None:
-        """Of who only brings logs here: that it lets go."""
+        """Asks who only brings logs here to let go."""
         with contextlib.suppress(OSError):
             os.utime(self.path / WRITER, (0, 0), follow_symlinks=False)
 
     def asked_for(self) -> bool:
-        """Whether somebody did, since we hold it."""
+        """Returns whether somebody did, since we hold it."""
         return self.lock is not None and os.fstat(self.lock).st_mtime == 0
 
     def release(self) -> None:
@@ -203,14 +203,14 @@ class RunFolder:
             self.let_go()
 
     def let_go(self) -> None:
-        """Close the lock: who has inherited it holds it alone."""
+        """Closes the lock: who has inherited it holds it alone."""
         if self.lock is not None:
             os.close(self.lock)
             self.lock = None
 
     def begin(self, attempt: int) -> None:
         """The logs of this attempt go to HOST/ from now on, those of the one before it to attempt<k>/HOST/."""
-        before = self._attempt()
+        before = self.attempt
         if before == attempt:
             return
         aside = self.aside(before)
@@ -226,7 +226,7 @@ class RunFolder:
             raise FleetError(f"cannot move the logs of attempt {before} to {aside}: {error.strerror}") from None
 
     def remove_summary(self) -> None:
-        """Of an attempt that another one follows, or may follow."""
+        """Removes that of an attempt which another one follows, or may follow."""
         (self.path / "summary.json").unlink(missing_ok=True)
 
     def set_aside(self, host: str, attempt: int) -> None:
@@ -238,16 +238,17 @@ class RunFolder:
         except OSError as error:
             raise FleetError(f"cannot move its logs to {aside}: {error.strerror}", host=host) from None
 
-    def _attempt(self) -> int:
-        """Whose logs are in HOST/."""
+    @property
+    def attempt(self) -> int:
+        """The number of the attempt whose logs are in HOST/."""
         try:
             return int(own.read_own(self.path / CURRENT, 99))
         except (OSError, ValueError):
             return 0
 
     def is_aside(self, attempt: int) -> bool:
-        """Whether another one has followed."""
-        return attempt < self._attempt()
+        """Returns whether another one has followed."""
+        return attempt < self.attempt
 
     def node(self, host: str, attempt: int | None = None) -> NodeLogs:
         """attempt: whose logs, the last one's if need be."""
@@ -258,16 +259,17 @@ class RunFolder:
         return (self.aside(attempt) if self.is_aside(attempt) else self.path) / host
 
     def aside(self, attempt: int) -> Path:
-        """Where those go when another one has followed."""
+        """Returns where those go when another one has followed."""
         return self.path / f"{ATTEMPT}{attempt}"
 
     def logs_of(self, attempt: int | None) -> Path:
-        """What has a folder for each host, of that attempt, None: the last one; UsageError where there is none."""
-        if attempt is None or attempt == self._attempt():
+        """Returns what has a folder for each host, of that attempt, None: the last one; UsageError where there is
+        none."""
+        if attempt is None or attempt == self.attempt:
             return self.path
         aside = self.aside(attempt)
         if not aside.is_dir():
-            last = self._attempt()
+            last = self.attempt
             known = f"its last attempt is {last}, its first one 0" if last else "it was never started again"
             raise UsageError(f"run {self.path.name} has no logs of an attempt {attempt} here", hint=known)
         return aside
@@ -333,7 +335,8 @@ class RunFolder:
 
 def led_already(folder: RunFolder) -> UsageError:
     """Another process follows the run: which, and what to do."""
-    who, run, here = state_of(folder.path).get("leader") or {}, folder.path.name, myself()["machine"]
+    told, run, here = state_of(folder.path).get("leader"), folder.path.name, myself()["machine"]
+    who = told if isinstance(told, dict) else {}
     machine = str(who.get("machine", here))
     hint = f"fleet logs -f {run}"
     if machine != here and (held := folder.path / HELD).exists():

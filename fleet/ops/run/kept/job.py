@@ -65,7 +65,8 @@ def is_ours(folder: Path) -> bool:
 def has_ended(folder: Path) -> bool:
     """Whether the end on record is its run's, whatever the queue does with its job."""
     summary = read_object(folder / "summary.json")
-    return "exit_code" in summary and (summary.get("end") or {}).get("by") != "queue"
+    end = summary.get("end")
+    return "exit_code" in summary and not (isinstance(end, dict) and end.get("by") == "queue")
 
 
 @dataclass

@@ -1,4 +1,4 @@
-"""What a process of this machine does with a run, as it says itself: runs/RUN/state.json. It imports little, as verbs
+"""Reads runs/RUN/state.json, where a process of this machine notes what it does with a run. It imports little, as verbs
 look there that have nothing to do with runs."""
 
 from __future__ import annotations
@@ -22,10 +22,12 @@ from fleet.rules.units import seconds
 
 HELD = ".held"  # where a file system has no locks: who writes to a run's folder
 OPTION = "--runs-dir"
+LONGEST_LEASE = 1e12  # in seconds; a file with another one was not written by fleet
 
 
 def state_of(folder: Path) -> dict[str, Any]:
-    """{} where the file is not there, or is damaged. A process in it is as run_folder.myself() tells it:
+    """Returns what the file holds, {} where it is not there, or damaged. A process in it is as run_folder.myself() has
+    it:
 
     leader: who follows the run, None: nobody any more. since: when it began to. leads: whether the run is its to lead,
     and is not known to be over. lease: seconds that nodes go on without it, None: for ever. detached: whether that is
@@ -35,24 +37,27 @@ def state_of(folder: Path) -> dict[str, Any]:
 
 
 def alive(who: Any) -> bool | None:
-    """Whether a process that such a file names lives, of None: False. None: that is not known here, since it is of
-    another machine, or what is named is none."""
+    """Returns whether a process that such a file names lives, of None: False. None: that is not known here, since it is
+    of another machine, or what is named is none."""
     me = myself()
     if who is None:
         return False
     if not isinstance(who, dict) or (who.get("machine"), who.get("space")) != (me["machine"], me["space"]):
         return None
-    pid = who.get("pid")
-    return who.get("boot") == me["boot"] and isinstance(pid, int) and start_time(pid) == who.get("start")
+    pid, start = who.get("pid"), who.get("start")
+    if type(pid) is not int or pid <= 0 or type(start) is not int:
+        return None
+    return who.get("boot") == me["boot"] and start_time(pid) == start
 
 
 def may_live(path: Path) -> bool:
-    """Whether the process may that has made such a file as HELD; one that cannot be read is being written."""
+    """Returns whether the process that has made such a file as HELD may live; one that cannot be read is being
+    written."""
     return os.path.lexists(path) and alive(read_object(path)) is not False
 
 
 def written(folder: Path) -> bool:
-    """Whether a process writes to a run's folder, whatever for."""
+    """Returns whether a process writes to a run's folder, whatever for."""
     try:
         with own.open_own(folder / WRITER) as lock:  # to read: the folder may be one that we must not write to
             fcntl.flock(lock, fcntl.LOCK_SH | fcntl.LOCK_NB)
@@ -64,26 +69,26 @@ def written(folder: Path) -> bool:
 
 
 def followed(folder: Path) -> bool:
-    """Whether a process follows a run; one of another machine does as long as it holds the folder."""
+    """Returns whether a process follows a run; one of another machine does as long as it holds the folder."""
     known = alive(state_of(folder).get("leader"))
     return written(folder) if known is None else known
 
 
 def without_head(folder: Path) -> tuple[float, float | None] | None:
-    """(the last sign of life of who led it, in seconds since the epoch, its lease) of a run that nobody of this machine
-    leads any more, and that may go on; None of others: those that are over, and those whose lease is."""
+    """Returns (the last sign of life of who led it, in seconds since the epoch, its lease) of a run that nobody of this
+    machine leads any more, and that may go on; None of others: those that are over, and those whose lease is."""
     state = state_of(folder)
     with suppress(OSError):  # pruned meanwhile
         if state.get("leads") and alive(state.get("leader")) is False:
             since, lease = os.stat(folder / STATE).st_mtime, state.get("lease")
-            if not isinstance(lease, int | float):
+            if not isinstance(lease, int | float) or not abs(lease) < LONGEST_LEASE:
                 return since, None
             return (since, lease) if time.time() < since + lease else None
     return None
 
 
 def reminders(runs_dir: Path) -> Iterator[Notice]:
-    """Yields for each run that goes on without its head what is said of it, and the command that leads it again.
+    """Yields for each run that goes on without its head a notice with the command that leads it again.
     UsageError where runs_dir may be anybody's."""
     for entry in os.scandir(runs_dir) if own.own_folder(runs_dir, OPTION) else ():
         if not is_run_id(entry.name) or (found := without_head(Path(entry.path))) is None:

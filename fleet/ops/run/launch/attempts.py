@@ -24,7 +24,7 @@ from fleet.model import Host, Report
 from fleet.ops.run.end.ends import INTERRUPTED, run_end
 from fleet.ops.run.end.summary import drafted, left_alone, not_started
 from fleet.ops.run.follow.behind import lead_behind
-from fleet.ops.run.kept.documents import RUN, read_object
+from fleet.ops.run.kept.documents import RUN, read_object, restarts_of
 from fleet.ops.run.kept.folder import RunFolder
 from fleet.ops.run.kept.record import RunRecord, whoami
 from fleet.ops.run.launch.course import Course, Ended
@@ -62,12 +62,12 @@ def follow_run(
     ended: Ended | None = None,
     decides: bool = False,
 ) -> Report:
-    """To the end of the run, attempt by attempt; writes summary.json. waiting: by host, what started its part. run: of
+    """Follows it to its end, attempt by attempt; writes summary.json. waiting: by host, what started its part. run: of
     the attempt under way, where it was made already. ended: that one is over, and `course` is what follows. decides:
     nobody who leads it starts it again, though we only look on; else it is left, where one may."""
     read_all()
     nodes: dict[str, Host] = {}  # of all attempts
-    restarts: list[dict[str, Any]] = list(read_object(folder.path / RUN).get("restarts", []))  # others' before us
+    restarts = restarts_of(read_object(folder.path / RUN))  # others' before us
     while True:
         if ended is None:
             began = runtime.clock.monotonic()
@@ -121,7 +121,7 @@ def follow_run(
 def _leave(
     record: RunRecord, folder: RunFolder, runtime: Runtime, course: Course | None, ended: Ended | None = None
 ) -> Report:
-    """It goes on without this process."""
+    """Has it go on without this process."""
     hosts = (*record.hosts, *((*course.plan.hosts, *course.plan.spares) if course is not None else ()))
     record, more = replace(record, lease=None), (to_json(course), to_json(ended))
     pid = lead_behind(record, folder, runtime.transport, hosts, *more)
@@ -130,7 +130,7 @@ def _leave(
 
 
 def _stay(record: RunRecord, folder: RunFolder, runtime: Runtime, course: Course | None) -> tuple[RunRecord, Runtime]:
-    """It goes on without a terminal, and without a lease: what it is led by from now on."""
+    """Has it go on without a terminal, and without a lease; returns what it is led by from now on."""
     assert runtime.stay is not None
     load_all(course)
     folder.lead(None, detached=True)
@@ -141,7 +141,7 @@ def _stay(record: RunRecord, folder: RunFolder, runtime: Runtime, course: Course
 
 
 def load_all(course: Course | None) -> None:
-    """What it takes to lead the run to its end: fleet may be another one by then."""
+    """Loads all that leading the run to its end takes: fleet may be another one by then."""
     read_all()
     if course is not None:
         engine(course.plan.job.engine)
@@ -197,7 +197,7 @@ def _tell(
 def _not_again(
     error: FleetError, report: Report, plan: Plan, hosts: tuple[Host, ...], folder: RunFolder, runtime: Runtime
 ) -> Report:
-    """The report of the attempt that was the last, for no other could begin: as its nodes have it on record now."""
+    """Returns the report of the attempt that was the last, for no other could begin, as its nodes have it now."""
     verdict = drafted(report)
     assert verdict is not None
     if by_hand := isinstance(error, Interrupted):

@@ -44,7 +44,7 @@ SILENCE_SECONDS = 45.0  # a third of it, as it is a launch's --node-timeout, end
 
 
 def main(spec: dict[str, Any]) -> None:
-    """Do what the spec says, see behind.py."""
+    """Does what the spec asks for, see behind.py."""
     hosts = [host_from_json(stored) for stored in spec["hosts"]]
     hops = [host_from_json(stored) for stored in spec["gateways"]]
     record, options = RunRecord.from_json(spec["record"]), ConnectOptions(CONNECT_SECONDS)
@@ -57,7 +57,7 @@ def main(spec: dict[str, Any]) -> None:
 
 
 def lead(record: RunRecord, folder: RunFolder, transport: Transport, spec: dict[str, Any]) -> None:
-    """To the run's end, in the place of who has the folder's lock open, too."""
+    """Leads the run to its end, in the place of who has the folder's lock open, too."""
     course = from_json(Course | None, spec["course"])
     ended = from_json(Ended | None, spec["ended"])
     load_all(course)
@@ -72,7 +72,7 @@ def lead(record: RunRecord, folder: RunFolder, transport: Transport, spec: dict[
 
 
 def stop(record: RunRecord, folder: RunFolder, transport: Transport, hosts: list[Host], spec: dict[str, Any]) -> None:
-    """On all of these hosts at once; what came of it goes to the run's events."""
+    """Stops the run on all of these hosts at once; what came of it goes to the run's events."""
     until, complete = CLOCK.monotonic() + patience(record), list[str]()
     end, verdict = spec["end"], spec["verdict"]
     grace = record.stop_grace if end and end["by"] in BY_HAND else record.grace
@@ -105,9 +105,12 @@ def clean(
     clock: Clock = CLOCK,
     verdict: Verdict | None = None,
 ) -> tuple[str, bool]:
-    """Try until the run is stopped on this host; what came of it, one line, and whether its logs are complete."""
+    """Tries until the run is stopped on this host; returns what came of it, one line, and whether its logs are
+    complete."""
     reason = "the head gave this node up"
-    spec: StopSpec = {"run": run, "grace": grace, "reason": reason, "end": end, "attempt": attempt, "verdict": verdict}
+    spec: StopSpec = {"run": run, "grace": grace, "reason": reason, "end": end, "verdict": verdict}
+    if end is None or end["by"] != "stop":  # which ends what may have followed, too
+        spec["attempt"] = attempt
     last, began = "never tried", clock.monotonic()
     while clock.monotonic() < until and not read_object(folder.path / "summary.json").get("forgotten"):
         try:
@@ -138,8 +141,8 @@ def fetch(
     attempt: int,
     clock: Clock = CLOCK,
 ) -> bool:
-    """Follow a run that is over, from where its logs end here; whether every byte came. The folder is held no longer
-    than that: while hosts are waited for, others may write there."""
+    """Follows a run that is over, from where its logs end here; returns whether every byte came. The folder is held no
+    longer than that: while hosts are waited for, others may write there."""
     heard: list[Heard] = []
     with FETCHING:
         # who gave this host up may have others to wait for; who follows a later attempt writes to no file of this one
@@ -163,8 +166,8 @@ def fetch(
 
 
 def correct_summary(folder: RunFolder, complete: Collection[str], attempt: int) -> None:
-    """The logs that these hosts have of an attempt are complete now. Who followed the run lets its folder go when it
-    is written; who follows it again tells of them anew. That of a later attempt does not tell of them."""
+    """Notes that the logs which these hosts have of an attempt are complete now. Who followed the run lets its folder
+    go when it is written; who follows it again tells of them anew. That of a later attempt does not tell of them."""
     if folder.is_aside(attempt) or not folder.hold(HANDOVER_SECONDS):
         return
     try:

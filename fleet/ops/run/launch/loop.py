@@ -121,7 +121,7 @@ class Run:
         return follower
 
     def follow(self) -> Report:
-        """Until the end of this attempt, whatever it is, or until it is left; then it may be called again."""
+        """Follows this attempt until it ends or is left; then it may be called again."""
         for host, why in (self.plan.absent if self.plan else {}).items():
             if host in self.gang.nodes and host not in self.gang.absent:
                 self.gang.absent.add(host)
@@ -160,7 +160,7 @@ class Run:
         return summarise(self.record, self.gang, self.logs, self.incomplete, self._seconds(), verdict)
 
     def may_decide(self, report: Report) -> bool:
-        """Whether no other attempt may follow, begun by who leads the run."""
+        """Returns whether no other attempt may follow, begun by who leads the run."""
         draft = drafted(report)
         well = draft is not None and draft["first"] is None
         return well or self.leads or not self.record.restartable or self.gang.verdict is not None
@@ -191,7 +191,7 @@ class Run:
         return self._elastic.plan if self._elastic is not None else self._plan
 
     def _seconds(self) -> float:
-        """How long it ran: it may have been over before it was looked at."""
+        """Returns how long it ran: it may have been over before it was looked at."""
         nodes = self.gang.nodes.values()
         last = max((node.clock.on_head(node.status.get("time", 0.0)) for node in nodes), default=0.0)
         was_over = all(node.state in FINAL for node in nodes) and 0 < last < self._began
