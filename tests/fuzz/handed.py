@@ -10,10 +10,12 @@ import collections
 import os
 import re
 import shutil
+import subprocess
 import sys
 import tempfile
 import time
 from collections.abc import Callable, Iterator
+from functools import cache
 from pathlib import Path
 
 from tests.fuzz.handed_promises import COMPLETE, PROMISES, Allowed, allowed, command, verbs, wrong_program
@@ -42,11 +44,27 @@ def tree(base: Path) -> Tree:
     return found
 
 
+@cache
+def is_open_to_others() -> bool:
+    """Returns whether another user can run what is tried here: this tree and $TMPDIR are below no closed folder."""
+    with tempfile.TemporaryDirectory() as folder:
+        os.chmod(folder, 0o755)
+        look = [sys.executable, "-I", "-c", "import os, sys; [os.listdir(path) for path in sys.argv[1:]]"]
+        try:
+            return not subprocess.run(
+                [*look, folder, str(ROOT)], cwd="/", user=USER, stderr=subprocess.DEVNULL
+            ).returncode
+        except PermissionError:
+            return False
+
+
 class Case:
     """A world, and some verbs in it, one after the other."""
 
     def __init__(self, base: Path, seed: int) -> None:
         self.world = World(base, seed)
+        if not is_open_to_others():
+            self.world.uid = 0
         (base / "bin").mkdir()
         (base / "bin/fleet").write_text(f"#!{sys.executable}\n{SCRIPT.partition(chr(10))[2]}")
         (base / "bin/fleet").chmod(0o755)

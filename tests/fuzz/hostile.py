@@ -427,7 +427,7 @@ VERBS = {
     "launch": Verb([*LAUNCH, "./job"], rf"{OWN}|{RUNS}", [], "plain.yaml", 8, True),
     "ps": Verb(["ps", "--all"], OWN, [[*LAUNCH, "./job"]], "plain.yaml"),
     "attach": Verb(["attach", "{run}"], rf"{OWN}|{RUNS}", [[*LAUNCH, "./job"], FORGET], "plain.yaml", 3, True),
-    "logs": Verb(["logs", "latest"], rf"{OWN}|{RUNS}", [[*LAUNCH, "./job"], FORGET], "plain.yaml", 3),
+    "logs": Verb(["logs", "{run}"], rf"{OWN}|{RUNS}", [[*LAUNCH, "./job"], FORGET], "plain.yaml", 3),
     "live": Verb(["attach", "latest"], rf"{OWN}|{RUNS}", [[*LAUNCH, "--detach", "./short"]], "plain.yaml", 2, True),
     "stop": Verb(["stop", "{run}"], rf"{OWN}|{RUNS}", [[*LAUNCH, "--detach", "./long"], FORGET], "plain.yaml", 3),
     "stacks": Verb(["stacks", "latest"], rf"{OWN}|{RUNS}", [[*LAUNCH, "--detach", "./long"]], "plain.yaml", 2),

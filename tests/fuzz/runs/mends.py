@@ -6,6 +6,9 @@ from __future__ import annotations
 GANG, LOOP, STOPPING = "ops/run/end/gang.py", "ops/run/launch/loop.py", "ops/run/follow/stopping.py"
 FIND, ATTACH, STOP = "ops/run/find/find.py", "ops/run/find/attach.py", "ops/run/find/stop.py"
 ATTEMPTS, START = "ops/run/launch/attempts.py", "ops/run/start/start.py"
+UNLEASHED = (
+    "                if run.leads:\n                    run.unleash()\n                    folder.say(lease=None)\n"
+)
 SUMMARY, HERE = "ops/run/end/summary.py", "ops/run/find/here.py"
 Mend = tuple[str, str, str, str, str] | tuple[str, str, str, str, str, tuple[str, str, str]]
 MENDS: list[Mend] = [
@@ -116,14 +119,14 @@ MENDS: list[Mend] = [
         "who looks on takes off no lease",
         "8",
         ATTEMPTS,
-        "                if run.leads:\n                    run.unleash()\n",
-        "                run.unleash()\n",
+        UNLEASHED,
+        "                run.unleash()\n                folder.say(lease=None)\n",
     ),
     (
         "a run that is left needs no head",
         "9",
         ATTEMPTS,
-        "                if run.leads:\n                    run.unleash()\n",
+        UNLEASHED,
         "",
     ),
     (
