@@ -6,7 +6,6 @@ from __future__ import annotations
 import contextlib
 import errno
 import fcntl
-import hmac
 import json
 import os
 import stat
@@ -144,6 +143,8 @@ def home(place: Path, *names: str) -> Path:
 def seal(*values: object) -> str | None:
     """Returns what only this user's fleet can make of JSON values: their HMAC, by a random key in ~/.fleet, which is
     made where need be. None without a home to keep it in, or where the values are nested too deep."""
+    import hmac  # it takes 4 ms, and most commands seal nothing
+
     try:
         text = json.dumps(json.loads(json.dumps(values, default=str)), sort_keys=True)
         with open(home(Path.home()) / KEY, "a+b", opener=private) as file:

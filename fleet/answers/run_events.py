@@ -309,7 +309,7 @@ class Incomplete(RunEvent, event="incomplete"):
 
 @dataclass(frozen=True, kw_only=True)
 class Stays(RunEvent, event="stays"):
-    """a process stays behind that ends the run on a node"""
+    """a background process ends the run on a node, once that answers"""
 
 
 @dataclass(frozen=True, kw_only=True)

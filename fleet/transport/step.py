@@ -103,7 +103,7 @@ class Step:
         return process
 
     def _addresses(self) -> list[tuple[str, int]]:
-        """Where agents find this process: by the ways that lead to them."""
+        """Returns the addresses at which agents dial this process: one for each route to a host."""
         port, found = self._server.getsockname()[1], dict[str, None]()
         for host in self._hosts.values():
             with contextlib.suppress(OSError), socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as probe:
@@ -112,7 +112,7 @@ class Step:
         return [(address, port) for address in found]
 
     def _listen(self) -> None:
-        """What srun says, and its end."""
+        """Keeps the last 4 KiB of srun's errors, until it ends."""
         assert self._process.stderr
         with self._process.stderr as lines:
             for line in lines:
@@ -120,7 +120,8 @@ class Step:
         self._process.wait()
 
     def _learn(self) -> None:
-        """Whose each token is. The first of a task is its agent's: nothing was started there before it."""
+        """Reads from srun which host's task printed which digest. The first of a task is its agent's: no process was
+        started there before."""
         assert self._process.stdout
         names = dict(enumerate(self._hosts))
         with self._process.stdout as lines:
@@ -138,7 +139,7 @@ class Step:
                 threading.Thread(target=self._welcome, args=(plain,), daemon=True).start()
 
     def _welcome(self, plain: socket.socket) -> None:
-        """Who dials, and holds the certificate, is of this step; which host's agent it is, its token shows."""
+        """Takes one connection in. The certificate proves that it is of this step, the token of which host's agent."""
         link = None
         try:
             link = Link(plain, self._context, True, self._tls)

@@ -5,7 +5,6 @@ root, for namespaces and owners."""
 
 from __future__ import annotations
 
-import argparse
 import collections
 import os
 import re
@@ -13,11 +12,11 @@ import shutil
 import subprocess
 import sys
 import tempfile
-import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from functools import cache
 from pathlib import Path
 
+from tests.fuzz import hunting
 from tests.fuzz.handed_promises import COMPLETE, PROMISES, Allowed, allowed, command, verbs, wrong_program
 from tests.fuzz.handed_world import SECRET, USER, World
 from tests.fuzz.traced import ROOT, Seen, prepare, run, shown
@@ -158,37 +157,20 @@ def one(seed: int, counts: collections.Counter[str] | None = None) -> str | None
         shutil.rmtree(base, ignore_errors=True)
 
 
-def hunt(first: int, seconds: float, most: int = 1, say: Callable[[str], None] = print, count: int = 0) -> list[str]:
+def hunt(first: int, seconds: float, most: int = 1, say: hunting.Say = print, count: int = 0) -> list[str]:
     """Cases from a seed on, for so long, or so many, or until so many faults are found."""
-    found, counts, seed = list[str](), collections.Counter[str](), first
-    began = time.monotonic()
-    while time.monotonic() - began < seconds and len(found) < most and (not count or seed - first < count):
-        wrong = one(seed, counts)
-        if wrong is not None:
-            found.append(f"after {time.monotonic() - began:.1f} s, {wrong}")
-            say(found[-1])
-        seed += 1
+    counts = collections.Counter[str]()
+    found, tried = hunting.hunt(lambda seed: one(seed, counts), first, seconds, most, say, count)
     drawn = ", ".join(f"{number} {name}" for name, number in sorted(counts.items()))
-    say(f"handed: seeds {first} to {seed - 1} in {time.monotonic() - began:.0f} s: {drawn}; {len(found)} faults")
+    say(f"handed: {tried}: {drawn}; {len(found)} faults")
     return found
 
 
 def main() -> int:
-    parser = argparse.ArgumentParser()
-    parser.add_argument("--seconds", type=float, default=60.0)
-    parser.add_argument("--seed", type=int, help="begin with this one [by the clock]")
+    parser = hunting.parser()
     parser.add_argument("--count", type=int, default=0, help="so many seeds at most")
-    parser.add_argument("--faults", type=int, default=1, help="stop after so many")
-    parser.add_argument("--one", type=int, help="this seed alone")
     given = parser.parse_args()
-    if given.one is not None:
-        wrong = one(given.one)
-        print(wrong or f"seed {given.one}: nothing is wrong")
-        return int(wrong is not None)
-    first = given.seed if given.seed is not None else int(time.time())
-    print(f"first seed {first}", flush=True)
-    say = lambda text: print(text, flush=True)  # noqa: E731
-    return int(bool(hunt(first, given.seconds, given.faults, say, given.count)))
+    return hunting.run(given, one, lambda first, say: hunt(first, given.seconds, given.faults, say, given.count))
 
 
 if __name__ == "__main__":

@@ -9,7 +9,6 @@ believed of the other host.
 
 from __future__ import annotations
 
-import argparse
 import collections
 import contextlib
 import json
@@ -44,7 +43,7 @@ from fleet.transport.frames import HEADER, Frame
 from fleet.transport.local import LocalSession, LocalTransport, ProcessChannel
 from fleet.transport.program import Program
 from fleet.transport.ssh.transport import SshTransport
-from tests.fuzz import rows
+from tests.fuzz import hunting, rows
 from tests.in_process import command_line
 from tests.liar import PAYLOADS, RAW, TEXTS, places
 from tests.wheelmaker import make_env, make_wheel
@@ -747,43 +746,31 @@ class Hunter:
         shutil.rmtree(self.folder, ignore_errors=True)
 
 
-def hunt(
-    first: int, seconds: float, most: int = 1, say: Callable[[str], None] = print, verb: str | None = None
-) -> list[str]:
+def hunt(first: int, seconds: float, most: int = 1, say: hunting.Say = print, verb: str | None = None) -> list[str]:
     """Cases from a seed on, for so long, or until so many faults are found."""
-    hunter, found, seed = Hunter(say, verb), list[str](), first
-    began = time.monotonic()
+    hunter = Hunter(say, verb)
     try:
-        while time.monotonic() - began < seconds and len(found) < most:
-            wrong = hunter.case(seed)
-            if wrong is not None:
-                found.append(f"after {time.monotonic() - began:.1f} s, {wrong}")
-                say(found[-1])
-            seed += 1
+        found, tried = hunting.hunt(hunter.case, first, seconds, most, say)
     finally:
         hunter.close()
     counts = ", ".join(f"{count} {name}" for name, count in sorted(hunter.counts.items()))
-    say(f"hostile: seeds {first} to {seed - 1} in {time.monotonic() - began:.0f} s: {counts}; {len(found)} faults")
+    say(f"hostile: {tried}: {counts}; {len(found)} faults")
     return found
 
 
 def main() -> int:
-    parser = argparse.ArgumentParser()
-    parser.add_argument("--seconds", type=float, default=60.0)
-    parser.add_argument("--seed", type=int, help="begin with this one [by the clock]")
-    parser.add_argument("--faults", type=int, default=1, help="stop after so many")
-    parser.add_argument("--one", type=int, help="this seed alone")
+    parser = hunting.parser()
     parser.add_argument("--verb", choices=VERBS, help="this one alone; a seed is another case then")
     given = parser.parse_args()
-    if given.one is not None:
+
+    def one(seed: int) -> str | None:
         hunter = Hunter(verb=given.verb)
-        wrong = hunter.case(given.one)
-        hunter.close()
-        print(wrong or f"seed {given.one}: nothing is wrong")
-        return int(wrong is not None)
-    first = given.seed if given.seed is not None else int(time.time())
-    print(f"first seed {first}", flush=True)
-    return int(bool(hunt(first, given.seconds, given.faults, lambda text: print(text, flush=True), given.verb)))
+        try:
+            return hunter.case(seed)
+        finally:
+            hunter.close()
+
+    return hunting.run(given, one, lambda first, say: hunt(first, given.seconds, given.faults, say, given.verb))
 
 
 if __name__ == "__main__":

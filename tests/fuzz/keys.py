@@ -7,7 +7,6 @@ host's, a user's. What is typed in a row is drawn: setups of some hosts, --repla
 
 from __future__ import annotations
 
-import argparse
 import contextlib
 import io
 import os
@@ -15,13 +14,12 @@ import random
 import shutil
 import sys
 import tempfile
-import time
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 from unittest import mock
 
 import fleet.cli.main
+from tests.fuzz import hunting
 from tests.fuzz.hostile import in_a_fork
 from tests.lab.private_sshd import Sshd, make_key
 
@@ -157,36 +155,30 @@ def case(ground: Ground, seed: int) -> str | None:
     return None
 
 
-def hunt(first: int, seconds: float, most: int = 1, say: Callable[[str], None] = print) -> list[str]:
+def hunt(first: int, seconds: float, most: int = 1, say: hunting.Say = print) -> list[str]:
     """Cases from a seed on, for so long, or until so many faults are found."""
-    found, seed, began = list[str](), first, time.monotonic()
     with tempfile.TemporaryDirectory(prefix="fleet-keys-") as folder:
         ground = Ground(Path(folder))
+
+        def one(seed: int) -> str | None:
+            wrong = case(ground, seed)
+            return wrong and f"seed {seed}: {wrong}"
+
         try:
-            while time.monotonic() - began < seconds and len(found) < most:
-                if (wrong := case(ground, seed)) is not None:
-                    found.append(f"after {time.monotonic() - began:.1f} s, seed {seed}: {wrong}")
-                    say(found[-1])
-                seed += 1
+            found, tried = hunting.hunt(one, first, seconds, most, say)
         finally:
             ground.close()
-    say(f"keys: seeds {first} to {seed - 1} in {time.monotonic() - began:.0f} s; {len(found)} faults")
+    say(f"keys: {tried}; {len(found)} faults")
     return found
 
 
 def main() -> int:
-    parser = argparse.ArgumentParser()
-    parser.add_argument("--seconds", type=float, default=60.0)
-    parser.add_argument("--seed", type=int, help="begin with this one [by the clock]")
-    parser.add_argument("--faults", type=int, default=1, help="stop after so many")
-    parser.add_argument("--one", type=int, help="this seed alone")
-    given = parser.parse_args()
-    if given.one is not None:
-        found = hunt(given.one, 0.001)
-        print(*found or [f"seed {given.one}: nothing is wrong"])
-        return int(bool(found))
-    first = given.seed if given.seed is not None else int(time.time())
-    return int(bool(hunt(first, given.seconds, given.faults, lambda text: print(text, flush=True))))
+    given = hunting.parser().parse_args()
+
+    def one(seed: int) -> str | None:
+        return next(iter(hunt(seed, 0.001, say=lambda text: None)), None)
+
+    return hunting.run(given, one, lambda first, say: hunt(first, given.seconds, given.faults, say))
 
 
 if __name__ == "__main__":

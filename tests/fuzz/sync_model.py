@@ -6,7 +6,6 @@ printed and the shortest list of steps that still shows it.
 
 from __future__ import annotations
 
-import argparse
 import collections
 import os
 import random
@@ -22,6 +21,7 @@ from typing import Any
 from unittest import mock
 
 from fleet.delivery import lock_order, mirror
+from tests.fuzz import hunting
 from tests.fuzz.transport import Forker
 from tests.fuzz.world import SOURCES, Fault, Step, World
 
@@ -374,12 +374,8 @@ def hunt(
 
 
 def main() -> int:
-    parser = argparse.ArgumentParser()
-    parser.add_argument("--seconds", type=float, default=60.0)
-    parser.add_argument("--seed", type=int, help="begin with this one [by the clock]")
-    parser.add_argument("--faults", type=int, default=1, help="stop after so many")
+    parser = hunting.parser()
     parser.add_argument("--shrink", type=float, default=60.0, help="seconds for that, of each")
-    parser.add_argument("--one", type=int, help="this seed alone, step by step")
     given = parser.parse_args()
     if given.one is not None:
         case, forker = make(given.one), Forker()

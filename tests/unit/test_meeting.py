@@ -8,7 +8,6 @@ import threading
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import Any
 
 import pytest
 
@@ -156,27 +155,6 @@ def test_strangers_keep_nobody_out(meet: Callable[..., Meeting], monkeypatch: py
     assert len(it.all("a", "b")) == 2
     for sock in silent:
         sock.close()
-
-
-@pytest.mark.parametrize(
-    "message",
-    [
-        {"failed": {}, "age": 0},
-        {"failed": 3, "age": 0},
-        {"failed": {"exit_code": 1}, "age": "soon"},
-        {"failed": {"exit_code": 1}},
-        {"failed": {"exit_code": [1], "message": 7}, "age": 0},
-        {"ended": {}},
-        {"ended": {"code": 0, "state": "exited", "ranks": 3}},
-    ],
-)
-def test_who_sends_what_makes_no_sense_is_lost(meet: Callable[..., Meeting], message: dict[str, Any]) -> None:
-    it = meet(2)
-    first, second = it.all("a", "b")
-    second.send(**message)
-    assert heard(first, "failed")["message"] == "b (node rank 1) was lost: its connection ended"
-    first.send(ended={**ENDED, "code": 1})
-    assert it.summary()["exit_code"] == 122
 
 
 def test_a_failure_is_its_senders(meet: Callable[..., Meeting]) -> None:

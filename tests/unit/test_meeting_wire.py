@@ -107,10 +107,17 @@ def test_a_hello_that_dribbles_is_late(meet: Callable[..., Meeting], monkeypatch
         {"ended": {**ENDED, "code": 256}},
         {"ended": {**ENDED, "ranks": {str(rank): {} for rank in range(5000)}}},
         {"ended": {**ENDED, "ranks": {"0": {"status": 1 << 40}}}},
+        {"failed": {}, "age": 0},
+        {"failed": 3, "age": 0},
+        {"failed": {"exit_code": 1}, "age": "soon"},
+        {"failed": {"exit_code": 1}},
+        {"failed": {"exit_code": [1], "message": 7}, "age": 0},
+        {"ended": {}},
+        {"ended": {"code": 0, "state": "exited", "ranks": 3}},
     ],
     ids=lambda message: repr(message)[:40],
 )
-def test_who_reports_what_is_out_of_bounds_is_lost(meet: Callable[..., Meeting], message: dict[str, Any]) -> None:
+def test_who_reports_out_of_bounds_or_nonsense_is_lost(meet: Callable[..., Meeting], message: dict[str, Any]) -> None:
     it = meet(2)
     first, second = it.all("a", "b")
     second.send(**message)

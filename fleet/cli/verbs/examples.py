@@ -34,16 +34,16 @@ def _is_or_may_be(path: Path, data: bytes) -> bool:
 
 def copy(names: list[str], to: Path) -> None:
     """Below `to` under their full names. UsageError, and nothing is copied, where other files of theirs are there."""
-    files = shipped()
+    files = {name: path.read_bytes() for name, path in shipped().items() if name in names}
     for name in names:
-        if not _is_or_may_be(to / name, files[name].read_bytes()):
+        if not _is_or_may_be(to / name, files[name]):
             raise UsageError(
                 f"{to / name} is there already, and is another one",
                 hint=f"'fleet examples {name}' shows the one of fleet; --to ANOTHER copies it elsewhere",
             )
     for name in names:
         (to / name).parent.mkdir(parents=True, exist_ok=True)
-        replace_file(os.fsencode(to / name), files[name].read_bytes())
+        replace_file(os.fsencode(to / name), files[name])
 
 
 @click.command("examples", cls=Verb, examples=("fleet examples --to rehearsal", "fleet examples two-nodes.yaml"))

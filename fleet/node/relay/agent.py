@@ -41,7 +41,7 @@ DIAL_SECONDS = 5.0
 
 
 def digest_of(token: str) -> str:
-    """What others may know of it."""
+    """Returns what may be printed of a token: its sha256."""
     return hashlib.sha256(token.encode()).hexdigest()
 
 

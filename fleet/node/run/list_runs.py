@@ -66,11 +66,13 @@ def unheard(folder: str) -> "float | None":
         return None
 
 
-def described(folder: str, spec: "dict[str, Any]", status: "dict[str, Any]", alive: bool) -> "run.RunHere":
+def described(
+    folder: str, spec: "dict[str, Any]", status: "dict[str, Any]", alive: bool, verdict: Any
+) -> "run.RunHere":
     names = os.listdir(folder)
     silent, last = written_last(folder, of_ranks(names, ".out", ".err"))
     ended = [read_json(os.path.join(folder, each)) for each in of_ranks(names, ".json")]
-    attempt, verdict = attempt_of(spec), verdict_of(folder)
+    attempt = attempt_of(spec)
     if not has_protocol(spec):
         spec, status, ended, verdict = only(spec, *LISTED), only(status, "state"), [], None
     return {
@@ -93,7 +95,7 @@ def described(folder: str, spec: "dict[str, Any]", status: "dict[str, Any]", ali
         "silent": silent,
         "last": last,
         "term": read_json(os.path.join(folder, LEASE)).get("term", 0),
-        "verdict": verdict,  # type: ignore[typeddict-item]
+        "verdict": verdict,
         "unheard": None if status.get("state") in FINAL or not alive else unheard(folder),
     }
 
@@ -105,7 +107,8 @@ def one(name: str, live: bool) -> "run.RunHere | None":
     if spec.get("node") != NODE or spec.get("run") != name.partition("@")[0]:
         return None
     status, alive = standing(folder)
-    next_one = awaited(folder) if status.get("state") in FINAL and not verdict_of(folder) else None
+    verdict = verdict_of(folder)
+    next_one = awaited(folder) if status.get("state") in FINAL and not verdict else None
     if next_one:
         status, alive = dict(status, state=next_one), True
     if live and status.get("state") in FINAL:
@@ -113,7 +116,7 @@ def one(name: str, live: bool) -> "run.RunHere | None":
     if not alive and status.get("state") not in FINAL:
         cause, reason = fate(folder)
         status = final_status("lost", reason, [], cause) if cause == "reboot" else status
-    return described(folder, spec, status, alive)
+    return described(folder, spec, status, alive, verdict)
 
 
 def runs(prefix: str, live: bool) -> "list[Any]":

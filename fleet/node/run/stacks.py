@@ -20,7 +20,7 @@ from fleet.node.base.processes import environment, read_file, state_of
 from fleet.node.base.run_folder import run_folder
 from fleet.node.base.types import TYPE_CHECKING, Any, stacks
 from fleet.node.base.wire import start_thread
-from fleet.node.run.look.trainers import has_protocol, trainers
+from fleet.node.run.look.trainers import is_ours, trainers
 from fleet.node.run.rank.rank import STACK_SIGNAL, stack_file
 
 if TYPE_CHECKING:
@@ -45,7 +45,7 @@ def states_of(pid: int) -> "set[str]":
 def py_spy_of(pid: int) -> "str | None":
     """Where the rank would find it, or this program."""
     own = os.environ.get("PATH", os.defpath)
-    path = os.fsdecode(environment(pid).get(b"PATH", b"")) if has_protocol(pid) else ""
+    path = os.fsdecode(environment(pid).get(b"PATH", b"")) if is_ours(pid) else ""
     return shutil.which("py-spy", path=path + os.pathsep + own if path else own)
 
 

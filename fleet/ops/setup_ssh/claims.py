@@ -1,6 +1,6 @@
-"""Whose a key is. A node says which key is its own, and may name the head's, or another host's, as its public half is
-known to all: what it has to show for such a key is its private half, by sha256. Hosts that share a home, or are clones
-of one image, have the same."""
+"""Refuses hosts that claim a key which is not theirs. A public key is known to all, so a node may send the head's, or
+another host's, as its own. A node proves such a key by the sha256 of its private half. Hosts that share a home, or are
+clones of one image, have the same one."""
 
 from __future__ import annotations
 

@@ -11,8 +11,8 @@ from fleet.node.run.marks import marked
 PLACE = (b"RANK", b"LOCAL_RANK", b"LOCAL_WORLD_SIZE", b"MASTER_PORT", b"TORCHELASTIC_RUN_ID")
 
 
-def has_protocol(pid: int) -> bool:
-    """Whether it runs as this program does: what another user's process says is not to be acted upon."""
+def is_ours(pid: int) -> bool:
+    """Returns whether a process runs as this program does: fleet acts on no data of another user's process."""
     found = re.search(rb"^Uid:\s*(\d+)\s+(\d+)", read_file("/proc/%d/status" % pid), re.M)
     return found is not None and {int(uid) for uid in found.groups()} == {os.geteuid()}
 
@@ -39,7 +39,7 @@ def trainers(run: str) -> "dict[int, int]":
     python."""
     found: dict[int, int] = {}
     for wrapper in marked(run):
-        if read_file("/proc/%d/comm" % wrapper) != RANK_WRAPPER or not has_protocol(wrapper):
+        if read_file("/proc/%d/comm" % wrapper) != RANK_WRAPPER or not is_ours(wrapper):
             continue
         for pid in (pid for pid, stat in below([wrapper]).items() if int(stat[1]) == wrapper):
             env = environment(pid)

@@ -197,7 +197,7 @@ def alone(nodes: int, lease: float | None) -> str:
 
 
 def fate(lease: float | None, helper: int | None) -> str:
-    """What becomes of ranks on a host that was given up. helper: the process that goes on trying."""
+    """Returns, in words, how ranks end on a host that was given up. helper: the pid of what goes on trying."""
     ends = "its ranks run until somebody stops them: this run has no lease"
     if lease is not None:
         ends = f"its ranks end by themselves {lease:g} s after it lost the head"

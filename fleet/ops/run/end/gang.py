@@ -123,7 +123,7 @@ class Gang:
         return [rank for rank in ranks if rank not in known]
 
     def _gave_up(self, node: NodeState) -> bool:
-        """Whether it ended its part, and neither says why nor was asked to."""
+        """Returns whether a node ended its part without a cause on record, and without a stop."""
         why = node.cause or node.status.get("end")
         return node.state in ("stopped", "lost") and not why and self._before_stop(node.began)
 
