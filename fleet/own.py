@@ -9,14 +9,14 @@ import fcntl
 import json
 import os
 import stat
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any, BinaryIO
 
 from fleet.errors import UsageError
 from fleet.node.base.beneath import LINKS, check_folder, inside_of, is_ours, reach
 from fleet.node.base.errors import Refused
-from fleet.node.base.files import open_regular
+from fleet.node.base.files import open_regular, replace_file
 from fleet.node.base.private import private as private
 from fleet.node.base.state_folder import own_home
 from fleet.protocol.state import OF_THE_HEAD
@@ -99,6 +99,17 @@ def read_given(path: Path) -> bytes:
     larger than 64 MiB."""
     with open_regular(str(path)) as file:
         return bounded(file)
+
+
+def write_given(folder: Path, files: Mapping[str, bytes]) -> None:
+    """Writes files, by their paths below it, to a folder that the user names with --to: no link is followed in their
+    place. UsageError."""
+    try:
+        for name, data in files.items():
+            (folder / name).parent.mkdir(parents=True, exist_ok=True)
+            replace_file(os.fsencode(folder / name), data)
+    except OSError as error:
+        raise UsageError(f"{folder}: {error.strerror}", hint="--to DIR writes elsewhere") from None
 
 
 def bounded(file: BinaryIO, most: int = MOST_BYTES) -> bytes:

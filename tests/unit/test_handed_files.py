@@ -59,6 +59,7 @@ CELLS: list[tuple[str, Callable[[Path], None], str]] = [
     ("accelerate.yaml", digits, "launch --dry-run --engine accelerate --config-file accelerate.yaml train.py"),
     ("ansible.yaml", deep, "init ansible.yaml -i new.yaml -y"),
     ("examples/examples/digits.py", endless, "examples --to examples digits.py"),
+    ("examples/hostfiles", endless, "examples --to examples"),
 ]
 
 

@@ -15,7 +15,6 @@ from fleet.cli.line.options import settings_of, without
 from fleet.cli.line.shipped import find, shipped
 from fleet.cli.screen.output import talk, write_json
 from fleet.errors import EXIT_OK, UsageError
-from fleet.node.base.files import replace_file
 
 
 def about(path: Path) -> str:
@@ -41,9 +40,7 @@ def copy(names: list[str], to: Path) -> None:
                 f"{to / name} is there already, and is another one",
                 hint=f"'fleet examples {name}' shows the one of fleet; --to ANOTHER copies it elsewhere",
             )
-    for name in names:
-        (to / name).parent.mkdir(parents=True, exist_ok=True)
-        replace_file(os.fsencode(to / name), files[name])
+    own.write_given(to, files)
 
 
 @click.command("examples", cls=Verb, examples=("fleet examples --to rehearsal", "fleet examples two-nodes.yaml"))

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import os
 import shlex
 from pathlib import Path
 
 import click
 
+from fleet import own
 from fleet.cli.context import finish, perform, the_fleet
 from fleet.cli.line.command import Verb
 from fleet.cli.line.hints import as_typed
@@ -15,7 +15,6 @@ from fleet.cli.line.options import common_options, settings_of
 from fleet.cli.screen.output import clean_lines, echo
 from fleet.errors import EXIT_OK, UsageError
 from fleet.model import Report
-from fleet.node.base.files import replace_file
 from fleet.slurmconf import CGROUP_CONF, SlurmNode, gres_conf, node_of, slurm_conf
 
 
@@ -67,12 +66,7 @@ def slurm_conf_(folder: Path, cluster: str, partition: str, force: bool) -> int:
     files = texts(nodes, cluster, partition)
     if there := [name for name in files if (folder / name).exists() and not force]:
         raise UsageError(f"{folder / there[0]} is there already", hint="--force replaces it, --to DIR writes elsewhere")
-    try:
-        folder.mkdir(parents=True, exist_ok=True)
-        for name, text in files.items():
-            replace_file(os.fsencode(folder / name), text.encode())
-    except OSError as error:
-        raise UsageError(f"{folder}: {error.strerror}", hint="--to DIR writes elsewhere") from None
+    own.write_given(folder, {name: text.encode() for name, text in files.items()})
     following = steps(nodes[0].name, shlex.quote(str(folder)))
     document = {"files": [str(folder / name) for name in files], "next": following}
     shown = "\n  ".join(
