@@ -1,4 +1,4 @@
-"""The exception tree. Imports nothing of fleet.
+"""The exception tree.
 
 Every error a user can cause is a FleetError: it knows the exit code it ends the command with, a stable `kind`
 for --json, and where possible a hint that names the next step. cli/main.py is the only place that prints one.
@@ -11,16 +11,16 @@ import re
 from collections.abc import Mapping, Sequence
 from typing import Any, ClassVar
 
-EXIT_OK = 0
-EXIT_HOST_FAILED = 1
-EXIT_USAGE = 2
-EXIT_INVENTORY = 121
-EXIT_CONNECT = 122
-EXIT_PREFLIGHT = 123
-EXIT_TIMEOUT = 124
-EXIT_INTERNAL = 125
-EXIT_INTERRUPTED = 130
-EXIT_PIPE = 141  # 128 + SIGPIPE
+from fleet.protocol.codes import EXIT_CONNECT as EXIT_CONNECT
+from fleet.protocol.codes import EXIT_HOST_FAILED as EXIT_HOST_FAILED
+from fleet.protocol.codes import EXIT_INTERNAL as EXIT_INTERNAL
+from fleet.protocol.codes import EXIT_INTERRUPTED as EXIT_INTERRUPTED
+from fleet.protocol.codes import EXIT_INVENTORY as EXIT_INVENTORY
+from fleet.protocol.codes import EXIT_OK as EXIT_OK
+from fleet.protocol.codes import EXIT_PIPE as EXIT_PIPE
+from fleet.protocol.codes import EXIT_PREFLIGHT as EXIT_PREFLIGHT
+from fleet.protocol.codes import EXIT_TIMEOUT as EXIT_TIMEOUT
+from fleet.protocol.codes import EXIT_USAGE as EXIT_USAGE
 
 
 class Reason(str):

@@ -9,10 +9,9 @@ import click
 
 from fleet.cli.run.follow import show_summary
 from fleet.cli.run.launch_view import LaunchView
-from fleet.errors import ConnectError
 from fleet.model import Host, Inventory, Job, Report
-from fleet.ops.run.end.ends import RankEnd, run_end
-from fleet.ops.run.end.gang import Gang
+from fleet.node.gang.ends import RankEnd, run_end
+from fleet.node.gang.gang import Gang
 from fleet.ops.run.end.summary import decide, summarise
 from fleet.ops.run.kept.folder import RunFolder
 from fleet.ops.run.plan.plan import plan
@@ -75,7 +74,7 @@ def failed(
     record = plan(hosts, Job("train.py"), Launch("t.py", runs_dir=Path("runs")), run).record(0.0)
     folder = RunFolder.create(Path("runs"), run)
     logs = {name: folder.node(name) for name in HOSTS}
-    gang = Gang({name: rank for rank, name in enumerate(HOSTS)})
+    gang = Gang({name: (rank, [rank]) for rank, name in enumerate(HOSTS)})
     for rank, name in enumerate(HOSTS):
         node = gang.nodes[name]
         ahead = (skew or {}).get(name, 0.0)
@@ -93,7 +92,7 @@ def failed(
             end = RankEnd(name, rank, rank, 0, status, signal, when + ahead, until=(until or {}).get(rank))
             gang.rank_ended(end)
     for name in lost:
-        gang.node_lost(name, 85.0, ConnectError("silent for 15 s", kind="lost", hint="the link to it is cut"))
+        gang.node_lost(name, 85.0, {"kind": "lost", "message": "silent for 15 s", "hint": "the link to it is cut"})
     gang.stop(run_end("failure", "a rank failed", 1), 100.2)
     folder.release()
     return summarise(record, gang, logs, list(lost), 61.2, decide(record, gang, logs))

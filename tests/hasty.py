@@ -9,14 +9,15 @@ from typing import Any
 import pytest
 
 from fleet.model import Host
+from fleet.node.gang import attempts
 from fleet.ops.run.follow import follow
 from fleet.ops.run.kept.folder import RunFolder
-from fleet.ops.run.launch import course, leader, loop
+from fleet.ops.run.launch import leader, loop
 
 
 def without_pauses(patch: pytest.MonkeyPatch) -> None:
     """Attempts follow each other at once."""
-    patch.setattr(course, "PAUSE_SECONDS", 0.0)
+    patch.setattr(attempts, "PAUSE_SECONDS", 0.0)
 
 
 def without_silence(patch: pytest.MonkeyPatch) -> None:

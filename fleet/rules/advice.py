@@ -5,7 +5,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-EARLY_SECONDS = 60.0  # that ranks may go on after another one has ended well, without a word
+from fleet.node.gang.silence import EARLY_SECONDS
 
 
 @dataclass(frozen=True)

@@ -31,10 +31,11 @@ from typing import Any
 from unittest import mock
 
 from fleet.model import Host
+from fleet.node.gang import attempts
 from fleet.ops import init
 from fleet.ops.init import ask
 from fleet.ops.run.follow import follow as following
-from fleet.ops.run.launch import course, leader, loop
+from fleet.ops.run.launch import leader, loop
 from fleet.protocol.frames import PREAMBLE
 from fleet.protocol.state import is_run_id
 from fleet.transport import program
@@ -611,7 +612,7 @@ def _commands(ground: Ground, verb: Verb, lie: Lie | None, json_: bool, row: Seq
             (program, "ENDING_SECONDS", 5.0),
             (following, "RETRY_SECONDS", 0.1),
             (leader, "RETRY_SECONDS", 0.1),
-            (course, "pause_before", lambda attempt: 0.0),
+            (attempts, "PAUSE_SECONDS", 0.0),
             (loop, "TICK", 0.02),
             (ask, "SECONDS", 1.0),
             (ask, "trust", lambda inventory, *_: (inventory, {})),  # it is ssh's, whose host keys are not ours

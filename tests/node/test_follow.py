@@ -15,8 +15,8 @@ from typing import Any
 
 import pytest
 
+from fleet.node.gang.ends import run_end
 from fleet.node.run.follow import Follower
-from fleet.ops.run.end.ends import run_end
 from fleet.protocol.state import PROTOCOL
 from tests.node.nodes import Running, answer, final, folder_of, marked, ranks_argv, read_json, supervise_spec, until
 

@@ -13,8 +13,8 @@ import pytest
 
 from fleet.model import Host
 from fleet.node.base import run_folder
+from fleet.node.gang.ends import stopped_by
 from fleet.node.run.start import engine
-from fleet.ops.run.end.ends import stopped_by
 from fleet.ops.run.find.find import FoundRun, read
 from fleet.ops.run.plan.options import new_run_id
 from fleet.protocol.decode import Misfit, decode

@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
 from typing import Any
 
 import pytest
 
-from fleet.ops.run.end.elastic_gang import ElasticGang
-from fleet.ops.run.end.ends import RankEnd, run_end, stopped_by
-from fleet.ops.run.kept.elasticity import Elasticity
+from fleet.node.gang.elastic import ElasticGang
+from fleet.node.gang.ends import RankEnd, run_end, stopped_by
 
 State = dict[str, Any]
 KILLED: State = {"state": "lost", "reason": "the supervisor was killed", "cause": "supervisor", "time": 10.0}
@@ -25,7 +23,7 @@ WELL: State = {"state": "exited", "engine_status": 0, "time": 20.0}
 
 @pytest.fixture
 def gang() -> ElasticGang:
-    return ElasticGang(dict.fromkeys("abcd", 0) | {"b": 1, "c": 2, "d": 3}, Elasticity(2), dict.fromkeys("abcd", 1))
+    return ElasticGang({host: (rank, [rank]) for rank, host in enumerate("abcd")}, 2)
 
 
 def end(host: str, rank: int, time: float, status: int | None, signal: int | None = None, attempt: int = 0) -> RankEnd:
@@ -91,7 +89,7 @@ def test_what_another_head_had_it_stopped_for_is_what_ended_it(gang: ElasticGang
 # -- no rank lives ---------------------------------------------------------------------------------------
 @pytest.fixture
 def three() -> ElasticGang:
-    return ElasticGang({"a": 0, "b": 1, "c": 2}, Elasticity(2), dict.fromkeys("abc", 1))
+    return ElasticGang({host: (rank, [rank]) for rank, host in enumerate("abc")}, 2)
 
 
 def tell(gang: ElasticGang, time: float, **up: int) -> None:
@@ -133,16 +131,16 @@ def test_a_rank_that_its_engine_ended_to_meet_others_is_not_done(three: ElasticG
     """It has a handler for SIGTERM, and ends with 0."""
     three.rank_ended(end("a", 0, 50.0, 1))
     for host in "bc":
-        three.rank_ended(replace(end(host, "abc".index(host), 51.0, 0), signalled=True))
+        three.rank_ended(end(host, "abc".index(host), 51.0, 0)._replace(signalled=True))
     tell(three, 60.0, a=0, b=0, c=0)
     assert three.able == ["a", "b", "c"] and not three.at_an_end
 
 
 def test_a_rank_is_done_only_once_those_beside_it_are() -> None:
-    gang = ElasticGang({"a": 0, "b": 1}, Elasticity(2), {"a": 2, "b": 1})
+    gang = ElasticGang({"a": (0, [0, 1]), "b": (1, [2])}, 2)
     gang.rank_ended(end("a", 0, 50.0, 0))
-    gang.rank_ended(replace(end("a", 1, 51.0, None, 15), local_rank=1, signalled=True))
-    gang.rank_ended(replace(end("a", 1, 60.0, 0), local_rank=1))
+    gang.rank_ended(end("a", 1, 51.0, None, 15)._replace(local_rank=1, signalled=True))
+    gang.rank_ended(end("a", 1, 60.0, 0)._replace(local_rank=1))
     assert gang.able == ["a", "b"], "the other one was started again, too"
     gang.rank_ended(end("a", 0, 61.0, 0))
     assert gang.able == ["b"]

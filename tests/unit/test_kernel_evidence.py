@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from typing import Any
 
-from fleet.ops.run.end.ends import Failure
+from fleet.node.gang.ends import Failure
+from fleet.node.gang.gang import Gang
 from fleet.ops.run.end.failure import evidence
-from fleet.ops.run.end.gang import Gang
 
 OOM = (
     "Out of memory: Killed process 28892 (python3) total-vm:221384kB, anon-rss:72192kB, file-rss:6608kB, "
@@ -22,7 +22,7 @@ def told(text: str, time: float = 100.0, rank: int | None = None) -> dict[str, A
 
 
 def found(failure: Failure, text: str = "", victim: bool = False, **lines: list[dict[str, Any]]) -> str | None:
-    gang = Gang({"a": 0, "b": 1})
+    gang = Gang({"a": (0, ()), "b": (1, ())})
     for host, offset in (("a", 0.0), ("b", 50.0)):  # b's clock is behind by 50 s
         gang.nodes[host].clock.heard(100.0, 100.0 + offset)
         gang.nodes[host].status = {"kernel": lines.get(host, [])}

@@ -22,7 +22,7 @@ exit 9
 def test_each_word_is_said_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("HOME", str(tmp_path))
-    monkeypatch.setattr("fleet.ops.run.follow.stalls.EARLY_SECONDS", 0.3)
+    monkeypatch.setattr("fleet.node.gang.silence.EARLY_SECONDS", 0.3)
     (tmp_path / "job.sh").write_text(JOB)
     here = fleet.open(Inventory((Host("n1", "127.0.0.1"),)), transport="local")
     said = []

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import pytest
 
+from fleet.node.gang.silence import Silence
 from fleet.ops.run.follow.follow import pause_after
-from fleet.ops.run.follow.stopping import Silence
 
 
 def seen(silence: Silence, *steps: tuple[float, dict[str, float | None]], wait: bool = True) -> list[dict[str, float]]:
-    return [silence.over(since, now, wait=wait) for now, since in steps]
+    return [silence.over(since, now, wait) for now, since in steps]
 
 
 def test_one_of_many_is_lost() -> None:

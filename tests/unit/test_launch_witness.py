@@ -11,8 +11,8 @@ import pytest
 from fleet.answers.event import RunEvent
 from fleet.errors import ConnectError
 from fleet.model import Host, Inventory, Job
-from fleet.ops.run.end.failure import own_link
-from fleet.ops.run.end.gang import Gang
+from fleet.node.gang.gang import Gang
+from fleet.node.gang.verdict import own_link
 from fleet.ops.run.follow import stopping as module
 from fleet.ops.run.follow.stopping import STUBBORN_SECONDS, Stopping, Witness
 from fleet.ops.run.plan.plan import plan
@@ -62,7 +62,7 @@ def test_none_answers_or_none_has_ended() -> None:
 def test_who_is_told_to_stop_and_has_not_in_time() -> None:
     """Not a node that has stopped and whose logs are still under way, nor one that may not have heard of it yet."""
     record = plan(Inventory(tuple(Host(name, name) for name in "abc")), Job("t.py"), Launch("t.py"), "r").record(0.0)
-    gang, said, given_up = Gang({"a": 0, "b": 1, "c": 2}), list[str](), list[str]()
+    gang, said, given_up = Gang({"a": (0, ()), "b": (1, ()), "c": (2, ())}), list[str](), list[str]()
 
     def follower(name: str) -> Any:
         return SimpleNamespace(silent_since=None, stop=lambda *_: None, give_up=lambda: given_up.append(name))
@@ -92,7 +92,7 @@ def test_a_node_that_goes_while_its_last_logs_come_is_not_lost(monkeypatch: pyte
     sent: list[str] = []
     monkeypatch.setattr(module, "stop_behind", lambda _, hosts, *__: sent.extend(host.name for host in hosts) or 7)
     record = plan(Inventory(tuple(Host(name, name) for name in "ab")), Job("t.py"), Launch("t.py"), "r").record(0.0)
-    gang, said, given_up = Gang({"a": 0, "b": 1}), list[str](), list[str]()
+    gang, said, given_up = Gang({"a": (0, ()), "b": (1, ())}), list[str](), list[str]()
     clock = HandClock(10_000.0)
     hour = clock.now - 3600
     followers: dict[str, Any] = {
@@ -117,7 +117,7 @@ def test_spares_tell_whose_fault_it_is_that_all_are_silent(cut: str, monkeypatch
     """cut: of the spares, who does not answer."""
     monkeypatch.setattr(module, "stop_behind", lambda *_: None)
     record = plan(Inventory(tuple(Host(name, name) for name in "xy")), Job("t.py"), Launch("t.py"), "r").record(0.0)
-    gang, links, said = Gang({"x": 0, "y": 1}), Links(cut), list[str]()
+    gang, links, said = Gang({"x": (0, ()), "y": (1, ())}), Links(cut), list[str]()
     clock = HandClock()
     hour = clock.now - 60  # longer than the patience, less than the lease
     followers: dict[str, Any] = {

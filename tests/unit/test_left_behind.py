@@ -6,7 +6,6 @@ from typing import Any
 
 import pytest
 
-from fleet.ops.run.end.ends import NodeState
 from fleet.rules.launch import undying
 
 HANGS = "7 (cat) hangs in the kernel, in nfs_wait"
@@ -22,4 +21,4 @@ HANGS = "7 (cat) hangs in the kernel, in nfs_wait"
     ],
 )
 def test_a_nodes_last_word(word: Any, said: str | None) -> None:
-    assert undying(NodeState("a", 0, status=word).status) == said
+    assert undying(word) == said

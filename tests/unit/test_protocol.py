@@ -17,7 +17,7 @@ from fleet.model import Host, Inventory, Job, Result
 from fleet.ops import kill_port
 from fleet.ops.build import judge as toolchain
 from fleet.ops.check import view_of
-from fleet.ops.run.end import gang
+from fleet.node.gang import ends
 from fleet.ops.run.plan.findings import findings
 from fleet.ops.run.plan.plan import plan as make_plan
 from fleet.ops.run.start.preflight import known_of, port_is_taken
@@ -161,7 +161,7 @@ def test_any_listeners_are_told(first: Any, second: Any, force: bool) -> None:
 @brief
 @given(st.lists(fitting(run.RunState), max_size=4))
 def test_any_state_of_a_node_is_one(said: Any) -> None:
-    state = gang.NodeState("n1", 0)
+    state = ends.NodeState("n1", 0)
     for each in said:
         state.status = decode(run.RunState, as_json(each))
         assert isinstance(state.engine_code, int) and isinstance(state.began, float | int) and state.state is not None

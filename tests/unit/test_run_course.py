@@ -27,7 +27,7 @@ def ended(plan: Plan, what: str | None = "rank", lost: tuple[str, ...] = ()) -> 
         for state in ["lost" if host.name in lost else "stopped"]
     )
     failure = what and {"what": what, "host": lost[0] if lost else "a", "message": "it failed"}
-    return Report("launch", results, 1, {"first_failure": failure})
+    return Report("launch", results, 1, {"first_failure": failure, "end": {"first": failure}})
 
 
 def names(plan: Plan) -> str:
@@ -39,11 +39,11 @@ def test_a_failure_restarts_so_often_and_slower_each_time() -> None:
     pauses = []
     while (course := course.after(ended(course.plan), 2.0)) is not None:
         assert course.plan.attempt == course.restarts and names(course.plan) == "dabc"
-        pauses.append(course.pause)
+        pauses.append(course.attempts.pause)
     assert pauses == [1.0, 2.0, 4.0]
     late = Course(of(restarts=30), 8, 8).after(ended(of()), 3600.0)
-    assert late is not None and late.pause == 1.0, "what had run for long is no crash loop"
-    assert Course(of(restarts=99), 20, 20).pause == 30.0
+    assert late is not None and late.attempts.pause == 1.0, "what had run for long is no crash loop"
+    assert Course(of(restarts=99), 20, 20).attempts.pause == 30.0
 
 
 @pytest.mark.parametrize("what", [None, "link"])

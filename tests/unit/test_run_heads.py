@@ -20,7 +20,7 @@ from tests.leaders import holder
 
 MAIN = "from fleet.cli.main import main; main()"
 # nobody waits for the end of its pause between two attempts
-SLOW = f"import fleet.ops.run.launch.course as it; it.PAUSE_SECONDS = it.MAX_PAUSE_SECONDS = 600.0; {MAIN}"
+SLOW = f"import fleet.node.gang.attempts as it; it.PAUSE_SECONDS = it.MAX_PAUSE_SECONDS = 600.0; {MAIN}"
 SAVES = "#!/bin/sh\ntrap 'sleep 1; exit 0' TERM\necho begun\nwhile :; do sleep 0.1; done\n"
 FAILS = "#!/bin/sh\necho attempt $FLEET_ATTEMPT of $WORD\n[ $FLEET_ATTEMPT != 0 ] || exit 7\n"
 

@@ -18,7 +18,7 @@ import pytest
 import fleet
 from fleet.events import Event, Notice
 from fleet.node.base.run_folder import myself
-from fleet.ops.run.end.ends import run_end
+from fleet.node.gang.ends import run_end
 from fleet.ops.run.kept.folder import RunFolder, led_already
 from fleet.ops.run.kept.state import written
 from tests.in_process import Outcome, command_line, reached_by

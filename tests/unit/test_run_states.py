@@ -12,7 +12,7 @@ import pytest
 
 from fleet.cli.main import run
 from fleet.node.base.run_folder import myself
-from fleet.ops.run.end.ends import run_end, stopped_by
+from fleet.node.gang.ends import run_end, stopped_by
 from tests.in_process import command_line
 from tests.run_folders import leads, run_folder
 from tests.scripted import STOPPED, Scripted, about, lists, part

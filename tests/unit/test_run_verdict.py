@@ -10,8 +10,8 @@ import pytest
 
 from fleet.model import Host, Inventory, Job
 from fleet.node.base.run_folder import NODE
+from fleet.node.gang.ends import run_end
 from fleet.node.run.list_runs import runs
-from fleet.ops.run.end.ends import run_end
 from fleet.ops.run.end.summary import decide, summarise
 from fleet.ops.run.find.find import read
 from fleet.ops.run.follow.follow import Heard
@@ -49,7 +49,7 @@ class Node:
 def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("HOME", str(tmp_path))
-    monkeypatch.setattr("fleet.ops.run.launch.course.PAUSE_SECONDS", 0.0)
+    monkeypatch.setattr("fleet.node.gang.attempts.PAUSE_SECONDS", 0.0)
     return tmp_path
 
 

@@ -9,11 +9,12 @@ from typing import Any
 import pytest
 
 from fleet.model import Host, Node
-from fleet.ops.run.end.ends import RankEnd
-from fleet.ops.run.end.gang import Gang
+from fleet.node.gang.elastic import gang_of
+from fleet.node.gang.ends import RankEnd
+from fleet.node.gang.gang import Gang
+from fleet.node.gang.silence import EARLY_SECONDS, MUTE_SECONDS, QUIET_SECONDS, Watch
 from fleet.ops.run.follow.stacks import STACKS_SECONDS
-from fleet.ops.run.follow.stalls import EARLY_SECONDS, MUTE_SECONDS, QUIET_SECONDS, TAKE_SECONDS, Stalls, Taking, Watch
-from fleet.ops.run.kept.elasticity import Elasticity
+from fleet.ops.run.follow.stalls import TAKE_SECONDS, Stalls, Taking
 from fleet.ops.run.kept.folder import RunFolder
 from fleet.ops.run.kept.record import RunRecord
 from fleet.protocol.messages.stacks import RankStack
@@ -41,7 +42,7 @@ def told(
         now += step
         last = max((when for when in spoke if when <= now), default=0.0)
         over = [when for when in ends if when <= now]
-        kind = watch.look(now, last, over, running + len(ends) - len(over), blind=blind)
+        kind = watch.look(now, last, over, running + len(ends) - len(over), blind)
         if kind:
             found.append((now, kind))
     return found
@@ -100,7 +101,7 @@ def test_the_odd_one_out_is_the_failure(
     """Also where a script has started ranks by an engine of its own, which numbers them."""
     nodes = (Node(Host("n1", "10.0.0.1"), 0, 2, 0), Node(Host("n2", "10.0.0.2"), 1, 2, 2))
     record = RunRecord("r", nodes, "command", "s", "10.0.0.1:1", tmp_path / "r", stall_timeout=9.0)
-    gang = Gang({"n1": 0, "n2": 1})
+    gang = Gang({"n1": (0, [0, 1]), "n2": (1, [2, 3])})
     stalls = Stalls(record, gang, RunFolder(tmp_path), None, print, print)  # type: ignore[arg-type]
     told: RankStack = {"rank": 1, "pid": 1, "by": "kernel", "state": "S", "waits": "", "threads": [], "why": None}
     found = [] if rank is None else [Place((rank,), (host,), "fetch (s.py:1)", told, odd=True)]
@@ -112,7 +113,7 @@ def test_the_odd_one_out_is_the_failure(
 def test_stacks_of_a_node_are_lines_of_a_file_and_no_more(tmp_path: Path) -> None:
     """People are told to cat it."""
     record = RunRecord("r", (Node(Host("n1", "10.0.0.1"), 0, 1, 0),), "command", "s", "10.0.0.1:1", tmp_path)
-    stalls = Stalls(record, Gang({"n1": 0}), RunFolder(tmp_path), None, print, print)  # type: ignore[arg-type]
+    stalls = Stalls(record, Gang({"n1": (0, [0])}), RunFolder(tmp_path), None, print, print)  # type: ignore[arg-type]
     frame: Any = {"name": "f\n-- 2099-01-01\x1b[2J", "file": "/a\u2028b.py", "line": 1, "native": False}
     thread: Any = {"name": "x", "main": True, "frames": [frame]}
     told: Any = {"rank": 0, "pid": 1, "by": "py-spy", "state": "S", "waits": "w\x9b", "threads": [thread], "why": None}
@@ -126,7 +127,7 @@ def test_stacks_of_a_node_are_lines_of_a_file_and_no_more(tmp_path: Path) -> Non
 def test_ranks_that_their_engine_starts_again_count_as_running(tmp_path: Path) -> None:
     record = RunRecord("r", (Node(Host("n1", "10.0.0.1"), 0, 2, 0),), "torchrun", "s", "10.0.0.1:1", tmp_path / "r")
     for restarts, running in ((False, {"n1": [1]}), (True, {"n1": [0, 1]})):
-        gang = Gang({"n1": 0}, elastic=Elasticity(int(restarts)))
+        gang = gang_of({"n1": (0, [0, 1])}, int(restarts))
         gang.rank_ended(RankEnd("n1", 0, 0, 0, 0, None, 1.0))
         stalls = Stalls(record, gang, RunFolder(tmp_path), None, print, print)  # type: ignore[arg-type]
         assert stalls._running() == running

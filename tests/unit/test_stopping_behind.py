@@ -12,8 +12,8 @@ import pytest
 
 from fleet.model import Host
 from fleet.node.base.run_folder import NODE, verdict_of
+from fleet.node.gang.ends import run_end, stopped_by
 from fleet.node.run.stop import stopped
-from fleet.ops.run.end.ends import run_end, stopped_by
 from fleet.ops.run.kept.folder import RunFolder
 from fleet.ops.run.launch import leader
 from fleet.protocol.messages.run import StopSpec, Verdict

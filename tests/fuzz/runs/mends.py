@@ -3,7 +3,7 @@ below fleet/, text of the mend, what stands there without it[, (file, text, what
 
 from __future__ import annotations
 
-GANG, LOOP, STOPPING = "ops/run/end/gang.py", "ops/run/launch/loop.py", "ops/run/follow/stopping.py"
+GANG, LOOP, STOPPING = "node/gang/gang.py", "ops/run/launch/loop.py", "ops/run/follow/stopping.py"
 FIND, ATTACH, STOP = "ops/run/find/find.py", "ops/run/find/attach.py", "ops/run/find/stop.py"
 ATTEMPTS, START = "ops/run/launch/attempts.py", "ops/run/start/start.py"
 UNLEASHED = (

@@ -1,28 +1,22 @@
-"""What ended a run: whose fault it was, in a sentence, and what to do about it. Pure, but for the tails of logs.
-
-The cause, not the victim: a node that ended its part by itself is named before its ranks, which only obeyed; a rank
-that only reports what happened to another one is passed over.
-"""
+"""What ended a run, by what its ranks wrote: whose fault it was, and what to do about it. Pure, but for the tails of
+logs."""
 
 from __future__ import annotations
 
 import re
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
-from fleet.errors import EXIT_CONNECT
-from fleet.ops.run.end.ends import SIGTERM, Failure, RankEnd
-from fleet.ops.run.end.gang import Gang
+from fleet.errors import FleetError
+from fleet.node.gang.ends import SIGTERM, Failure, RankEnd
+from fleet.node.gang.gang import Gang
 from fleet.ops.run.kept.record import RunRecord
-from fleet.protocol.messages.run import KernelLine
+from fleet.protocol.messages.run import KernelLine, Why
 from fleet.rules.hints import hint_for
 from fleet.rules.kernel import SIGKILL, KernelRule, rule_of
 from fleet.rules.tracebacks import exception_of, last_of, split
 
 Tail = Callable[..., str]
-# within which all nodes fall silent when it is this machine's own link: each is heard of every 2 s, and that it is not
-# is seen as late as this machine is busy
-LINK_SECONDS = 10.0
 ERROR_LINES = 20  # of an error's message and what stands behind it: a rank that goes on after one writes more
 KERNEL_LINES = 20  # more than any honest node sends
 SUDDEN_SECONDS = 30.0  # between what the kernel said and what that explains; the two clocks drift apart with the years
@@ -31,25 +25,12 @@ _OF_A_STOP = re.compile(r"(?:\w+\.)*(?:KeyboardInterrupt|SystemExit|\w*(?:SIGTER
 
 
 # -- whose fault it was -----------------------------------------------------------------------------------
-def own_link(gang: Gang) -> Failure | None:
-    """All of several nodes fell silent at once, and no spare answers: the head's link, not theirs."""
-    lost = [
-        node.lost
-        for node in gang.nodes.values()
-        if node.lost is not None and node.why is not None and node.why.kind == "lost"
-    ]
-    if gang.link_is_whole or len(lost) < 2 or len(lost) < len(gang.nodes) or max(lost) - min(lost) > LINK_SECONDS:
-        return None
-    first = next(iter(gang.nodes.values()))
-    return Failure(first.host, first.node_rank, EXIT_CONNECT, min(lost), what="link")
-
-
 def left_early(failure: Failure, gang: Gang) -> tuple[RankEnd, float] | None:
     """The last rank that had ended well before a rank failed, and the seconds between: others may miss it."""
     ends = [
-        (failure.time - node.clock.on_head(end.time), end)
+        (failure.time - node.clock.here(end.time), end)
         for node in gang.nodes.values()
-        for end in node.ranks.values()
+        for end in node.ends.values()
         if not end.failed
     ]
     before = [(seconds, end) for seconds, end in ends if seconds > 0]
@@ -86,13 +67,12 @@ def blamed(failure: Failure, gang: Gang, tail: Tail) -> Failure:
     mine = [end for end in gang.last_attempts() if (end.host, end.rank) == (failure.host, failure.rank)]
     if failure.what != "rank" or not any(answers(end, tail) for end in mine):
         return failure
-    ends = sorted(gang.last_attempts(), key=lambda end: gang.nodes[end.host].clock.on_head(end.time))
+    ends = sorted(gang.last_attempts(), key=lambda end: gang.nodes[end.host].clock.here(end.time))
     end = next((end for end in ends if end.failed and raised(tail(end.host, end.rank, before=True))), None)
     if end is None:
         return failure
     told = end.signal == SIGTERM
-    return replace(
-        failure,
+    return failure._replace(
         host=end.host,
         node_rank=end.node_rank,
         rank=end.rank,
@@ -132,37 +112,19 @@ def evidence(failure: Failure, gang: Gang, text: str, victim: bool) -> Evidence 
 def _explains(rule: KernelRule, line: KernelLine, failure: Failure, gang: Gang, text: str) -> bool:
     if line["rank"] is not None and line["rank"] == failure.rank:
         return True
-    when = gang.nodes[failure.host].clock.on_head(line["time"])
+    when = gang.nodes[failure.host].clock.here(line["time"])
     if rule.sudden and abs(failure.time - when) > SUDDEN_SECONDS:
         return False
     signal = SIGKILL if failure.what == "supervisor" else failure.signal or max(0, failure.exit_code - 128)
     return signal in rule.signals or re.search(rule.words, text) is not None
 
 
+def why_of(error: FleetError) -> Why:
+    """Returns an error as verdicts have it."""
+    return {"kind": error.kind, "message": error.message, "hint": error.hint}
+
+
 # -- in words ---------------------------------------------------------------------------------------------
-def message(failure: Failure, run: RunRecord) -> str:
-    """One sentence."""
-    where = f"{failure.host} (node rank {failure.node_rank})"
-    how = f"exit code {failure.exit_code}" if failure.signal is None else f"signal {failure.signal}"
-    if failure.why is not None and failure.why.kind == "ended":
-        return f"{where} ended its part: {failure.why.message}"
-    sentences: Mapping[str, str] = {
-        "rank": f"rank {failure.rank} on {where} failed: {how}",
-        "vanished": f"rank {failure.rank} on {where} left no word of how it ended",
-        "engine": f"{run.engine} on {where} failed: {how}",
-        "node": f"{where} was lost" + (f": {failure.why.message}" if failure.why else ""),
-        "link": f"all {len(run.hosts)} nodes fell silent at once: this machine's own link seems to be down",
-        "lease": f"{where} ended its ranks: {failure.why.message if failure.why else 'no head was heard of'}",
-        "frozen": f"{where} ended its ranks: it had been frozen for longer than this machine waits",
-        "signal": f"{where} ended its ranks: somebody there told fleet's supervisor to stop, by a signal",
-        "stalled": failure.why.message if failure.why else "no rank wrote anything any more",
-        "supervisor": f"{where} ended its ranks: fleet's supervisor of this run was killed there",
-        "reboot": f"{where} was restarted, which ended its ranks",
-        "removed": f"{where} ended its ranks: the run's folder there, ~/.fleet/runs/{run.run_id}, was removed",
-    }
-    return sentences[failure.what]
-
-
 def hint(failure: Failure, run: RunRecord) -> str | None:
     """What the way it ended says where no log line does."""
     host = failure.host
@@ -176,8 +138,8 @@ def hint(failure: Failure, run: RunRecord) -> str | None:
         "reboot": f"a crash, or a reboot by hand? 'fleet exec -w {host} -- last -x' may say",
         "supervisor": f"out of memory, or 'pkill python' there? 'fleet exec -w {host} -- dmesg' may say",
     }
-    if failure.why is not None and failure.why.kind in ("host-key", "stalled", "ended"):
-        return failure.why.hint
+    if failure.why is not None and failure.kind in ("host-key", "stalled", "ended"):
+        return failure.why["hint"]
     if failure.what in hints:
         return hints[failure.what]
     if failure.signal == 9:

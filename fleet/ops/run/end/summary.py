@@ -9,10 +9,13 @@ from itertools import chain
 from typing import cast
 
 from fleet.answers.runs import FirstFailure, KernelSays, LeftAlone, LeftEarly, NodeEnd, RunSummary, TracebackOf
-from fleet.errors import EXIT_CONNECT, EXIT_HOST_FAILED, EXIT_OK, ConnectError, FleetError, Interrupted
+from fleet.errors import EXIT_CONNECT, EXIT_OK, ConnectError, FleetError, Interrupted
 from fleet.inventory.nodeset import fold
 from fleet.model import Node, Report, Result
-from fleet.ops.run.end.ends import Failure, run_end
+from fleet.node.gang import verdict
+from fleet.node.gang.ends import Failure, RankEnd, run_end
+from fleet.node.gang.gang import Gang
+from fleet.node.gang.verdict import About, Words, is_well, status_of
 from fleet.ops.run.end.failure import (
     Evidence,
     answers,
@@ -20,17 +23,13 @@ from fleet.ops.run.end.failure import (
     evidence,
     is_collateral,
     left_early,
-    message,
-    own_link,
     raised,
 )
 from fleet.ops.run.end.failure import hint as plain_hint
-from fleet.ops.run.end.gang import Gang
 from fleet.ops.run.end.next_steps import next_steps
 from fleet.ops.run.kept.logs import NodeLogs
 from fleet.ops.run.kept.record import RunRecord
 from fleet.protocol.messages.run import Verdict
-from fleet.protocol.state import FINAL
 from fleet.rules.advice import UNEVEN
 from fleet.rules.hints import TAIL_BYTES, hint_for
 from fleet.rules.kernel import SIGKILL
@@ -43,40 +42,31 @@ Tail = Callable[..., str]
 TAIL_LINES = 12
 
 
+class _Written(Words):
+    """What the ranks of an attempt wrote, as far as it is here."""
+
+    def __init__(self, gang: Gang, logs: Mapping[str, NodeLogs]) -> None:
+        self.logs, self.tail = logs, tails(gang, logs)
+
+    def answers(self, end: RankEnd) -> bool:
+        return answers(end, self.tail)
+
+    def blamed(self, failure: Failure, gang: Gang) -> Failure:
+        return blamed(failure, gang, self.tail)
+
+    def last(self, failure: Failure) -> str:
+        return _last(failure, self.logs, self.tail)[1]
+
+
 def decide(run: RunRecord, gang: Gang, logs: Mapping[str, NodeLogs]) -> Verdict | None:
     """Returns how the run ended, by what its nodes sent; None where some have not answered, and none has a verdict."""
-    lost = {host for host, node in gang.nodes.items() if node.lost is not None}
-    unknown, why = sorted(gang.unknown | lost - gang.away), gang.end
-    end = why if why is not None and (gang.by_hand or run.end is not None) else _found(run, gang, logs)
-    return end and {**end, "who": (why or end)["who"], "attempt": run.attempt, "unknown": unknown}
-
-
-def _found(run: RunRecord, gang: Gang, logs: Mapping[str, NodeLogs]) -> Verdict | None:
-    tail = tails(gang, logs)
-    failure = own_link(gang) or gang.first(lambda end: answers(end, tail)) or _vanished(run, gang)
-    if gang.unknown and (failure is None or gang.unknown - run.without):
-        return None
-    if failure is None and gang.end is not None:
-        return gang.end
-    if failure is None:
-        odd = [result.host for result in _results(run, gang) if not result.ok and result.host not in gang.away]
-        said = f"not all ended well on {fold(odd)}"
-        return run_end("failure", said, EXIT_HOST_FAILED, odd[0]) if odd else run_end("done", "done", EXIT_OK)
-    failure = blamed(failure, gang, tail)
-    needed = gang.needed if gang.end is not None and gang.end["host"] == failure.host else ""
-    return replace(failure, tail=_last(failure, logs, tail)[1]).reason(message(failure, run) + needed)
+    about = About(run.run_id, run.engine, run.attempt, run.without, run.end)
+    return verdict.decide(about, gang, _Written(gang, logs))
 
 
 def drafted(report: Report) -> Verdict | None:
     """The verdict of a report."""
     return cast("Verdict | None", report.read(RunSummary).end)
-
-
-def _vanished(run: RunRecord, gang: Gang) -> Failure | None:
-    nodes = [node for node in run.nodes if node.host.name not in gang.unknown and not run.elastic]
-    ranks = ((node, rank) for node in nodes for rank in gang.unaccounted(node.host.name, node.ranks))
-    found = (Failure(it.host.name, it.node_rank, EXIT_HOST_FAILED, 0.0, rank, what="vanished") for it, rank in ranks)
-    return next(found, None)
 
 
 def summarise(
@@ -92,9 +82,9 @@ def summarise(
     tail = tails(gang, logs)
     results = _results(run, gang)
     told = verdict and verdict["first"]
-    first = describe(verdict, gang.told(told), run, logs, gang, tail) if verdict and told else None
+    first = describe(verdict, gang.named(told), run, logs, gang, tail) if verdict and told else None
     code = verdict["code"] if verdict else EXIT_CONNECT
-    ends = [end for node in gang.nodes.values() for end in node.ranks.values()]
+    ends = [end for node in gang.nodes.values() for end in node.ends.values()]
     summary = RunSummary(
         run=run.run_id,
         world_size=run.world_size,
@@ -142,7 +132,7 @@ def tails(gang: Gang, logs: Mapping[str, NodeLogs]) -> Tail:
 
     @cache
     def tail(host: str, rank: int, stream: str = "err", before: bool = False) -> str:
-        ends = [end for end in gang.nodes[host].ranks.values() if end.rank == rank]
+        ends = [end for end in gang.nodes[host].ends.values() if end.rank == rank]
         last = max(ends, key=lambda end: end.attempt, default=None)
         begins = last.begins if last else (0, 0)
         until = last.until if last and before else None
@@ -185,23 +175,21 @@ def _results(run: RunRecord, gang: Gang) -> tuple[Result, ...]:
 
 def _result(gang: Gang, host: str, run: RunRecord) -> Result:
     node = gang.nodes[host]
-    ends = sorted(node.ranks.values(), key=lambda e: (e.rank, e.attempt))
+    ends = sorted(node.ends.values(), key=lambda e: (e.rank, e.attempt))
     ranks = {e.rank: {"status": e.status, "signal": e.signal, "attempt": e.attempt} for e in ends}
-    failed = [e.exit_code for e in sorted(ends, key=lambda e: e.time) if e.failed and not run.elastic]
-    known = node.state in FINAL
-    status = (failed or [node.engine_code])[0] if known else None
-    error = node.why
+    error = None
     if host in gang.unknown:
         hint = f"when it answers: fleet attach {run.run_id}"
         why = "it knows of no such run" if host in run.without else "no answer"
         error = ConnectError(f"how the run ended there is not known: {why}", host=host, kind="unknown", hint=hint)
-    elif error is None and node.lost is not None:
-        error = ConnectError("the host was lost", host=node.host, kind="lost")
-    ok = error is None and node.state == "exited" and not status and not node.status.get("left")
+    elif node.why is not None:
+        error = ConnectError(node.why["message"], host=host, kind=node.why["kind"], hint=node.why["hint"])
+    elif node.lost is not None:
+        error = ConnectError("the host was lost", host=host, kind="lost")
     return Result(
-        node.host,
-        ok,
-        status,
+        host,
+        is_well(gang, node),
+        status_of(gang, node),
         error=error,
         answer=NodeEnd(
             node_rank=node.node_rank,

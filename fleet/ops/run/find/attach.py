@@ -134,7 +134,7 @@ def _known(
             hint = f"'fleet stop {found.run_id}', where its hosts are gone for good"
             where = f": no answer from {fold(result.host for result in silent)}" if silent else ""
             raise ConnectError(f"no host knows of run {found.run_id}{where}", hint=hint, kind="unknown")
-        if len(found.parts) >= found.nnodes or not soon or found.elastic or not all(result.ok for result in asked):
+        if len(found.parts) >= found.nnodes or not soon or found.least or not all(result.ok for result in asked):
             return found, asked
         if runtime.cancel.wait(ASK_AGAIN_SECONDS):
             raise Interrupted("interrupted")

@@ -48,7 +48,7 @@ def bring(
         heard.append,
         silent,
         SILENCE_SECONDS,
-        attempt=found.elastic.attempt(attempt),
+        attempt=None if found.least else attempt,
         once=once,
         passive=True,
     )

@@ -16,9 +16,8 @@ from fleet.events import Notice
 from fleet.inventory.fields import NAME
 from fleet.inventory.nodeset import fold
 from fleet.model import Host, Inside, Inventory, Node, Result
-from fleet.ops.run.end.ends import BY_HAND, OWN_CAUSES
+from fleet.node.gang.ends import BY_HAND, OWN_CAUSES
 from fleet.ops.run.follow.follow import PING_MOST
-from fleet.ops.run.kept.elasticity import Elasticity
 from fleet.ops.run.kept.local import names
 from fleet.ops.run.kept.record import RunRecord
 from fleet.ops.run.kept.word import choose
@@ -61,8 +60,9 @@ class FoundRun:
         return next((part["about"] for part in parts if part["about"]), self.kept)
 
     @property
-    def elastic(self) -> Elasticity:
-        return Elasticity.of(self.about)
+    def least(self) -> int:
+        """Of an elastic run, nodes that must be left, else 0."""
+        return self.about["least"] if self.about else 0
 
     @property
     def nnodes(self) -> int:
@@ -74,7 +74,7 @@ class FoundRun:
         """The nodes that it was started on and of which nothing is known here; of an elastic run none must be there."""
         known = {part["node_rank"] for part in self.parts.values()}
         about = self.about
-        rest = enumerate(about["hosts"].items() if about and not self.elastic else ())
+        rest = enumerate(about["hosts"].items() if about and not self.least else ())
         return tuple(
             Node(self._host(name, node_rank), node_rank, ranks, first)
             for node_rank, (name, (first, ranks)) in rest
@@ -168,7 +168,7 @@ class FoundRun:
             attempt=self.attempt,
             max_restarts=about["max_restarts"] if about else 0,
             stall_timeout=about["stall_timeout"] if about else None,
-            elastic=self.elastic,
+            least=self.least,
             spares=about["spares"] if about else 0,
             unknown=frozenset(node.host.name for node in unknown),
             without=frozenset(node.host.name for node in unknown) & self.answered,
@@ -218,7 +218,7 @@ class FoundRun:
 
 def attempt_of(part: RunHere) -> int:
     """Of the whole run: in an elastic one each node counts its own starts."""
-    return 0 if Elasticity.of(part["about"]) else part["attempt"]
+    return 0 if part["about"] and part["about"]["least"] else part["attempt"]
 
 
 def over(part: RunHere) -> bool:

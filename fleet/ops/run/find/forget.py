@@ -9,8 +9,8 @@ from typing import Any
 from fleet.answers.runs import Forgotten, GivenUp
 from fleet.errors import EXIT_OK, UsageError
 from fleet.model import Report, Result
+from fleet.node.gang.ends import stopped_by
 from fleet.ops.plans import Line, OnHosts
-from fleet.ops.run.end.ends import stopped_by
 from fleet.ops.run.find.here import from_folder
 from fleet.ops.run.find.stop import end_here
 from fleet.ops.run.kept.documents import read_object

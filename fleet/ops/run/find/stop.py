@@ -16,8 +16,8 @@ from fleet.errors import HostFailed, UsageError
 from fleet.events import Notice
 from fleet.inventory.nodeset import fold
 from fleet.model import Host, Report, Result, exit_code_of
+from fleet.node.gang.ends import stopped_by
 from fleet.ops.plans import Line, OnHosts
-from fleet.ops.run.end.ends import stopped_by
 from fleet.ops.run.find.attach import take
 from fleet.ops.run.find.find import FoundRun, find, over
 from fleet.ops.run.find.here import chosen_here, hosts_of

@@ -6,9 +6,6 @@ from __future__ import annotations
 import threading
 import time
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
-from math import inf
-from typing import Literal
 
 from fleet.answers.run_events import Advised, StacksTaken, Stalled, WentOn
 from fleet.errors import DeadlineError, FleetError
@@ -17,81 +14,28 @@ from fleet.inventory.fields import printable
 from fleet.inventory.nodeset import fold
 from fleet.model import Host
 from fleet.node.base.clock import CLOCK, Clock
-from fleet.ops.run.end.ends import Failure, RankEnd
-from fleet.ops.run.end.gang import Gang
+from fleet.node.gang.ends import Failure, RankEnd
+from fleet.node.gang.gang import Gang
+from fleet.node.gang.silence import Watch
+from fleet.ops.run.end.failure import why_of
 from fleet.ops.run.follow.stacks import ask_stacks, by_host
 from fleet.ops.run.kept.folder import STACKS_FILE, RunFolder
 from fleet.ops.run.kept.record import RunRecord
-from fleet.rules.advice import EARLY_SECONDS, UNEVEN, early
+from fleet.rules.advice import UNEVEN, early
 from fleet.rules.stacks import Place, in_short, lines, places, ranks_text, remarks
 from fleet.runtime import Runtime
 from fleet.transport.base import Cancel, Transport
 
-QUIET_SECONDS = 300.0  # that a whole run which has spoken may be silent without a word
-MUTE_SECONDS = 900.0  # that it may be from its start on: imports, a compilation
 LOOK_SECONDS = 0.5
-GAP_SECONDS = 3.0  # between two looks: this machine itself slept, and has not read yet what ranks wrote meanwhile
 TAKE_SECONDS = 45.0  # for the stacks of all ranks: longer than a host that does not tell its own is waited for
 LONGEST_LINE = 4000  # of what nodes tell, in that file
-
-Kind = Literal["early", "straggler", "silent", "stalled"]
-
-
-@dataclass
-class Watch:
-    """Of one attempt of a run: what its silence means. Pure. timeout: seconds of it after which the run is over, None:
-    never. since: from when on it counts."""
-
-    timeout: float | None
-    since: float
-    spoken: bool = False
-    _early: bool = False
-    _stalled: bool = False
-    _told: float = -inf  # the progress that is the last, as was told
-    _next: dict[Kind, float] = field(default_factory=dict)  # another stall is told only when it is twice as long
-    _looked: float = 0.0
-
-    def look(self, now: float, spoke: float, ends: Sequence[float], running: int, *, blind: bool) -> Kind | None:
-        """What is to be told now. spoke: when any rank wrote its last, 0: not yet. ends: when ranks ended well, where
-        none of them is started again. running: how many others there are. blind: ranks may write what is not seen."""
-        if blind or now - self._looked > GAP_SECONDS:
-            self.since = now
-        self._looked = now
-        self.spoken = self.spoken or spoke > 0
-        progress = self.progress(spoke, ends)
-        quiet = now - progress
-        if not running:
-            return None
-        if self.timeout is not None and quiet >= self.timeout and not self._stalled:
-            self._stalled = True
-            return "stalled"
-        most = len(ends) > running
-        if ends and not self._early and now - (max(ends) if most else min(ends)) >= EARLY_SECONDS:
-            self._early = True
-            if not most or quiet < EARLY_SECONDS:
-                return "early"
-        kind: Kind = "straggler" if most else "silent"
-        usual = EARLY_SECONDS if most else QUIET_SECONDS if self.spoken else MUTE_SECONDS
-        if quiet < self._next.get(kind, usual) or progress == self._told:
-            return None
-        self._told, self._next[kind] = progress, 2 * quiet
-        return kind
-
-    def still_stalled(self, quiet: float) -> bool:
-        """Some time after a look told so; where not, the next time is told again."""
-        self._stalled = self.timeout is not None and quiet >= self.timeout
-        return self._stalled
-
-    def progress(self, spoke: float, ends: Sequence[float]) -> float:
-        """When there was the last sign of it."""
-        return max([self.since, spoke, *ends])
 
 
 class Taking(threading.Thread):
     """Takes stacks, without anybody waiting for it. why: for what."""
 
     def __init__(
-        self, why: Kind, record: RunRecord, hosts: Mapping[str, Host], transport: Transport, clock: Clock = CLOCK
+        self, why: str, record: RunRecord, hosts: Mapping[str, Host], transport: Transport, clock: Clock = CLOCK
     ) -> None:
         super().__init__(name="stacks", daemon=True)
         self.why, self.until, self._clock = why, clock.monotonic() + TAKE_SECONDS, clock
@@ -142,7 +86,7 @@ class Stalls:
         self._taking: Taking | None = None
 
     def rank_ended(self, end: RankEnd) -> None:
-        if not end.failed and not self._gang.elastic:
+        if not end.failed and not self._gang.least:
             self._ends.append((self._clock.monotonic(), end))
 
     def look(self, spoke: float, *, blind: bool) -> None:
@@ -153,7 +97,7 @@ class Stalls:
         self._looked = now
         running = self._running()
         ends = [when for when, _ in self._ends]
-        kind = self._watch.look(now, spoke, ends, sum(map(len, running.values())), blind=blind)
+        kind = self._watch.look(now, spoke, ends, sum(map(len, running.values())), blind)
         if kind is not None:
             self._tell(kind, running, now - self._watch.progress(spoke, ends))
         if self._taking is not None and self._taking.over:
@@ -171,10 +115,10 @@ class Stalls:
         found = {node.host.name: list(node.ranks) for node in self._record.nodes}
         for host, ranks in found.items():
             state = self._gang.nodes[host]
-            found[host] = self._gang.unaccounted(host, ranks) if not self._gang.elastic else ranks * (not state.ended)
+            found[host] = state.unaccounted if not self._gang.least else ranks * (not state.ended)
         return {host: ranks for host, ranks in found.items() if ranks}
 
-    def _tell(self, kind: Kind, running: Mapping[str, Sequence[int]], quiet: float) -> None:
+    def _tell(self, kind: str, running: Mapping[str, Sequence[int]], quiet: float) -> None:
         if kind == "early":
             end, others = self._ends[0][1], sum(map(len, running.values()))
             remedy = f"if those wait for it: {UNEVEN}"
@@ -197,7 +141,7 @@ class Stalls:
             self._taking = Taking(kind, self._record, hosts, self._transport, self._clock)
             self._taking.start()
 
-    def _advise(self, kind: Kind, message: str, remedy: str, host: str | None) -> None:
+    def _advise(self, kind: str, message: str, remedy: str, host: str | None) -> None:
         self.say("warning", message, Advised(id=kind, remedy=remedy), host, remedy)
 
     def _done(self, running: Mapping[str, Sequence[int]]) -> str:
@@ -256,7 +200,7 @@ class Stalls:
             rank=rank,
             local_rank=local_rank,
             what="stalled",
-            why=why,
+            why=why_of(why),
         )
 
 

@@ -6,16 +6,17 @@ from __future__ import annotations
 import threading
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import closing
-from dataclasses import dataclass
 from math import inf
 
 from fleet.answers.run_events import Alone, Lost, Stays, StopAll, Stubborn, UnknownNode
 from fleet.errors import EXIT_INTERRUPTED, ConnectError, FleetError, Reason
 from fleet.model import Host
 from fleet.node.base.clock import Clock
-from fleet.ops.run.end.ends import INTERRUPTED, run_end
-from fleet.ops.run.end.failure import alone, own_link
-from fleet.ops.run.end.gang import Gang
+from fleet.node.gang.ends import INTERRUPTED, run_end
+from fleet.node.gang.gang import Gang
+from fleet.node.gang.silence import Silence
+from fleet.node.gang.verdict import own_link
+from fleet.ops.run.end.failure import alone, why_of
 from fleet.ops.run.follow.behind import stop_behind
 from fleet.ops.run.follow.follow import Follower
 from fleet.ops.run.kept.record import RunRecord, whoami
@@ -94,7 +95,7 @@ class Stopping:
         if self.gang.nodes[host].state in FINAL:  # how its part ended is known, and its logs come later
             self._undrained.add(host)
             return
-        reason = self.gang.node_lost(host, when, error)
+        reason = self.gang.node_lost(host, when, why_of(error))
         self.say("error", of_host(host, f" is lost: {error.message}"), Lost(kind=error.kind), host, error.hint)
         self.stop_if(reason)
 
@@ -108,7 +109,7 @@ class Stopping:
         since = {host: follower.silent_since for host, follower in live.items()}
         wait = self.gang.stopped_at is None and not self._link_is_whole(live, since)
         known = self.silence.alone
-        for host, silent in self.silence.over(since, self._clock.monotonic(), wait=wait).items():
+        for host, silent in self.silence.over(since, self._clock.monotonic(), wait).items():
             shut = live[host].shut
             self.lose(
                 host,
@@ -149,7 +150,8 @@ class Stopping:
                 self._stop_by[host] = now + self._patience
             elif now >= by:
                 follower.give_up()
-                self.gang.node_lost(host, self._clock.time(), ConnectError("it did not stop in time", kind="stubborn"))
+                late = ConnectError("it did not stop in time", kind="stubborn")
+                self.gang.node_lost(host, self._clock.time(), why_of(late))
                 self.say("error", of_host(host, " did not stop in time"), Stubborn(), host)
 
     def _asked_for(self) -> Verdict:
@@ -190,35 +192,10 @@ class Stopping:
     def _has_no_rank_left(self, host: str) -> bool:
         node = self.gang.nodes[host]
         return (
-            not node.up[0] and self._clock.time() - node.clock.on_head(node.up[1]) < UP_SECONDS  # a recent report
-            if self.gang.elastic
-            else not self.gang.unaccounted(host, self.record.node(host).ranks)
+            not node.up[0] and self._clock.time() - node.clock.here(node.up[1]) < UP_SECONDS  # a recent report
+            if self.gang.least
+            else not node.unaccounted
         )
-
-
-@dataclass
-class Silence:
-    """A node that is silent for `patience` seconds is lost. All at once, be they but one, and none that refuses us, are
-    this machine's own link, or its sleep: they are waited for as long as they go on without a head, which is `lease`
-    seconds, None for ever."""
-
-    patience: float
-    lease: float | None
-    alone: bool = False  # now, and for longer than a single node would be waited for
-    _last: float = -inf  # when all were silent
-
-    def over(self, since: Mapping[str, float | None], now: float, *, wait: bool) -> dict[str, float]:
-        """The hosts that are lost, and for how many seconds each was silent. since: when that of each live node began.
-        wait: False where one of them refuses us, or all are being stopped."""
-        times = [began for began in since.values() if began is not None]
-        together = wait and len(times) == len(since) > 0
-        self.alone = False
-        if together and (self.lease is None or now - min(times) < self.lease):
-            self.alone, self._last = now - min(times) >= self.patience, now
-            return {}
-        last = -inf if together else self._last
-        quiet = {host: now - max(began, last) for host, began in since.items() if began is not None}
-        return {host: silent for host, silent in quiet.items() if silent >= self.patience}
 
 
 class Witness:

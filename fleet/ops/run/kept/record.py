@@ -9,7 +9,6 @@ from pathlib import Path
 from typing import Any
 
 from fleet.model import Host, Node
-from fleet.ops.run.kept.elasticity import Elasticity
 from fleet.protocol.messages.run import About, Verdict
 from fleet.requests.launch import Launch
 
@@ -23,7 +22,8 @@ class RunRecord:
     stopped, grace: after a failure, of which peers may hang. logs: the run's folder on this machine. owner: USER@HEAD
     of who started it, and when, in seconds since the epoch. attempt: how many starts of it came before; max_restarts:
     failures after which fleet starts it again; spares: that stand by. stall_timeout: seconds of silence after which an
-    attempt is over, None: never. elastic: whether it goes on without nodes. unknown: hosts of which who looks on knows
+    attempt is over, None: never. least: of an elastic run, nodes that must be left, else 0: its engine starts ranks
+    again, hosts may come late, go, and come back. unknown: hosts of which who looks on knows
     nothing; without: of those, who answered, and have no such run. end: of one that is over, why a head had it
     stopped. verdict: how it ended, where that is decided. term: counts those who led it, in turn. max_log: bytes that
     a node keeps of a log which the leader has; 0: all."""
@@ -42,7 +42,7 @@ class RunRecord:
     attempt: int = 0
     max_restarts: int = 0
     stall_timeout: float | None = None
-    elastic: Elasticity = Elasticity()
+    least: int = 0
     spares: int = 0
     unknown: frozenset[str] = frozenset()
     without: frozenset[str] = frozenset()
@@ -88,7 +88,7 @@ class RunRecord:
             "max_restarts": self.max_restarts,
             "spares": self.spares,
             "stall_timeout": self.stall_timeout,
-            "least": self.elastic.least,
+            "least": self.least,
             "stop_grace": self.stop_grace,
             "max_log": self.max_log,
         }
@@ -109,7 +109,6 @@ class RunRecord:
             "logs": Path(stored["logs"]),
             "nodes": tuple(Node(**{**node, "host": host_from_json(node["host"])}) for node in stored["nodes"]),
             **{name: frozenset(stored[name]) for name in ("unknown", "without")},
-            "elastic": Elasticity(**stored["elastic"]),
         }
         return cls(**{**stored, **changed})
 

@@ -21,7 +21,7 @@ from fleet.errors import EXIT_HOST_FAILED, EXIT_INTERRUPTED, ConnectError, Fleet
 from fleet.events import Notice, silent
 from fleet.inventory.nodeset import fold
 from fleet.model import Host, Report
-from fleet.ops.run.end.ends import INTERRUPTED, run_end
+from fleet.node.gang.ends import INTERRUPTED, run_end
 from fleet.ops.run.end.summary import drafted, left_alone, not_started
 from fleet.ops.run.follow.behind import lead_behind
 from fleet.ops.run.kept.documents import RUN, read_object, restarts_of
@@ -169,18 +169,18 @@ def _tell(
     course: Course, report: Report, record: RunRecord, lasted: float, folder: RunFolder, runtime: Runtime
 ) -> dict[str, Any]:
     """One line, and its event: what ended the attempt, and which restart that makes, or who is replaced."""
-    failure, most = report.read(RunSummary).first_failure, course.most
+    failure, attempts = report.read(RunSummary).first_failure, course.attempts
     assert failure is not None
     log = folder.aside(record.attempt) / failure.host / failure.log.rpartition("/")[2]
-    which = f"restart {course.restarts} of {most}"
+    which = f"restart {attempts.restarts} of {attempts.most}"
     if course.lost:
         spares = [host.name for host in course.plan.hosts if host not in record.hosts]
         which = f"restart with {fold(spares)} instead of {fold(course.lost)}"
-    said = f"{which} in {course.pause:g} s: {failure.message}, after {lasted:.1f} s"
+    said = f"{which} in {attempts.pause:g} s: {failure.message}, after {lasted:.1f} s"
     event = Restart(
         attempt=course.plan.attempt,
-        restart=course.restarts,
-        max_restarts=most,
+        restart=attempts.restarts,
+        max_restarts=attempts.most,
         rank=failure.rank,
         exit_code=failure.exit_code,
         signal=failure.signal,
@@ -226,7 +226,10 @@ def begin_with_spares(
             runtime.emit(record_left_out(folder, name, why))
         # who asks to leave it is heard once it runs
         return begin(
-            Course(replace(plan, attempt=record.attempt + 1)), record, folder, replace(runtime, detach=Cancel())
+            Course(replace(plan, attempt=record.attempt + 1)),
+            record,
+            folder,
+            replace(runtime, detach=Cancel()),
         )
     except FleetError as final:
         conclude(not_started(final, record), record, [], folder, runtime)
@@ -240,7 +243,7 @@ def begin(
     cannot begin. FleetError where that leaves too few, Interrupted where it is not to be."""
     if runtime.cancel.is_set():
         raise Interrupted(BETWEEN)
-    plan, until = course.plan, runtime.clock.monotonic() + course.pause
+    plan, until = course.plan, runtime.clock.monotonic() + course.attempts.pause
     with closing(Sessions(runtime)) as sessions:
         while True:
             before, checked = plan, False

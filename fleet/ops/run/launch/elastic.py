@@ -11,14 +11,13 @@ import secrets
 import threading
 from collections.abc import Callable
 from dataclasses import replace
-from math import inf
 
 from fleet.answers.run_events import Away, Back
 from fleet.errors import FleetError, HostFailed, Interrupted, Reason
 from fleet.events import silent
 from fleet.model import Host
+from fleet.node.gang.elastic import ElasticGang
 from fleet.ops.facts import ask
-from fleet.ops.run.end.elastic_gang import ElasticGang
 from fleet.ops.run.follow.follow import Follower, Following, Heard, pause_after
 from fleet.ops.run.kept.folder import RunFolder
 from fleet.ops.run.kept.record import RunRecord
@@ -35,7 +34,6 @@ from fleet.transport.program import Program, call, first_word, last_word
 
 RETRY_SECONDS = 2.0
 NO_ENTRY = ("auth", "host-key", "unknown-host-key")
-HANG_SECONDS = 8.0  # in which ranks notice by themselves that another one is gone, where they can
 
 
 class Elastic:
@@ -58,29 +56,20 @@ class Elastic:
         self._gang, self._record, self._folder, self._runtime = gang, record, folder, runtime
         self.plan, self._planning = plan, threading.Lock()
         self._followers, self._say, self._post = followers, say, post
-        self._away: dict[str, float] = {}  # since when its loss is known here
         self._attempts = dict.fromkeys(gang.nodes, record.attempt)
         self._cancel, self._clock = Cancel(), runtime.clock
         self._threads: list[threading.Thread] = []
 
     def watch(self) -> run.Verdict | None:
-        """Several times a second. A reason to stop everyone, or None."""
-        now = self._clock.monotonic()
-        for host in self._gang.away - self._away.keys():
-            self._away[host] = inf if host in self._gang.absent else now  # of one that never was nobody waits
+        """Several times a second. Returns a reason to stop everyone, or None."""
+        turn = self._gang.look(self._clock.monotonic())
+        for host in turn.went:
             self._went(host)
-        for host, since in self._away.items():
-            if now - since > HANG_SECONDS:
-                self._away[host] = inf
-                if self._gang.able and not self._gang.elastic.enough(len(self._gang.able)):
-                    return self._gang.too_few(f"{host} is out", host)
-                self._wake(host)
-        if not self._gang.at_an_end:
-            return None
-        end = self._gang.dead_end()
-        for follower in self._followers.values() if end is None else ():
+        for host in turn.renew:
+            self._followers[host].renew_ranks()
+        for follower in self._followers.values() if turn.over else ():
             follower.over()
-        return end
+        return turn.end
 
     def _went(self, host: str) -> None:
         gang = self._gang
@@ -94,14 +83,6 @@ class Elastic:
             thread = threading.Thread(target=self._return, args=(self._record.node(host).host,), daemon=True)
             self._threads.append(thread)
             thread.start()
-
-    def _wake(self, gone: str) -> None:
-        """End ranks that have not noticed that a node went."""
-        since = self._gang.gone_at(gone) - 2.0
-        for host, node in self._gang.nodes.items():
-            ended = [end for end in node.ranks.values() if node.clock.on_head(end.time) > since]
-            if host not in self._gang.away and not node.ended and not ended:
-                self._followers[host].renew_ranks()
 
     # -- a host that is to come back, in a thread of its own -----------------------------------------------
     def _return(self, host: Host) -> None:
@@ -196,7 +177,6 @@ class Elastic:
     def back(self, host: str, follower: Follower) -> None:
         """follower: of what it does now."""
         self._gang.back(host)
-        self._away.pop(host, None)
         self._followers[host] = follower
         follower.start()
         of = len(self._gang.nodes)

@@ -19,7 +19,7 @@ from fleet.events import silent
 from fleet.model import Host
 from fleet.node.base.clock import CLOCK, Clock
 from fleet.node.base.run_folder import myself
-from fleet.ops.run.end.ends import BY_HAND
+from fleet.node.gang.ends import BY_HAND
 from fleet.ops.run.follow.behind import LEADS, patience
 from fleet.ops.run.follow.follow import Follower, Following, Heard, pause_after
 from fleet.ops.run.kept.documents import read_object

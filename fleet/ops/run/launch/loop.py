@@ -23,8 +23,9 @@ from fleet.answers.run_events import (
 from fleet.errors import fill
 from fleet.events import Level, silent
 from fleet.model import Host, Report
-from fleet.ops.run.end.elastic_gang import ElasticGang, gang_of
-from fleet.ops.run.end.ends import Failure, RankEnd
+from fleet.node.gang.elastic import ElasticGang, gang_of
+from fleet.node.gang.ends import Failure, RankEnd
+from fleet.ops.run.end.failure import why_of
 from fleet.ops.run.end.summary import decide, drafted, left_alone, summarise
 from fleet.ops.run.follow.follow import REMARKS, Follower, Following, Heard, Over
 from fleet.ops.run.follow.stalls import Stalls
@@ -37,7 +38,7 @@ from fleet.ops.run.plan.origin import age
 from fleet.ops.run.plan.plan import Plan
 from fleet.ops.run.sessions import Sessions
 from fleet.ops.run.start.start import agree
-from fleet.protocol.messages.run import News, RankEnded, Verdict
+from fleet.protocol.messages.run import News, RankEnded, RunState, Verdict
 from fleet.protocol.state import FINAL
 from fleet.rules.advice import Advice
 from fleet.rules.launch import of_locks
@@ -62,7 +63,8 @@ class Run:
         plan: Plan | None = None,
     ) -> None:
         self.record, self.folder, self.runtime, self._clock = record, folder, runtime, runtime.clock
-        self.gang, self._plan = gang_of(record), plan
+        parts = {node.host.name: (node.node_rank, node.ranks) for node in record.nodes}
+        self.gang, self._plan = gang_of(parts, record.least), plan
         # who only looks on takes nothing from the run
         self.leads = plan is not None or folder.was_launched_here
         self._superseded = False  # by who leads it elsewhere
@@ -108,7 +110,7 @@ class Run:
             self.runtime.emit,
             record.node_timeout,
             lease=record.lease,
-            attempt=record.elastic.attempt(record.attempt),
+            attempt=None if record.least else record.attempt,
             term=record.term * self.leads,
             waits=not self.leads,
             keeps=True,
@@ -125,7 +127,7 @@ class Run:
         for host, why in (self.plan.absent if self.plan else {}).items():
             if host in self.gang.nodes and host not in self.gang.absent:
                 self.gang.absent.add(host)
-                self.gang.node_lost(host, self._clock.time(), why)
+                self.gang.node_lost(host, self._clock.time(), why_of(why))
                 self._followers[host].give_up()
         for follower in self._followers.values():
             if follower.ident is None:
@@ -193,7 +195,7 @@ class Run:
     def _seconds(self) -> float:
         """Returns how long it ran: it may have been over before it was looked at."""
         nodes = self.gang.nodes.values()
-        last = max((node.clock.on_head(node.status.get("time", 0.0)) for node in nodes), default=0.0)
+        last = max((node.clock.here(node.status.get("time", 0.0)) for node in nodes), default=0.0)
         was_over = all(node.state in FINAL for node in nodes) and 0 < last < self._began
         return max(0.0, self._before + (last - self._began if was_over else self._clock.monotonic() - self._since))
 
@@ -222,39 +224,31 @@ class Run:
         self.runtime.emit(self.folder.notice(level, message, event, host, hint))
 
     def _on_message(self, heard: Heard) -> None:
-        node = self.gang.nodes[heard.host]
         message: News = heard.data
-        if message["event"] == "failed":
-            self._stopping.stop_if(self.gang.node_status(heard.host, {"state": "lost", "reason": message["message"]}))
-            return
-        if message["event"] == "verdict":
-            self.gang.verdict = self.gang.verdict or message["verdict"]
-            self.gang.stop(message["verdict"], self._clock.time())
-            return
         if message["event"] == "superseded":
             if self.leads:
                 self.leads, self._superseded = False, True
                 self._stopping.leads = False
                 self.say("warning", "another process leads this run now; this one only looks on", Superseded())
             return
-        if "sent" in message:
-            node.clock.heard(message["sent"], heard.time)
-        if message["event"] == "clock":
-            node.up = message["up"], message["sent"]
-            return
+        reason = self.gang.heard(heard.host, message, heard.time)
         if message["event"] == "rank":
-            self._on_rank(heard.host, message)
-        elif message.get("builds"):
+            self._on_rank(heard.host, message, reason)
+            return
+        if message["event"] == "status":
+            self._on_status(heard.host, message)
+        self._stopping.stop_if(reason)
+
+    def _on_status(self, host: str, message: RunState) -> None:
+        if message.get("builds"):
             locks = message["builds"]
-            what, remedy = of_locks(heard.host, locks)
-            hint = f"end this run, then: {remedy}"
-            self.say("warning", f"{heard.host}: {what}", BuildLock(locks=locks), heard.host, hint)
-        elif message.get("state") == "running" and "disk_full" in message:
-            self._on_disk(heard.host, bool(message["disk_full"]))
+            what, remedy = of_locks(host, locks)
+            self.say("warning", f"{host}: {what}", BuildLock(locks=locks), host, f"end this run, then: {remedy}")
+        elif message.get("state") == "running":
+            self._on_disk(host, bool(message.get("disk_full")))
         else:
             state: dict[str, Any] = {name: value for name, value in message.items() if name in STATUS_FIELDS}
-            self.say("info", f"{heard.host}: {message.get('state')}", Status(**state), heard.host)
-            self._stopping.stop_if(self.gang.node_status(heard.host, message))
+            self.say("info", f"{host}: {message.get('state')}", Status(**state), host)
 
     def _on_disk(self, host: str, full: bool) -> None:
         if full:
@@ -265,11 +259,10 @@ class Run:
         else:
             self.say("info", of_host(host, ": there is room again for what its ranks write"), Room(), host)
 
-    def _on_rank(self, host: str, message: RankEnded) -> None:
+    def _on_rank(self, host: str, message: RankEnded, reason: Verdict | None) -> None:
         end = RankEnd.of(host, self.gang.nodes[host].node_rank, message)
         how = f"signal {end.signal}" if end.signal is not None else f"exit code {end.status}"
         how += ", stopped by fleet" * (end.asked and end.failed)
-        reason = self.gang.rank_ended(end)
         level: Level = "error" if reason else "info"
         self.say(
             level,
@@ -289,7 +282,7 @@ class Run:
             what = f"{lost} bytes that rank {end.rank} on {host} wrote are nowhere: the disk there took no more"
             self.say("error", what, Gap(rank=end.rank, bytes=lost), host, ROOM.format(host))
         self._stalls.rank_ended(end)
-        if self.gang.all_well({node.host.name: node.ranks for node in self.record.nodes}):
+        if self.gang.all_well:
             for follower in self._followers.values():
                 follower.over()
         self._stopping.rank_ended(host)
@@ -345,5 +338,5 @@ class Run:
 
     def _end_stalled(self, failure: Failure) -> None:
         self.gang.stall = failure
-        message = failure.why.message if failure.why else "no rank wrote anything any more"
+        message = failure.why["message"] if failure.why else "no rank wrote anything any more"
         self._stopping.stop_if(failure.reason(message))

@@ -16,7 +16,6 @@ from fleet.inventory.nodeset import fold
 from fleet.inventory.secret import masked_words
 from fleet.model import Host, Inventory, Job, Kind, Node
 from fleet.ops.plans import Line, PerHost, around
-from fleet.ops.run.kept.elasticity import Elasticity
 from fleet.ops.run.kept.record import GRACE, STOP_GRACE, RunRecord, whoami
 from fleet.ops.run.plan.options import name_of, new_run_id
 from fleet.ops.run.plan.placement import (
@@ -87,8 +86,9 @@ class Plan:
         return tuple(n.host for n in self.nodes if n.host.name not in self.absent)
 
     @property
-    def elastic(self) -> Elasticity:
-        return Elasticity(self.world.least)
+    def least(self) -> int:
+        """Of an elastic run, nodes that must be left, else 0."""
+        return self.world.least
 
     @property
     def ports(self) -> list[int]:
@@ -175,9 +175,9 @@ class Plan:
             owner=whoami(),
             started=started,
             attempt=self.attempt,
-            max_restarts=0 if self.elastic else job.max_restarts,
+            max_restarts=0 if self.least else job.max_restarts,
             stall_timeout=request.stall_timeout,
-            elastic=self.elastic,
+            least=self.least,
             spares=len(self.spares),
             stop_grace=STOP_GRACE if request.grace is None else request.grace,
             max_log=request.max_log,

@@ -13,7 +13,7 @@ from fleet.errors import EXIT_INTERRUPTED, HostFailed, Interrupted, PreflightErr
 from fleet.events import Notice, Round
 from fleet.inventory.nodeset import fold
 from fleet.model import Host
-from fleet.ops.run.end.ends import INTERRUPTED, run_end
+from fleet.node.gang.ends import INTERRUPTED, run_end
 from fleet.ops.run.follow.behind import stop_behind
 from fleet.ops.run.kept.record import RunRecord
 from fleet.ops.run.plan.findings import beside, refuse

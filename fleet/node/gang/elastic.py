@@ -1,0 +1,149 @@
+"""The gang rule of `--nnodes MIN:MAX`: a node that goes is no reason to stop while enough are left."""
+
+from typing import NamedTuple
+
+from fleet.node.base.types import TYPE_CHECKING, Callable, run
+from fleet.node.gang.ends import Failure, NodeState, RankEnd, run_end
+from fleet.node.gang.gang import NEVER, Gang
+from fleet.protocol.codes import EXIT_CONNECT, EXIT_HOST_FAILED
+from fleet.protocol.state import FINAL
+
+if TYPE_CHECKING:
+    from fleet.node.gang.gang import Parts
+
+SETTLE_SECONDS = 4.0
+HANG_SECONDS = 8.0  # in which ranks notice by themselves that another one is gone, where they can
+
+
+class Turn(NamedTuple):
+    """What an elastic run takes just now. went: hosts that it goes on without from now on. renew: hosts whose ranks are
+    to be ended, as they wait for one that went. over: all that are there are done. end: why everyone is to stop."""
+
+    went: "list[str]"
+    renew: "list[str]"
+    over: bool = False
+    end: "run.Verdict | None" = None
+
+
+class ElasticGang(Gang):
+    """least: nodes that must be left. away: hosts that went, and are not back. The first node is where ranks meet:
+    nothing goes on without it."""
+
+    def __init__(self, nodes: "Parts", least: int) -> None:
+        Gang.__init__(self, nodes)
+        self.least = least
+        self._since: dict[str, float] = {}  # host that is away -> since when that is known, NEVER: it is waited for
+
+    def look(self, now: float) -> Turn:
+        """Several times a second. now: of a monotonic clock."""
+        went, renew = [host for host in self.away if host not in self._since], list[str]()
+        self._since = {host: self._since.get(host, now) for host in self.away}
+        for host, since in self._since.items():
+            if host in self.absent:  # for one that never was nobody waits
+                self._since[host] = NEVER
+            elif now - since > HANG_SECONDS:
+                self._since[host] = NEVER
+                if self.able and len(self.able) < self.least:
+                    return Turn(went, renew, end=self.too_few("%s is out" % host, host))
+                renew += self._waits_for(host)
+        end = self.dead_end() if self.at_an_end else None
+        return Turn(went, renew, self.at_an_end and end is None, end)
+
+    def rank_ended(self, end: RankEnd) -> "run.Verdict | None":
+        self.nodes[end.host].done = (  # after a failure the engine starts all of them again, if it can
+            frozenset() if end.failed or end.signalled else self.nodes[end.host].done | {end.local_rank}
+        )
+        return Gang.rank_ended(self, end)
+
+    @property
+    def _there(self) -> "dict[str, NodeState]":
+        return {host: it for host, it in self.nodes.items() if host not in self.away and it.state not in FINAL}
+
+    @property
+    def able(self) -> "list[str]":
+        # hosts whose engines may start ranks: torchrun's agents never meet again once theirs have all ended with 0
+        return [host for host, node in self._there.items() if len(node.done) < len(node.ranks)]
+
+    @property
+    def at_an_end(self) -> bool:
+        # No rank lives, and none will: too few engines may start any. Every node has reported so some seconds
+        # after the last rank ended, for those that have met do not begin at the same moment.
+        there = self._there.values()
+        ends = [node.clock.here(end.time) for node in self.nodes.values() for end in node.ends.values()]
+        return (
+            self.stopped_at is None
+            and bool(there and ends)
+            and not self.unknown
+            and len(self.able) < self.least
+            and all(it.up[0] == 0 and it.clock.here(it.up[1]) > max(ends) + SETTLE_SECONDS for it in there)
+        )
+
+    def dead_end(self) -> "run.Verdict | None":
+        # why ranks that failed, or were ended to meet others, can never go on; None: there are none, all is done
+        if not any(self.nodes[host].ends for host in self.able):
+            return None
+        for it in Gang.rank_failures(self, lambda end: False):
+            return self.too_few("rank %s on %s failed" % (it.rank, it.host), it.host, it.exit_code)
+        return self.too_few("no rank lives", next(iter(self.away), None))
+
+    def too_few(self, why: str, host: "str | None", code: int = EXIT_HOST_FAILED) -> "run.Verdict":
+        # a reason to stop everyone. host: that failed, or is away
+        lost = host is not None and self.nodes[host].lost is not None
+        able, least = len(self.able), self.least
+        self.needed = "; %d of %d nodes can start ranks again, --nnodes asks for %d" % (able, len(self.nodes), least)
+        return run_end("lost" if lost else "failure", why + self.needed, EXIT_CONNECT if lost else code, host)
+
+    def node_status(self, host: str, status: "run.RunState") -> "run.Verdict | None":
+        reason = Gang.node_status(self, host, status)
+        node = self.nodes[host]
+        for_good = node.state == "exited" and not status.get("signal")  # an agent that gives up closes the rendezvous
+        if reason is None or for_good or status.get("end") is not None:  # another head had it stopped
+            return reason
+        return self._without(host, reason)
+
+    def node_lost(self, host: str, heard: float, why: "run.Why | None" = None) -> "run.Verdict | None":
+        reason = Gang.node_lost(self, host, heard, why)
+        return reason and self._without(host, reason)
+
+    def _without(self, host: str, reason: "run.Verdict") -> "run.Verdict | None":
+        if self.stopped_at is not None:
+            return reason
+        self.away.add(host)
+        left = len(self.nodes) - len(self.away)
+        if self.nodes[host].node_rank == 0:
+            self.needed = "; ranks meet there, so nothing goes on without it"
+        elif left < self.least:
+            self.needed = "; %d of %d nodes are left, --nnodes asks for %d" % (left, len(self.nodes), self.least)
+        reason["message"] += self.needed
+        return reason if self.needed else None
+
+    def _waits_for(self, gone: str) -> "list[str]":
+        """Returns the hosts whose ranks have not noticed that a node went: none of them has ended since."""
+        since = (self.nodes[gone].lost or self.nodes[gone].began) - 2.0
+        there = [it for it in self.nodes.values() if it.host not in self.away and not it.ended]
+        return [it.host for it in there if all(it.clock.here(end.time) <= since for end in it.ends.values())]
+
+    def back(self, host: str) -> None:
+        """It takes part again, as if it had just been started."""
+        self.away.discard(host)
+        self.absent.discard(host)
+        self.nodes[host] = NodeState(host, self.nodes[host].node_rank, self.nodes[host].ranks)
+
+    def rank_failures(self, collateral: "Callable[[RankEnd], bool]") -> "list[Failure]":
+        return Gang.rank_failures(self, collateral) if self.stopped_at is not None else []
+
+    def node_failures(self) -> "list[Failure]":
+        # it went on without those that are away, but for the one that it ended for
+        away = self.away - {self.end["host"] if self.end is not None else None}
+        return [failure for failure in Gang.node_failures(self) if failure.host not in away]
+
+    def last_attempts(self) -> "list[RankEnd]":
+        # each rank's last end, where its engine did not bring it about: each agent counts its own restarts
+        ends = [end for host, node in self.nodes.items() if host not in self.away for end in node.ends.values()]
+        last = list({(end.host, end.local_rank): end for end in sorted(ends, key=lambda end: end.time)}.values())
+        return [end for end in last if not end.signalled] or last * (not self.away)
+
+
+def gang_of(nodes: "Parts", least: int) -> Gang:
+    """Returns the rule for a run. least: of an elastic one, nodes that must be left, else 0."""
+    return ElasticGang(nodes, least) if least else Gang(nodes)

@@ -1,0 +1,207 @@
+"""How ranks, nodes and runs end, as values. Times are seconds since the epoch, by the clock of a node or of who leads
+the run."""
+
+from typing import NamedTuple
+
+from fleet.node.base.clock import CLOCK
+from fleet.node.base.clock import Clock as Time
+from fleet.node.base.types import Any, Sequence, run
+from fleet.protocol.codes import EXIT_CONNECT, EXIT_HOST_FAILED, EXIT_INTERRUPTED, EXIT_TIMEOUT
+
+CLOCK_SECONDS = 600.0  # for which a message shows how a node's clock stands
+TAIL_BYTES = 4096  # of a text in a verdict
+SIGTERM, SIGKILL = 15, 9
+INTERRUPTED = "interrupted"
+BY = {"link": "lost", "node": "lost", "stalled": "stall", "lease": "lease"}  # else "failure"
+BY_HAND = ("interrupt", "stop", "queue")  # the ends that are nobody's failure
+# why a node ended its part by itself -> the exit code; see node/base/run_folder.py
+OWN_CAUSES = {
+    "lease": EXIT_TIMEOUT,
+    "frozen": EXIT_CONNECT,
+    "signal": EXIT_HOST_FAILED,
+    "supervisor": EXIT_HOST_FAILED,
+    "removed": EXIT_HOST_FAILED,
+    "reboot": EXIT_CONNECT,
+}
+
+
+class Clock:
+    """A node's clock against the leader's: the smallest (received - sent) of the messages of late, latency included. In
+    the days of a run two clocks drift apart by seconds.
+
+    fastest: (received, received - sent) of those that no later one was faster than.
+    """
+
+    def __init__(self) -> None:
+        self.fastest: list[tuple[float, float]] = []
+
+    def heard(self, sent: float, received: float) -> None:
+        delay = received - sent
+        kept = [it for it in self.fastest if it[0] > received - CLOCK_SECONDS and it[1] < delay]
+        self.fastest = [*kept, (received, delay)]
+
+    def here(self, time: float) -> float:
+        """Returns a time of the node's by the leader's clock."""
+        return time + (self.fastest[0][1] if self.fastest else 0.0)
+
+
+class RankEnd(NamedTuple):
+    """How a rank ended. status: exit code or None; signal: its number or None; time: on the node's clock. begins:
+    bytes in its stdout's and stderr's logs that earlier attempts wrote. asked: it ended after a head, this one or
+    another, had the run stopped; signalled: after its engine had it end. until: bytes in its stderr's log when SIGTERM
+    came; None: it did not. What it wrote later is an answer, and no cause."""
+
+    host: str
+    node_rank: int
+    rank: int
+    local_rank: "int | None"
+    status: "int | None"
+    signal: "int | None"
+    time: float
+    attempt: int = 0
+    begins: "tuple[int, int]" = (0, 0)
+    asked: bool = False
+    signalled: bool = False
+    until: "int | None" = None
+
+    @classmethod
+    def of(cls, host: str, node_rank: int, message: "run.RankEnded") -> "RankEnd":
+        """Returns it as a node reports it."""
+        return cls(
+            host,
+            node_rank,
+            message["rank"],
+            message.get("local_rank"),
+            message.get("status"),
+            message.get("signal"),
+            message.get("time", 0.0),
+            message.get("attempt", 0),
+            message.get("begins") or (0, 0),
+            message.get("asked", False),
+            message.get("signalled", False),
+            message.get("until"),
+        )
+
+    @property
+    def failed(self) -> bool:
+        return bool(self.status) or self.signal is not None
+
+    @property
+    def exit_code(self) -> int:
+        return 128 + self.signal if self.signal is not None else (self.status or 0)
+
+
+def run_end(
+    by: str, message: str, code: int, host: "str | None" = None, who: str = "", clock: Time = CLOCK
+) -> "run.Verdict":
+    """Returns why a run is stopped, until it is decided how it ended. by: see Verdict."""
+    return {
+        "by": by,  # type: ignore[typeddict-item]
+        "host": host,
+        "code": code,
+        "who": who,
+        "message": message[:TAIL_BYTES],
+        "attempt": 0,
+        "first": None,
+        "unknown": [],
+        "time": clock.time(),
+    }
+
+
+def stopped_by(who: str) -> "run.Verdict":
+    """Returns the end by 'fleet stop'. who: USER@HEAD."""
+    return run_end("stop", "stopped by " + who, EXIT_INTERRUPTED, who=who)
+
+
+class Failure(NamedTuple):
+    """The first thing that went wrong. rank None: the engine itself, or the node. what: "rank", "vanished", "engine",
+    "node", "link" (all nodes at once), "stalled" (no rank writes any more), or one of OWN_CAUSES. tail: last words."""
+
+    host: str
+    node_rank: int
+    exit_code: int
+    time: float
+    rank: "int | None" = None
+    local_rank: "int | None" = None
+    signal: "int | None" = None
+    what: str = "rank"
+    why: "run.Why | None" = None
+    tail: str = ""
+
+    @classmethod
+    def of(cls, end: RankEnd, time: float) -> "Failure":
+        """Returns that of a rank."""
+        return cls(end.host, end.node_rank, end.exit_code, time, end.rank, end.local_rank, end.signal)
+
+    @property
+    def kind(self) -> "str | None":
+        return self.why["kind"] if self.why is not None else None
+
+    def reason(self, message: str) -> "run.Verdict":
+        """Returns the verdict of a run that ends because of it."""
+        by = "failure" if self.kind == "ended" else BY.get(self.what, "failure")
+        why = self.why and dict(self.why, message=self.why["message"][:TAIL_BYTES])
+        first = dict(self._asdict(), why=why, tail=self.tail[-TAIL_BYTES:])
+        end: dict[str, Any] = dict(run_end(by, message, self.exit_code or EXIT_HOST_FAILED, self.host), first=first)
+        return end  # type: ignore[return-value]
+
+
+class NodeState:
+    """What is known of one node. ranks: those that it was to run. ends: how they ended, by rank and attempt. status:
+    its supervisor's last report. lost: when it was last heard of (leader's clock), once it was given up, and `why`.
+    ended: all of its output is here, or never will be. Of an elastic run, up: how many ranks lived there, and when, on
+    its clock; done: local ranks of which the last that ended did so with 0, by itself."""
+
+    def __init__(self, host: str, node_rank: int, ranks: "Sequence[int]" = ()) -> None:
+        self.host, self.node_rank, self.ranks = host, node_rank, ranks
+        self.clock = Clock()
+        self.ends: dict[tuple[int, int], RankEnd] = {}
+        self.status: run.RunState = {}
+        self.lost: float | None = None
+        self.why: run.Why | None = None
+        self.ended = False
+        self.up: tuple[int | None, float] = (None, 0.0)
+        self.done: frozenset[int | None] = frozenset()
+
+    @property
+    def state(self) -> str:
+        return self.status.get("state", "starting")
+
+    @property
+    def cause(self) -> "str | None":
+        """Why this node ended its part, where it did so by itself."""
+        cause = self.status.get("cause")
+        return cause if cause in OWN_CAUSES else None
+
+    @property
+    def began(self) -> float:
+        """When this node began to end its part, on the leader's clock; 0 where it has not reported it."""
+        return self.clock.here(self.status.get("began") or self.status.get("time", 0.0))
+
+    @property
+    def engine_code(self) -> int:
+        """Returns what the engine's process came to: 128+n for a signal; 0 also while unknown."""
+        signal = self.status.get("signal")
+        return 128 + signal if signal else self.status.get("engine_status") or 0
+
+    @property
+    def unaccounted(self) -> "list[int]":
+        """Ranks that were to run and of which no end is known."""
+        known = {rank for rank, _ in self.ends}
+        return [rank for rank in self.ranks if rank not in known]
+
+    # -- as what it ended the run ---------------------------------------------------------------------------
+    def of_engine(self) -> Failure:
+        signal = self.status.get("signal")
+        return Failure(self.host, self.node_rank, self.engine_code, self.began, signal=signal, what="engine")
+
+    def of_node(self) -> Failure:
+        """Returns that it ended its part."""
+        reason, code = self.status.get("reason"), OWN_CAUSES.get(self.cause or "", EXIT_HOST_FAILED)
+        why: run.Why | None = None
+        if reason:
+            why = {"kind": self.cause or "ended", "message": reason, "hint": None}
+        return Failure(self.host, self.node_rank, code, self.began, what=self.cause or "node", why=why)
+
+    def of_lost(self) -> Failure:
+        return Failure(self.host, self.node_rank, EXIT_CONNECT, self.lost or 0.0, what="node", why=self.why)

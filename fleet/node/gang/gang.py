@@ -1,0 +1,178 @@
+"""The gang rule: what was heard from the nodes of an attempt -> whether all must stop, and which failure came first.
+
+Times of nodes are put on the leader's clock by `Clock`, so that "first" means the same on all of them. Of an elastic
+run (`--nnodes MIN:MAX`, least > 0) the rule is another one, see elastic.py.
+"""
+
+from fleet.node.base.types import TYPE_CHECKING, Callable, Mapping, Sequence, run
+from fleet.node.gang.ends import BY_HAND, SIGTERM, Failure, NodeState, RankEnd
+
+if TYPE_CHECKING:
+    Parts = Mapping[str, tuple[int, Sequence[int]]]
+
+TIE_SECONDS = 0.1  # what clocks corrected over one connection cannot tell apart
+LATE_SECONDS = 0.5  # by which a busy supervisor notices what ended its engine
+NEVER = float("inf")
+
+
+class Gang:
+    """Collects, and answers two questions: must everyone stop now (`heard`), and what failed first (`first`). nodes:
+    host -> (node rank, its ranks)."""
+
+    least = 0  # of an elastic run: nodes that must be left
+
+    def __init__(self, nodes: "Parts") -> None:
+        self.nodes = {host: NodeState(host, *part) for host, part in nodes.items()}
+        self.away: set[str] = set()  # nodes that the run goes on without
+        self.absent: set[str] = set()  # of those, who has not been there yet
+        self.unknown: set[str] = set()  # nodes that have not answered, which is no reason to end anything
+        self.link_is_whole = False  # the leader's own, though all nodes be lost: other hosts answer
+        self.needed = ""  # why it does not go on without one
+        self.stopped_at: float | None = None
+        self.end: run.Verdict | None = None  # who had all stopped, and why
+        self.verdict: run.Verdict | None = None  # how the run ended, where that is decided
+        self.stall: Failure | None = None
+        self._stop_began = NEVER  # as first() finds it
+
+    @property
+    def by_hand(self) -> bool:
+        return self.end is not None and self.end["by"] in BY_HAND
+
+    def stop(self, end: "run.Verdict", now: float) -> bool:
+        """Notes that everyone is to stop; returns False when they were already."""
+        if self.stopped_at is not None:
+            return False
+        self.stopped_at, self.end = now, end
+        return True
+
+    # -- messages of nodes ----------------------------------------------------------------------------------
+    def heard(self, host: str, message: "run.News", now: float) -> "run.Verdict | None":
+        """Takes a message of a node in; returns a reason to stop everyone, or None."""
+        node = self.nodes[host]
+        if "sent" in message:
+            node.clock.heard(message["sent"], now)  # type: ignore[typeddict-item]
+        if message["event"] == "rank":
+            return self.rank_ended(RankEnd.of(host, node.node_rank, message))
+        if message["event"] == "clock":
+            node.up = message["up"], message["sent"]
+        elif message["event"] == "failed":
+            return self.node_status(host, {"state": "lost", "reason": message["message"]})
+        elif message["event"] == "verdict":
+            self.verdict = self.verdict or message["verdict"]
+            self.stop(message["verdict"], now)
+        elif message["event"] == "status" and message.get("state") != "running":
+            return self.node_status(host, message)
+        return None
+
+    def rank_ended(self, end: RankEnd) -> "run.Verdict | None":
+        """Returns a reason to stop everyone, or None. An engine that restarts ranks decides for itself."""
+        self.nodes[end.host].ends[(end.rank, end.attempt)] = end
+        if end.failed and not end.asked and not self.least and self.stopped_at is None:
+            when = self.nodes[end.host].clock.here(end.time)
+            return Failure.of(end, when).reason("rank %d on %s failed" % (end.rank, end.host))
+        return None
+
+    def node_status(self, host: str, status: "run.RunState") -> "run.Verdict | None":
+        node = self.nodes[host]
+        node.status = status
+        end = status.get("end")
+        if end is not None and (self.end is None or end["by"] in BY_HAND and not self.by_hand):
+            self.end = end  # a rank's end may have been heard before, it is the answer
+            return end
+        if self.stopped_at is not None:
+            return None
+        if node.state == "exited" and node.engine_code:
+            return node.of_engine().reason("the engine on %s failed" % host)
+        if node.state in ("stopped", "lost") or node.cause is not None:
+            return node.of_node().reason("%s: %s" % (host, status.get("reason") or node.state))
+        return None
+
+    def node_lost(self, host: str, heard: float, why: "run.Why | None" = None) -> "run.Verdict | None":
+        """why: a node is given up; heard: when it was last heard of, on the leader's clock."""
+        node = self.nodes[host]
+        node.lost, node.why = heard, why
+        return node.of_lost().reason("%s was lost" % host + (": " + why["message"] if why else ""))
+
+    # -- what failed first ----------------------------------------------------------------------------------
+    def first(self, collateral: "Callable[[RankEnd], bool]" = lambda end: False) -> "Failure | None":
+        """Returns the earliest failure over all nodes that was not the answer to a stop; None when all went well.
+
+        collateral: whether the output of a failed rank only reports another one's death.
+        """
+        if self.stall is not None:
+            return self.stall
+        others = [node.began for node in self.nodes.values() if node.status.get("end")]  # where another head stopped it
+        self._stop_began = min([*others, *([self.stopped_at] if self.stopped_at is not None else [])], default=NEVER)
+        given = self.end["first"] if self.end is not None else None
+        found = [*self.rank_failures(collateral), *self.node_failures()]
+        return min(found, key=lambda f: f.time, default=given and self.named(given))
+
+    def named(self, first: "run.First") -> Failure:
+        """Returns the failure that a verdict has: of a head that may call its hosts otherwise."""
+        host = min(self.nodes, key=lambda host: self.nodes[host].node_rank != first["node_rank"])
+        known = {name: value for name, value in first.items() if name in Failure._fields}
+        return Failure(**dict(known, host=host))  # type: ignore[arg-type]
+
+    @property
+    def all_well(self) -> bool:
+        """Returns whether every rank of every node has ended, with 0, and none is ever started again."""
+        ends = (end for node in self.nodes.values() for end in node.ends.values())
+        return (
+            not self.least
+            and self.stopped_at is None
+            and not any(node.unaccounted for node in self.nodes.values())
+            and not any(end.failed for end in ends)
+        )
+
+    def _gave_up(self, node: NodeState) -> bool:
+        """Returns whether a node ended its part without a cause on record, and without a stop."""
+        why = node.cause or node.status.get("end")
+        return node.state in ("stopped", "lost") and not why and self._before_stop(node.began)
+
+    def _own_cause(self, node: NodeState) -> "str | None":
+        """The node's own, unless it is an answer to the leader: on a full disk a stop comes as a signal, too."""
+        return node.cause if node.cause == "supervisor" or self._before_stop(node.began) else None
+
+    def _explained(self, end: RankEnd, when: float, cause: "str | None") -> bool:
+        """Returns whether a rank's end answers that of its node or engine, and is not its cause. cause: the node's."""
+        node = self.nodes[end.host]
+        if cause is not None:  # what a supervisor's death does to its engine may come before it is noticed
+            return when >= node.began - TIE_SECONDS or cause == "supervisor" and end.signal == SIGTERM
+        if node.state != "exited" or end.signal is None:
+            return False
+        # the death of an engine ends its ranks at once, and a busy supervisor notices it after them
+        killed = node.status.get("signal") is not None and end.signal == SIGTERM
+        return when > node.began - (LATE_SECONDS if killed else 0.0)
+
+    def _before_stop(self, when: float) -> bool:
+        # Corrected times are never early (Clock), and never later than the message that brought them: what
+        # caused the stop lies before it, what the stop caused lies behind it.
+        return when <= self._stop_began
+
+    def rank_failures(self, collateral: "Callable[[RankEnd], bool]") -> "list[Failure]":
+        """At most one: that of the rank that failed first."""
+        ends = [(self.nodes[e.host].clock.here(e.time), e) for e in self.last_attempts() if e.failed]
+        own = {host: self._own_cause(node) for host, node in self.nodes.items()}
+        ends = [(when, end) for when, end in ends if self._before_stop(when)]
+        ends = [(when, end) for when, end in ends if not self._explained(end, when, own[end.host])]
+        if not ends:
+            return []
+        earliest = min(when for when, _ in ends)
+        # an engine passes a failure on to the rank's neighbours as SIGTERM: never the cause within a tie
+        tied = [(when, end) for when, end in ends if when <= earliest + TIE_SECONDS]
+        _, end = min(tied, key=lambda it: (it[1].signal == SIGTERM, collateral(it[1]), it[0], it[1].rank))
+        return [Failure.of(end, earliest)]
+
+    def last_attempts(self) -> "list[RankEnd]":
+        return [end for node in self.nodes.values() for end in node.ends.values()]
+
+    def node_failures(self) -> "list[Failure]":
+        found = []
+        for node in self.nodes.values():
+            if node.lost is not None:
+                found.append(node.of_lost())
+            elif node.state == "exited" and node.engine_code and self._before_stop(node.began):
+                found.append(node.of_engine())
+            elif self._own_cause(node) is not None or self._gave_up(node):
+                found.append(node.of_node())
+        return found

@@ -1,0 +1,125 @@
+"""How a run ended, decided once by who leads it: the verdict, and its first failure in a sentence.
+
+The cause, not the victim: a node that ended its part by itself is named before its ranks, which only obeyed; a rank
+that only reports what happened to another one is passed over, as far as `Words` can read that.
+"""
+
+from typing import NamedTuple
+
+from fleet.node.base.types import run
+from fleet.node.gang.ends import Failure, NodeState, RankEnd, run_end
+from fleet.node.gang.gang import Gang
+from fleet.protocol.codes import EXIT_CONNECT, EXIT_HOST_FAILED, EXIT_OK
+from fleet.protocol.state import FINAL
+
+# within which all nodes fall silent when it is this machine's own link: each is heard of every 2 s, and that it is not
+# is seen as late as this machine is busy
+LINK_SECONDS = 10.0
+
+
+class About(NamedTuple):
+    """What a verdict names of a run. without: hosts that answered, and have no such run. ended: the end that it is
+    known to have had, where it was over before it was looked at."""
+
+    run_id: str
+    engine: str
+    attempt: int
+    without: "frozenset[str]" = frozenset()
+    ended: "run.Verdict | None" = None
+
+
+class Words:
+    """What is known of what ranks wrote: nothing."""
+
+    def answers(self, end: RankEnd) -> bool:
+        """Returns whether a rank failed because of another one, or of a stop."""
+        return False
+
+    def blamed(self, failure: Failure, gang: Gang) -> Failure:
+        """Returns the failure of who is to blame for it."""
+        return failure
+
+    def last(self, failure: Failure) -> str:
+        """Returns the last words of who failed."""
+        return failure.tail
+
+
+def decide(about: About, gang: Gang, words: Words) -> "run.Verdict | None":
+    """Returns how the run ended, by what its nodes sent; None where some have not answered, and none has a verdict."""
+    lost = {host for host, node in gang.nodes.items() if node.lost is not None}
+    why = gang.end
+    end = why if why is not None and (gang.by_hand or about.ended is not None) else _found(about, gang, words)
+    if end is None:
+        return None
+    unknown = sorted(gang.unknown | lost - gang.away)
+    return dict(end, who=(why or end)["who"], attempt=about.attempt, unknown=unknown)  # type: ignore[return-value]
+
+
+def _found(about: About, gang: Gang, words: Words) -> "run.Verdict | None":
+    failure = own_link(gang) or gang.first(words.answers) or _vanished(gang)
+    if gang.unknown and (failure is None or gang.unknown - about.without):
+        return None
+    if failure is None and gang.end is not None:
+        return gang.end
+    if failure is None:
+        odd = [host for host, node in gang.nodes.items() if host not in gang.away and not is_well(gang, node)]
+        said = "not all ended well on " + ",".join(odd)
+        return run_end("failure", said, EXIT_HOST_FAILED, odd[0]) if odd else run_end("done", "done", EXIT_OK)
+    failure = words.blamed(failure, gang)
+    needed = gang.needed if gang.end is not None and gang.end["host"] == failure.host else ""
+    return failure._replace(tail=words.last(failure)).reason(message(failure, about, len(gang.nodes)) + needed)
+
+
+def _vanished(gang: Gang) -> "Failure | None":
+    for host, node in gang.nodes.items():
+        if host not in gang.unknown and not gang.least and node.unaccounted:
+            return Failure(host, node.node_rank, EXIT_HOST_FAILED, 0.0, node.unaccounted[0], what="vanished")
+    return None
+
+
+def is_well(gang: Gang, node: NodeState) -> bool:
+    """Returns whether a node's part ended, and all of it with 0."""
+    failed = not gang.least and any(end.failed for end in node.ends.values())
+    whole = node.state == "exited" and not node.engine_code and not node.status.get("left")
+    return whole and not failed and node.why is None and node.lost is None and node.host not in gang.unknown
+
+
+def status_of(gang: Gang, node: NodeState) -> "int | None":
+    """Returns the exit status of a node's part, of its first rank that failed; None: it is not known to have ended."""
+    ends = sorted(node.ends.values(), key=lambda end: end.time)
+    failed = [end.exit_code for end in ends if end.failed and not gang.least]
+    return (failed or [node.engine_code])[0] if node.state in FINAL else None
+
+
+def own_link(gang: Gang) -> "Failure | None":
+    """All of several nodes fell silent at once, and no spare answers: the leader's link, not theirs."""
+    cut = [node for node in gang.nodes.values() if node.why is not None and node.why["kind"] == "lost"]
+    lost = [node.lost for node in cut if node.lost is not None]
+    if gang.link_is_whole or len(lost) < 2 or len(lost) < len(gang.nodes) or max(lost) - min(lost) > LINK_SECONDS:
+        return None
+    first = next(iter(gang.nodes.values()))
+    return Failure(first.host, first.node_rank, EXIT_CONNECT, min(lost), what="link")
+
+
+def message(failure: Failure, about: About, nodes: int) -> str:
+    """Returns one sentence."""
+    where = "%s (node rank %d)" % (failure.host, failure.node_rank)
+    how = "exit code %d" % failure.exit_code if failure.signal is None else "signal %d" % failure.signal
+    why = failure.why["message"] if failure.why is not None else ""
+    if failure.kind == "ended":
+        return "%s ended its part: %s" % (where, why)
+    sentences = {
+        "rank": "rank %s on %s failed: %s" % (failure.rank, where, how),
+        "vanished": "rank %s on %s left no word of how it ended" % (failure.rank, where),
+        "engine": "%s on %s failed: %s" % (about.engine, where, how),
+        "node": where + " was lost" + (why and ": " + why),
+        "link": "all %d nodes fell silent at once: this machine's own link seems to be down" % nodes,
+        "lease": "%s ended its ranks: %s" % (where, why or "no head was heard of"),
+        "frozen": where + " ended its ranks: it had been frozen for longer than this machine waits",
+        "signal": where + " ended its ranks: somebody there told fleet's supervisor to stop, by a signal",
+        "stalled": why or "no rank wrote anything any more",
+        "supervisor": where + " ended its ranks: fleet's supervisor of this run was killed there",
+        "reboot": where + " was restarted, which ended its ranks",
+        "removed": "%s ended its ranks: the run's folder there, ~/.fleet/runs/%s, was removed" % (where, about.run_id),
+    }
+    return sentences[failure.what]
