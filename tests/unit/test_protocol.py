@@ -14,10 +14,10 @@ from hypothesis import strategies as st
 
 from fleet.errors import FleetError, PreflightError
 from fleet.model import Host, Inventory, Job, Result
+from fleet.node.gang import ends
 from fleet.ops import kill_port
 from fleet.ops.build import judge as toolchain
 from fleet.ops.check import view_of
-from fleet.node.gang import ends
 from fleet.ops.run.plan.findings import findings
 from fleet.ops.run.plan.plan import plan as make_plan
 from fleet.ops.run.start.preflight import known_of, port_is_taken
