@@ -1,27 +1,31 @@
 """The command that a platform starts in every container: `python3 fleet.pyz train.py`, or `fleet launch --on env`."""
 
-import argparse
 import os
 import random
 import re
 import signal
+import subprocess
 import sys
 import time
 
+from fleet.node.base import json
+from fleet.node.base.clock import CLOCK
 from fleet.node.base.errors import Refused
 from fleet.node.base.types import Any, Callable, Sequence
 from fleet.node.container import explain
-from fleet.node.container.line import dial, is_here
+from fleet.node.container.channel import secret_of
+from fleet.node.container.dial import Line, dial, is_here
 from fleet.node.container.logs import plain, report
-from fleet.node.container.meeting import SILENCE_SECONDS, Table
+from fleet.node.container.member import Member
+from fleet.node.container.options import read
+from fleet.node.container.part import program
 from fleet.node.container.place import ASKED, Place, place_of, ranks_here
-from fleet.node.container.record import Record, check_runs, own_name, started_by
-from fleet.node.container.runner import Run
+from fleet.node.container.record import check_runs, own_name, started_by
+from fleet.protocol.codes import EXIT_PREFLIGHT, EXIT_USAGE
 from fleet.protocol.state import LONGEST_NAME
 
-EXIT_USAGE, EXIT_PREFLIGHT = 2, 123
-WAIT_SECONDS = 600.0
-GRACE = 25.0  # a platform kills 30 s after SIGTERM
+GRACE, STOP_GRACE = 10.0, 25.0  # after a failure; a platform kills 30 s after SIGTERM
+LEADER_SECONDS = 15.0  # in which the coordinator ends when this part has
 
 
 class Ended(Exception):
@@ -32,43 +36,25 @@ class Ended(Exception):
         self.number = number
 
 
-def parser() -> argparse.ArgumentParser:
-    made = argparse.ArgumentParser(
-        prog="fleet.pyz",
-        usage="python3 fleet.pyz [OPTIONS] SCRIPT [ARGS...] | python3 fleet.pyz explain-env [--json]",
-        description="Start SCRIPT under torchrun in this container, with those that the platform started elsewhere.",
-    )
-    for name in ASKED:
-        made.add_argument("--" + name.replace("_", "-"), metavar="X", help="instead of what the platform sets")
-    made.add_argument("--platform", metavar="NAME", help="whose variables these are, where several would fit")
-    made.add_argument("--python", metavar="PATH", default="python3", help="the training interpreter [python3]")
-    made.add_argument("--workdir", metavar="DIR", default=os.getcwd(), help="where the script runs [here]")
-    made.add_argument("--runs-dir", dest="runs", metavar="DIR", default="runs", help="where logs go [runs]")
-    made.add_argument("--name", metavar="NAME", help="the run's name [the script's]")
-    made.add_argument("--grace", type=float, default=GRACE, metavar="S", help="between SIGTERM and SIGKILL [25]")
-    made.add_argument("--wait", type=float, default=WAIT_SECONDS, metavar="S", help="for the other containers [600]")
-    made.add_argument("-m", dest="module", action="store_true", help="SCRIPT is a module's name")
-    made.add_argument("script", nargs=argparse.REMAINDER, help=argparse.SUPPRESS)
-    return made
-
-
 def new_run(name: str) -> str:
-    """Its id."""
+    """Returns its id."""
     name = re.sub(r"[^A-Za-z0-9._-]", "-", name).lstrip(".-")[:LONGEST_NAME] or "run"
     return "%s-%s-%04x" % (name, time.strftime("%Y%m%d-%H%M%S"), random.SystemRandom().randrange(1 << 16))
 
 
 def check(place: Place, options: Any) -> None:
-    """What would be found out when the others wait. Refused."""
-    script = options.script[0]
+    """Adds to place.wrong what would be found out when the others wait."""
+    script = options.script
     options.name = options.name or os.path.splitext(os.path.basename(script))[0]
-    why = check_runs(options.runs)
+    why = check_runs(options.runs_dir)
     if why is not None:
         place.wrong.append(("logs: " + why, "give --runs-dir a folder that may be written to"))
     if not options.module and not os.path.isfile(os.path.join(options.workdir, script)):
         place.wrong.append(("%s is not in %s" % (script, options.workdir), "give its path in the image, or --workdir"))
-    import subprocess
-
+    if place.elastic and options.engine != "torchrun":
+        place.wrong.append(("--engine %s is not elastic" % options.engine, "--engine torchrun is; or a number of nodes"))
+    if options.engine == "command":
+        return
     argv = [options.python, "-c", "import importlib.util as u, sys; sys.exit(not u.find_spec('torch'))"]
     try:
         if subprocess.call(argv, cwd=options.workdir, stderr=subprocess.DEVNULL):
@@ -81,10 +67,11 @@ def main(argv: "Sequence[str]") -> int:
     """Exit: the run's; 2 where what is typed or set makes no sense, 123 where the run could not begin."""
     if list(argv[:1]) == ["explain-env"]:
         return explain.main(argv[1:])
-    options = parser().parse_args(list(argv))
-    if not options.script:
-        parser().print_usage(sys.stderr)
-        return EXIT_USAGE
+    return run_here(read(argv))
+
+
+def run_here(options: Any) -> int:
+    """options: see options.py."""
     asked = {name: getattr(options, name) for name in ASKED if getattr(options, name) is not None}
     try:
         place = place_of(os.environ, asked, options.platform)
@@ -104,61 +91,65 @@ def main(argv: "Sequence[str]") -> int:
 
 
 def begun(place: Place, ranks: int, options: Any) -> int:
-    """Meet the others, and run. Refused; Ended while it waits."""
+    """Meets the others, and runs. Refused; Ended while it waits."""
+    member = None
 
-    def waits(number: int, _frame: object) -> None:
-        raise Ended(number)
+    def signalled(number: int, _frame: object) -> None:
+        if member is None or not member.begin:
+            raise Ended(number)
+        member.signalled = number
 
-    on_signals(waits)  # the first process of a container gets no signal that it does not handle
-    options.script = ["-m"] * options.module + options.script
+    for number in (signal.SIGTERM, signal.SIGINT):  # a container's first process gets none that it does not handle
+        signal.signal(number, signalled)
+    secret = secret_of(os.environ, options.secret_file)
     about = {"job": place.job, "least": place.least, "most": place.most}
     report("%s: this is %s" % (place.platform["name"], seen(place, ranks)))
+    started = started_by(place.platform["name"], options)
     alone = place.most == 1
     leads = alone or place.rank == 0 or (place.rank is None and is_here(place.master or ""))
-    master, port, table = "127.0.0.1" if leads else str(place.master), place.port, None
-    started = started_by(place.platform["name"], options, place.elastic)
+    master, port, leader = "127.0.0.1" if leads else str(place.master), place.port, None
+    stop_grace = STOP_GRACE if options.grace is None else options.grace
+    options.grace = GRACE if options.grace is None else options.grace
     if leads:
-        own = Record(options.runs, new_run(options.name), started)
-        table = Table(0 if alone else port, about, own, silent if alone else report)
-        port = table.port
-    run = None
+        spec = {"run": new_run(options.name), "runs": options.runs_dir, "started": started, "about": about}
+        spec.update(port=0 if alone else port, secret=secret and secret.hex(), engine=options.engine)
+        spec.update({name: getattr(options, name) for name in ("grace", "node_timeout", "max_restarts", "stall_timeout")})
+        leader, port = led(dict(spec, stop_grace=stop_grace))
+
+    def to_all(hello: "dict[str, Any]") -> Line:
+        wait = options.node_timeout if "token" in hello else options.wait
+        return dial(master, port, secret, hello, wait, report, CLOCK)
+
+    hello = {"host": own_name(), "rank": place.rank, "each": ranks, "about": about}
+    member = Member(to_all, hello, options, started)
     try:
-        hello = {"host": own_name(), "rank": place.rank, "each": ranks, "about": about}
-        line, begin = dial(master, port, hello, options.wait, report)
-        record = table.record if table is not None else Record(options.runs, begin["run"], started)
-        run = Run(place, ranks, begin, line, options, record)
-        return followed(run)
+        return member.run()
     finally:
-        if table is not None and table.begun:
-            table.rest(options.grace + 2 * SILENCE_SECONDS, lambda: run is not None and run.signalled)
-        elif run is not None:
-            run.write_end()
+        if leader is not None:
+            leave(leader)
 
 
-def on_signals(handler: "Callable[[int, object], None]") -> None:
-    for number in (signal.SIGTERM, signal.SIGINT):
-        signal.signal(number, handler)
+def led(spec: "dict[str, Any]") -> "tuple[subprocess.Popen[bytes], int]":
+    """Returns (the process that leads the run, the port where all meet). Refused."""
+    leader = program("fleet.node.container.coordinator")
+    assert leader.stdin and leader.stdout
+    leader.stdin.write(json.dumps(spec).encode() + b"\n")
+    leader.stdin.flush()
+    said = json.loads(leader.stdout.readline().decode("utf-8") or "{}")
+    if "port" not in said:
+        raise Refused(str(said.get("refused", "what leads the run did not begin")), said.get("hint"))
+    return leader, int(said["port"])
 
 
-def silent(_message: str) -> None:
-    """No report is needed of who meets where there is one."""
-
-
-def followed(run: Run) -> int:
-    """From its start to its end. Refused, which ends all others."""
-
-    def ended_by(number: int, _frame: object) -> None:
-        run.signalled = number
-
-    on_signals(ended_by)
-    begin = run.begin
+def leave(leader: "subprocess.Popen[bytes]") -> None:
+    """Waits until the run's record is written."""
+    assert leader.stdin
+    leader.stdin.close()
     try:
-        run.start()
-    except (Refused, OSError) as error:
-        run.refused(EXIT_PREFLIGHT, str(error))
-        raise error if isinstance(error, Refused) else Refused(str(error)) from None
-    report("run %s: node %d of %d, logs in %s" % (begin["run"], begin["node"], begin["nodes"], run.target))
-    return run.follow()
+        leader.wait(LEADER_SECONDS)
+    except subprocess.TimeoutExpired:
+        leader.kill()
+        leader.wait()
 
 
 def seen(place: Place, ranks: int) -> str:

@@ -1,35 +1,35 @@
-"""runs/RUN as a head writes it, by the containers themselves: `fleet runs` and `fleet logs` know such a run, too. The
-container that leads writes it of all; one that does not share its folder writes its own."""
+"""runs/RUN of a run of containers, written as a head writes it, by the container that leads; one that does not share its
+folder writes its own."""
 
 import fcntl
 import getpass
 import os
 import platform
-import threading
 import time
 
-from fleet.node.base import json
 from fleet.node.base.errors import Refused
-from fleet.node.base.files import replace_file
-from fleet.node.base.private import append_whole, link_beside, private
+from fleet.node.base.private import private
+from fleet.node.base.record import Record
 from fleet.node.base.run_folder import myself, no_room_for
-from fleet.node.base.types import Any, Mapping, Sequence
-from fleet.protocol.state import LATEST, OF_THE_HEAD, PROTOCOL, STATE, WRITER
+from fleet.node.base.types import Any, Mapping
+from fleet.node.gang.gang import Gang
+from fleet.node.gang.verdict import is_well, status_of
+from fleet.protocol.state import OF_THE_HEAD, PROTOCOL, STATE, WRITER
 from fleet.version import __version__
 
 
-class Record:
-    """path: runs/RUN. about: what its run.json holds of how it was started, see started_by()."""
+class Kept(Record):
+    """about: what run.json holds of how the run was started, see started_by()."""
 
     def __init__(self, runs: str, run: str, about: "Mapping[str, Any]") -> None:
+        Record.__init__(self, os.path.join(os.path.abspath(runs), run))
         self.run, self.about = run, about
-        self.path = os.path.join(os.path.abspath(runs), run)
-        self.lock = threading.Lock()
         self.held: int | None = None
+        self.started = time.time()
 
-    def begin(self, hosts: "Mapping[str, Mapping[str, Any]]", master: str, port: int) -> bool:
-        """Make the folder, and write there from now on. False: another container has made it. Refused: it cannot be.
-        hosts: name -> {"node_rank", "ranks"}."""
+    def begin(self, hosts: "Mapping[str, Any]", world_size: int, master: str) -> bool:
+        """Makes the folder, to write there from now on. Returns False where another container has made it. Refused
+        where it cannot be made. hosts: name -> {"node_rank", "ranks"}."""
         try:
             make_runs(os.path.dirname(self.path))
             os.mkdir(self.path, 0o700)
@@ -38,14 +38,10 @@ class Record:
                 fcntl.flock(self.held, fcntl.LOCK_EX | fcntl.LOCK_NB)
             except OSError:
                 pass  # a file system without locks
-            self.started = time.time()
             who = {"leader": myself(), "since": self.started, "leads": True, "lease": 0.0, "detached": False}
-            self.write(STATE, who)
-            self.world_size = sum(len(host["ranks"]) for host in hosts.values())
-            plan = dict(
-                self.about, run=self.run, world_size=self.world_size, master=master, master_port=port, logs=self.path
-            )
-            self.write("run.json", dict(plan, hosts=hosts, started=self.started))
+            self.replace(STATE, who)
+            plan = dict(self.about, run=self.run, world_size=world_size, master=master, logs=self.path)
+            self.replace("run.json", dict(plan, hosts=hosts, started=self.started))
         except FileExistsError:
             return False
         except OSError as error:
@@ -54,13 +50,13 @@ class Record:
                 "give --runs-dir a folder that may be written to",
             ) from None
         self.event("version", version=PROTOCOL, fleet=__version__)
-        first = {name: min(host["ranks"]) for name, host in hosts.items()}
-        self.event("running", "all nodes have started", world_size=self.world_size, first_ranks=first, logs=self.path)
-        link_beside(self.path, LATEST)
+        first = {name: min(host["ranks"], default=0) for name, host in hosts.items()}
+        self.event("running", "all nodes have started", world_size=world_size, first_ranks=first, logs=self.path)
+        self.be_latest()
         return True
 
     def sign(self) -> None:
-        """Of life, every few seconds."""
+        """Shows every few seconds that somebody leads the run."""
         try:
             if self.held is not None:
                 os.utime(os.path.join(self.path, STATE))
@@ -68,85 +64,81 @@ class Record:
             pass
 
     def event(self, kind: str, message: str = "", level: str = "info", host: "str | None" = None, **more: Any) -> None:
-        """Append a line to events.jsonl. What a full disk does not take is gone."""
-        if self.held is None:
-            return
-        about = {"event": kind, "time": round(time.time(), 3), "level": level, "host": host, "message": message}
-        try:
-            with self.lock:
-                append_whole(os.path.join(self.path, "events.jsonl"), json.dumps(dict(about, **more)).encode() + b"\n")
-        except OSError:
-            pass
+        if self.held is not None:
+            about = {"event": kind, "time": round(time.time(), 3), "level": level, "host": host, "message": message}
+            self.append(dict(about, **more))
 
-    def end(self, code: int, hosts: "Mapping[str, Mapping[str, Any]]", first: "Mapping[str, Any] | None") -> None:
-        """Write summary.json, and let go. hosts: name -> how it ended there, see ending(). OSError."""
+    def end(self, summary: "Mapping[str, Any]") -> None:
+        """Writes summary.json, and lets go. OSError."""
         if self.held is None:
             return
-        by = None
-        if first and first["what"] == "signal":  # no failure, but the platform's wish
-            by = {"by": "queue", "host": first["host"], "code": code, "who": "", "message": first["message"]}
-        summary = {
-            "verb": "launch",
-            "ok": code == 0,
-            "exit_code": code,
-            "hosts": hosts,
-            "run": self.run,
-            "world_size": self.world_size,
-            "seconds": round(time.time() - self.started, 3),
-            "logs": self.path,
-            "stopped": first["message"] if first else None,
-            "end": by,
-            "first_failure": None if by else first,
-            "next": [],
-            "tracebacks": [],
-            "incomplete_logs": [],
-            "unknown": sorted(name for name, host in hosts.items() if host["state"] == "unknown"),
-            "killed": [],
-        }
-        self.event("summary", exit_code=code, first_failure=summary["first_failure"])
+        self.event("summary", exit_code=summary["exit_code"], first_failure=summary["first_failure"])
         try:
-            self.write("summary.json", summary)
+            self.replace("summary.json", dict(summary, logs=self.path, seconds=round(time.time() - self.started, 3)))
         finally:
             os.unlink(os.path.join(self.path, STATE))
             os.close(self.held)
             self.held = None
 
-    def write(self, name: str, document: "Mapping[str, Any]") -> None:
-        replace_file(os.fsencode(os.path.join(self.path, name)), json.dumps(document).encode() + b"\n", 0o600)
 
-
-def ending(node: int, ended: "Mapping[str, Any] | None", else_: str = "unknown") -> "dict[str, Any]":
-    """How a run ended in a container, as a summary has it. ended: its last message. else_: the state where there is
-    none."""
-    code = ended["code"] if ended else None
+def summary_of(run: str, gang: Gang, verdict: "Mapping[str, Any]", restarts: "list[Any]") -> "dict[str, Any]":
+    """Returns summary.json as far as it takes no text of a rank to be read: the rest is null."""
+    first = verdict["first"] and dict(verdict["first"], message=verdict["message"], why=None, hint=None)
+    ends = [end for node in gang.nodes.values() for end in node.ends.values()]
     return {
-        "ok": code == 0,
-        "exit_status": code,
-        "stdout": "",
-        "stderr": "",
-        "error": None,
-        "node_rank": node,
-        "state": ended["state"] if ended else else_,
-        "ranks": ended["ranks"] if ended else {},
-        "reason": ended.get("reason") if ended else None,
-        "left": [],
+        "verb": "launch",
+        "ok": verdict["code"] == 0,
+        "exit_code": verdict["code"],
+        "hosts": {host: ending(gang, host) for host in gang.nodes},
+        "run": run,
+        "world_size": sum(len(node.ranks) for node in gang.nodes.values()),
+        "stopped": verdict["message"] if verdict["by"] != "done" else None,
+        "end": verdict,
+        "first_failure": first,
+        "next": [],
+        "tracebacks": [],
+        "incomplete_logs": [],
+        "unknown": verdict["unknown"],
+        "killed": sorted({end.rank for end in ends if end.asked and end.signal == 9}),
+        "attempt": verdict["attempt"],
+        "restarts": restarts,
     }
 
 
-def started_by(platform_name: str, options: Any, elastic: bool) -> "dict[str, Any]":
-    """What run.json holds of how the run was started."""
+def ending(gang: Gang, host: str) -> "dict[str, Any]":
+    """Returns how a run ended in a container."""
+    node = gang.nodes[host]
+    ends = sorted(node.ends.values(), key=lambda end: (end.rank, end.attempt))
+    why = node.why or ({"kind": "lost", "message": "it was lost", "hint": None} if node.lost is not None else None)
+    return {
+        "ok": is_well(gang, node),
+        "exit_status": status_of(gang, node),
+        "stdout": "",
+        "stderr": "",
+        "error": why,
+        "node_rank": node.node_rank,
+        "state": "lost" if node.lost is not None else node.state,
+        "ranks": {str(it.rank): {"status": it.status, "signal": it.signal, "attempt": it.attempt} for it in ends},
+        "reason": node.status.get("reason"),
+        "left": node.status.get("left") or [],
+    }
+
+
+def started_by(platform_name: str, options: Any) -> "dict[str, Any]":
+    """Returns what run.json holds of how the run was started."""
     try:
         user = getpass.getuser()
     except (KeyError, OSError):  # a uid without a name
         user = str(os.getuid())
     return {
         "platform": platform_name,
-        "engine": "torchrun",
+        "engine": options.engine,
         "name": options.name,
-        "script": options.script[0],
-        "args": list(options.script[1:]),
-        "elastic": elastic,
-        "lease": 0.0,  # without the container that leads, the others end it at once
+        "script": options.script,
+        "args": options.args,
+        "lease": 0.0,  # without the container that leads, the others end it
+        "max_restarts": options.max_restarts,
+        "stall_timeout": options.stall_timeout,
         "owner": "%s@%s" % (user, own_name()),
         "fleet": {
             "version": __version__,
@@ -173,13 +165,8 @@ def make_runs(path: str) -> None:
 
 
 def check_runs(path: str) -> "str | None":
-    """Why runs cannot have their folders there; None: they can. It, or what it will be made in, is tried."""
+    """Returns why runs cannot have their folders there; None: they can. It, or what it will be made in, is tried."""
     found = no_room_for(os.path.abspath(path))
     if found is None:
         return None
     return found + (" cannot be written to" if os.path.isdir(found) else " is no folder")
-
-
-def ranks_of(records: "Sequence[Mapping[str, Any]]") -> "dict[str, Any]":
-    """Of rank<R>.json: rank -> how it ended."""
-    return {str(it["rank"]): {name: it.get(name) for name in ("status", "signal", "attempt")} for it in records}

@@ -42,7 +42,7 @@ Tail = Callable[..., str]
 TAIL_LINES = 12
 
 
-class _Written(Words):
+class Written(Words):
     """What the ranks of an attempt wrote, as far as it is here."""
 
     def __init__(self, gang: Gang, logs: Mapping[str, NodeLogs]) -> None:
@@ -61,7 +61,7 @@ class _Written(Words):
 def decide(run: RunRecord, gang: Gang, logs: Mapping[str, NodeLogs]) -> Verdict | None:
     """Returns how the run ended, by what its nodes sent; None where some have not answered, and none has a verdict."""
     about = About(run.run_id, run.engine, run.attempt, run.without, run.end)
-    return verdict.decide(about, gang, _Written(gang, logs))
+    return verdict.decide(about, gang, Written(gang, logs))
 
 
 def drafted(report: Report) -> Verdict | None:

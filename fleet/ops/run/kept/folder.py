@@ -7,7 +7,6 @@ import errno
 import fcntl
 import json
 import os
-import threading
 import time
 from collections.abc import Iterator, Mapping
 from pathlib import Path
@@ -17,14 +16,13 @@ from fleet import own
 from fleet.answers.event import RunEvent
 from fleet.errors import FleetError, UsageError
 from fleet.events import Level, Notice
-from fleet.node.base.files import replace_file
-from fleet.node.base.private import append_whole, link_beside
+from fleet.node.base.record import Record
 from fleet.node.base.run_folder import myself
 from fleet.ops.run.kept.documents import RUN, is_sealed, read_object, sealed
 from fleet.ops.run.kept.logs import LOG, NodeLogs
 from fleet.ops.run.kept.state import HELD, may_live, state_of
 from fleet.ops.run.kept.state import OPTION as OPTION
-from fleet.protocol.state import ATTEMPT, LATEST, STATE, WRITER
+from fleet.protocol.state import ATTEMPT, STATE, WRITER
 
 SIGN_SECONDS = 2.0
 NO_LOCKS = (errno.ENOLCK, errno.ENOSYS, errno.EOPNOTSUPP)  # of a file system
@@ -34,13 +32,13 @@ MADE = ".made"  # that this user's fleet made it
 CURRENT = ".attempt"  # the number of the one whose logs are in HOST/, where it is not the first
 
 
-class RunFolder:
-    """runs/RUN on the head. Events are appended as they come, JSON documents replaced in one step."""
+class RunFolder(Record):
+    """runs/RUN on the head: who writes there, whose attempt's logs are where."""
+
+    path: Path
 
     def __init__(self, path: Path) -> None:
-        self.path = path.absolute()
-        self._lock = threading.Lock()
-        self._waiting = b""
+        super().__init__(path.absolute())
         self.lock: int | None = None  # while we hold it
         self._said: dict[str, Any] = {}
         self._signed = 0.0
@@ -108,10 +106,6 @@ class RunFolder:
                 self.write_json(STATE, state)
             else:
                 os.unlink(self.path / STATE)
-
-    def be_latest(self) -> None:
-        """Has `latest` beside it lead here; what is there and is no link, or a disk that has none, stays as it is."""
-        link_beside(str(self.path), LATEST)
 
     @property
     def is_ours(self) -> bool:
@@ -277,16 +271,7 @@ class RunFolder:
     def event(self, event: RunEvent, **about: Any) -> None:
         """Append one line to events.jsonl. What a full disk does not take waits for the next event. about: its "level",
         "host", "message"."""
-        self._append(event.as_json(time.time(), **about))
-
-    def _append(self, record: Mapping[str, Any]) -> None:
-        with self._lock:
-            self._waiting += json.dumps(record, default=str).encode() + b"\n"
-            try:
-                if append_whole(str(self.path / "events.jsonl"), self._waiting):
-                    self._waiting = b""
-            except OSError:
-                pass
+        self.append(event.as_json(time.time(), **about))
 
     def notice(
         self, level: Level, message: str, event: RunEvent, host: str | None = None, hint: str | None = None
@@ -296,14 +281,8 @@ class RunFolder:
 
     def keep(self, notice: Notice) -> Notice:
         """Append a line for its event; returns it."""
-        self._append(notice.data)
+        self.append(notice.data)
         return notice
-
-    def add(self, name: str, text: str) -> Path:
-        """Append to a file for people; returns its path. What a full disk does not take is gone."""
-        with contextlib.suppress(OSError), open(self.path / name, "a", opener=own.private) as f:
-            f.write(text)
-        return self.path / name
 
     def amend(self, name: str, **values: Any) -> None:
         """Replace values of a JSON object, while others may replace other ones, of this process or of another one; as
@@ -324,13 +303,12 @@ class RunFolder:
 
     def write_json(self, name: str, document: Mapping[str, Any]) -> None:
         """Replace NAME; FleetError when the disk does not take it."""
-        target = self.path / name
         try:
-            replace_file(os.fsencode(target), json.dumps(document, indent=1, default=str).encode() + b"\n", 0o600)
+            self.replace(name, document)
         except OSError as error:
             removed = f"its folder was removed; 'fleet attach {self.path.name}' brings its logs again"
             hint = removed if error.errno == errno.ENOENT else "is the disk full?"
-            raise FleetError(f"cannot write {target}: {error.strerror}", hint=hint) from None
+            raise FleetError(f"cannot write {self.path / name}: {error.strerror}", hint=hint) from None
 
 
 def led_already(folder: RunFolder) -> UsageError:

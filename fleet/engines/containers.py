@@ -1,0 +1,40 @@
+"""The engines' own starts, for a container that a platform started: it knows its options and what the run begins with."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from fleet.engines import engine
+from fleet.engines.base import World
+from fleet.model import Host, Job, Node
+
+
+def started(
+    options: Any, begin: Mapping[str, Any], ranks: int, least: int, own: str | None
+) -> tuple[list[Any], dict[str, Any], dict[str, str]]:
+    """Returns the engine's argv, what command.json holds, and the variables that it needs; see node/container/part.py.
+    UsageError for options that do not fit together."""
+    chosen, nodes, first = engine(options.engine), list[Node](), 0
+    for number, (host, each) in enumerate(begin["nodes"]):
+        nodes.append(Node(Host(host, host), number, each, first))
+        first += each
+    job = Job(
+        options.script,
+        tuple(options.args),
+        engine=options.engine,
+        env=options.env,
+        engine_args=tuple(options.engine_args),
+        engine_options=options.engine_options,
+        max_restarts=options.max_restarts,
+        kind="module" if options.module else "script",
+    )
+    job = chosen.prepare(Job(**{**vars(job), "kind": chosen.kind(job)}), options.workdir)
+    chosen.check(job)
+    node = nodes[begin["node"]]
+    world = World(begin["run"], tuple(nodes), begin["master"], begin["port"], least=least)
+    world = World(**{**vars(world), "addresses": {node.host.name: own} if own else {}})
+    start = chosen.start(job, world, node, options.python)
+    words = [word if isinstance(word, str) else word.as_spec() for word in start.argv]
+    command = {"argv": list(start.command), "local_rank_at": start.local_rank_at}
+    return words, command, {**start.env, **job.env}

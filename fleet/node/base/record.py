@@ -1,0 +1,48 @@
+"""runs/RUN, as whoever leads a run writes it: events are appended as they come, documents replaced in one step."""
+
+import json
+import os
+import threading
+
+from fleet.node.base.files import replace_file
+from fleet.node.base.private import append_whole, link_beside, private
+from fleet.node.base.types import Any, Mapping
+from fleet.protocol.state import LATEST
+
+
+class Record:
+    """path: runs/RUN, absolute."""
+
+    def __init__(self, path: Any) -> None:
+        self.path = path
+        self._lock = threading.Lock()
+        self._waiting = b""
+
+    def append(self, event: "Mapping[str, Any]") -> None:
+        """Adds a line to events.jsonl. What a full disk does not take waits for the next one."""
+        with self._lock:
+            self._waiting += json.dumps(event, default=str).encode() + b"\n"
+            try:
+                if append_whole(os.path.join(str(self.path), "events.jsonl"), self._waiting):
+                    self._waiting = b""
+            except OSError:
+                pass
+
+    def add(self, name: str, text: str) -> Any:
+        """Appends to a file for people; returns its path. What a full disk does not take is gone."""
+        path = os.path.join(str(self.path), name)
+        try:
+            with open(path, "a", opener=private) as file:
+                file.write(text)
+        except OSError:
+            pass
+        return path
+
+    def replace(self, name: str, document: "Mapping[str, Any]") -> None:
+        """Writes a document. OSError where the disk does not take it."""
+        text = json.dumps(document, indent=1, default=str).encode() + b"\n"
+        replace_file(os.fsencode(os.path.join(str(self.path), name)), text, 0o600)
+
+    def be_latest(self) -> None:
+        """Has `latest` beside it lead here; what is there and is no link, or a disk that has none, stays as it is."""
+        link_beside(str(self.path), LATEST)

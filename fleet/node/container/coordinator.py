@@ -1,0 +1,159 @@
+"""Leads a run of containers: a process of its own in the container where all meet, one loop over its connections, which
+drives the rule of fleet/node/gang as a head does. It begins each attempt, has all stop, decides how the run ended, and
+writes runs/RUN.
+
+spec, one line on stdin: {"run", "runs", "started", "about": {"job", "least", "most"}, "port", "secret", "engine",
+"grace", "stop_grace", "node_timeout", "max_restarts", "stall_timeout"}. It prints one line: {"port"}, or {"refused",
+"hint"}. It ends with the run, or with its parent, whose end closes stdin, where none has begun.
+
+    member -> here   a hello, or {"token"} of one whose connection broke; {"beat"}; reports, see news.py
+    here -> member   {"refused", "hint"}, {"token"}, {"beat"}, {"start": what its part takes}, {"op": "stop", "over",
+                     "renew-ranks": as run.follow takes it}, {"stacks"}, {"verdict", "why"}
+"""
+
+import os
+import select
+import socket
+import sys
+
+from fleet.node.base import json
+from fleet.node.base.clock import CLOCK, Clock
+from fleet.node.base.errors import Refused
+from fleet.node.base.types import Any
+from fleet.node.container.leading import Leading
+from fleet.node.container.logs import report
+from fleet.node.container.news import news_of
+from fleet.node.container.record import Kept
+from fleet.node.container.roll import Member, Roll
+from fleet.node.container.server import Connection, Server
+
+TICK = 0.2
+BEAT_SECONDS = 2.0
+RESUME_SECONDS = 5.0  # in which a container whose connection broke may come back
+NONSENSE = (ValueError, KeyError, TypeError, AttributeError)
+
+
+class Coordinator:
+    """spec: see above. server: already listens."""
+
+    def __init__(self, spec: "dict[str, Any]", server: Server, record: Kept, clock: Clock = CLOCK) -> None:
+        self.spec, self.server, self.record, self.clock = spec, server, record, clock
+        self.roll = Roll(spec["about"])
+        self.leading = Leading(spec, self.roll, record, self.send, clock)
+        self._by: dict[Connection, Member] = {}
+        self._beat = clock.monotonic()
+
+    def run(self, parent: "int | None" = None) -> None:
+        """To the end of the run. parent: a file that ends with who started this process."""
+        while not self.leading.over:
+            for kind, connection, what in self.server.turn(TICK):
+                self.happened(kind, connection, what)
+            now = self.clock.monotonic()
+            if now >= self._beat + BEAT_SECONDS:
+                self._beat = now
+                self.record.sign()
+                for member in self.roll.members:
+                    self.send(member, beat=1)
+            self.look_for_silence(now)
+            self.leading.turn(now)
+            if not self.roll.begun and parent is not None and is_over(parent):
+                break
+        self.server.close()
+
+    def happened(self, kind: str, connection: Connection, what: Any) -> None:
+        member = self._by.get(connection)
+        if kind == "refused":
+            report("%s: %s" % (connection.address, what))
+        elif kind == "gone":
+            if member is not None:
+                self.lose_connection(member)
+        elif member is not None:
+            try:
+                if "beat" not in what:
+                    self.leading.heard(member, news_of(what), self.clock.time())
+            except NONSENSE:  # not of fleet: nothing of it is believed any more
+                connection.close()
+                self.lose_connection(member)
+        else:
+            try:
+                self.enter(connection, what)
+            except NONSENSE:
+                connection.close()
+
+    def enter(self, connection: Connection, hello: "dict[str, Any]") -> None:
+        now = self.clock.monotonic()
+        known = self.roll.of(hello["token"]) if "token" in hello else None
+        if known is not None:
+            self._by.pop(known.connection, None)
+            known.connection.close()
+            known.connection, known.gone = connection, None
+            self.admit(known)
+            return
+        member = Member(connection, hello)
+        why = self.roll.refusal(member)
+        if why is not None:
+            report("%s at %s was refused: %s" % (member.host, connection.address, why[0]))
+            connection.refuse(*why)
+            return
+        self.roll.take_in(member, now)
+        self.admit(member)
+        self.send(member, token=member.token)
+        there, about = sum(it.there for it in self.roll.members), self.roll.about
+        if about["most"] > 1:
+            of = "%d to %d" % (about["least"], about["most"]) if self.roll.elastic else str(about["most"])
+            report("%s is there, %d of %s" % (member.host, there, of))
+        self.leading.came(member)
+
+    def admit(self, member: Member) -> None:
+        member.connection.admitted = True
+        self._by[member.connection] = member
+
+    def lose_connection(self, member: Member) -> None:
+        self._by.pop(member.connection, None)
+        member.gone = self.clock.monotonic()
+        if not self.roll.begun:
+            self.roll.members.remove(member)
+            report("%s is gone" % member.host)
+
+    def look_for_silence(self, now: float) -> None:
+        """Who is silent for so long, or whose connection broke and is not back, is lost."""
+        patience = self.spec["node_timeout"]
+        for member in self.roll.members if self.roll.begun else ():
+            silent = now - member.connection.heard
+            if member.gone is not None and now >= member.gone + RESUME_SECONDS:
+                self.leading.lose(member, "its connection ended", silent)
+            elif member.gone is None and silent >= patience:
+                self._by.pop(member.connection, None)
+                member.connection.close()
+                member.gone = now - RESUME_SECONDS
+                self.leading.lose(member, "silent for %.0f s" % silent, silent)
+
+    def send(self, member: Member, **message: Any) -> None:
+        if member.there:
+            member.connection.send(message)
+
+
+def is_over(file: int) -> bool:
+    """Returns whether the other end of a pipe is closed."""
+    return bool(select.select([file], [], [], 0)[0]) and not os.read(file, 1)
+
+
+def a_free_port() -> int:
+    with socket.socket() as probe:
+        probe.bind(("", 0))
+        return int(probe.getsockname()[1])
+
+
+def main() -> None:
+    spec = json.loads(sys.stdin.readline())
+    try:
+        secret = spec["secret"] and bytes.fromhex(spec["secret"])
+        server = Server(spec["port"], secret, CLOCK)
+    except Refused as error:
+        said: dict[str, Any] = {"refused": error.message, "hint": error.hint}
+    else:
+        said = {"port": server.port}
+    sys.stdout.write(json.dumps(said) + "\n")
+    sys.stdout.flush()
+    if "port" in said:
+        Coordinator(spec, server, Kept(spec["runs"], spec["run"], spec["started"])).run(sys.stdin.fileno())

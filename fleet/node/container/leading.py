@@ -1,0 +1,292 @@
+"""What the container that leads decides: when an attempt begins and ends, whether another one follows, how the run
+ended. The rule is that of fleet/node/gang; nothing of sockets is here."""
+
+import socket
+import sys
+
+from fleet.node.base.clock import Clock
+from fleet.node.base.errors import Refused
+from fleet.node.base.types import Any, Callable, run
+from fleet.node.container.logs import report
+from fleet.node.container.record import Kept, summary_of
+from fleet.node.container.roll import Member, Roll
+from fleet.node.gang.attempts import Attempts
+from fleet.node.gang.elastic import ElasticGang, gang_of
+from fleet.node.gang.ends import Failure, NodeState, run_end
+from fleet.node.gang.gang import Gang
+from fleet.node.gang.silence import Watch
+from fleet.node.gang.verdict import About, Words, decide
+from fleet.protocol.codes import EXIT_TIMEOUT
+from fleet.protocol.state import FINAL
+
+READER = "fleet.ops.run.end.sent"  # of what ranks wrote; it takes Python 3.10
+STUBBORN_SECONDS = 20.0  # beyond the grace: SIGKILL takes up to 10 s to be told from hanging in the kernel
+READY_SECONDS = 30.0  # after the pause, in which a container that was lost may come again
+STACKS_SECONDS = 20.0
+FAREWELL_SECONDS = 10.0  # in which all put the verdict on record
+TEXTS_BYTES = 8 << 20  # of what failed ranks wrote
+NO_LOCAL = "no rank wrote anything for %g s (--stall-timeout)"
+
+
+class Leading:
+    """spec: see coordinator.py. send(member, **message). over: nothing is left to do."""
+
+    def __init__(
+        self, spec: "dict[str, Any]", roll: Roll, record: Kept, send: "Callable[..., None]", clock: Clock
+    ) -> None:
+        self.spec, self.roll, self.record, self.send, self.clock = spec, roll, record, send, clock
+        self.least = roll.about["least"] if roll.elastic else 0
+        self.gang: Gang = gang_of({}, 0)
+        self.attempt, self.attempts = 0, Attempts(spec["max_restarts"])
+        self.restarts: list[dict[str, Any]] = []
+        self.texts: dict[tuple[str, int], dict[str, str]] = {}
+        self.stacks: dict[int, str] = {}
+        self.began = self.until = self.stop_by = 0.0
+        self.ended_well: list[float] = []
+        self.verdict: run.Verdict | None = None
+        self.phase, self.over = self.wait, False
+        self.master, self.port = "127.0.0.1", 0
+
+    def turn(self, now: float) -> None:
+        """Several times a second. now: of the monotonic clock."""
+        self.phase(now)
+
+    # -- the beginning --------------------------------------------------------------------------------------
+    def wait(self, now: float) -> None:
+        if self.roll.members and self.roll.may_begin(now):
+            self.roll.begun = True
+            self.roll.number(False)
+            addresses = [it.connection.own for it in self.roll.members]
+            self.master = next((own for own in addresses if own not in ("127.0.0.1", "::1")), self.master)
+            hosts = {it.host: {"node_rank": it.node, "ranks": list(it.ranks)} for it in self.roll.members}
+            try:
+                size = sum(it.each for it in self.roll.members)
+                self.record.begin(hosts, size, "%s:%d" % (self.master, self.spec["port"]))
+            except Refused as error:
+                for member in self.roll.members:
+                    self.send(member, refused=error.message, hint=error.hint)
+                self.over = True
+            else:
+                self.begin(now)
+
+    def begin(self, now: float) -> None:
+        """An attempt, with all who are there."""
+        with socket.socket() as probe:
+            probe.bind(("", 0))
+            self.port = probe.getsockname()[1]  # where ranks meet
+        self.gang = gang_of({it.host: (it.node or 0, it.ranks) for it in self.roll.members}, self.least)
+        self.texts, self.stacks, self.ended_well, self.stop_by = {}, {}, [], 0.0
+        self.began, self.watch, self.phase = now, Watch(self.spec["stall_timeout"], now), self.follow
+        for member in self.roll.members:
+            self.start(member)
+
+    def start(self, member: Member) -> None:
+        member.over, member.spoke = False, 0.0
+        nodes = [[it.host, it.each] for it in self.roll.members]
+        about = {"run": self.record.run, "attempt": self.attempt, "master": self.master, "port": self.port}
+        about.update(host=member.host, node=member.node, first=member.first, address=member.connection.address)
+        self.send(member, start=dict(about, nodes=nodes))
+
+    def came(self, member: Member) -> None:
+        """One came when the run has begun: an elastic one takes it in."""
+        if self.phase == self.follow:
+            self.roll.number(True)
+            self.gang.absent.discard(member.host)
+            self.gang.away.discard(member.host)
+            self.gang.nodes[member.host] = NodeState(member.host, member.node or 0, member.ranks)
+            self.record.event("back", "%s is back" % member.host, "info", member.host, attempt=0)
+            self.start(member)
+
+    # -- while it runs --------------------------------------------------------------------------------------
+    def heard(self, member: Member, news: "dict[str, Any]", time: float) -> None:
+        """time: since the epoch."""
+        kind, host = news["event"], member.host
+        if kind == "over":
+            member.over = True
+        elif kind == "signal":
+            said = "%s was ended by signal %d of its platform" % (host, news["number"])
+            self.stop(run_end("queue", said, 128 + news["number"], host))
+        elif kind == "stacks":
+            self.stacks[news["rank"]] = "%s rank %d: %s\n%s" % (host, news["rank"], news["at"], news["text"])
+        elif host in self.gang.nodes and self.phase == self.follow:
+            self.keep(member, news)
+            reason = self.gang.heard(host, news, time)  # type: ignore[arg-type]
+            if kind == "end":
+                self.gang.nodes[host].ended = True
+            if reason is not None:
+                self.stop(reason)
+            elif kind == "rank" and self.gang.all_well:
+                self.send_all(op="over")
+
+    def keep(self, member: Member, news: "dict[str, Any]") -> None:
+        now, kind = self.clock.monotonic(), news["event"]
+        if kind == "clock" and news.get("silent") is not None:
+            member.spoke = now - news["silent"]
+        elif kind == "status" and news["state"] != "running":
+            known = {name: news.get(name) for name in ("state", "reason", "engine_status", "signal")}
+            self.record.event("status", "%s: %s" % (member.host, news["state"]), "info", member.host, **known)
+        elif kind == "rank":
+            failed = news.get("status") or news.get("signal") is not None
+            if not failed and not self.least:
+                self.ended_well.append(now)
+            texts = {name: news.get(name) or "" for name in ("tail", "before")}
+            if failed and sum(len(each["tail"]) for each in self.texts.values()) < TEXTS_BYTES:
+                self.texts[(member.host, news["rank"])] = texts
+            how = "exit code %s" % news.get("status") if news.get("signal") is None else "signal %d" % news["signal"]
+            said = "rank %d on %s (node rank %s) ended: %s" % (news["rank"], member.host, member.node, how)
+            known = {name: news.get(name) for name in ("rank", "local_rank", "status", "signal", "attempt")}
+            level = "error" if failed and not news.get("asked") else "info"
+            self.record.event("rank", said, level, member.host, node_rank=member.node, **known)
+
+    def stop(self, end: "run.Verdict") -> None:
+        """Everyone, once. In the pause between two attempts, and before the run begins, that is its end."""
+        grace = self.spec["stop_grace" if end["by"] == "queue" else "grace"]
+        whole: Any = dict(end, who=self.spec["started"]["owner"], attempt=self.attempt)
+        if self.phase == self.pause:
+            self.conclude(whole)
+        elif self.gang.stop(whole, self.clock.time()):
+            self.stop_by = self.clock.monotonic() + grace + STUBBORN_SECONDS
+            why = end["message"]
+            self.record.event("stop", why, "error", end["host"], reason=why, grace=grace)
+            self.send_all(op="stop", grace=grace, reason=why, end=whole)
+
+    def lose(self, member: Member, why: str, silent: float) -> None:
+        node = self.gang.nodes.get(member.host)
+        if node is None or node.ended or node.lost is not None:
+            return
+        node.ended = True
+        if node.state not in FINAL:
+            said = {"kind": "lost", "message": why, "hint": None}
+            reason = self.gang.node_lost(member.host, self.clock.time() - silent, said)  # type: ignore[arg-type]
+            self.record.event("lost", "%s is lost: %s" % (member.host, why), "error", member.host, kind="lost")
+            if reason is not None:
+                self.stop(reason)
+
+    def follow(self, now: float) -> None:
+        gang = self.gang
+        if isinstance(gang, ElasticGang):
+            turn = gang.look(now)
+            for host in turn.went:
+                report("%s is gone; the rest go on" % host)
+                left = len(gang.nodes) - len(gang.away)
+                self.record.event("away", "%s is gone; the rest go on" % host, "warning", host, left=left)
+            for member in self.roll.members:
+                if member.host in turn.renew:
+                    self.send(member, op="renew-ranks")
+            if turn.over:
+                self.send_all(op="over")
+            if turn.end is not None:
+                self.stop(turn.end)
+        if gang.stopped_at is None:
+            self.look_for_stall(now)
+        elif now >= self.stop_by:
+            for host, node in gang.nodes.items():
+                if not node.ended and node.lost is None:
+                    late = {"kind": "stubborn", "message": "it did not stop in time", "hint": None}
+                    gang.node_lost(host, self.clock.time(), late)  # type: ignore[arg-type]
+                    node.ended = True
+        if all(node.ended for node in gang.nodes.values()):
+            self.end(now)
+
+    # -- when nothing goes on -------------------------------------------------------------------------------
+    def look_for_stall(self, now: float) -> None:
+        running = {node: len(node.unaccounted) for node in self.gang.nodes.values() if not node.ended}
+        spoke = max([it.spoke for it in self.roll.members], default=0.0)
+        blind = not all(it.there for it in self.roll.members if it.host not in self.gang.away)
+        quiet = now - self.watch.progress(spoke, self.ended_well)
+        kind = self.watch.look(now, spoke, self.ended_well, sum(running.values()), blind)
+        if kind is not None:
+            said = "no rank has written anything for %.0f s" % quiet
+            if kind == "early":
+                said = "a rank has ended well, and others still run"
+            self.record.event("advice" if kind != "stalled" else "stalled", said, "warning", id=kind)
+            report(said)
+            self.stacks, self.until = {}, now + STACKS_SECONDS
+            self.send_all(stacks=1)
+        wanted = self.watch.timeout is not None and quiet >= self.watch.timeout and self.until
+        if wanted and (now >= self.until or len(self.stacks) >= sum(running.values())):
+            self.until = 0.0
+            if self.watch.still_stalled(quiet):
+                self.stall(next(node for node, count in running.items() if count))
+
+    def stall(self, node: NodeState) -> None:
+        if self.stacks:
+            self.record.add("stacks.txt", "\n".join(self.stacks[rank] for rank in sorted(self.stacks)) + "\n")
+        message = NO_LOCAL % self.watch.timeout
+        why: Any = {"kind": "stalled", "message": message, "hint": "where it only takes long: a longer --stall-timeout"}
+        rank, now = node.unaccounted[0], self.clock.time()
+        local = rank - node.ranks[0]
+        failure = Failure(node.host, node.node_rank, EXIT_TIMEOUT, now, rank, local, what="stalled", why=why)
+        self.gang.stall = failure
+        self.stop(failure.reason(message))
+
+    # -- the end --------------------------------------------------------------------------------------------
+    def end(self, now: float) -> None:
+        """Of an attempt: another one follows, or it was the last."""
+        about, reader = About(self.record.run, self.spec["engine"], self.attempt), reader_half()
+        words = reader.words(self.gang, self.texts) if reader else Words()
+        verdict = decide(about, self.gang, words)
+        assert verdict is not None
+        lost = sum(node.lost is not None for node in self.gang.nodes.values())
+        after = self.attempts.after(verdict, lost, 0, now - self.began, self.least)
+        if after is None:
+            self.conclude(verdict)
+            return
+        self.attempts, self.verdict, self.until, self.phase = after, verdict, now + after.pause, self.pause
+        said = "restart %d of %d in %g s: %s" % (after.restarts, after.most, after.pause, verdict["message"])
+        first: Any = verdict["first"]
+        known = {name: first[name] for name in ("rank", "exit_code", "signal", "what")}
+        known.update(attempt=self.attempt + 1, restart=after.restarts, max_restarts=after.most, replaced={}, log="")
+        known["seconds"] = round(now - self.began, 3)
+        self.record.event("restart", said, "warning", verdict["host"], **known)
+        self.restarts.append(dict(known, message=said, host=verdict["host"]))
+        report(said)
+
+    def pause(self, now: float) -> None:
+        """Between two attempts: containers that were lost may come again, in the place of their rank."""
+        if now < self.until:
+            return
+        self.roll.members = [it for it in self.roll.members if it.there]
+        self.roll.begun = False
+        if len(self.roll.members) == self.roll.about["most"]:
+            self.roll.begun, self.attempt = True, self.attempt + 1
+            self.roll.number(False)
+            self.begin(now)
+        elif now >= self.until + READY_SECONDS:
+            self.record.event("no-restart", "no restart: a container is missing", "error")
+            self.conclude(self.verdict)
+
+    def conclude(self, verdict: Any) -> None:
+        self.verdict = verdict
+        reader = reader_half()
+        self.summary = summary_of(self.record.run, self.gang, verdict, self.restarts)
+        if reader:
+            started = dict(self.record.about, run=self.record.run, logs=self.record.path)
+            self.summary.update(reader.summary(started, self.gang, self.texts, verdict, self.attempt))
+        first = self.summary["first_failure"] or {}
+        tail = (verdict["first"] or {}).get("tail", "").strip().rpartition("\n")[2]
+        self.roll.begun = True
+        self.send_all(verdict=verdict, why=first.get("why") or tail or None)
+        self.until, self.phase = self.clock.monotonic() + FAREWELL_SECONDS, self.farewell
+
+    def farewell(self, now: float) -> None:
+        if now >= self.until or all(it.over or not it.there for it in self.roll.members):
+            self.over = True
+            try:
+                self.record.end(self.summary)
+            except OSError as error:
+                report("the summary in %s cannot be written: %s" % (self.record.path, error.strerror))
+
+    def send_all(self, **message: Any) -> None:
+        for member in self.roll.members:
+            self.send(member, **message)
+
+
+def reader_half() -> Any:
+    """Returns what reads the ranks' words, where this python can; None."""
+    if sys.version_info < (3, 10):
+        return None
+    try:
+        return __import__(READER, fromlist=["words"])
+    except ImportError:
+        return None

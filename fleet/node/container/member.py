@@ -1,0 +1,278 @@
+"""This container's part in a run: it starts what the container that leads sends, attempt by attempt, passes on what its
+node's program reports (run.follow), and what is asked of that one. Its ranks' logs come to runs/RUN/HOST and to its own
+output.
+
+The exit code is that of the verdict where the first failure was here, 1 where another container failed first, 123 where
+its part could not begin, 128+n after signal n.
+"""
+
+import os
+import struct
+import threading
+import time
+
+from fleet.node.base import json
+from fleet.node.base.clock import CLOCK
+from fleet.node.base.errors import Refused
+from fleet.node.base.run_folder import put_verdict, request_stop
+from fleet.node.base.types import Any, Callable
+from fleet.node.container.dial import Line
+from fleet.node.container.logs import Logs, report
+from fleet.node.container.part import Part, begin_of, program
+from fleet.node.container.record import Kept, summary_of
+from fleet.node.gang.elastic import gang_of
+from fleet.node.gang.ends import run_end
+from fleet.node.run.stacks import stacks_of
+from fleet.node.run.stop import stop
+from fleet.protocol.codes import EXIT_CONNECT, EXIT_PREFLIGHT
+from fleet.protocol.frames import HEADER, MESSAGE, PREAMBLE
+from fleet.protocol.state import ATTEMPT
+
+BEAT_SECONDS, POLL_SECONDS = 2.0, 0.2
+OPS = ("stop", "over", "renew-ranks")
+TAIL = 4096
+PATIENCE = 600.0  # for what follows the end of its part
+
+
+class Member:
+    """dial(hello) -> Line to where all meet. hello: of this container. options: see options.py. signalled: by the
+    platform."""
+
+    def __init__(
+        self, dial: "Callable[[dict[str, Any]], Line]", hello: "dict[str, Any]", options: Any, about: "dict[str, Any]"
+    ) -> None:
+        self.dial, self.hello, self.options, self.about = dial, hello, options, about
+        self.elastic = hello["about"]["least"] != hello["about"]["most"]
+        self.line: Line | None = None
+        self.token: str | None = None
+        self.begin: dict[str, Any] = {}
+        self.part: Part | None = None
+        self.logs: Logs | None = None
+        self.record: Kept | None = None
+        self.follower: Any = None
+        self.folder = self.target = ""
+        self.signalled, self.reported = 0, False
+        self.refused: Refused | None = None
+        self.wrote = time.monotonic()
+
+    # -- to where all meet ----------------------------------------------------------------------------------
+    def send(self, **message: Any) -> None:
+        try:
+            if self.line is not None:
+                self.line.send(**message)
+        except OSError:
+            pass  # run() finds out
+
+    def run(self) -> int:
+        """To the end of the run; returns the exit code. Refused: no part of it began."""
+        self.line = self.dial(self.hello)
+        threading.Thread(target=self.live, daemon=True).start()
+        until = time.monotonic() + self.options.wait
+        while True:
+            try:
+                message = self.line.receive(POLL_SECONDS)
+            except (OSError, ValueError) as error:
+                if not self.begin:
+                    self.line = self.dial(self.hello)
+                    continue
+                if not self.resumed():
+                    return self.cut_off(str(error))
+                continue
+            if message is not None:
+                if "verdict" in message:
+                    return self.end(message["verdict"], message.get("why"))
+                self.heed(message)
+            if self.logs is not None:
+                self.wrote = time.monotonic() if self.logs.bring() else self.wrote
+            elif not self.begin and time.monotonic() > until:
+                raise Refused("within %g s no run began: others are missing" % self.options.wait)
+            if self.signalled and not self.reported and self.begin:
+                self.reported = True
+                self.send(event="signal", number=self.signalled)
+
+    def live(self) -> None:
+        """Signs of life, also while the terminal takes no more output."""
+        while True:
+            self.send(beat=1)
+            self.ask(op="ping")
+            if self.record is not None:
+                self.record.sign()
+            time.sleep(BEAT_SECONDS)
+
+    def resumed(self) -> bool:
+        """Returns whether the connection is there again; all that its node reports is sent anew."""
+        try:
+            self.line = self.dial({"token": self.token})
+        except Refused:
+            self.line = None
+            return False
+        if self.folder:
+            self.follow()
+        return True
+
+    def heed(self, message: "dict[str, Any]") -> None:
+        if "refused" in message:
+            raise Refused(str(message["refused"]), str(message.get("hint")))
+        if "token" in message:
+            self.token = str(message["token"])
+        elif "start" in message:
+            try:
+                self.begin = begin_of(message["start"])
+            except (KeyError, TypeError, ValueError):
+                raise Refused("what answers there begins no run", "MASTER_PORT is another program's") from None
+            self.start()
+        elif message.get("op") in OPS:
+            if message["op"] == "stop" and isinstance(message.get("reason"), str):
+                report("stopping: %s" % message["reason"])
+            self.ask(**message)
+        elif "stacks" in message:
+            threading.Thread(target=self.take_stacks, daemon=True).start()
+
+    # -- its part -------------------------------------------------------------------------------------------
+    def start(self) -> None:
+        """Of an attempt. What it cannot begin it reports, and waits for the verdict."""
+        begin = self.begin
+        self.target = os.path.join(os.path.abspath(self.options.runs_dir), begin["run"], begin["host"])
+        least = self.hello["about"]["least"] if self.elastic else 0
+        self.part = Part(begin, self.options, self.hello["each"], least)
+        try:
+            self.set_aside(begin["attempt"])
+            its = {"node_rank": begin["node"], "ranks": self.part.numbers}
+            if self.record is None:
+                self.record = Kept(self.options.runs_dir, begin["run"], self.about)
+                self.record.begin({begin["host"]: its}, len(self.part.numbers), "%s:%d" % (begin["master"], begin["port"]))
+            os.makedirs(self.target, 0o700, exist_ok=True)
+            self.folder = self.part.start()
+        except (Refused, OSError) as error:
+            self.refused = error if isinstance(error, Refused) else Refused(str(error))
+            self.send(event="failed", message="cannot begin: %s" % self.refused.message, hint=self.refused.hint)
+            self.send(event="end")
+            return
+        self.logs = Logs(self.folder, self.target, begin["host"])
+        if not begin["attempt"]:
+            said = (begin["run"], begin["node"], len(begin["nodes"]), self.target)
+            report("run %s: node %d of %d, logs in %s" % said)
+        self.follow()
+
+    def set_aside(self, attempt: int) -> None:
+        """What the last attempt left goes: its processes, and its logs to attempt<K>/HOST."""
+        if not attempt or not self.folder:
+            return
+        stop({"run": self.begin["run"], "grace": 0.0, "reason": "another attempt begins", "attempt": attempt - 1})
+        run, host = os.path.split(self.target)
+        aside = os.path.join(run, "%s%d" % (ATTEMPT, attempt - 1))
+        os.makedirs(aside, 0o700, exist_ok=True)
+        if os.path.isdir(self.target):
+            os.rename(self.target, os.path.join(aside, host))
+
+    def follow(self) -> None:
+        """Starts the program that reports what happens on this node."""
+        if self.follower is not None:
+            self.follower.stdin.close()
+        attempt = None if self.elastic else self.begin["attempt"]
+        spec = {"run": self.begin["run"], "offsets": {}, "attempt": attempt, "term": 1, "logs": False}
+        self.follower = program("fleet.node.run.follow")
+        self.follower.stdin.write(json.dumps(spec).encode() + b"\n")
+        self.follower.stdin.flush()
+        threading.Thread(target=self.pass_on, args=(self.follower, self.folder), daemon=True).start()
+
+    def ask(self, **request: Any) -> None:
+        """Of the program that follows."""
+        try:
+            if self.follower is not None:
+                self.follower.stdin.write(json.dumps(request).encode() + b"\n")
+                self.follower.stdin.flush()
+        except (OSError, ValueError):
+            pass  # it has ended
+
+    def pass_on(self, follower: Any, folder: str) -> None:
+        """What the program reports, to where all meet."""
+        head = struct.calcsize(HEADER)
+        follower.stdout.read(len(PREAMBLE))
+        while True:
+            header = follower.stdout.read(head)
+            if len(header) < head:
+                break
+            kind, _, size = struct.unpack(HEADER, header)
+            payload = follower.stdout.read(size)
+            if kind == MESSAGE and follower is self.follower:
+                self.send(**self.seen(json.loads(payload.decode("utf-8")), folder))
+        follower.wait()
+
+    def seen(self, message: "dict[str, Any]", folder: str) -> "dict[str, Any]":
+        """Returns a report with what belongs to it: of a rank that failed its last words."""
+        if message["event"] == "end" and self.logs is not None:
+            self.logs.bring()
+        if message["event"] == "clock":
+            message["silent"] = time.monotonic() - self.wrote
+        if message["event"] != "rank" or not (message.get("status") or message.get("signal")):
+            return message
+        rank, begins = message["rank"], message.get("begins") or (0, 0)
+        text = last_of(folder, "rank%d.err" % rank, begins[1], None)
+        message["tail"] = text if text.strip() else last_of(folder, "rank%d.out" % rank, begins[0], None)
+        until = message.get("until")
+        message["before"] = message["tail"] if until is None else last_of(folder, "rank%d.err" % rank, begins[1], until)
+        return message
+
+    def take_stacks(self) -> None:
+        for told in stacks_of(self.begin["run"], None, False):
+            threads = [each for each in told["threads"] if each["main"]] or told["threads"]
+            frames = ["%s (%s:%d)" % (it["name"], it["file"], it["line"]) for each in threads[:1] for it in each["frames"]]
+            at = frames[0] if frames else told["waits"] or told["state"]
+            self.send(event="stacks", rank=told["rank"], at=at[:300], text="".join("    %s\n" % it for it in frames[:60]))
+
+    # -- the end --------------------------------------------------------------------------------------------
+    def cut_off(self, why: str) -> int:
+        """Without the container where all meet, its part ends."""
+        master = str(self.begin["master"])
+        message = "the container where all meet, %s, is gone" % master
+        end = run_end("lost", message, EXIT_CONNECT, master)
+        if self.folder:
+            request_stop(self.folder, self.options.grace, message, end)
+        return self.end(dict(end, attempt=self.begin["attempt"]), why)
+
+    def end(self, verdict: Any, why: Any) -> int:
+        begin, code = self.begin, int(verdict["code"])
+        if self.folder and self.follower is not None:
+            self.ask(op="over")
+            until = time.monotonic() + self.options.grace + 10.0
+            while self.follower.poll() is None and time.monotonic() < until:
+                time.sleep(POLL_SECONDS / 4)
+            put_verdict(self.folder, verdict)
+        if self.logs is not None:
+            self.logs.finish()
+        if verdict["by"] != "done":
+            report(str(verdict["message"]) + (": %s" % why if isinstance(why, str) and why else ""))
+        if self.signalled:
+            code = 128 + self.signalled
+        elif self.refused is not None:
+            code = EXIT_PREFLIGHT
+        elif code and verdict["host"] != begin["host"]:
+            code = 1
+        how = "done" if code == 0 else "ended by signal %d" % self.signalled if self.signalled else "failed"
+        where = (begin["run"], how, begin["host"], code, self.target)
+        report("run %s %s on %s, exit code %d; logs in %s" % where)
+        self.keep(verdict)
+        self.send(event="over")
+        return code
+
+    def keep(self, verdict: Any) -> None:
+        """In a record of its own, where this container has one."""
+        if self.record is not None and self.record.held is not None and self.part is not None:
+            part = {self.begin["host"]: (self.begin["node"], self.part.numbers)}
+            try:
+                self.record.end(summary_of(self.begin["run"], gang_of(part, 0), verdict, []))
+            except OSError as error:
+                report("the summary in %s cannot be written: %s" % (self.record.path, error.strerror))
+
+
+def last_of(folder: str, name: str, since: int, until: "int | None") -> str:
+    """Returns the end of a log, none of it before `since`, none from `until` on."""
+    try:
+        with open(os.path.join(folder, name), "rb") as file:
+            size = os.fstat(file.fileno()).st_size
+            end = size if until is None else min(size, until)
+            file.seek(max(0, min(since, end), end - TAIL))
+            return file.read(end - file.tell()).decode("utf-8", "replace")[-TAIL:]
+    except OSError:
+        return ""

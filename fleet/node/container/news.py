@@ -1,0 +1,102 @@
+"""What a container reports of its part, as a node's program does (follow.py): whoever dials may send anything, so each
+value is made anew here. KeyError, TypeError, ValueError for what is none."""
+
+from math import isfinite
+
+from fleet.node.base.types import Any, Callable
+from fleet.node.container.channel import bounded
+
+WHOLE, BYTES = 1 << 31, 1 << 53
+TEXT, TAIL = 4096, 4096
+STATES = ("running", "stopping", "exited", "stopped", "lost")
+MOST_PIDS, MOST_LINES = 100, 20
+
+
+def whole(value: Any) -> int:
+    return bounded(value, WHOLE)
+
+
+def size(value: Any) -> int:
+    return bounded(value, BYTES)
+
+
+def time(value: Any) -> float:
+    if type(value) not in (int, float) or not isfinite(value) or abs(value) > 1e12:
+        raise ValueError("no time")
+    return float(value)
+
+
+def text(value: Any) -> str:
+    if not isinstance(value, str):
+        raise ValueError("no text")
+    return value[:TEXT]
+
+
+def flag(value: Any) -> bool:
+    return value is True
+
+
+def state(value: Any) -> str:
+    if value not in STATES:
+        raise ValueError("no state")
+    return str(value)
+
+
+def pids(value: Any) -> "list[int]":
+    return [whole(pid) for pid in list(value)[:MOST_PIDS]]
+
+
+def texts(value: Any) -> "list[str]":
+    return [text(each) for each in list(value)[:MOST_PIDS]]
+
+
+def pair(value: Any) -> "tuple[int, int]":
+    return size(value[0]), size(value[1])
+
+
+def kernel(value: Any) -> "list[dict[str, Any]]":
+    return [made(line, {"text": text, "time": time, "rank": whole}) for line in list(value)[-MOST_LINES:]]
+
+
+FIELDS: "dict[str, dict[str, Callable[[Any], Any]]]" = {
+    "rank": {
+        **dict.fromkeys(("rank", "local_rank", "status", "signal", "attempt"), whole),
+        **dict.fromkeys(("time", "sent"), time),
+        **dict.fromkeys(("asked", "signalled"), flag),
+        **dict.fromkeys(("tail", "before"), text),
+        "until": size,
+        "begins": pair,
+    },
+    "status": {
+        **dict.fromkeys(("engine_status", "signal"), whole),
+        **dict.fromkeys(("time", "sent", "began"), time),
+        **dict.fromkeys(("reason", "cause"), text),
+        "state": state,
+        "left": pids,
+        "stuck": texts,
+        "builds": texts,
+        "disk_full": flag,
+        "kernel": kernel,
+    },
+    "clock": {"up": whole, "sent": time, "silent": time},
+    "failed": {"message": text, "hint": text},
+    "end": {},
+    "over": {},
+    "signal": {"number": lambda value: bounded(value, 65)},
+    "stacks": {"rank": whole, "at": text, "text": lambda value: str(value)[: 1 << 15]},
+}
+
+
+def made(found: "dict[str, Any]", fields: "dict[str, Callable[[Any], Any]]") -> "dict[str, Any]":
+    """Returns what is known of a message, each value as it has to be; None stays."""
+    return {name: None if found[name] is None else read(found[name]) for name, read in fields.items() if name in found}
+
+
+def news_of(message: "dict[str, Any]") -> "dict[str, Any]":
+    """Returns a report as the rule takes it."""
+    kind = text(message["event"])
+    news = made(message, FIELDS[kind])
+    needed = {"rank": "rank", "status": "state", "failed": "message", "clock": "sent", "signal": "number"}.get(kind)
+    if needed is not None and news.get(needed) is None:
+        raise ValueError("a report lacks its %s" % needed)
+    return dict({"up": None} if kind == "clock" else {}, event=kind, **news)

@@ -1,0 +1,69 @@
+"""What may be typed of a container's part, once for `python3 fleet.pyz` and `fleet launch --on env`: the same names mean
+the same in both."""
+
+import argparse
+import os
+
+from fleet.node.base.types import Any, Sequence
+
+# name -> (what its value is called, what it takes, the default, the help); `fleet launch` has those of FLEETS by itself
+ROWS: "dict[str, tuple[str, Any, Any, str]]" = {
+    "nnodes": ("N|MIN:MAX", str, None, "instead of what the platform sets"),
+    "node-rank": ("N", str, None, "this container's, instead of what the platform sets"),
+    "nproc-per-node": ("N|auto|gpu|cpu", str, None, "ranks here, instead of what the platform sets"),
+    "master-addr": ("ADDR", str, None, "where all meet, instead of what the platform sets"),
+    "master-port": ("PORT", str, None, "its port"),
+    "rdzv-id": ("ID", str, None, "tells this run from others, instead of what the platform sets"),
+    "platform": ("NAME", str, None, "whose variables these are, where several would fit"),
+    "engine": ("NAME", str, "torchrun", "what starts the ranks [torchrun]"),
+    "engine-arg": ("ARG", [str], (), "an option of the engine's own; write --engine-arg=--OPTION"),
+    "python": ("PATH", str, "python3", "the training interpreter [python3]"),
+    "workdir": ("DIR", str, None, "where the script runs [here]"),
+    "env": ("K=V", [str], (), "set K to V for the ranks"),
+    "runs-dir": ("DIR", str, "runs", "where logs go [runs]"),
+    "name": ("NAME", str, None, "the run's name [the script's]"),
+    "grace": ("S", float, None, "between SIGTERM and SIGKILL [25 after the platform's SIGTERM, 10 after a failure]"),
+    "node-timeout": ("S", float, 15.0, "seconds of silence after which a container is lost [15]"),
+    "max-restarts": ("N", int, 0, "restarts of all ranks after a failure"),
+    "stall-timeout": ("S", float, None, "end the run when no rank has written anything for so long [never]"),
+    "wait": ("S", float, 600.0, "for the other containers [600]"),
+    "secret-file": ("FILE", str, None, "what only the containers of this run know, where FLEET_SECRET is not set"),
+}
+FLEETS = ("node-rank", "rdzv-id", "platform", "wait", "secret-file")  # of those, what `fleet launch` has for --on env only
+
+
+def parser() -> argparse.ArgumentParser:
+    made = argparse.ArgumentParser(
+        prog="fleet.pyz",
+        usage="python3 fleet.pyz [OPTIONS] SCRIPT [ARGS...] | python3 fleet.pyz explain-env [--json]",
+        description="Start SCRIPT in this container, with those that the platform started elsewhere.",
+    )
+    for name, (metavar, kind, default, said) in ROWS.items():
+        many = isinstance(kind, list)
+        more: dict[str, Any] = {"action": "append"} if many else {}
+        made.add_argument(
+            "--" + name, metavar=metavar, type=kind[0] if many else kind, default=None if many else default, help=said, **more
+        )
+    made.add_argument("-m", dest="module", action="store_true", help="SCRIPT is a module's name")
+    made.add_argument("words", nargs=argparse.REMAINDER, help=argparse.SUPPRESS)
+    return made
+
+
+def read(argv: "Sequence[str]") -> Any:
+    """Returns what is typed. Exits with 2 where it makes no sense."""
+    made = parser()
+    options = made.parse_args(list(argv))
+    if not options.words:
+        made.error("SCRIPT is missing")
+    options.script, options.args = options.words[0], options.words[1:]
+    odd = [word for word in options.env or () if "=" not in word]
+    if odd:
+        made.error("--env %s: write NAME=VALUE" % odd[0])
+    for name in ("grace", "node_timeout", "stall_timeout", "wait"):
+        value = getattr(options, name)
+        if value is not None and not 0 <= value < 1e9:
+            made.error("--%s %s: a number of seconds" % (name.replace("_", "-"), value))
+    options.env = dict(word.partition("=")[::2] for word in options.env or ())
+    options.engine_args, options.engine_options = options.engine_arg or [], {}
+    options.workdir = options.workdir or os.getcwd()
+    return options

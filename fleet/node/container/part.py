@@ -1,0 +1,194 @@
+"""What of a run this container starts, under the same supervisor that a head starts on a node."""
+
+import os
+import socket
+import struct
+import subprocess
+import sys
+import time
+
+from fleet.node.base import json
+from fleet.node.base.errors import Refused
+from fleet.node.base.types import Any
+from fleet.node.container.channel import SECRET, bounded
+from fleet.node.container.roll import MOST
+from fleet.node.facts.network import addresses
+from fleet.node.run.torchrun import RESTARTABLE, RESTARTS, words
+from fleet.protocol.frames import HEADER, MESSAGE, PREAMBLE
+from fleet.protocol.state import ARMED, COMMAND, is_run_id
+
+START_SECONDS = 60.0
+LEASE_SECONDS = 30.0  # that ranks go on when their container's own process was killed
+OF_RANKS = {"rank.py": "rank", "drain.py": "drain", "spawn.py": "spawn", "console.py": "console", ARMED: "arm"}
+# of the launcher that started this container: torchrun would take them for its own options
+UNSET = "PET_.*|RANK|WORLD_SIZE|LOCAL_RANK|GROUP_RANK|MASTER_ADDR|MASTER_PORT|" + SECRET
+BEGIN = "import sys; sys.path.insert(0, sys.argv.pop(1)); from %s import main; main()"
+INTERFACES = ("GLOO_SOCKET_IFNAME", "NCCL_SOCKET_IFNAME")
+
+
+class Part:
+    """begin: what this container is to start, see begin_of(). options: see options.py; elastic: see Place."""
+
+    def __init__(self, begin: "dict[str, Any]", options: Any, ranks: int, least: int) -> None:
+        self.begin, self.options, self.least = begin, options, least
+        self.numbers = list(range(begin["first"], begin["first"] + ranks))  # of its ranks
+        self.several = len(begin["nodes"]) > 1
+        # its own address, by which the others know it
+        self.address = begin["master"] if begin["node"] == 0 else begin["address"]
+
+    def started(self) -> "tuple[list[Any], dict[str, Any], dict[str, str]]":
+        """Returns the engine's argv, what command.json holds, and the variables that the engine needs. Refused where
+        this python cannot read the engine."""
+        begin, options = self.begin, self.options
+        if options.engine != "torchrun" or options.engine_args:
+            return self._by_engine()
+        found = words(
+            begin["run"],
+            len(begin["nodes"]),
+            self.least,
+            len(self.numbers),
+            begin["node"],
+            begin["master"],
+            begin["port"],
+            self.address if self.several else None,
+            RESTARTS if self.least else 0,
+        )
+        argv = [options.python, {"run_dir": "console.py"}, "torch.distributed.run", "torchrun", *found]
+        script = ["-m"] * options.module + [options.script, *options.args]
+        command = {"argv": [options.python, "-u", *script], "local_rank_at": None}
+        env = dict(RESTARTABLE) if self.least else {}
+        return [*argv, "--no-python", "--", {"python": True}, {"run_dir": "spawn.py"}], command, env
+
+    def _by_engine(self) -> "tuple[list[Any], dict[str, Any], dict[str, str]]":
+        name = self.options.engine
+        if sys.version_info < (3, 10):
+            raise Refused(
+                "--engine %s takes a python3 of 3.10 or newer for fleet itself; this is %d.%d"
+                % ((name, *sys.version_info[:2])),
+                "start fleet.pyz with another one: python3.12 fleet.pyz ...; --python names that of the training",
+            )
+        engine = __import__("fleet.engines.containers", fromlist=["started"])
+        found: tuple[list[Any], dict[str, Any], dict[str, str]] = engine.started(
+            self.options, self.begin, len(self.numbers), self.least, self.address if self.several else None
+        )
+        return found
+
+    def interface(self) -> "str | None":
+        """Returns the network's that leads to the others; None in a run of one container."""
+        for index, found in addresses().items() if self.several else ():
+            if self.address in [one.partition("/")[0] for one in found]:
+                return socket.if_indextoname(index)
+        return None
+
+    def spec(self) -> "dict[str, Any]":
+        """Returns what supervise.py takes."""
+        begin, options, interface = self.begin, self.options, self.interface()
+        argv, command, env = self.started()
+        env.update({name: interface for name in INTERFACES if interface and name not in os.environ})
+        env.update(options.env)
+        return {
+            "run": begin["run"],
+            "host": begin["host"],
+            "node_rank": begin["node"],
+            "ranks": self.numbers,
+            "argv": argv,
+            "env": env,
+            "env_expand": {},
+            "unset": UNSET,
+            "cwd": options.workdir,
+            "python": options.python,
+            "activate": None,
+            "devices": None,
+            "lease": LEASE_SECONDS,
+            "grace": options.grace,
+            "node_timeout": 3600.0,
+            "time": time.time(),
+            "code": None,
+            "alone": False,
+            "about": {
+                "attempt": begin["attempt"],
+                "max_restarts": RESTARTS if self.least else options.max_restarts,
+                "least": self.least,
+                "max_log": 0,
+            },
+            "files": dict(
+                {name: source("run.rank." + it) for name, it in OF_RANKS.items()}, **{COMMAND: json.dumps(command)}
+            ),
+        }
+
+    def start(self) -> str:
+        """Returns the run's folder on this node. Refused where the supervisor cannot start it."""
+        spec = json.dumps(self.spec()).encode() + b"\n"
+        process = program("fleet.node.run.supervise")
+        try:
+            output = process.communicate(spec, START_SECONDS)[0]
+        except subprocess.TimeoutExpired:
+            process.kill()
+            process.wait()
+            raise Refused(
+                "the supervisor did not start within %g s" % START_SECONDS, "is the disk slow?"
+            ) from None
+        answer = answer_in(output)
+        if answer.get("event") != "started":
+            raise Refused(str(answer.get("message", "the supervisor did not begin")), answer.get("hint"))
+        return str(answer["dir"])
+
+
+def begin_of(found: Any) -> "dict[str, Any]":
+    """Returns what a run begins with, of which a path and a command are made here. Raises ValueError, KeyError or
+    TypeError where it is none."""
+    bounds = {"port": 1 << 16, "node": MOST, "first": MOST, "attempt": MOST}
+    begin: dict[str, Any] = {name: bounded(found[name], most) for name, most in bounds.items()}
+    begin["nodes"] = [(named(host), bounded(each, MOST)) for host, each in found["nodes"]]
+    begin.update({name: named(found[name]) for name in ("host", "master", "address")})
+    if not is_run_id(found["run"]) or begin["node"] > MOST or not begin["nodes"]:
+        raise ValueError("no run")
+    return dict(begin, run=found["run"])
+
+
+def named(value: Any) -> str:
+    """Returns the name of a host, or an address. ValueError."""
+    import re
+
+    if not isinstance(value, str) or not re.match(r"[A-Za-z0-9_:][A-Za-z0-9._:%-]{0,254}\Z", value):
+        raise ValueError("no name")
+    return value
+
+
+def program(module: str, pipes: int = subprocess.PIPE) -> "subprocess.Popen[bytes]":
+    """Returns a program of the node half, started."""
+    argv = [sys.executable, "-I", "-S", "-c", BEGIN % module, archive()]
+    return subprocess.Popen(argv, stdin=pipes, stdout=pipes, start_new_session=True)
+
+
+def answer_in(output: bytes) -> "dict[str, Any]":
+    """Returns the first message of a program's frames; {} where there is none."""
+    for kind, payload in frames(output.partition(PREAMBLE)[2]):
+        if kind == MESSAGE:
+            found = json.loads(payload.decode("utf-8"))
+            return found if isinstance(found, dict) else {}
+    return {}
+
+
+def frames(data: bytes) -> "Any":
+    """Yields (kind, payload) of each frame that is whole."""
+    head = struct.calcsize(HEADER)
+    while len(data) >= head:
+        kind, _, size = struct.unpack(HEADER, data[:head])
+        if len(data) < head + size:
+            return
+        yield kind, data[head : head + size]
+        data = data[head + size :]
+
+
+def archive() -> str:
+    """Returns where `fleet` is imported from: the zipapp, or the folder of an installed one."""
+    return os.path.abspath(__file__).partition(os.sep + os.path.join("fleet", "node") + os.sep)[0]
+
+
+def source(module: str) -> str:
+    """Returns the text of a module of the node half, from wherever it is."""
+    import pkgutil
+
+    name = "fleet.node." + module
+    return (pkgutil.get_data(name.rpartition(".")[0], name.rpartition(".")[2] + ".py") or b"").decode("utf-8")

@@ -1,0 +1,106 @@
+"""Who takes part in a run of containers: anybody may dial, so each value of a hello is checked; when the run begins, and
+as which node each takes part."""
+
+import hmac
+import os
+import re
+
+from fleet.node.base.types import Any
+from fleet.node.container.channel import bounded
+from fleet.node.container.server import Connection
+
+MOST, MOST_RANKS = 1 << 20, 4097  # of nodes; of a container's ranks
+LAST_CALL_SECONDS = 15.0  # for which an elastic run that may begin waits for more
+
+
+class Member:
+    """A container, by its hello. node, first: its rank and its first rank, once the run begins. token: by which it
+    takes its place again. gone: since when its connection is; None: it is there. over: its part has ended there, or
+    never will. spoke: when a rank of it wrote its last, by this machine's monotonic clock."""
+
+    def __init__(self, connection: Connection, hello: "dict[str, Any]") -> None:
+        rank, name = hello.get("rank"), hello["host"]
+        if not isinstance(name, str):
+            raise ValueError("a name is no text")
+        self.host = re.sub(r"[^A-Za-z0-9._-]", "_", name[:64]).lstrip(".-") or "container"
+        self.rank = None if rank is None else bounded(rank, MOST)
+        self.each, self.about = bounded(hello["each"], MOST_RANKS), hello["about"]
+        self.connection, self.token = connection, os.urandom(16).hex()
+        self.node: int | None = None
+        self.first = 0
+        self.gone: float | None = None
+        self.over = False
+        self.spoke = 0.0
+
+    @property
+    def ranks(self) -> range:
+        return range(self.first, self.first + self.each)
+
+    @property
+    def there(self) -> bool:
+        return self.gone is None
+
+
+class Roll:
+    """about: {"job", "least", "most"}, which all must have alike. begun: nobody comes any more, but to an elastic
+    run."""
+
+    def __init__(self, about: "dict[str, Any]") -> None:
+        self.about, self.begun = about, False
+        self.members: list[Member] = []
+        self.latest = 0.0  # when the last one came
+
+    @property
+    def elastic(self) -> bool:
+        return bool(self.about["least"] != self.about["most"])
+
+    def refusal(self, new: Member) -> "tuple[str, str] | None":
+        """Returns why it may not take part, and the next step; None: it may. Nothing of the run is in it."""
+        there = [it for it in self.members if it.there]
+        if new.about != self.about:
+            return "another run meets there", "one MASTER_ADDR and MASTER_PORT for each run, and the same variables"
+        if new.rank is not None and any(it.rank == new.rank for it in there):
+            return "two containers have node rank %d" % new.rank, "each container has a rank of its own, from 0 on"
+        if len(there) >= self.about["most"]:
+            return "all %d containers are there already" % self.about["most"], "is one of them started twice?"
+        if self.begun and not self.elastic:
+            return "the run has begun", "start all containers again, together"
+        return None
+
+    def take_in(self, new: Member, now: float) -> None:
+        """It takes the place of one of its rank that is gone, else one of its own."""
+        old = next((it for it in self.members if not it.there and it.rank == new.rank and it.host == new.host), None)
+        names = {it.host for it in self.members if it is not old}
+        if new.host in names:
+            numbered = ("%s-%d" % (new.host, number) for number in range(2, 3 + len(names)))
+            new.host = next(name for name in numbered if name not in names)
+        if old is not None:
+            new.node, new.first = old.node, old.first
+            self.members.remove(old)
+        self.members.append(new)
+        self.latest = now
+
+    def of(self, token: object) -> "Member | None":
+        """Returns the member whose token that is."""
+        text = token if isinstance(token, str) else ""
+        return next((it for it in self.members if hmac.compare_digest(it.token.encode(), text.encode())), None)
+
+    def may_begin(self, now: float) -> bool:
+        """Returns whether all are there, or enough for long enough."""
+        count = sum(it.there for it in self.members)
+        late = now > self.latest + LAST_CALL_SECONDS
+        return count == self.about["most"] or bool(count >= self.about["least"] and late)
+
+    def number(self, begun: bool) -> None:
+        """Nodes in the order of their ranks; where none is set, the one of this machine first, then by name. begun: who
+        has a place keeps it, others come behind."""
+        new = [it for it in self.members if it.node is None or not begun]
+        kept = [it for it in self.members if it not in new]
+        taken = {it.rank for it in self.members if it.rank is not None}.union(it.node for it in kept)
+        free = (number for number in range(MOST) if number not in taken)
+        for it in sorted(new, key=lambda it: (it.connection.address != it.connection.own, it.host)):
+            it.node = it.rank if it.rank is not None else next(free)
+        first = max((it.first + it.each for it in kept), default=0)
+        for it in sorted(new, key=lambda it: it.node or 0):
+            it.first, first = first, first + it.each
+        self.members.sort(key=lambda it: it.node or 0)

@@ -1,0 +1,58 @@
+"""Reads how a run of containers ended, by what they sent: the container that leads it has the last words of ranks that
+failed, and no logs of other containers."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from fleet.model import Host, Node
+from fleet.node.gang.gang import Gang
+from fleet.ops.run.end.summary import Written, summarise
+from fleet.ops.run.kept.record import RunRecord
+from fleet.protocol.messages.run import Verdict
+
+Texts = Mapping[tuple[str, int], Mapping[str, str]]
+READ = ("first_failure", "next", "tracebacks", "hosts")
+
+
+class Sent:
+    """The logs of a host, as far as they were sent: the last words of its ranks. folder: where they are there."""
+
+    def __init__(self, folder: Path, texts: Mapping[str, Mapping[str, str]]) -> None:
+        self.folder, self._texts = folder, texts
+
+    def tail(self, name: str, limit: int = 0, since: int = 0, until: int | None = None) -> str:
+        return self._texts.get(name, {}).get("tail" if until is None else "before", "")
+
+
+def logs_of(gang: Gang, texts: Texts, path: Path) -> dict[str, Any]:
+    """Returns by host what stands for its logs."""
+    found: dict[str, dict[str, Mapping[str, str]]] = {host: {} for host in gang.nodes}
+    for (host, rank), sent in texts.items():
+        found[host][f"rank{rank}.err"] = sent
+    return {host: Sent(path / host, sent) for host, sent in found.items()}
+
+
+def words(gang: Gang, texts: Texts) -> Written:
+    """Returns what the ranks of an attempt wrote, for the verdict."""
+    return Written(gang, logs_of(gang, texts, Path()))
+
+
+def summary(about: Mapping[str, Any], gang: Gang, texts: Texts, verdict: Verdict, attempt: int) -> dict[str, Any]:
+    """Returns the fields of summary.json that take a reading of what ranks wrote. about: run.json."""
+    nodes = sorted(gang.nodes.values(), key=lambda node: node.node_rank)
+    path = Path(about["logs"])
+    record = RunRecord(
+        about["run"],
+        tuple(Node(Host(it.host, it.host), it.node_rank, len(it.ranks), min(it.ranks, default=0)) for it in nodes),
+        about["engine"],
+        about["script"],
+        "",
+        path,
+        attempt=attempt,
+    )
+    report = summarise(record, gang, logs_of(gang, texts, path), [], 0.0, verdict)
+    found = report.as_json()
+    return {name: found[name] for name in READ}
