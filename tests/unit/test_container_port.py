@@ -93,15 +93,15 @@ def test_another_secret_is_refused_at_both_ends(secret: bytes | None, port: Make
 
 # -- attacks --------------------------------------------------------------------------------------------------
 def test_attack_a_taken_place(port: Make) -> None:
-    """200 idle connections of one source, the same as the real one's."""
-    it = port()
+    """200 idle connections of one source, the same as the real one's. The clock is slow: none runs out of time."""
+    it = port(SECRET, 0.1)
     with Beats(it):
         idle = [it.stranger() for _ in range(200)]
         began = time.monotonic()
         it.member("real")
         it.member("real6", "::1")
         assert time.monotonic() < began + 1.0
-        until(lambda: sum(map(is_over, idle)) >= 192)
+        until(lambda: sum(map(is_over, idle)) >= 192, 20.0)
         members = [it.member(f"m{n}") for n in range(20)]
         for each in members:
             each.send(beat=1)
@@ -109,13 +109,13 @@ def test_attack_a_taken_place(port: Make) -> None:
 
 
 def test_attack_places_taken_from_many_sources(port: Make) -> None:
-    it = port()
+    it = port(SECRET, 0.1)
     with Beats(it):
         idle = [it.stranger(f"127.0.1.{1 + n % 200}") for n in range(400)]
         began = time.monotonic()
         it.member("real")
         assert time.monotonic() < began + 1.0
-        until(lambda: sum(map(is_over, idle)) >= 400 - 64)
+        until(lambda: sum(map(is_over, idle)) >= 400 - 64, 20.0)
 
 
 def test_eight_containers_of_one_host_wait_at_the_same_time(port: Make) -> None:
@@ -263,13 +263,14 @@ def test_a_member_that_does_not_read_is_dropped(port: Make) -> None:
         until(lambda: it.of("gone") == ["it does not read what is sent to it"])
 
 
-def test_a_member_that_sends_much_keeps_nobody_waiting(port: Make) -> None:
-    it = port()
+def test_members_that_send_much_keep_nobody_waiting(port: Make) -> None:
+    it = port(None)
     with Beats(it):
-        line, began = it.member("much"), time.monotonic()
-        with suppress(OSError):
-            while time.monotonic() < began + 1.0 and not it.of("gone"):
-                line.send(beat=1)
+        for sock in [it.stranger() for _ in range(8)]:
+            sock.sendall(b'{"fleet": %d, "nonce": "%s", "secret": false}\n{"host": "much"}\n' % (PROTOCOL, NONCE))
+            sock.settimeout(0.2)
+            with suppress(OSError):
+                sock.sendall(b"{}\n" * (1 << 20))
 
 
 def test_too_many_open_files_do_not_spin(port: Make) -> None:
