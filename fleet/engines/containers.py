@@ -1,4 +1,4 @@
-"""The engines' own starts, for a container that a platform started: it knows its options and what the run begins with."""
+"""The engines' own starts, for a container that a platform started: by its options and what the run begins with."""
 
 from __future__ import annotations
 

@@ -1,32 +1,41 @@
-"""`fleet pack`: the node half and the runner of containers as one file, which any python3 from 3.6 on starts."""
+"""`fleet pack`: fleet as one file, which any python3 from 3.6 on starts as a container's part in a run. What reads the
+words of ranks, and engines but torchrun, take a python3 of 3.10, and are in it for that."""
 
 from __future__ import annotations
 
 import io
 import os
 import zipfile
+from collections.abc import Iterator
+from importlib.resources import files
+from importlib.abc import Traversable
 from pathlib import Path
 
 from fleet.node.base.files import replace_file
-from fleet.node.container.start import OF_RANKS
-from fleet.transport.program import closure
 from fleet.version import __version__
 
 MAIN = "import sys\nfrom fleet.node.container.main import main\nsys.exit(main(sys.argv[1:]))\n"
 SHEBANG = b"#!/usr/bin/env python3\n"
-PROGRAMS = ("fleet.node.container.main", "fleet.node.run.supervise")
+PACKAGES = ("fleet", "ClusterShell")  # the latter folds the names of hosts
+SUFFIXES = (".py", ".json")
 EPOCH = (1980, 1, 1, 0, 0, 0)  # the same fleet makes the same bytes
+
+
+def below(folder: Traversable, path: str) -> Iterator[tuple[str, bytes]]:
+    """Yields (path in the archive, bytes) of each module of a package."""
+    for item in folder.iterdir():
+        inner = f"{path}/{item.name}"
+        if item.is_dir() and item.name not in ("__pycache__", "shipped"):
+            yield from below(item, inner)
+        elif item.name.endswith(SUFFIXES):
+            yield inner, item.read_bytes()
 
 
 def contents() -> dict[str, bytes]:
     """Path in the archive -> bytes."""
-    modules = [*PROGRAMS, *(f"fleet.node.run.rank.{module}" for module in OF_RANKS.values())]
-    texts = {module: text for each in modules for module, text in closure(each).items()}
     found = {"__main__.py": MAIN.encode(), "VERSION": f"{__version__}\n".encode()}
-    for module, text in texts.items():
-        path = module.replace(".", "/")
-        found[f"{path}.py" if text else f"{path}/__init__.py"] = text
-    return found
+    found |= dict(item for package in PACKAGES for item in below(files(package), package))
+    return {**found, "fleet/__init__.py": b""}  # which offers fleet.api, and takes Python 3.10
 
 
 def pack(file: Path) -> Path:

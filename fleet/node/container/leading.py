@@ -28,6 +28,16 @@ TEXTS_BYTES = 8 << 20  # of what failed ranks wrote
 NO_LOCAL = "no rank wrote anything for %g s (--stall-timeout)"
 
 
+class Last(Words):
+    """Knows the last words of ranks that failed, and reads nothing in them."""
+
+    def __init__(self, texts: "dict[tuple[str, int], dict[str, str]]") -> None:
+        self.texts = texts
+
+    def last(self, failure: Failure) -> str:
+        return self.texts.get((failure.host, failure.rank or 0), {}).get("tail", "")
+
+
 class Leading:
     """spec: see coordinator.py. send(member, **message). over: nothing is left to do."""
 
@@ -158,7 +168,7 @@ class Leading:
         if node.state not in FINAL:
             said = {"kind": "lost", "message": why, "hint": None}
             reason = self.gang.node_lost(member.host, self.clock.time() - silent, said)  # type: ignore[arg-type]
-            self.record.event("lost", "%s is lost: %s" % (member.host, why), "error", member.host, kind="lost")
+            self.record.event("lost", "%s is lost: %s" % (member.host, why), "error", member.host)
             if reason is not None:
                 self.stop(reason)
 
@@ -199,7 +209,10 @@ class Leading:
             said = "no rank has written anything for %.0f s" % quiet
             if kind == "early":
                 said = "a rank has ended well, and others still run"
-            self.record.event("advice" if kind != "stalled" else "stalled", said, "warning", id=kind)
+            about: dict[str, Any] = {"id": kind, "remedy": None}
+            if kind == "stalled":
+                about = {"seconds": round(quiet, 1), "ranks": [it for node in running for it in node.unaccounted]}
+            self.record.event("stalled" if kind == "stalled" else "advice", said, "warning", None, **about)
             report(said)
             self.stacks, self.until = {}, now + STACKS_SECONDS
             self.send_all(stacks=1)
@@ -224,7 +237,7 @@ class Leading:
     def end(self, now: float) -> None:
         """Of an attempt: another one follows, or it was the last."""
         about, reader = About(self.record.run, self.spec["engine"], self.attempt), reader_half()
-        words = reader.words(self.gang, self.texts) if reader else Words()
+        words = reader.words(self.gang, self.texts) if reader else Last(self.texts)
         verdict = decide(about, self.gang, words)
         assert verdict is not None
         lost = sum(node.lost is not None for node in self.gang.nodes.values())

@@ -1,19 +1,14 @@
-"""What the ranks of a container write: brought from the node's folder of the run to runs/RUN/HOST/ and to the terminal,
-and what it says of an error."""
+"""Brings what the ranks of a container write from the node's folder of the run to runs/RUN/HOST/ and to the terminal."""
 
 import errno
 import os
-import re
 import sys
 
 from fleet.node.base.private import append_whole
-from fleet.node.base.types import Any, Sequence
+from fleet.node.base.types import Any
 from fleet.protocol.state import NODE_LOG
 
-BLOCK, TAIL_BYTES, TAIL_LINES = 1 << 20, 8192, 12
-MOST_SHOWN = 300  # characters of a line that says why
-OF_TORCH = re.compile(r"\[rank\d+\]: ?")
-EXCEPTION = re.compile(r"[A-Za-z_][\w.]*(?:Error|Exception|Interrupt|Exit|Stop)\b")
+BLOCK = 1 << 20
 
 
 class Logs:
@@ -25,8 +20,9 @@ class Logs:
         self.rest: dict[str, bytes] = {}
         self.blocked: str | None = None  # why the target took nothing, the last time
 
-    def bring(self) -> None:
-        """What is new."""
+    def bring(self) -> bool:
+        """Brings what is new; returns whether a rank wrote any of it."""
+        before = dict(self.offsets)
         for name in sorted(os.listdir(self.folder)):
             if name != NODE_LOG and not (name.startswith("rank") and name.endswith((".out", ".err"))):
                 continue
@@ -38,6 +34,7 @@ class Logs:
                     if name != NODE_LOG:
                         self.show(name, data)
                     data = file.read(BLOCK)
+        return any(size != before.get(name) for name, size in self.offsets.items() if name != NODE_LOG)
 
     def put(self, name: str, data: bytes) -> bool:
         """Append it, whole or not at all: what a full disk does not take now is brought again."""
@@ -68,22 +65,6 @@ class Logs:
         for name, rest in self.rest.items():
             if rest:
                 self.show(name, b"\n")
-
-    def tail(self, rank: int) -> "list[str]":
-        """The last lines of its errors."""
-        try:
-            with open(os.path.join(self.folder, "rank%d.err" % rank), "rb") as file:
-                file.seek(max(0, os.fstat(file.fileno()).st_size - TAIL_BYTES))
-                lines = file.read().decode("utf-8", "replace").splitlines()
-        except OSError:
-            return []
-        return [plain(OF_TORCH.sub("", line, 1).rstrip())[:MOST_SHOWN] for line in lines if line.strip()][-TAIL_LINES:]
-
-
-def why(lines: "Sequence[str]") -> str:
-    """Of a rank's last lines, the one that says why it failed."""
-    raised = [line for line in lines if EXCEPTION.match(line)]
-    return (raised or list(lines) or ["it wrote nothing of why"])[-1]
 
 
 def plain(text: str) -> str:

@@ -11,7 +11,7 @@ import time
 from fleet.node.base import json
 from fleet.node.base.clock import CLOCK
 from fleet.node.base.errors import Refused
-from fleet.node.base.types import Any, Callable, Sequence
+from fleet.node.base.types import Any, Sequence
 from fleet.node.container import explain
 from fleet.node.container.channel import secret_of
 from fleet.node.container.dial import Line, dial, is_here
@@ -52,7 +52,9 @@ def check(place: Place, options: Any) -> None:
     if not options.module and not os.path.isfile(os.path.join(options.workdir, script)):
         place.wrong.append(("%s is not in %s" % (script, options.workdir), "give its path in the image, or --workdir"))
     if place.elastic and options.engine != "torchrun":
-        place.wrong.append(("--engine %s is not elastic" % options.engine, "--engine torchrun is; or a number of nodes"))
+        place.wrong.append(
+            ("--engine %s is not elastic" % options.engine, "--engine torchrun is; or a number of nodes")
+        )
     if options.engine == "command":
         return
     argv = [options.python, "-c", "import importlib.util as u, sys; sys.exit(not u.find_spec('torch'))"]
@@ -113,7 +115,9 @@ def begun(place: Place, ranks: int, options: Any) -> int:
     if leads:
         spec = {"run": new_run(options.name), "runs": options.runs_dir, "started": started, "about": about}
         spec.update(port=0 if alone else port, secret=secret and secret.hex(), engine=options.engine)
-        spec.update({name: getattr(options, name) for name in ("grace", "node_timeout", "max_restarts", "stall_timeout")})
+        spec.update(
+            {name: getattr(options, name) for name in ("grace", "node_timeout", "max_restarts", "stall_timeout")}
+        )
         leader, port = led(dict(spec, stop_grace=stop_grace))
 
     def to_all(hello: "dict[str, Any]") -> Line:

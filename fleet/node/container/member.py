@@ -12,7 +12,6 @@ import threading
 import time
 
 from fleet.node.base import json
-from fleet.node.base.clock import CLOCK
 from fleet.node.base.errors import Refused
 from fleet.node.base.run_folder import put_verdict, request_stop
 from fleet.node.base.types import Any, Callable
@@ -53,6 +52,7 @@ class Member:
         self.folder = self.target = ""
         self.signalled, self.reported = 0, False
         self.refused: Refused | None = None
+        self.gang = gang_of({}, 0)  # of this container alone
         self.wrote = time.monotonic()
 
     # -- to where all meet ----------------------------------------------------------------------------------
@@ -134,13 +134,18 @@ class Member:
         begin = self.begin
         self.target = os.path.join(os.path.abspath(self.options.runs_dir), begin["run"], begin["host"])
         least = self.hello["about"]["least"] if self.elastic else 0
+        self.gang = gang_of(
+            {begin["host"]: (begin["node"], range(begin["first"], begin["first"] + self.hello["each"]))}, 0
+        )
         self.part = Part(begin, self.options, self.hello["each"], least)
         try:
             self.set_aside(begin["attempt"])
             its = {"node_rank": begin["node"], "ranks": self.part.numbers}
             if self.record is None:
                 self.record = Kept(self.options.runs_dir, begin["run"], self.about)
-                self.record.begin({begin["host"]: its}, len(self.part.numbers), "%s:%d" % (begin["master"], begin["port"]))
+                self.record.begin(
+                    {begin["host"]: its}, len(self.part.numbers), "%s:%d" % (begin["master"], begin["port"])
+                )
             os.makedirs(self.target, 0o700, exist_ok=True)
             self.folder = self.part.start()
         except (Refused, OSError) as error:
@@ -167,8 +172,7 @@ class Member:
 
     def follow(self) -> None:
         """Starts the program that reports what happens on this node."""
-        if self.follower is not None:
-            self.follower.stdin.close()
+        self.ask()
         attempt = None if self.elastic else self.begin["attempt"]
         spec = {"run": self.begin["run"], "offsets": {}, "attempt": attempt, "term": 1, "logs": False}
         self.follower = program("fleet.node.run.follow")
@@ -177,11 +181,13 @@ class Member:
         threading.Thread(target=self.pass_on, args=(self.follower, self.folder), daemon=True).start()
 
     def ask(self, **request: Any) -> None:
-        """Of the program that follows."""
+        """Sends a request to the program that follows; none: that it ends."""
         try:
-            if self.follower is not None:
+            if self.follower is not None and request:
                 self.follower.stdin.write(json.dumps(request).encode() + b"\n")
                 self.follower.stdin.flush()
+            elif self.follower is not None:
+                self.follower.stdin.close()
         except (OSError, ValueError):
             pass  # it has ended
 
@@ -196,7 +202,9 @@ class Member:
             kind, _, size = struct.unpack(HEADER, header)
             payload = follower.stdout.read(size)
             if kind == MESSAGE and follower is self.follower:
-                self.send(**self.seen(json.loads(payload.decode("utf-8")), folder))
+                message = json.loads(payload.decode("utf-8"))
+                self.gang.heard(self.begin["host"], message, time.time())
+                self.send(**self.seen(message, folder))
         follower.wait()
 
     def seen(self, message: "dict[str, Any]", folder: str) -> "dict[str, Any]":
@@ -215,11 +223,15 @@ class Member:
         return message
 
     def take_stacks(self) -> None:
-        for told in stacks_of(self.begin["run"], None, False):
+        for told in stacks_of({"run": self.begin["run"], "ranks": None, "native": False})["ranks"]:
             threads = [each for each in told["threads"] if each["main"]] or told["threads"]
-            frames = ["%s (%s:%d)" % (it["name"], it["file"], it["line"]) for each in threads[:1] for it in each["frames"]]
+            frames = [
+                "%s (%s:%d)" % (it["name"], it["file"], it["line"]) for each in threads[:1] for it in each["frames"]
+            ]
             at = frames[0] if frames else told["waits"] or told["state"]
-            self.send(event="stacks", rank=told["rank"], at=at[:300], text="".join("    %s\n" % it for it in frames[:60]))
+            self.send(
+                event="stacks", rank=told["rank"], at=at[:300], text="".join("    %s\n" % it for it in frames[:60])
+            )
 
     # -- the end --------------------------------------------------------------------------------------------
     def cut_off(self, why: str) -> int:
@@ -258,10 +270,9 @@ class Member:
 
     def keep(self, verdict: Any) -> None:
         """In a record of its own, where this container has one."""
-        if self.record is not None and self.record.held is not None and self.part is not None:
-            part = {self.begin["host"]: (self.begin["node"], self.part.numbers)}
+        if self.record is not None and self.record.held is not None:
             try:
-                self.record.end(summary_of(self.begin["run"], gang_of(part, 0), verdict, []))
+                self.record.end(summary_of(self.begin["run"], self.gang, verdict, []))
             except OSError as error:
                 report("the summary in %s cannot be written: %s" % (self.record.path, error.strerror))
 

@@ -1,5 +1,4 @@
-"""What may be typed of a container's part, once for `python3 fleet.pyz` and `fleet launch --on env`: the same names mean
-the same in both."""
+"""The options of a container's part, once for `python3 fleet.pyz` and `fleet launch --on env`."""
 
 import argparse
 import os
@@ -29,7 +28,13 @@ ROWS: "dict[str, tuple[str, Any, Any, str]]" = {
     "wait": ("S", float, 600.0, "for the other containers [600]"),
     "secret-file": ("FILE", str, None, "what only the containers of this run know, where FLEET_SECRET is not set"),
 }
-FLEETS = ("node-rank", "rdzv-id", "platform", "wait", "secret-file")  # of those, what `fleet launch` has for --on env only
+FLEETS = (
+    "node-rank",
+    "rdzv-id",
+    "platform",
+    "wait",
+    "secret-file",
+)  # of those, what `fleet launch` has for --on env only
 
 
 def parser() -> argparse.ArgumentParser:
@@ -42,7 +47,12 @@ def parser() -> argparse.ArgumentParser:
         many = isinstance(kind, list)
         more: dict[str, Any] = {"action": "append"} if many else {}
         made.add_argument(
-            "--" + name, metavar=metavar, type=kind[0] if many else kind, default=None if many else default, help=said, **more
+            "--" + name,
+            metavar=metavar,
+            type=kind[0] if many else kind,
+            default=None if many else default,
+            help=said,
+            **more,
         )
     made.add_argument("-m", dest="module", action="store_true", help="SCRIPT is a module's name")
     made.add_argument("words", nargs=argparse.REMAINDER, help=argparse.SUPPRESS)

@@ -22,7 +22,7 @@ LEASE_SECONDS = 30.0  # that ranks go on when their container's own process was 
 OF_RANKS = {"rank.py": "rank", "drain.py": "drain", "spawn.py": "spawn", "console.py": "console", ARMED: "arm"}
 # of the launcher that started this container: torchrun would take them for its own options
 UNSET = "PET_.*|RANK|WORLD_SIZE|LOCAL_RANK|GROUP_RANK|MASTER_ADDR|MASTER_PORT|" + SECRET
-BEGIN = "import sys; sys.path.insert(0, sys.argv.pop(1)); from %s import main; main()"
+BEGIN = "import os, sys; sys.path.insert(0, sys.argv.pop(1)); from %s import main; main(); os._exit(0)"
 INTERFACES = ("GLOO_SOCKET_IFNAME", "NCCL_SOCKET_IFNAME")
 
 
@@ -125,9 +125,7 @@ class Part:
         except subprocess.TimeoutExpired:
             process.kill()
             process.wait()
-            raise Refused(
-                "the supervisor did not start within %g s" % START_SECONDS, "is the disk slow?"
-            ) from None
+            raise Refused("the supervisor did not start within %g s" % START_SECONDS, "is the disk slow?") from None
         answer = answer_in(output)
         if answer.get("event") != "started":
             raise Refused(str(answer.get("message", "the supervisor did not begin")), answer.get("hint"))

@@ -1,4 +1,4 @@
-"""runs/RUN of a run of containers, written as a head writes it, by the container that leads; one that does not share its
+"""runs/RUN of a run of containers, as a head writes it, by the container that leads. One that does not share its
 folder writes its own."""
 
 import fcntl
@@ -16,6 +16,8 @@ from fleet.node.gang.gang import Gang
 from fleet.node.gang.verdict import is_well, status_of
 from fleet.protocol.state import OF_THE_HEAD, PROTOCOL, STATE, WRITER
 from fleet.version import __version__
+
+OF_READERS = ("why", "left_early", "kernel", "traceback", "hint", "unfit", "log")  # of a first failure
 
 
 class Kept(Record):
@@ -83,7 +85,10 @@ class Kept(Record):
 
 def summary_of(run: str, gang: Gang, verdict: "Mapping[str, Any]", restarts: "list[Any]") -> "dict[str, Any]":
     """Returns summary.json as far as it takes no text of a rank to be read: the rest is null."""
-    first = verdict["first"] and dict(verdict["first"], message=verdict["message"], why=None, hint=None)
+    first = verdict["first"] and dict.fromkeys(OF_READERS)
+    if first is not None:
+        first.update((name, value) for name, value in verdict["first"].items() if name not in ("time", "why"))
+        first["message"] = verdict["message"]
     ends = [end for node in gang.nodes.values() for end in node.ends.values()]
     return {
         "verb": "launch",

@@ -1,8 +1,8 @@
 """Streams a run's files to the head from given offsets, reports how ranks and the run end, renews the lease.
 
-spec: {"run", "offsets": {name: bytes}, "attempt": n, "once": bool, "passive": bool, "heartbeat": s, "waits": bool}, the
-last five if need be: of an earlier attempt, send what is there now, renew nothing, how often to tell that this node
-lives, wait for the verdict of who leads the run. Files: rank<R>.out, rank<R>.err, node.log. Sends
+spec: {"run", "offsets": {name: bytes}, "attempt": n, "once": bool, "passive": bool, "heartbeat": s, "waits": bool,
+"logs": bool}, the last six if need be: of an earlier attempt, send what is there now, renew nothing, how often to tell
+that this node lives, wait for the verdict of who leads the run, send no logs. Files: rank<R>.out, rank<R>.err, node.log. Sends
     J {"event": "stream", "id", "name", "offset"}  once a file, then its bytes as O frames of that id, in order; again
         where bytes before the offset are no longer there (--max-log)
     J {"event": "rank", "sent", ...}    rank<R>.json, whenever it is new; after what that rank wrote, as a rule;
@@ -100,9 +100,10 @@ class Follower:
         once: bool = False,
         clock: Clock = CLOCK,
         waits: bool = False,
+        logs: bool = True,
     ) -> None:
         self.run, self.folder, self.offsets, self.once, self.clock = run, folder, offsets, once, clock
-        self.waits = waits
+        self.waits, self.logs = waits, logs
         self.streams: dict[str, Stream] = {}
         self.seen: dict[str, tuple[int, int] | None] = {}
         self.status: dict[str, Any] = {}
@@ -161,7 +162,7 @@ class Follower:
         for name in sorted(os.listdir(self.folder)):
             path = os.path.join(self.folder, name)
             if is_log(name):
-                if name not in self.streams:
+                if self.logs and name not in self.streams:
                     try:
                         self.streams[name] = Stream(path, name, len(self.streams), self.offsets.get(name), self.begins)
                     except FileNotFoundError:
@@ -297,7 +298,8 @@ def follow() -> int:
         is_led_by(folder, term)
     start_new_thread(listen, (spec["run"], folder, bool(spec.get("passive")), term))
     waits = bool(spec.get("waits"))
-    Follower(spec["run"], folder, spec.get("offsets") or {}, bool(spec.get("once")), waits=waits).follow()
+    logs = spec.get("logs", True)
+    Follower(spec["run"], folder, spec.get("offsets") or {}, bool(spec.get("once")), waits=waits, logs=logs).follow()
     return 0
 
 

@@ -228,7 +228,8 @@ _Follow = TypedDict("_Follow", {"run": str, "offsets": dict[str, int]})
 
 class FollowSpec(_Follow, total=False):
     """attempt: which one's files, the last one's if need be. once: what there is now, and no more. passive: who only
-    looks on renews no lease. heartbeat: every so many seconds. term: of who leads the run. waits: for its verdict."""
+    looks on renews no lease. heartbeat: every so many seconds. term: of who leads the run. waits: for its verdict.
+    logs: their bytes are sent, too."""
 
     term: int
     waits: bool
@@ -236,6 +237,7 @@ class FollowSpec(_Follow, total=False):
     once: bool
     passive: bool
     heartbeat: float
+    logs: bool
 
 
 # prefix: of the ids of the runs asked about. live: only those that have not ended
