@@ -351,6 +351,32 @@ def test_who_dials_waits_for_who_listens_and_reports_it() -> None:
         dial("x" * 300, number, None, {"host": "a"}, 1.0, reports.append, clock)
 
 
+ONE_PORT = """exec unshare -n sh -c 'ip link set lo up
+echo 40000 40001 >/proc/sys/net/ipv4/ip_local_port_range
+exec "$@"' sh "$@";"""
+DIAL_ITSELF = """\
+import sys
+from fleet.node.base.clock import CLOCK
+from fleet.node.base.errors import Refused
+from fleet.node.container.dial import dial
+
+for port in (40000, 40001):
+    try:
+        dial("127.0.0.1", port, None, {"host": "a"}, 0.6, lambda text: None, CLOCK)
+    except Refused as error:
+        print(error.message)
+"""
+
+
+@pytest.mark.skipif("os.geteuid() != 0", reason="makes a network namespace")
+def test_who_dials_a_free_port_may_reach_itself_and_dials_again(tmp_path: Path) -> None:
+    """The kernel may choose the very port that is dialled as this end's own: then both ends are one."""
+    process = on_old_python(tmp_path, DIAL_ITSELF, limits=ONE_PORT)
+    out, _ = process.communicate(timeout=60)
+    lines = out.splitlines()
+    assert len(lines) == 2 and all("within 0.6 s nothing responded" in line for line in lines), out
+
+
 def test_a_name_and_the_port_may_come_late(port: Make, monkeypatch: pytest.MonkeyPatch) -> None:
     """Each try resolves anew, and tries all addresses: the first one here has no listener."""
     it, tries = port(), list[str]()
