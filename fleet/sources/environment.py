@@ -5,15 +5,18 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
+from fleet.engines.base import Option
 from fleet.errors import UsageError
 from fleet.model import Inventory
+from fleet.node.container.options import FLEETS, ROWS
 from fleet.sources.source import Source
 
 
 class Environment(Source):
     """The containers of a platform."""
 
-    name, transport = "env", "local"
+    name, transport, asked = "env", "local", "env, in each container of a platform"
+    options = [Option(name, ROWS[name][3][0].upper() + ROWS[name][3][1:] + ".", ROWS[name][0]) for name in FLEETS]
 
     def detect(self, environ: Mapping[str, str]) -> str | None:
         return None  # of a login node's leftovers nothing is concluded

@@ -30,6 +30,7 @@ class Source(ABC):
     name: str
     transport: str
     options: Sequence[Option] = ()
+    asked = ""  # where its options mean something, for --help
 
     @abstractmethod
     def detect(self, environ: Mapping[str, str]) -> str | None:

@@ -3,43 +3,40 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Sequence
+import re
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import click
 from click.core import ParameterSource
 
 from fleet.cli.line.options import settings_of
+from fleet.cli.run.launch_options import take
 from fleet.errors import UsageError
-from fleet.node.container.main import main
+from fleet.node.container.main import main, run_here
+from fleet.node.container.options import ROWS, field, of
 from fleet.ops.run.plan.options import read_env
 
-# of `fleet launch` -> the runner's own
-OPTIONS = {
-    "nnodes": "--nnodes",
-    "nproc_per_node": "--nproc-per-node",
-    "master_addr": "--master-addr",
-    "master_port": "--master-port",
-    "python": "--python",
-    "workdir": "--workdir",
-    "runs_dir": "--runs-dir",
-    "name": "--name",
-    "grace": "--grace",
-}
 OTHERS = {"module", "env", "env_file", "script", "args"}
 
 
-def launch_here(script: str, args: Sequence[str], given: dict[str, Any]) -> int:
-    """The run's end in this container. UsageError for what has no meaning here."""
-    ctx = click.get_current_context()
+def launch_here(script: str, args: Sequence[str], given: dict[str, Any], asked: Mapping[str, Any]) -> int:
+    """Returns the run's exit code in this container. UsageError for what has no meaning here. asked: options that only
+    --on env has."""
+    ctx, known = click.get_current_context(), set(map(field, ROWS))
+    own = take(given)
     typed = {name for name in given if ctx.get_parameter_source(name) not in (ParameterSource.DEFAULT, None)}
-    for name in sorted(typed - OPTIONS.keys() - OTHERS):
+    for name in sorted(typed - known - OTHERS):
         option = name.replace("_", "-")
         raise UsageError(f"--{option} has no meaning with --on env", hint=f"leave out --{option}")
-    os.environ.update(read_env(given["env_file"], given["env"], (), os.environ)[0])
-    words = [f"{flag}={given[name]}" for name, flag in OPTIONS.items() if name in typed]
-    words += ["-m"] if given["module"] else []
     if settings_of().dry_run:
-        words = ["explain-env"]
-        return main(words + ["--json"] * settings_of().json)
-    return main([*words, script, *args])
+        return main(["explain-env", *["--json"] * settings_of().json])
+    options = {name: given[name] for name in typed & known} | dict(asked)
+    options["env"] = read_env(given["env_file"], given["env"], (), os.environ)[0]
+    options["runs_dir"] = str(given["runs_dir"])
+    options |= {"module": given["module"], "engine_options": {name.replace("_", "-"): own[name] for name in own}}
+    if not re.fullmatch(r"[0-9]{1,9}(\.[0-9]+)?", wait := options.get("wait", "0")):
+        raise UsageError(f"--wait {wait}: no number of seconds", hint="--wait 600")
+    if "wait" in options:
+        options["wait"] = float(wait)
+    return run_here(of(options, script, args))

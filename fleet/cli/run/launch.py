@@ -201,7 +201,7 @@ def launch(
     if settings.on == "env":
         from fleet.cli.run.container import launch_here
 
-        return launch_here(script, args, given)
+        return launch_here(script, args, given, asked)
     if run is not None:
         asked = as_before(run.run, "again" if again else "from_", given["runs_dir"], asked)
     if (source := waited_for(asked)) is not None:

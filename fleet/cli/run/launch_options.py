@@ -65,7 +65,7 @@ def sections(options: dict[str, tuple[EngineOption, list[str]]]) -> dict[str, li
 
 OWN = declared(ENGINES.own)
 ASKING = {name: [SourceOption(option) for option in SOURCES.get(name).options] for name in SOURCES.own}
-ASKED = {f"For --on {name}, from a login node": [str(it.name) for it in given] for name, given in ASKING.items()}
+ASKED = {f"For --on {SOURCES.get(name).asked}": [str(it.name) for it in given] for name, given in ASKING.items()}
 
 
 def engine_options(command: F) -> F:

@@ -51,11 +51,12 @@ def waited_for(asked: Mapping[str, Any]) -> Source | None:
     name = settings_of().on
     source = SOURCES.get(name) if name != INVENTORY else None
     within = source.detect(os.environ) if source is not None else None
-    if asked and (source is None or within):
-        first = next(iter(asked)).replace("_", "-")
-        where = f"this is {within}, which has its nodes" if within else "an inventory has its hosts"
-        hint = f"leave out --{first}" if within else f"give --on {next(iter(SOURCES.own))}, which has a queue"
-        raise UsageError(f"--{first} asks for nodes in a queue; {where}", hint=hint)
+    for given in (option.replace("_", "-") for option in asked):
+        owner = next(SOURCES.get(own) for own in SOURCES.own if given in {it.name for it in SOURCES.get(own).options})
+        if owner.name != name or within:
+            where = f"this is {within}, which has its nodes" if within else f"it is for --on {owner.asked}"
+            hint = f"leave out --{given}" if within else f"give --on {owner.name}, or leave out --{given}"
+            raise UsageError(f"--{given} has no meaning here: {where}", hint=hint)
     return source if source is not None and source.options and within is None else None
 
 

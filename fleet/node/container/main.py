@@ -3,6 +3,7 @@
 import os
 import random
 import re
+import shutil
 import signal
 import subprocess
 import sys
@@ -49,7 +50,8 @@ def check(place: Place, options: Any) -> None:
     why = check_runs(options.runs_dir)
     if why is not None:
         place.wrong.append(("logs: " + why, "give --runs-dir a folder that may be written to"))
-    if not options.module and not os.path.isfile(os.path.join(options.workdir, script)):
+    there = os.path.isfile(os.path.join(options.workdir, script))
+    if not (options.module or there or options.engine == "command" and shutil.which(script)):
         place.wrong.append(("%s is not in %s" % (script, options.workdir), "give its path in the image, or --workdir"))
     if place.elastic and options.engine != "torchrun":
         place.wrong.append(

@@ -37,43 +37,45 @@ FLEETS = (
 )  # of those, what `fleet launch` has for --on env only
 
 
+def field(name: str) -> str:
+    """Returns what an option is called in the program."""
+    return "engine_args" if name == "engine-arg" else name.replace("-", "_")
+
+
 def parser() -> argparse.ArgumentParser:
     made = argparse.ArgumentParser(
         prog="fleet.pyz",
         usage="python3 fleet.pyz [OPTIONS] SCRIPT [ARGS...] | python3 fleet.pyz explain-env [--json]",
         description="Start SCRIPT in this container, with those that the platform started elsewhere.",
     )
-    for name, (metavar, kind, default, said) in ROWS.items():
+    for name, (metavar, kind, _, said) in ROWS.items():
         many = isinstance(kind, list)
-        more: dict[str, Any] = {"action": "append"} if many else {}
-        made.add_argument(
-            "--" + name,
-            metavar=metavar,
-            type=kind[0] if many else kind,
-            default=None if many else default,
-            help=said,
-            **more,
-        )
+        kinds: dict[str, Any] = {"type": kind[0], "action": "append"} if many else {"type": kind}
+        made.add_argument("--" + name, dest=field(name), metavar=metavar, help=said, **kinds)
     made.add_argument("-m", dest="module", action="store_true", help="SCRIPT is a module's name")
     made.add_argument("words", nargs=argparse.REMAINDER, help=argparse.SUPPRESS)
     return made
 
 
 def read(argv: "Sequence[str]") -> Any:
-    """Returns what is typed. Exits with 2 where it makes no sense."""
+    """Returns what is typed, as of(). Exits with 2 where it makes no sense."""
     made = parser()
-    options = made.parse_args(list(argv))
-    if not options.words:
+    found = vars(made.parse_args(list(argv)))
+    words, env = found.pop("words"), found.pop("env") or ()
+    if not words:
         made.error("SCRIPT is missing")
-    options.script, options.args = options.words[0], options.words[1:]
-    odd = [word for word in options.env or () if "=" not in word]
+    odd = [word for word in env if "=" not in word]
     if odd:
         made.error("--env %s: write NAME=VALUE" % odd[0])
-    for name in ("grace", "node_timeout", "stall_timeout", "wait"):
-        value = getattr(options, name)
-        if value is not None and not 0 <= value < 1e9:
-            made.error("--%s %s: a number of seconds" % (name.replace("_", "-"), value))
-    options.env = dict(word.partition("=")[::2] for word in options.env or ())
-    options.engine_args, options.engine_options = options.engine_arg or [], {}
-    options.workdir = options.workdir or os.getcwd()
-    return options
+    for name in ("grace", "node_timeout", "stall_timeout", "wait", "max_restarts"):
+        if found[name] is not None and not 0 <= found[name] < 1e9:
+            made.error("--%s %s: no number from 0 on" % (name.replace("_", "-"), found[name]))
+    given = {name: value for name, value in found.items() if value is not None}
+    return of(dict(given, env=dict(word.partition("=")[::2] for word in env)), words[0], words[1:])
+
+
+def of(given: "dict[str, Any]", script: str, args: "Sequence[str]") -> Any:
+    """Returns the options of a container's part, each as an attribute. given: those that are, by their names."""
+    options = {field(name): row[2] for name, row in ROWS.items()}
+    options.update({"module": False, "engine_options": {}, "workdir": os.getcwd()}, **given)
+    return argparse.Namespace(script=script, args=list(args), **options)

@@ -19,7 +19,7 @@ from fleet.transport.slurm import job_of, jobs_of, shown_job
 class Slurm(Source):
     """The allocation that this process is in."""
 
-    name, transport, options = "slurm", "srun", OPTIONS
+    name, transport, options, asked = "slurm", "srun", OPTIONS, "slurm, from a login node"
 
     def detect(self, environ: Mapping[str, str]) -> str | None:
         job = environ.get("SLURM_JOB_ID")
