@@ -88,6 +88,7 @@ class Coordinator:
             known.connection.close()
             known.connection, known.gone = connection, None
             self.admit(known)
+            self.leading.resumed(known)
             return
         member = Member(connection, hello)
         why = self.roll.refusal(member)

@@ -107,6 +107,14 @@ class Leading:
             self.record.event("back", "%s is back" % member.host, "info", member.host, attempt=0)
             self.start(member)
 
+    def resumed(self, member: Member) -> None:
+        """Its connection is there again: it may have missed that all stop, and that it was given up itself."""
+        node = self.gang.nodes.get(member.host)
+        if self.gang.end is not None or node is not None and node.lost is not None:
+            end = self.gang.end
+            why = end["message"] if end else "it was given up"
+            self.send(member, op="stop", grace=self.spec["grace"], reason=why, end=end)
+
     # -- while it runs --------------------------------------------------------------------------------------
     def heard(self, member: Member, news: "dict[str, Any]", time: float) -> None:
         """time: since the epoch."""

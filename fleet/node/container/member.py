@@ -72,9 +72,12 @@ class Member:
             try:
                 message = self.line.receive(POLL_SECONDS)
             except (OSError, ValueError) as error:
-                if not self.begin:
+                if not self.begin and time.monotonic() < until:
+                    time.sleep(POLL_SECONDS)
                     self.line = self.dial(self.hello)
                     continue
+                if not self.begin:
+                    raise Refused("no run began: %s" % error) from None
                 if not self.resumed():
                     return self.cut_off(str(error))
                 continue
