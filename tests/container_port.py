@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import socket
 import subprocess
 import threading
@@ -35,7 +36,8 @@ server = Server(0, secret, Fast())
 print(json.dumps(["port", "", server.port]), flush=True)
 while True:
     for kind, connection, what in server.turn(0.5):
-        print(json.dumps([kind, connection.address, what]), flush=True)
+        shown = what if len(str(what)) < 1000 else "much"
+        print(json.dumps([kind, connection.address, shown]), flush=True)
         if kind == "message" and not connection.admitted:
             if what.get("host") == "stranger":
                 connection.refuse("none of us", "go away")
@@ -139,9 +141,14 @@ class Port:
         self.process.stdout.close()
 
 
+def a_second() -> float:
+    """Returns how long a second is for a process of this machine, whose processors others may use, too."""
+    return max(1.0, 2 * os.getloadavg()[0] / (os.cpu_count() or 1))
+
+
 class Beats:
-    """A member that sends a beat every 50 ms for as long as the block lasts: each is sent back within a second, and the
-    server stays small."""
+    """A member that sends a beat every 20 ms for as long as the block lasts, ten at least: each is sent back within a
+    second, and the server stays small."""
 
     def __init__(self, port: Port) -> None:
         self.port, self.line = port, port.member("beats")
@@ -151,12 +158,12 @@ class Beats:
 
     def _beat(self) -> None:
         try:
-            while not self.over.is_set() or not self.count:
+            while not self.over.is_set() or self.count < 10:
                 began = time.monotonic()
                 self.line.send(beat=self.count)
                 assert self.line.receive(20.0) == {"beat": self.count}
                 self.slowest, self.count = max(self.slowest, time.monotonic() - began), self.count + 1
-                self.over.wait(0.05)
+                time.sleep(0.02)
         except Exception as error:
             self.error = repr(error)
 
@@ -168,6 +175,6 @@ class Beats:
         self.over.set()
         self.thread.join()
         if kind is None:
-            assert not self.error and self.slowest < 1.0, (self.error, self.slowest, self.port.events[-3:])
+            assert not self.error and self.slowest < a_second(), (self.error, self.slowest, self.port.events[-3:])
             assert self.port.peak < LIMIT_KIB
             assert not self.port.of("output")
