@@ -13,7 +13,6 @@ spec, one line on stdin: {"run", "runs", "started", "about": {"job", "least", "m
 
 import os
 import select
-import socket
 import sys
 
 from fleet.node.base import json
@@ -137,12 +136,6 @@ class Coordinator:
 def is_over(file: int) -> bool:
     """Returns whether the other end of a pipe is closed."""
     return bool(select.select([file], [], [], 0)[0]) and not os.read(file, 1)
-
-
-def a_free_port() -> int:
-    with socket.socket() as probe:
-        probe.bind(("", 0))
-        return int(probe.getsockname()[1])
 
 
 def main() -> None:

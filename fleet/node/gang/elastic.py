@@ -36,7 +36,8 @@ class ElasticGang(Gang):
 
     def look(self, now: float) -> Turn:
         """Several times a second. now: of a monotonic clock."""
-        went, renew = [host for host in self.away if host not in self._since], list[str]()
+        went = [host for host in self.away if host not in self._since]
+        renew: list[str] = []
         self._since = {host: self._since.get(host, now) for host in self.away}
         for host, since in self._since.items():
             if host in self.absent:  # for one that never was nobody waits
