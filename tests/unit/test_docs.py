@@ -52,7 +52,6 @@ def test_options_named_in_the_text_exist() -> None:
     known |= {"--link"}  # of Slurm; then of pip
     known |= {"--no-binary", "--hash", "--only-binary", "--pre", "--prefer-binary", "--require-hashes", "--no-index"}
     known |= {"--extra-index-url", "--index-url", "--find-links", "--trusted-host"}
-    known |= {"--node-rank", "--rdzv-id", "--wait"}  # of fleet.pyz
     known |= {"--overlap", "--ntasks-per-node", "--signal", "--jobid", "--cpu-bind"}
     text = re.sub(r"^\| .*? \| ", "", "\n".join(map(prose, (path for path in PAGES if of_users(path)))), flags=re.M)
     named = set(re.findall(r"`[^`]*?(--[a-z][a-z-]+)", text))
