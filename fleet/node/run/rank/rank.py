@@ -243,8 +243,9 @@ def drain(logs: Logs) -> None:
 
 def main() -> None:
     argv = sys.argv[1:]
-    local_rank = whole("LOCAL_RANK", 0)
-    rank = whole("RANK", whole("FLEET_FIRST_RANK", 0) + local_rank)
+    once_a_node = os.environ.pop("FLEET_FIRST_RANK", None)
+    local_rank = whole("LOCAL_RANK", 0) if once_a_node is None else 0
+    rank = whole("RANK", local_rank) if once_a_node is None else int(once_a_node)
     folder = os.environ["FLEET_RUN_DIR"]
     base = os.path.join(folder, "rank%d" % rank)
     started = time.time()
