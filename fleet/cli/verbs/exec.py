@@ -151,8 +151,8 @@ def exec_(
 
     A pipe or a file that is fleet's standard input, and not its caller's too, is sent to the command on every host,
     no faster than the slowest of them reads; all hosts are then worked on at once. Another one, as in a loop over a
-    file of hosts, is sent with --stdin only, and a terminal never. A file of which nothing is read yet may be for either:
-    that takes --stdin or -n.
+    file of hosts, is sent with --stdin only, and a terminal never. A file of which nothing is read yet may be for
+    either: that takes --stdin or -n.
     """
     if line is not None and argv:
         whole = f"fleet exec --shell {shlex.quote(' '.join([line, *argv]))}"
