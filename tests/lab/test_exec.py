@@ -88,10 +88,10 @@ def test_a_timeout_under_one_name_of_a_machine_ends_no_command_under_another(
     first, second, _ = ready_lab.names
     at = {"one": (ready_lab.address(first), first), "two": (second, second), "three": (first, first)}
     hosts = "".join(
-        f"  {name}: {{address: {address}, user: root, env: {{WHO: {name}}}, host_key: {fingerprint(ready_lab, host)}}}\n"
+        f"  {name}: {{address: {address}, env: {{WHO: {name}}}, host_key: {fingerprint(ready_lab, host)}}}\n"
         for name, (address, host) in at.items()
     )
-    (tmp_path / "fleet.yaml").write_text(f"hosts:\n{hosts}")
+    (tmp_path / "fleet.yaml").write_text(f"defaults: {{user: root}}\nhosts:\n{hosts}")
     line = "case $WHO in one) sleep 4421 ;; two) sleep 1 ;; three) sleep 5.5 ;; esac"
     words = ("--json", "--fanout", "2", "exec", "-n", "--timeout", "6", "--shell", line)
     ran = ready_lab.fleet("-i", str(tmp_path / "fleet.yaml"), *words)

@@ -293,8 +293,11 @@ def test_what_is_started_once_a_node_has_a_number_that_it_does_not_find(tmp_path
     process = subprocess.Popen(
         [PYTHON, "-I", "-S", str(RANK), "sh", "-c", "echo $FLEET_FIRST_RANK $RANK $LOCAL_RANK"],
         env={
-            **{"PATH": os.environ["PATH"], "FLEET_RUN_DIR": str(tmp_path)},
-            **{"FLEET_FIRST_RANK": "6", "RANK": "9", "LOCAL_RANK": "1"},
+            "PATH": os.environ["PATH"],
+            "FLEET_RUN_DIR": str(tmp_path),
+            "FLEET_FIRST_RANK": "6",
+            "RANK": "9",
+            "LOCAL_RANK": "1",
         },
     )
     assert process.wait(60) == 0
