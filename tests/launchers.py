@@ -83,10 +83,10 @@ else:
 # as it lies on each node: started by hand there, once
 SFT = """#!/bin/bash
 set -e
-echo "rank $RANK of $WORLD_SIZE"
+echo "node rank $NODE_RANK of $NNODES$RANK$WORLD_SIZE"
 torchrun --nnodes "$NNODES" --node_rank "$NODE_RANK" --nproc_per_node "$NPROC_PER_NODE" \\
     --master_addr "$MASTER_ADDR" --master_port "$MASTER_PORT" reduce.py
-[ "$RANK" != 2 ] || exit 7
+[ "$NODE_RANK" != 2 ] || exit 7
 sleep 600
 """
 REDUCE = """
@@ -146,7 +146,7 @@ JOBS = {
     "accelerate, DeepSpeed plugin": Job(YAML, "DeepSpeedEngine", config=test_launch_engines.ACCELERATE_DEEPSPEED),
     "colossalai": Job(("--engine", "colossalai", "colossal.py"), "6 15.0", code=9),
     "command, once a slot": Job(("--engine", "command", "--per", "slot", "./program")),
-    "bash sft.sh": Job(("sft.sh",), says="rank {rank} of 4", ranks=4, fails=2),
+    "bash sft.sh": Job(("sft.sh",), says="node rank {rank} of 4\n", ranks=4, fails=2),
 }
 
 

@@ -9,6 +9,8 @@ from fleet.model import Job, Node
 
 # for a launcher that is started once a node, by the name that scripts around torchrun have for it
 SLOTS = "NPROC_PER_NODE"
+FIRST_RANK = "FLEET_FIRST_RANK"
+COUNTS = ("WORLD_SIZE", "LOCAL_WORLD_SIZE")  # of ranks
 
 
 class AnyCommand(Engine):
@@ -23,6 +25,9 @@ class AnyCommand(Engine):
     def start(self, job: Job, world: World, node: Node, python: str) -> Start:
         argv = (*SPAWN, str(node.first_rank), str(node.local_world_size))
         env = ranks_env(world, node)
-        if self.ranks(job) and SLOTS not in {*job.env, *job.env_expand}:
-            env[SLOTS] = str(world.slots.get(node.host.name, 1))
+        if self.ranks(job):
+            # what finds RANK and WORLD_SIZE waits for ranks that nobody starts; spawn.py and rank.py read the first one
+            env = {FIRST_RANK: str(node.first_rank), **{name: env[name] for name in env if name not in COUNTS}}
+            if SLOTS not in {*job.env, *job.env_expand}:
+                env[SLOTS] = str(world.slots.get(node.host.name, 1))
         return Start(argv, python_command(replace(job, kind=self.kind(job)), python), env)

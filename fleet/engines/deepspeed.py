@@ -5,6 +5,7 @@ from __future__ import annotations
 import base64
 import json
 import os
+import re
 from dataclasses import replace
 from pathlib import Path, PurePosixPath
 
@@ -37,11 +38,10 @@ class DeepSpeed(Engine):
             found = read_env_file(path, path.name, strip=True)
             notes.append(f"{path} sets {', '.join(found) or 'nothing'}")
             for name, value in found.items():
-                # its runner writes NAME="VALUE" into a shell's line
-                value = value[1:-1] if len(value) > 1 and value[0] == value[-1] == '"' else value
                 for values in (literal, expand):
                     values.pop(name, None)
-                (expand if "$" in value else literal)[name] = value
+                expands, value = in_a_shell(value, f"{path}: {name}")
+                (expand if expands else literal)[name] = value
         given = {*job.env, *job.env_expand}
         return replace(
             job,
@@ -71,6 +71,41 @@ class DeepSpeed(Engine):
         without = "no-local-rank" in job.engine_options or "--no_local_rank" in job.engine_args
         at = None if without else len(command) - len(job.args)
         return Start((*argv, *SPAWN), command, local_rank_at=at)
+
+
+def _tokens(escaped: str, code: str, more: str) -> re.Pattern[str]:
+    return re.compile(
+        rf"""\\(?P<plain>{escaped})|\$(?P<name>[A-Za-z_]\w*|{{[A-Za-z_]\w*}})|(?P<code>`|\$[({{0-9@*#?$!-]{code})"""
+        rf"""|(?P<quote>")|{more}(?P<text>.)""",
+        re.ASCII,
+    )
+
+
+QUOTED = _tokens(r"[\\$\"`]", "", "")
+BARE = _tokens(".", r"|[;&|<>()]|'(?![^']*')|\\\Z", r"'(?P<literal>[^']*)'|(?P<end>\s)|")
+NOTHING = "${FLEET_NOTHING}"  # keeps what stands before and behind it from being expanded
+
+
+def in_a_shell(value: str, what: str) -> tuple[bool, str]:
+    """Returns whether variables are to be expanded on the node, and the value: what a shell makes of NAME="VALUE",
+    which DeepSpeed's runner has it read. UsageError for what would run code, or takes more of a shell."""
+    made, place, quoted, expands = "", 0, True, False
+    while place < len(value):
+        found = (QUOTED if quoted else BARE).match(value, place)
+        assert found and found.lastgroup
+        kind, text = found.lastgroup, found[found.lastgroup]
+        if kind == "code":
+            raise UsageError(f"{what}: a shell would run code for this value", hint="write there what it comes to")
+        if kind == "end":
+            break
+        quoted ^= kind == "quote"
+        expands |= kind == "name"
+        made += f"${text}" if kind == "name" else "" if kind == "quote" else text.replace("$", f"${NOTHING}")
+        place = found.end()
+    if not quoted and place == len(value):
+        raise UsageError(f"{what}: a quote does not end", hint="a shell reads this value; none is needed around blanks")
+    made = f"{NOTHING}{made}" if made.startswith("~") else made
+    return expands, made if expands else made.replace(NOTHING, "")
 
 
 def needs_path(job: Job) -> bool:

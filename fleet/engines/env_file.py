@@ -15,7 +15,7 @@ _NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]*\Z")
 def read_env_file(path: Path, what: str = "--env-file", strip: bool = False) -> dict[str, str]:
     """`KEY=VALUE` lines, an `export` before them or not; what stands behind the first `=` is the value, byte for byte,
     but for quotes around all of it. `#` lines are comments. what: the file, in messages. strip: blanks around names
-    and values say nothing."""
+    and values say nothing, and quotes are for a shell."""
     try:
         text = read_given(path).decode("utf-8", "surrogateescape")
     except OSError as error:
@@ -28,7 +28,7 @@ def read_env_file(path: Path, what: str = "--env-file", strip: bool = False) -> 
         name, equals, value = line.lstrip().removeprefix("export ").partition("=")
         if strip:
             name, value = name.strip(), value.strip()
-        if len(value) > 1 and value[0] == value[-1] and value[0] in "'\"" and value.count(value[0]) == 2:
+        elif len(value) > 1 and value[0] == value[-1] and value[0] in "'\"" and value.count(value[0]) == 2:
             value = value[1:-1]
         where = f"{path}:{number}"
         if not equals:

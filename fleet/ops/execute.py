@@ -86,12 +86,12 @@ def run(plan: ExecPlan, runtime: Runtime) -> Report:
     feeds = {name: Feed(16) for name in plan.specs if request.stdin is not None}
     if request.stdin is not None:
         threading.Thread(target=distribute, args=(request.stdin, feeds.values()), name="input", daemon=True).start()
-    mark = f"exec-{uuid.uuid4().hex}"
     spool = Spool()
 
     def task(session: Session, host: Host) -> Result:
         streams = (Stream(spool), Stream(spool))
         error: FleetError | None = None
+        mark = f"exec-{uuid.uuid4().hex}"  # of this host's command alone: another name may lead to the same machine
         with Command(session, plan.specs[host.name], mark, request.grace, feeds.get(host.name)) as command:
             # in a thread of its own: a signal handler waits for no node
             undo = runtime.cancel.on_set(lambda: threading.Thread(target=command.end, daemon=True).start())

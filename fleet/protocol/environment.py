@@ -45,6 +45,7 @@ case ${PATH-}: in "$fleet_bin":*) ;; *) PATH=$fleet_bin${PATH:+:$PATH}; export P
 }
 """
 _BEFORE = 'case $1 in */*) fleet_enter "$1" "$2" ;; esac\n'
+_BACK = 'if [ "${PWD-}" != "$fleet_cwd" ]; then builtin cd -- "$fleet_cwd"; fi\n'
 _BEHIND = '\nfleet_enter "$1" "$2"\n'
 _NEEDED = r"""fleet_die() { printf "fleet: %s: %s\n" "$1" "$2" >&2; exit 127; }
 if [ ! "$fleet_python" ]; then fleet_die "${1:-python3}" "no such interpreter"; fi
@@ -57,11 +58,16 @@ TELL = _ENTER + _BEHIND + 'printf "%s\\0" "$fleet_python"' + "".join(' "${' + na
 
 def activating(line: str, last: str) -> str:
     """For bash: a user's `activate` line, which already sees an interpreter named by its path; then `last`."""
-    return _ENTER + _BEFORE + line + "\n" + last
+    return _ENTER + _BEFORE + "fleet_cwd=$PWD\n" + line + "\n" + last
 
 
 def running(activate: "str | None", needed: bool = False) -> "list[str]":
     """What is to stand before PYTHON, WORKDIR and an argv to run that there, behind `activate`: what the line does to
-    PATH comes behind the interpreter's own folder. needed: no interpreter, or no such program, is status 127."""
+    PATH comes behind the interpreter's own folder, and it leads to no other working folder. needed: no interpreter, or
+    no such program, is status 127."""
     last = _BEHIND + (_NEEDED if needed else "") + 'shift 2\nexec "$@"'
-    return ["bash", "-c", activating(activate, last), "bash"] if activate else ["/bin/sh", "-c", _ENTER + last, "sh"]
+    return (
+        ["bash", "-c", activating(activate, _BACK + last), "bash"]
+        if activate
+        else ["/bin/sh", "-c", _ENTER + last, "sh"]
+    )

@@ -29,7 +29,6 @@ KNOWN = {
     r"\$FLEET_(RUN_ID|RUN_DIR|ATTEMPT|MAX_RESTARTS)": "what the run is, for scripts and for who finds its processes",
     r"\$PYTHONUNBUFFERED": "lines come when they are printed",
     r"\$VIRTUAL_ENV": "the training interpreter's own environment, as if it were activated",
-    r"\$(GLOO|NCCL)_SOCKET_IFNAME": "the interface that reaches the other nodes",
     r"\$MASTER_PORT": "each run has a port of its own",
     r"\$(OLDPWD|_)": "of the shell by hand",
     r"\$SSH_(CLIENT|CONNECTION)": "each connection has a port of its own",
@@ -41,6 +40,7 @@ KNOWN = {
 }
 TORCHELASTIC = {r"\$TORCHELASTIC_(RUN_ID|ERROR_FILE)": "the run's id"}
 RANK = r"\$(RANK|LOCAL_RANK|WORLD_SIZE|LOCAL_WORLD_SIZE|NODE_RANK|NNODES|MASTER_ADDR|MASTER_PORT)"
+NODE = r"\$(NODE_RANK|NNODES|NPROC_PER_NODE|MASTER_ADDR|MASTER_PORT)"
 UNBUFFERED = {r"sys\.stdout": "unbuffered, as under torchrun"}
 # a python above the rank has set LC_CTYPE where no locale is set (PEP 538), as torchrun's does by hand
 LOCALE = {r"sys\.flags": "utf8_mode, which python turns on where no locale is set"}
@@ -78,6 +78,7 @@ CASES = [
         ranks=1,
     ),
     Case("command", "python", own={RANK: "ranks know who they are", **UNBUFFERED, **LOCALE}),
+    Case("command", "python", ("--per", "node"), {NODE: "for a launcher in it", **UNBUFFERED, **LOCALE}, ranks=1),
 ]
 
 

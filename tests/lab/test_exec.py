@@ -14,6 +14,7 @@ import pytest
 
 from fleet.inventory.nodeset import fold
 from tests.lab.healing import BreakableLab
+from tests.lab.setup_ssh_tools import fingerprint
 from tests.lab.virtual_lab import VirtualLab
 
 ODD = ["it's", '72" tall', "$(id)", "a\nb", "*", "%n", "", "x" * 100_000, "-w", "--", "\\", "é"]
@@ -78,6 +79,26 @@ def test_a_killed_head_leaves_nothing_behind(ready_lab: VirtualLab) -> None:
     process.kill()
     process.communicate()
     wait_for(lambda: not leftovers(ready_lab, "sleep 4410"))
+
+
+def test_a_timeout_under_one_name_of_a_machine_ends_no_command_under_another(
+    ready_lab: VirtualLab, tmp_path: Path
+) -> None:
+    """The third begins when the second has ended, and is half through when the first one's time is over."""
+    first, second, _ = ready_lab.names
+    at = {"one": (ready_lab.address(first), first), "two": (second, second), "three": (first, first)}
+    hosts = "".join(
+        f"  {name}: {{address: {address}, env: {{WHO: {name}}}, host_key: {fingerprint(ready_lab, host)}}}\n"
+        for name, (address, host) in at.items()
+    )
+    (tmp_path / "fleet.yaml").write_text(f"defaults: {{user: root}}\nhosts:\n{hosts}")
+    line = "case $WHO in one) sleep 4421 ;; two) sleep 1 ;; three) sleep 5.5 ;; esac"
+    words = ("--json", "--fanout", "2", "exec", "-n", "--timeout", "6", "--shell", line)
+    ran = ready_lab.fleet("-i", str(tmp_path / "fleet.yaml"), *words)
+    assert ran.returncode == 124, (ran.stdout, ran.stderr)
+    done = json.loads(ran.stdout)["hosts"]
+    assert done["one"]["error"]["kind"] == "deadline", done
+    assert [done[name]["exit_status"] for name in ("two", "three")] == [0, 0], done
 
 
 def test_timeout_is_124_and_leaves_nothing_behind(ready_lab: VirtualLab) -> None:

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import hashlib
+import json
 import os
 import random
 import signal
 import subprocess
+import sys
 import threading
 import time
 from collections.abc import Callable
@@ -83,6 +85,43 @@ def test_a_loop_over_a_file_of_hosts_visits_each(ready_lab: VirtualLab, tmp_path
     assert (quiet.stdout, quiet.stderr) == (done.stdout, "")
     sent = bash(ready_lab, f"(fleet exec --stdin -- cat) < {tmp_path}/hosts")
     assert sent.stdout.splitlines()[1:] == ready_lab.names and not sent.stderr
+
+
+CALLS = {
+    "timeout": "timeout 60 fleet exec -- bash < s.sh",
+    "flock": "flock lock fleet exec -- bash < s.sh",
+    "a subshell": "(fleet exec -- bash; exit $?) < s.sh",
+    "make": "make -s -f makefile < s.sh",
+    "a script": "sh call.sh < s.sh",
+    "subprocess": f"{sys.executable} call.py < s.sh",
+    "quiet": "(fleet -q exec -- bash; exit $?) < s.sh",
+}
+
+
+@pytest.mark.parametrize("call", CALLS.values(), ids=CALLS)
+def test_a_file_that_is_there_and_not_sent_is_an_error(ready_lab: VirtualLab, tmp_path: Path, call: str) -> None:
+    (tmp_path / "s.sh").write_text("touch /root/ran\n")
+    (tmp_path / "makefile").write_text("all:\n\tfleet exec -- bash\n")
+    (tmp_path / "call.sh").write_text("fleet exec -- bash\nexit $?\n")
+    (tmp_path / "call.py").write_text("import subprocess as s; exit(s.run(['fleet', 'exec', '--', 'bash']).returncode)")
+    done = bash(ready_lab, call, cwd=tmp_path)
+    assert done.returncode == 2 and "--stdin sends it, -n leaves it" in done.stderr, (done.stdout, done.stderr)
+    assert everywhere(ready_lab, "ls /root/ran") == [""] * 3
+    for option, ran in (("-n", ""), ("--stdin", "/root/ran")):
+        done = bash(ready_lab, f"timeout 60 fleet exec {option} -- bash < {tmp_path}/s.sh")
+        assert (done.returncode, done.stderr) == (0, "") and everywhere(ready_lab, "ls /root/ran") == [ran] * 3
+    everywhere(ready_lab, "rm /root/ran")
+
+
+def test_what_waits_and_is_not_sent_is_named(ready_lab: VirtualLab, tmp_path: Path) -> None:
+    """A pipe of the caller's, also with -q, and in the document; of an empty file there is nothing to say."""
+    (tmp_path / "empty").touch()
+    done = bash(ready_lab, "echo x | (fleet -q exec -- cat; exit $?)")
+    assert done.returncode == 0 and "what waits on standard input is not sent" in done.stderr
+    done = bash(ready_lab, "echo x | (fleet --json exec -- cat; exit $?)")
+    assert json.loads(done.stdout)["stdin"] == "not sent"
+    done = bash(ready_lab, f"(fleet --json exec -- cat; exit $?) < {tmp_path}/empty")
+    assert (done.returncode, done.stderr) == (0, "") and "stdin" not in json.loads(done.stdout)
 
 
 @pytest.mark.parametrize("transport", OVER)

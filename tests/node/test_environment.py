@@ -105,6 +105,17 @@ def test_an_engine_finds_what_came_with_a_package(home: Path, run: str, line: st
         assert json.loads((home / "work/seen").read_text())["VIRTUAL_ENV"] == said["VIRTUAL_ENV"]
 
 
+@pytest.mark.parametrize("line", ["cd /", "set -eu; cd /usr", "cd() { false; }; builtin cd ..", "false"])
+def test_an_activate_line_leads_to_no_other_folder(home: Path, run: str, line: str) -> None:
+    (home / "work").mkdir()
+    (home / "link").symlink_to("work")
+    changes = {"cwd": "~/link", "activate": line}
+    answer("run.supervise", supervise_spec(run, ["/bin/sh", "-c", "pwd -P; echo $PWD"], **changes), home)
+    assert final(home, run)["engine_status"] == 0
+    folders = (folder_of(home, run) / "node.log").read_text().splitlines()
+    assert folders == [str((home / "work").resolve()), str(home / "link")]
+
+
 @pytest.mark.parametrize("shell", SHELLS)
 def test_what_is_missing_is_named(home: Path, shell: str) -> None:
     _, _, text, _ = running(None, needed=True)

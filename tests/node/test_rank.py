@@ -288,13 +288,21 @@ def test_a_killed_wrapper_takes_the_rank_with_it(tmp_path: Path) -> None:
     until(lambda: not alive(pid))
 
 
-def test_rank_numbers_of_an_engine_that_gives_none(tmp_path: Path) -> None:
+def test_what_is_started_once_a_node_has_a_number_that_it_does_not_find(tmp_path: Path) -> None:
+    """Its node's session may set what it likes."""
     process = subprocess.Popen(
-        [PYTHON, "-I", "-S", str(RANK), "true"],
-        env={"PATH": os.environ["PATH"], "FLEET_RUN_DIR": str(tmp_path), "FLEET_FIRST_RANK": "6", "LOCAL_RANK": "1"},
+        [PYTHON, "-I", "-S", str(RANK), "sh", "-c", "echo $FLEET_FIRST_RANK $RANK $LOCAL_RANK"],
+        env={
+            "PATH": os.environ["PATH"],
+            "FLEET_RUN_DIR": str(tmp_path),
+            "FLEET_FIRST_RANK": "6",
+            "RANK": "9",
+            "LOCAL_RANK": "1",
+        },
     )
     assert process.wait(60) == 0
-    assert read_json(tmp_path / "rank7.json")["local_rank"] == 1
+    assert read_json(tmp_path / "rank6.json")["local_rank"] == 0
+    assert (tmp_path / "rank6.out").read_text() == "9 1\n"
 
 
 @pytest.mark.skipif(os.geteuid() != 0, reason="becomes another user, for whom not every file is readable")

@@ -8,6 +8,7 @@ import shutil
 import signal
 import subprocess
 import sys
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -36,9 +37,9 @@ stand()
 """
 
 
-def begin(run: str, home: Path, *command: str, **env: str) -> Path:
-    """One rank of that command; its folder, once it has said something."""
-    argv = ["env", "RANK=3", "LOCAL_RANK=0", {"python": True}, {"run_dir": "rank.py"}, *command]
+def begin(run: str, home: Path, *command: str, called: Sequence[str] = ("RANK=3", "LOCAL_RANK=0"), **env: str) -> Path:
+    """One rank of that command; its folder, once it has said something. called: by its engine."""
+    argv = ["env", *called, {"python": True}, {"run_dir": "rank.py"}, *command]
     spec = supervise_spec(run, argv, files=FILES, env={**BARE, **env}, ranks=[3])
     assert answer("run.supervise", spec, home, env=BARE)["event"] == "started"
     folder = folder_of(home, run)
@@ -138,8 +139,9 @@ def test_a_rank_that_is_no_python_and_one_that_is_stopped(run: str, home: Path, 
     assert answer("run.stacks", {"run": "no-such-run", "ranks": None, "native": False}, home)["event"] == "failed"
 
 
-def test_a_shell_script_is_looked_into(run: str, home: Path, tmp_path: Path) -> None:
-    begin(run, home, "sh", "-c", f"{PYTHON} {script(tmp_path)}; true")
+@pytest.mark.parametrize("called", ["RANK=3 LOCAL_RANK=0", "FLEET_FIRST_RANK=3", "FLEET_FIRST_RANK=3 RANK=8"])
+def test_a_shell_script_is_looked_into(run: str, home: Path, tmp_path: Path, called: str) -> None:
+    begin(run, home, "sh", "-c", f"{PYTHON} {script(tmp_path)}; true", called=called.split())
     stack = the_stack(run, home)
     assert subprocess.check_output(["ps", "-o", "comm=", "-p", str(stack["pid"])]).startswith(b"python")
 

@@ -150,7 +150,7 @@ def test_deepspeeds_file_of_variables(tmp_path: Path, monkeypatch: pytest.Monkey
     monkeypatch.setenv("HOME", str(home))
     monkeypatch.delenv("DS_ENV_FILE", raising=False)
     (home / ".deepspeed_env").write_text("A=home\nB=home\nP=$HOME/x\nC=secret\n")
-    (here / ".deepspeed_env").write_text('B = "two words"\nP=plain\n\nexport L=$PATH:/opt\nURL=x=y\n# no more\n')
+    (here / ".deepspeed_env").write_text("B = two words\nP=plain\n\nexport L=$PATH:/opt\nURL=x=y\n# no more\n")
     job = engine("deepspeed").prepare(Job("t.py", env={"C": "given"}), here)
     assert job.env == {"A": "home", "B": "two words", "P": "plain", "URL": "x=y", "C": "given"}
     assert job.env_expand == {"L": "$PATH:/opt"}
@@ -160,6 +160,19 @@ def test_deepspeeds_file_of_variables(tmp_path: Path, monkeypatch: pytest.Monkey
     with pytest.raises(UsageError, match="no '=' in this line") as caught:
         engine("deepspeed").prepare(Job("t.py"), here)
     assert caught.value.where == f"{here}/other:1"
+
+
+CODE = ["$(id)", "`id`", "a$(id)", "$((1))", "${B:-d}", "$$", "$1", '"a;b"', '"a|b"', '"(a)"', '"', '"it\'s"']
+
+
+@pytest.mark.parametrize("value", CODE)
+def test_no_code_of_deepspeeds_file_is_run(value: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("HOME", str(tmp_path / "none"))
+    monkeypatch.delenv("DS_ENV_FILE", raising=False)
+    (tmp_path / ".deepspeed_env").write_text(f"A={value}\n")
+    with pytest.raises(UsageError, match=r"\.deepspeed_env: A: a ") as caught:
+        engine("deepspeed").prepare(Job("t.py"), tmp_path)
+    assert len(value) < 3 or value not in str(caught.value), "it may be a secret"
 
 
 @pytest.mark.parametrize("name", list(ENGINES.own))

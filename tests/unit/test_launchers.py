@@ -90,14 +90,15 @@ def test_their_options_before_and_the_scripts_behind(capsys: pytest.CaptureFixtu
 def test_a_shell_script_is_started_once_a_node(
     line: str, here: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
 ) -> None:
-    """As it was copied: neither executable nor with a first line."""
     monkeypatch.setenv("HOME", str(here))
-    (here / "sft.sh").write_text('echo "$RANK $WORLD_SIZE $NODE_RANK $NNODES $NPROC_PER_NODE $1"\n')
+    """As it was copied: neither executable nor with a first line. It is no rank, and finds nothing that says so."""
+    counts = "$RANK$LOCAL_RANK$WORLD_SIZE$LOCAL_WORLD_SIZE$FLEET_FIRST_RANK"
+    (here / "sft.sh").write_text(f'echo "{counts} $NODE_RANK $NNODES $NPROC_PER_NODE $MASTER_ADDR $1"\n')
     assert run(["--transport", "local", "-w", "gpu1", "launch", *line.split()]) == 0
     said = capfd.readouterr()
     assert f"launching {line.split()[0]} on gpu1, as --engine command --per node\n" in said.err
     (out,) = here.glob("runs/*-*/gpu1/rank0.out")
-    assert out.read_text() == "0 1 0 1 2 8\n"
+    assert out.read_text() == " 0 1 2 127.0.0.1 8\n"
 
 
 def test_deepspeeds_variables_are_told_by_name_only(

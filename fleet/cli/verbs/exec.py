@@ -10,6 +10,7 @@ import stat
 import sys
 import termios
 from collections.abc import Collection, Mapping, Sequence
+from dataclasses import replace
 from typing import BinaryIO, Literal
 
 import click
@@ -150,7 +151,8 @@ def exec_(
 
     A pipe or a file that is fleet's standard input, and not its caller's too, is sent to the command on every host,
     no faster than the slowest of them reads; all hosts are then worked on at once. Another one, as in a loop over a
-    file of hosts, is sent with --stdin only, and a terminal never.
+    file of hosts, is sent with --stdin only, and a terminal never. A file of which nothing is read yet may be for
+    either: that takes --stdin or -n.
     """
     if line is not None and argv:
         whole = f"fleet exec --shell {shlex.quote(' '.join([line, *argv]))}"
@@ -158,12 +160,13 @@ def exec_(
     settings = settings_of()
     keep = settings.json or not no_fold
     Exec(argv, shell=line)  # before standard input is looked at
-    given = None if settings.dry_run else own_input(stdin)
+    given, waits = (None, False) if settings.dry_run else own_input(stdin)
     plan = the_fleet().plan.exec(argv, shell=line, timeout=timeout, keep=keep, env_of=env_of, stdin=given)
     if settings.dry_run:
         return plans.tell(plan)
     with line_for(no_fold) as progress:
         report = plan.run(progress)
+    report = replace(report, data={**report.data, "stdin": "not sent"}) if waits else report
     code = finish(report, lambda it: show_outputs(it.results, progress), asked_for=True)
     statuses = {result.exit_status for result in report.results}
     if (
@@ -198,24 +201,32 @@ def other_command(
     return None
 
 
-def own_input(asked: bool | None) -> BinaryIO | None:
-    """Standard input, where it is to be sent: unasked one that was given to fleet alone. What it shares with its caller
-    (a script, a loop over a file of hosts) is the caller's to read."""
+def own_input(asked: bool | None) -> tuple[BinaryIO | None, bool]:
+    """Returns standard input, where it is to be sent, and whether what waits there is not: unasked one that was given
+    to fleet alone is sent, one that it shares with its caller (a script, a loop over a file of hosts) is the caller's.
+    UsageError where that is a file of which the caller has read nothing: to whom it was given is not known."""
     if asked and terminal.interactive(sys.stdin):
         raise UsageError("--stdin: standard input is a terminal, which is not read", hint="give it a file: < FILE")
-    ours = os.fstat(0)
+    ours, waits = os.fstat(0), False
     if asked is None and not stat.S_ISCHR(ours.st_mode) and click.get_current_context().find_root().meta.get(BY_ITSELF):
-        shared = (
+        inventory = _is(ours, settings_of().inventory or "", otherwise=False)  # -i /dev/stdin
+        shared = not inventory and (
             (parent := os.getppid()) == 1
             and os.getsid(0) != os.getsid(1)
             or _is(ours, f"/proc/{parent}/fd/0", otherwise=True)
         )
-        asked = not (shared or _is(ours, settings_of().inventory or "", otherwise=False))  # -i /dev/stdin
-        if shared and not settings_of().silent and any(fcntl.ioctl(0, termios.FIONREAD, bytes(4))):
+        asked = not (shared or inventory)
+        waits = shared and any(fcntl.ioctl(0, termios.FIONREAD, bytes(4)))
+        if waits and stat.S_ISREG(ours.st_mode) and not os.lseek(0, 0, os.SEEK_CUR):
+            raise UsageError(
+                "standard input is a file of which nothing is read yet, and it may be for what called fleet",
+                hint="--stdin sends it, -n leaves it",
+            )
+        if waits:
             talk(hint_line("what waits on standard input is not sent, as fleet's caller has it, too: --stdin, or -n"))
     if asked:
         os.set_blocking(0, True)
-    return open(0, "rb", 0, closefd=False) if asked else None
+    return open(0, "rb", 0, closefd=False) if asked else None, waits
 
 
 def _is(ours: os.stat_result, path: str, *, otherwise: bool) -> bool:

@@ -7,6 +7,7 @@ from fleet.node.base.processes import below, environment, read_file
 from fleet.node.base.run_folder import RANK_WRAPPER
 from fleet.node.run.marks import marked
 
+ONCE_A_NODE = b"FLEET_FIRST_RANK"  # of a wrapper alone: the process below it does not find it
 # what an engine that a rank's own shell script starts sets anew for each process that it starts
 PLACE = (b"RANK", b"LOCAL_RANK", b"LOCAL_WORLD_SIZE", b"MASTER_PORT", b"TORCHELASTIC_RUN_ID")
 
@@ -25,11 +26,9 @@ def is_python(pid: int) -> bool:
 
 
 def rank_of(env: "dict[bytes, bytes]") -> "int | None":
-    """As rank.py numbers it."""
+    """Returns the number that rank.py gives a process with this environment."""
     try:
-        return int(
-            env[b"RANK"] if b"RANK" in env else int(env.get(b"FLEET_FIRST_RANK", b"0")) + int(env[b"LOCAL_RANK"])
-        )
+        return int(env[ONCE_A_NODE] if ONCE_A_NODE in env else env[b"RANK"] if b"RANK" in env else env[b"LOCAL_RANK"])
     except (KeyError, ValueError):
         return None
 
@@ -42,15 +41,15 @@ def trainers(run: str) -> "dict[int, int]":
         if read_file("/proc/%d/comm" % wrapper) != RANK_WRAPPER or not is_ours(wrapper):
             continue
         for pid in (pid for pid, stat in below([wrapper]).items() if int(stat[1]) == wrapper):
-            env = environment(pid)
+            env, outer = environment(pid), environment(wrapper)
             rank = rank_of(env)
-            if rank is None:  # it has written its title over its environment
-                rank = rank_of(environment(wrapper))
-            found.update(_inner(pid, env) or {rank: pid} if rank is not None else {})
+            if rank is None or ONCE_A_NODE in outer:  # it has written its title over its environment, or is no rank
+                rank = rank_of(outer)
+            found.update(_inner(pid, env, rank) or {rank: pid} if rank is not None else {})
     return found
 
 
-def _inner(pid: int, env: "dict[bytes, bytes]") -> "dict[int, int]":
+def _inner(pid: int, env: "dict[bytes, bytes]", outer_rank: int) -> "dict[int, int]":
     if is_python(pid):
         return {}
     found: dict[int, int] = {}
@@ -62,5 +61,4 @@ def _inner(pid: int, env: "dict[bytes, bytes]") -> "dict[int, int]":
             first = inner if first is None else first
             if rank is not None and any(own.get(name) != env.get(name) for name in PLACE):
                 found.setdefault(rank, inner)
-    rank = rank_of(env)
-    return found or ({rank: first} if first is not None and rank is not None else {})
+    return found or ({outer_rank: first} if first is not None else {})

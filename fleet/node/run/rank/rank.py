@@ -19,6 +19,7 @@ import signal
 import struct
 import sys
 import time
+from binascii import crc32
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -33,6 +34,7 @@ except ImportError:  # in the run's folder it stands beside this file
 PR_SET_PDEATHSIG, PR_SET_DUMPABLE, PR_SET_NAME = 1, 4, 15
 PASSED_ON = {signal.SIGTERM, signal.SIGINT, signal.SIGHUP, signal.SIGQUIT, signal.SIGUSR1, signal.SIGUSR2}
 RESERVED = 512
+OWN_FAULT = 125  # as of fleet on the head
 STACK_SIGNAL = 55  # a real-time one, which no library is known to use
 ARM = "arm"  # the folder of arm.py
 SFD_CLOEXEC = os.O_CLOEXEC
@@ -91,7 +93,27 @@ def reserve(path: str) -> None:
         pass
 
 
-def start_rank(argv: "list[str]", base: str, logs: Logs) -> int:
+def unplanned(plan: "dict[str, Any]", rank: int, argv: "list[str]") -> "str | None":
+    """Returns what is not as the supervisor has planned it (planned() there); None: nothing, as far as can be known."""
+    env, (first, count), at = os.environ, plan.get("ranks", (rank, 1)), plan.get("local_rank_at")
+    words = argv if at is None else argv[:at] + argv[at + 1 :]
+    if not first <= rank < first + count:
+        return "it is rank %d, this node has ranks %d to %d" % (rank, first, first + count - 1)
+    if "world" in plan and env.get("WORLD_SIZE") != str(plan["world"]):
+        return "WORLD_SIZE is %s, there are %d ranks" % (env.get("WORLD_SIZE"), plan["world"])
+    if plan.get("argv") not in (None, crc32(b"\0".join(map(os.fsencode, words)))):
+        return "it is another command"
+    for name, wanted in plan.get("env", {}).items():
+        if name not in env or wanted not in (None, crc32(os.fsencode(env[name]))):
+            return "the variable %s has %s" % (name, "another value" if name in env else "none")
+    try:
+        astray = "cwd" in plan and not os.path.samefile(".", plan["cwd"])
+    except OSError:
+        return None
+    return "its working folder is %s, not %s" % (os.getcwd(), plan["cwd"]) if astray else None
+
+
+def start_rank(argv: "list[str]", base: str, logs: Logs, rank: int, plan: "dict[str, Any]") -> int:
     """Fork and exec; returns the pid. The child has a process group of its own, so that a signal to the
     engine's group reaches it once, through us."""
     parent = os.getpid()
@@ -109,8 +131,12 @@ def start_rank(argv: "list[str]", base: str, logs: Logs) -> int:
         for signum in (signal.SIGPIPE, signal.SIGXFSZ, signal.SIGINT):
             signal.signal(signum, signal.SIG_DFL)
         signal.pthread_sigmask(signal.SIG_SETMASK, [])
-        arm(argv, base)
-        execute(argv)
+        wrong = unplanned(plan, rank, argv)
+        if wrong is None:
+            arm(argv, base)
+            execute(argv)
+        status = OWN_FAULT
+        os.write(2, ("fleet: a fault in fleet itself: %s\n" % wrong).encode("utf-8", "surrogateescape"))
     except OSError as error:
         status = 126 if isinstance(error, PermissionError) else 127
         os.write(2, ("fleet: cannot start %s: %s\n" % (argv[0], error.strerror)).encode("utf-8", "surrogateescape"))
@@ -243,8 +269,9 @@ def drain(logs: Logs) -> None:
 
 def main() -> None:
     argv = sys.argv[1:]
-    local_rank = whole("LOCAL_RANK", 0)
-    rank = whole("RANK", whole("FLEET_FIRST_RANK", 0) + local_rank)
+    once_a_node = os.environ.pop("FLEET_FIRST_RANK", None)
+    local_rank = whole("LOCAL_RANK", 0) if once_a_node is None else 0
+    rank = whole("RANK", local_rank) if once_a_node is None else int(once_a_node)
     folder = os.environ["FLEET_RUN_DIR"]
     base = os.path.join(folder, "rank%d" % rank)
     started = time.time()
@@ -253,7 +280,7 @@ def main() -> None:
     signal.signal(signal.SIGCHLD, signal.SIG_DFL)
     signal.pthread_sigmask(signal.SIG_BLOCK, PASSED_ON | {signal.SIGCHLD})
     attempt, logs = count_attempts(), Logs(base)
-    pid = start_rank(argv, base, logs)
+    pid = start_rank(argv, base, logs, rank, json.loads(os.environ.pop("FLEET_PLAN", "{}")))
     logs.begin()
     status, signalled, until = wait(pid, supervisors(folder), logs)
     killed = os.WIFSIGNALED(status)

@@ -46,7 +46,8 @@ def start(rank: int, local_rank: int) -> int:
     if pid == 0:
         try:
             signal.signal(signal.SIGTERM, signal.SIG_DFL)
-            os.environ.update(RANK=str(rank), LOCAL_RANK=str(local_rank))
+            if "FLEET_FIRST_RANK" not in os.environ:  # else what is started once a node is no rank, and reads of none
+                os.environ.update(RANK=str(rank), LOCAL_RANK=str(local_rank))
             become_rank()
         except BaseException as error:
             os.write(2, ("fleet: rank %d did not start: %s\n" % (rank, error)).encode("utf-8", "replace"))

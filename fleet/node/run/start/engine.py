@@ -6,6 +6,7 @@ import select
 import signal
 import sys
 import time
+from binascii import crc32
 
 from fleet.node.base import json
 from fleet.node.base.errors import Refused
@@ -24,15 +25,16 @@ from fleet.node.base.run_folder import (
     write_json,
 )
 from fleet.node.base.state_folder import own_home
-from fleet.node.base.types import run
+from fleet.node.base.types import Any, run
 from fleet.node.base.wire import encode
 from fleet.node.facts.environment import enter, job_env, working_folder
 from fleet.node.run.marks import RUN_MARK, put_limit
-from fleet.protocol.environment import running
-from fleet.protocol.state import ATTEMPT, FINAL, LEASE, NODE_LOG, PROTOCOL, RUNS, SPEC, STATUS, STOP
+from fleet.protocol.environment import SET, running
+from fleet.protocol.state import ATTEMPT, COMMAND, FINAL, LEASE, NODE_LOG, PROTOCOL, RUNS, SPEC, STATUS, STOP
 
 START_DEADLINE = 10.0
 SYNC_WAIT = 5.0
+CHANGED_BY_PYTHON = ("LC_CTYPE",)  # as it starts
 AT_FDCWD, RENAME_EXCHANGE = -100, 2
 PR_SET_PDEATHSIG, PR_SET_NAME, PR_SET_CHILD_SUBREAPER = 1, 15, 36
 
@@ -186,7 +188,28 @@ def engine_env(spec: "run.Starting", folder: str) -> "dict[bytes, bytes]":
     about: run.About | dict[str, int] = spec.get("about") or {}
     env[b"FLEET_ATTEMPT"] = b"%d" % (about.get("attempt") or 0)
     env[b"FLEET_MAX_RESTARTS"] = b"%d" % (about.get("max_restarts") or 0)
+    env[b"FLEET_PLAN"] = json.dumps(planned(spec, env)).encode()
     return env
+
+
+def planned(spec: "run.Starting", env: "dict[bytes, bytes]") -> "dict[str, Any]":
+    """Returns what rank.py compares with what it finds, as its last step before the rank. env: of the variables that
+    the plan names a checksum, null where a launcher may set another value; none behind a user's own shell code."""
+    plan: dict[str, Any] = {"cwd": working_folder(spec["cwd"])}
+    about: Any = spec.get("about") or {}
+    if not spec.get("activate"):
+        by_launcher = isinstance(spec["argv"][0], str)
+        names = {*(spec.get("env") or ()), *(spec.get("env_expand") or ())}.difference(SET, CHANGED_BY_PYTHON)
+        own = [name for name in names if not name.startswith("FLEET_")]
+        plan["env"] = {name: None if by_launcher else crc32(env[encode(name)]) for name in own}
+    if COMMAND in (spec.get("files") or {}):
+        command = json.loads(spec["files"][COMMAND])
+        plan.update(argv=crc32(b"\0".join(map(encode, command["argv"]))), local_rank_at=command["local_rank_at"])
+    if about.get("hosts") and not about["least"]:  # else who has which rank is the launcher's to say
+        plan["ranks"] = about["hosts"][spec["host"]]
+        if b"FLEET_FIRST_RANK" not in env:
+            plan["world"] = about["world_size"]
+    return plan
 
 
 def start_engine(spec: "run.Starting", folder: str) -> int:

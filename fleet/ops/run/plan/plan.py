@@ -32,7 +32,7 @@ from fleet.requests.launch import OF_LAUNCHERS, Launch
 from fleet.rules.units import counted
 
 INTERFACE_VARIABLES = ("GLOO_SOCKET_IFNAME", "NCCL_SOCKET_IFNAME")
-# every engine gives them to each rank, over whatever was there
+# every engine that starts ranks gives them to each, over whatever was there
 RANK_VARIABLES = frozenset({"RANK", "LOCAL_RANK", "WORLD_SIZE", "LOCAL_WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT"})
 INSTEAD = {"MASTER_ADDR": "--master-addr", "MASTER_PORT": "--master-port", "CUDA_VISIBLE_DEVICES": "-w HOST:0,2"}
 # what ranks are counted by, by Launch.counted
@@ -274,11 +274,12 @@ def plan(
     for node in nodes:
         host, known = node.host, facts.get(node.host.name, Known())
         env = {**inventory.env_for(host), **job.env}
-        if known.interface:
+        if known.interface and len(nodes) > 1:
             # gloo and NCCL would take whatever the host's name resolves to; the user's own choice stays
             env = {**{name: known.interface for name in INTERFACE_VARIABLES if name not in job.env_expand}, **env}
         start = chosen.start(job, world, node, known.python or job.python or host.python or "python3")
-        for name in sorted((RANK_VARIABLES | set(start.env)) & {*job.env, *job.env_expand}):
+        owned = {*start.env} | (set() if chosen.ranks(job) else RANK_VARIABLES)
+        for name in sorted(owned & {*job.env, *job.env_expand}):
             raise UsageError(
                 f"--env {name}: engine '{job.engine}' sets it itself", hint=f"use {INSTEAD.get(name, 'another name')}"
             )
