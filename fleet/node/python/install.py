@@ -32,7 +32,7 @@ from fleet.node.facts.ask import OUTPUT_LIMIT, last_line
 from fleet.node.facts.tools import Tools
 from fleet.node.python.installed import ask_python, begun_file, training_python, verified_file, wheel_answer
 from fleet.node.python.leftovers import sweep
-from fleet.protocol.state import INSTALL_LOCK, WHEELS
+from fleet.protocol.state import INSTALL_LOCK, WHEELS, below_home
 
 PIP = (
     "-m",
@@ -132,9 +132,7 @@ def import_all(
         status, _out, err = ask_python(argv, modules, env, left, "/")
         if status != 0:
             return failure(status, err, spec["import_deadline"])
-        mark(verified_file(answer, wheel))
-        with suppress(OSError):
-            os.unlink(begun_file(answer, wheel["name"]))
+        os.rename(begun_file(answer, wheel["name"]), verified_file(answer, wheel))
         return None
 
     importing.set()
@@ -165,16 +163,10 @@ def failure(status: "int | None", err: str, deadline: float) -> Refused:
     )
 
 
-def mark(path: str) -> None:
-    os.makedirs(os.path.dirname(path), 0o700, exist_ok=True)
-    open(path, "w").close()
-
-
 def install(
     path: str,
     tools: "Tools",
     spec: "messages.InstallSpec",
-    answer: "dict[str, Any]",
     states: "dict[str, Any]",
     look: "Callable[[], tuple[dict[str, Any], dict[str, Any]]]",
 ) -> "list[messages.Carried]":
@@ -182,8 +174,6 @@ def install(
     todo = [wheel for wheel in spec["wheels"] if states[wheel["name"]]["state"] != "there"]
     send_json({"event": "doing", "what": "installing"})
     check_files(spec, todo)
-    for wheel in todo:
-        mark(begun_file(answer, wheel["name"]))
     try:
         pip_install(path, tools, spec, todo)
     finally:
@@ -223,12 +213,14 @@ def work(spec: "messages.InstallSpec", seen: "dict[str, Any]") -> "dict[str, Any
     claim(answer, spec["wait"])
     answer, states = look()
     sweep(answer, wheels, states)
+    os.makedirs(below_home(WHEELS, "verified"), 0o700, exist_ok=True)
+    for wheel in wheels:
+        open(begun_file(answer, wheel["name"]), "w").close()
     todo = []
     if set(seen.values()) != {"there"}:
-        todo = install(path, tools, spec, answer, states, look)
+        todo = install(path, tools, spec, states, look)
     send_json({"event": "doing", "what": "importing"})
-    fresh = [wheel for wheel in wheels if wheel in todo or not os.path.exists(verified_file(answer, wheel))]
-    import_all(path, tools, spec, answer, fresh)
+    import_all(path, tools, spec, answer, wheels)
     done = {wheel["name"]: "installed" if wheel in todo else "there" for wheel in wheels}
     return {"event": "done", "executable": answer["executable"], "wheels": done}
 
