@@ -85,7 +85,8 @@ class Verbs(RunVerbs[R, L], Generic[R, C, L]):
     @asks(SyncWheels)
     def sync_wheels(self, request: SyncWheels) -> R:
         """Install wheels (a folder, one wheel, a requirements file) into every host's Python, offline, all or none.
-        refresh: resolve requirements again."""
+        refresh: resolve requirements again. yes: replace what the hosts have, torch for instance, without asking.
+        force: also where it breaks what they have."""
         from fleet.ops import wheels
 
         return self._do(wheels.plan(self._fleet.inventory, request), wheels.run)

@@ -26,6 +26,7 @@ from fleet.ops.wheels.requirements import Requirements
 from fleet.runtime import Runtime
 from fleet.transport.local import LocalTransport
 from tests.trap import ground
+from tests.wheelmaker import python_facts
 
 ENDS = ["\n"] * 12 + [
     "\r\n",
@@ -262,9 +263,7 @@ class Draw:
 
 
 def facts() -> dict[str, dict[str, Any]]:
-    return {
-        "h": {"version": "3.11.2", "implementation": "cpython", "tags": ["cp311-cp311-linux_x86_64", "py3-none-any"]}
-    }
+    return {"h": python_facts("3.11.2", tags=["cp311-cp311-linux_x86_64", "py3-none-any"])}
 
 
 @lru_cache

@@ -12,8 +12,9 @@ import pytest
 
 from fleet.errors import UsageError
 from tests.hostile import MIRRORED, PREAMBLE, Node, error_of, frame, sending, taking_turns
-from tests.wheelmaker import make_wheel
+from tests.wheelmaker import make_wheel, python_facts
 
+DIST: dict[str, Any] = {"name": "six", "version": "1.0", "requires": [], "extras": []}
 FACTS: dict[str, Any] = {
     "event": "facts",
     "executable": "/p",
@@ -28,7 +29,8 @@ FACTS: dict[str, Any] = {
     "free": 1 << 40,
     "tags": ["cp311-cp311-linux_x86_64", "py3-none-any"],
     "states": [{"state": "absent", "verified": False}],
-    "unmet": [],
+    "dists": [],
+    "markers": python_facts()["markers"],
 }
 
 
@@ -63,8 +65,16 @@ def errors(report: Any) -> list[str]:
         {"tags": ["cp311"]},
         {"tags": ["--index-url=x-y-z"]},
         {"managed": "no"},
-        {"unmet": [["a", "b", None]]},
-        {"unmet": [{"wheel": 1, "needs": "b", "has": None}]},
+        {"markers": {}},
+        {"markers": {**python_facts()["markers"], "os_name": "a\nb"}},
+        {"dists": ["a"]},
+        {"dists": [{**DIST, "name": "../../evil"}]},
+        {"dists": [{**DIST, "name": "-r"}]},
+        {"dists": [{**DIST, "version": "1\nRequires-Dist: evil @ file:///evil"}]},
+        {"dists": [{**DIST, "requires": ["six\n./evil"]}]},
+        {"dists": [{**DIST, "requires": ["x" * 2000]}]},
+        {"dists": [{**DIST, "extras": ["a\nb"]}]},
+        {"dists": [DIST] * 5001},
         {"version": "3"},
         {"version": 3.11},
         {"version": "3.11.7; x"},

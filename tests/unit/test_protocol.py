@@ -142,7 +142,7 @@ def test_any_interpreter_is_judged(said: Any, other: Any) -> None:
         tags.agree(known)
     assert set(tags.common_tags(known)) <= set(known["n1"]["tags"])
     known["n1"]["states"] = []
-    error = node.refusal(known["n1"], [])
+    error = node.refusal(known["n1"], [], False)
     assert error is None or error.message
 
 

@@ -44,8 +44,8 @@ def got(text: str | bytes) -> list[str]:
     """What these requirements bring."""
     path = Path("requirements.txt")
     path.write_bytes(text.encode() if isinstance(text, str) else text)
-    folder = fleet_here("h").run(lambda runtime: collect(path, {"h": python_facts()}, runtime))
-    return sorted(p.name for p in folder.glob("[!.]*"))
+    wheels = fleet_here("h").run(lambda runtime: collect(path, {"h": python_facts()}, runtime))
+    return sorted(wheel.path.name for wheel in wheels)
 
 
 @pytest.mark.parametrize(

@@ -8,7 +8,6 @@ from typing import Any
 import pytest
 
 from fleet.errors import PreflightError, UsageError
-from fleet.ops.wheels.download import target_options
 from tests.hostile import error_of, sending, taking_turns
 from tests.in_process import fleet_here
 from tests.wheelmaker import make_wheel
@@ -114,12 +113,6 @@ def test_uneven_pythons_are_named(tmp_path: Path) -> None:
     assert caught.value.exit_code == 123
 
 
-def test_the_oldest_glibc_counts() -> None:
-    words = target_options({"new": facts(glibc=36), "old": facts(glibc=17)})
-    assert words[:4] == ["--platform", "manylinux_2_17_x86_64", "--platform", "linux_x86_64"]
-    assert words[4:] == ["--python-version", "3.11", "--implementation", "cp", "--abi", "cp311"]
-
-
 def test_a_wheel_that_one_host_refuses_is_named_with_what_that_host_takes(tmp_path: Path) -> None:
     path = make_wheel(tmp_path, "a", "1.0", tag="cp311-cp311-manylinux_2_28_x86_64")
     with pytest.raises(PreflightError) as caught:
@@ -150,7 +143,6 @@ def test_requires_python(tmp_path: Path) -> None:
     [
         ({"pip": None}, "no-pip"),
         ({"managed": True}, "managed"),
-        ({"unmet": [{"wheel": "a", "needs": "numpy>=2", "has": "1.26"}]}, "unmet"),
         ({"free": 10}, "room"),
     ],
 )

@@ -115,11 +115,11 @@ def show_wheels(report: Report) -> None:
             return ", ".join(f"{WORDS[state]} {_short(named[state])}" for state in WORDS if state in named)
         new, old = named.get("installed", []), len(named.get("there", []))
         parts = [f"installed {_short(new)}"] if new else []
-        there = "it is there" if old == 1 else f"all {old} are there"
-        parts += [f"{old} already there" if new else f"nothing to do, {there}"] if old else []
+        there = "it has what was asked for" if not old else "it is there" if old == 1 else f"all {old} are there"
+        parts += [] if new and not old else [f"{old} already there" if new else f"nothing to do, {there}"]
         return f"{', '.join(parts)}, in {has.python}"
 
-    write_grouped([r for r in report.results if r.read(HasWheels).wheels], line)
+    write_grouped([r for r in report.results if r.read(HasWheels).wheels is not None], line)
 
 
 def _short(names: list[str]) -> str:

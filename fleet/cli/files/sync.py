@@ -73,7 +73,7 @@ class SyncVerb(Verb):
         "What is the nodes' own": ["force", "force_only", "keep"],
         "Data": ["data", "from_host", "limit", "via"],
         "Wheels": ["wheels", "refresh", "import_timeout"],
-        "The inventory's sync: section": ["yes"],
+        "Questions": ["yes"],
     },
 )
 @click.argument("src", required=False, shell_complete=completed("file"))
@@ -82,7 +82,7 @@ class SyncVerb(Verb):
     "--force",
     is_flag=True,
     help="Replace without asking what is in the way: a node's own files, which are kept there for 30 days, "
-    "and what another source's sync put there.",
+    "and what another source's sync put there. With --wheels: install also what breaks a package there.",
 )
 @click.option(
     "--force-only",
@@ -107,7 +107,8 @@ class SyncVerb(Verb):
     "-y",
     "--yes",
     is_flag=True,
-    help="Send what the sync: section names outside the inventory's folder, without asking.",
+    help="Send what the sync: section names outside the inventory's folder, and with --wheels replace what the hosts "
+    "have, without asking.",
 )
 @click.option(
     "--data",
@@ -187,8 +188,8 @@ def sync(
         raise UsageError("--wheels does not go together with SRC or --to", hint="they go into each host's 'python'")
     if not data and (limit is not None or via != "chain" or from_host is not None):
         raise UsageError("--limit, --via and --from have a meaning with --data only")
-    if (force or force_only or keep) and wheels is not None:
-        raise UsageError("--force and --keep are for code and data: wheels replace no files")
+    if (force_only or keep) and wheels is not None:
+        raise UsageError("--force=PATTERN and --keep are for code and data: wheels replace no files")
     if (data or wheels is not None) and (delete_excluded or all or source_id):
         raise UsageError("--all, --delete-excluded and --source-id have a meaning for code only")
     if src is not None:
@@ -234,7 +235,13 @@ def sync(
         sources = tuple(Path(each["source"]) for each in plan.describe()["data"])
         parts.append(Part("data", plan, partial(DataLine, "receiving", quiet=quiet), show_data, sources))
     if section.wheels is not None:
-        plan = of.sync_wheels(section.wheels, refresh=refresh, import_timeout=import_timeout)
+        plan = of.sync_wheels(
+            section.wheels,
+            refresh=refresh,
+            import_timeout=import_timeout,
+            yes=yes and not theirs,
+            force=force and not theirs,
+        )
         parts.append(Part("wheels", plan, partial(ProgressLine, "sending", quiet=quiet), show_wheels))
     if theirs and not settings_of().dry_run:
         _ask_for(inventory, [source for part in parts for source in part.sources], agree=yes)

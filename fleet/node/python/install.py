@@ -2,7 +2,7 @@
 
 spec: {"python", "workdir", "activate", "env", "folder": str, "mark": str, "wait": s for the lock, "deadline": s for an
 answer, "import_deadline": s,
-"wheels": [{"name", "version", "identity", "requires", "file", "sha256", "modules": [str]}]}.
+"wheels": [{"name", "version", "identity", "file", "sha256", "modules": [str]}]}.
 J {"event": "doing", "what"} as it goes, at the end one of
     {"event": "done", "executable", "wheels": {name: "installed" | "there"}}
     {"event": "failed", "message", "hint", "wheels": {name: state}}
@@ -18,6 +18,7 @@ import signal
 import subprocess
 import threading
 import time
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 
 from fleet.node.base.child_processes import begin_marked, end_marked, finish_marked, heard, locked, started, stopped
@@ -29,9 +30,9 @@ from fleet.node.base.types import wheels as messages
 from fleet.node.base.wire import send_json
 from fleet.node.facts.ask import OUTPUT_LIMIT, last_line
 from fleet.node.facts.tools import Tools
-from fleet.node.python.installed import ask_python, training_python, verified_file, wheel_answer
+from fleet.node.python.installed import ask_python, begun_file, training_python, verified_file, wheel_answer
 from fleet.node.python.leftovers import sweep
-from fleet.protocol.state import INSTALL_LOCK, WHEELS
+from fleet.protocol.state import INSTALL_LOCK, WHEELS, below_home
 
 PIP = (
     "-m",
@@ -56,6 +57,7 @@ for name in json.loads(sys.stdin.read()):
     sys.stderr.flush()
     importlib.import_module(name)
 """
+IMPORTS = 4  # at once
 importing = threading.Event()
 
 
@@ -119,33 +121,46 @@ def pip_install(path: str, tools: "Tools", spec: "messages.InstallSpec", todo: "
 def import_all(
     path: str, tools: "Tools", spec: "messages.InstallSpec", answer: "dict[str, Any]", wheels: "list[messages.Carried]"
 ) -> None:
-    names = [module for wheel in wheels for module in wheel["modules"]]
+    """Imports the modules of each wheel in a process of its own, a few at a time."""
     env = dict(tools.env, FLEET_EXEC_ID=spec["mark"])
+    end = time.monotonic() + spec["import_deadline"]
+    argv = [path, "-c", IMPORT]
+
+    def one(wheel: "messages.Carried") -> "Refused | None":
+        modules = json.dumps(wheel["modules"]).encode()
+        left = 0.0 if stopped.is_set() else max(0.0, end - time.monotonic())
+        status, _out, err = ask_python(argv, modules, env, left, "/")
+        if status != 0:
+            return failure(status, err, spec["import_deadline"])
+        os.rename(begun_file(answer, wheel["name"]), verified_file(answer, wheel))
+        return None
+
     importing.set()
-    status, _out, err = ask_python([path, "-c", IMPORT], json.dumps(names).encode(), env, spec["import_deadline"], "/")
+    with ThreadPoolExecutor(IMPORTS) as pool:
+        failures = [each for each in pool.map(one, wheels) if each]
     importing.clear()
     if stopped.is_set():
         raise Refused("interrupted", None)
+    if failures:
+        raise failures[0]
+
+
+def failure(status: "int | None", err: str, deadline: float) -> Refused:
     current = re.findall(r"^importing (\S+)$", err, re.M)[-1:] or ["?"]
-    if status:
-        last = last_line(err)
-        if last == "importing " + current[0]:
-            last = "signal %d" % -status if status < 0 else "exit status %d" % status
-        raise Refused(
-            "installed, but 'import %s' fails: %s" % (current[0], last),
-            "it needs a package that is not there, and does not say so: sync that one's wheel, too"
-            if last.startswith("ModuleNotFoundError")
-            else "the wheel does not fit this host: a library or a driver that it needs is missing or too old",
-        )
     if status is None:
-        raise Refused(
-            "installed, but 'import %s' took more than %d s" % (current[0], spec["import_deadline"]),
+        return Refused(
+            "installed, but 'import %s' took more than %d s" % (current[0], deadline),
             "look at the file system there, or give it longer with --import-timeout",
         )
-    for wheel in wheels:
-        mark = verified_file(answer, wheel)
-        os.makedirs(os.path.dirname(mark), 0o700, exist_ok=True)
-        open(mark, "w").close()
+    last = last_line(err)
+    if last == "importing " + current[0]:
+        last = "signal %d" % -status if status < 0 else "exit status %d" % status
+    return Refused(
+        "installed, but 'import %s' fails: %s" % (current[0], last),
+        "it needs a package that is not there, and does not say so: sync that one's wheel, too"
+        if last.startswith("ModuleNotFoundError")
+        else "the wheel does not fit this host: a library or a driver that it needs is missing or too old",
+    )
 
 
 def install(
@@ -198,12 +213,14 @@ def work(spec: "messages.InstallSpec", seen: "dict[str, Any]") -> "dict[str, Any
     claim(answer, spec["wait"])
     answer, states = look()
     sweep(answer, wheels, states)
+    os.makedirs(below_home(WHEELS, "verified"), 0o700, exist_ok=True)
+    for wheel in wheels:
+        open(begun_file(answer, wheel["name"]), "w").close()
     todo = []
     if set(seen.values()) != {"there"}:
         todo = install(path, tools, spec, states, look)
     send_json({"event": "doing", "what": "importing"})
-    fresh = [wheel for wheel in wheels if wheel in todo or not os.path.exists(verified_file(answer, wheel))]
-    import_all(path, tools, spec, answer, fresh)
+    import_all(path, tools, spec, answer, wheels)
     done = {wheel["name"]: "installed" if wheel in todo else "there" for wheel in wheels}
     return {"event": "done", "executable": answer["executable"], "wheels": done}
 

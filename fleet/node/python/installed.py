@@ -14,7 +14,7 @@ from fleet.protocol.state import WHEELS, below_home
 # A distribution is "there" when the RECORD it was installed with tells the files of the very wheel, and they exist:
 # pip writes that RECORD last, over the wheel's own one, which names no INSTALLER: so an interrupted install has none.
 ASK_WHEELS = r"""
-import csv, hashlib, json, os, re, sys, sysconfig
+import csv, hashlib, json, os, platform, re, sys, sysconfig
 asked = json.loads(sys.stdin.read())
 if sys.path and not sys.path[0]:
     del sys.path[0]
@@ -72,7 +72,15 @@ def state(wheel):
 answer = {"executable": sys.executable, "version": "%d.%d.%d" % sys.version_info[:3], "prefix": sys.prefix,
           "implementation": sys.implementation.name, "platform": sysconfig.get_platform(),
           "soabi": sysconfig.get_config_var("SOABI"), "target": sysconfig.get_path("purelib"),
-          "states": [state(wheel) for wheel in asked["wheels"]], "unmet": [], "pip": None, "tags": []}
+          "states": [state(wheel) for wheel in asked["wheels"]], "dists": [], "pip": None, "tags": []}
+info = sys.implementation.version
+answer["markers"] = {
+    "implementation_name": sys.implementation.name, "os_name": os.name, "sys_platform": sys.platform,
+    "implementation_version": "%d.%d.%d" % info[:3] + ("" if info[3] == "final" else info[3][0] + str(info[4])),
+    "platform_machine": platform.machine(), "platform_release": platform.release(),
+    "platform_system": platform.system(), "platform_version": platform.version(),
+    "platform_python_implementation": platform.python_implementation(),
+    "python_full_version": platform.python_version(), "python_version": "%d.%d" % sys.version_info[:2]}
 marker = os.path.join(sysconfig.get_path("stdlib"), "EXTERNALLY-MANAGED")
 answer["managed"] = sys.prefix == sys.base_prefix and os.path.exists(marker)
 if asked.get("judge"):
@@ -85,23 +93,34 @@ if asked.get("judge"):
             from pip._internal.pep425tags import get_supported
         answer["tags"] = [tag if isinstance(tag, str) else "-".join(tag) if isinstance(tag, tuple) else str(tag)
                           for tag in get_supported()]
-        from pip._vendor.packaging.requirements import Requirement
     except ImportError:
-        Requirement = None
-    given = {wheel["name"]: wheel["version"] for wheel in asked["wheels"]}
-    for wheel in asked["wheels"] if Requirement else []:
-        for text in wheel["requires"]:
-            try:
-                need = Requirement(text)
-                if need.marker and not need.marker.evaluate({"extra": ""}):
-                    continue
-            except Exception:
-                continue  # nothing reads it, so it keeps nothing from working
-            name = normal(need.name)
-            has = given.get(name) or (installed[name][0][0] if name in installed else None)
-            if has is None or not need.specifier.contains(has, prereleases=True):
-                wanted = "%s%s" % (need.name, need.specifier)
-                answer["unmet"].append({"wheel": wheel["name"], "needs": wanted, "has": has})
+        pass
+    # in the order of sys.path, as pip has it; as the head takes it, or not at all
+    name, text, seen = r"[A-Za-z0-9]([A-Za-z0-9._-]{0,98}[A-Za-z0-9])?$", r"[ -~]{1,1000}$", {}
+    for folder in sys.path:
+        try:
+            entries = sorted(os.listdir(folder))
+        except OSError:
+            continue
+        for entry in entries:
+            lines = None
+            for inside in ("METADATA", "PKG-INFO", "") if re.match(r"[^~].*\.(dist|egg)-info$", entry) else ():
+                try:
+                    with open(os.path.join(folder, entry, inside).rstrip("/"), errors="replace", encoding="utf-8") as f:
+                        lines = f.read(1 << 18).split("\n\n")[0].splitlines()
+                    break
+                except OSError:
+                    pass
+            fields = {}
+            for line in lines or ():
+                key, _, value = line.partition(":")
+                fields.setdefault(key.lower(), []).append(value.strip())
+            dist = {"name": normal(fields.get("name", [""])[0]), "version": fields.get("version", [""])[0],
+                    "requires": [need for need in fields.get("requires-dist", ()) if re.match(text, need)],
+                    "extras": [extra for extra in fields.get("provides-extra", ()) if re.match(name, extra)]}
+            if re.match(name, dist["name"]) and re.match(text, dist["version"]) and len(seen) < 5000:
+                seen.setdefault(dist["name"], dist)
+    answer["dists"] = list(seen.values())
 print()
 print(json.dumps(answer))
 """
@@ -157,3 +176,11 @@ def verified_file(answer: "dict[str, Any]", wheel: "messages.Asked") -> str:
 
     key = "\n".join([answer["executable"], answer["version"], wheel["name"], wheel["identity"]])
     return below_home(WHEELS, "verified", hashlib.sha256(key.encode()).hexdigest())
+
+
+def begun_file(answer: "dict[str, Any]", name: str) -> str:
+    """Exists from the start of an install of that distribution until it was imported."""
+    import hashlib
+
+    key = "\n".join([answer["executable"], name])
+    return below_home(WHEELS, "verified", hashlib.sha256(key.encode()).hexdigest() + "-begun")

@@ -1,12 +1,13 @@
 """Facts of this node's training interpreter, and what it has of a set of wheels. Nothing is changed.
 
 spec: {"python": str|null, "workdir": str|null, "activate": str|null, "env": {}, "deadline": s, "judge": bool,
-"wheels": [{"name", "version", "identity", "requires": [str]}]}. Answers J {"event": "facts", ...}:
+"wheels": [{"name", "version", "identity"}]}. Answers J {"event": "facts", ...}:
     executable, version, implementation, platform, soabi, prefix, target (the folder that wheels go to)
     pip (version | null), tags (what this pip installs, best first), managed (PEP 668); free (bytes at target)
     states  per wheel {"state": "there" | "absent" | "other" | "broken", "version", "why", "verified": bool}
-    unmet   [{"wheel", "needs": requirement, "has": version that is there | null}]
-pip, tags and unmet only with "judge". Any refusal is J {"event": "failed", "message", "hint"}.
+    markers {"python_version", ...}, as requirements name them
+    dists   [{"name", "version", "requires", "extras"}] of what is installed and was not left by an install that failed
+pip, tags and dists only with "judge". Any refusal is J {"event": "failed", "message", "hint"}.
 """
 
 import os
@@ -15,7 +16,7 @@ from fleet.node.base.errors import Refused, failed
 from fleet.node.base.gather import begin, finish, gather
 from fleet.node.base.types import Any, wheels
 from fleet.node.facts.tools import Tools
-from fleet.node.python.installed import training_python, verified_file, wheel_answer
+from fleet.node.python.installed import begun_file, training_python, verified_file, wheel_answer
 
 
 def facts(spec: "wheels.InterpreterSpec") -> "dict[str, Any]":
@@ -24,6 +25,7 @@ def facts(spec: "wheels.InterpreterSpec") -> "dict[str, Any]":
     answer = wheel_answer(path, tools, spec["wheels"], spec["judge"], spec["deadline"])
     for wheel, state in zip(spec["wheels"], answer["states"]):
         state["verified"] = os.path.exists(verified_file(answer, wheel))
+    answer["dists"] = [dist for dist in answer["dists"] if not os.path.exists(begun_file(answer, dist["name"]))]
     there = answer["target"]
     while not os.path.isdir(there) and there != os.path.dirname(there):
         there = os.path.dirname(there)

@@ -144,7 +144,9 @@ def run(plan: BuildPlan, runtime: Runtime) -> Report:
     built = replace(built, wheel=str(path), sha256=digest)
     if not request.install:
         return Report("build", (Result(plan.host.name, True, 0),), 0, answer=built)
-    done = wheels.run(wheels.plan(inventory, SyncWheels(path, import_timeout=request.import_timeout)), runtime)
+    done = wheels.run(
+        wheels.plan(inventory, SyncWheels(path, import_timeout=request.import_timeout, yes=True)), runtime
+    )
     return Report("build", done.results, done.exit_code, answer=replace(built, wheels=done.read(Wheels).wheels))
 
 

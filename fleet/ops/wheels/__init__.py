@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -11,13 +12,14 @@ from fleet.answers.sync import HasWheels, WheelFile, Wheels
 from fleet.errors import HostFailed, UsageError
 from fleet.events import Notice
 from fleet.inventory.nodeset import fold
-from fleet.model import Inventory, Report, Result, exit_code_of
+from fleet.model import Inventory, Report, Result, exit_code_of, grouped
 from fleet.ops.cache import turn
 from fleet.ops.facts import HasFacts
 from fleet.ops.plans import Files, Line, OnHosts, PerHost
 from fleet.ops.wheels import node
 from fleet.ops.wheels.download import collect
 from fleet.ops.wheels.node import carry, digest_of_set, folder_of, forget
+from fleet.ops.wheels.present import HELD, replaced
 from fleet.ops.wheels.requirements import Requirements
 from fleet.ops.wheels.tags import agree, choose
 from fleet.ops.wheels.wheel import DAMAGE, SDISTS, Wheel, read_folder, read_wheel, sdist_refused
@@ -73,10 +75,10 @@ def plan(inventory: Inventory, request: SyncWheels) -> WheelsPlan:
 def run(plan: WheelsPlan, runtime: Runtime) -> Report:
     """Ask, check, carry, install, verify. Nothing is sent before every host could take all of it, and nothing is
     installed before every host has it. Results carry {"python", "wheels": {name: "installed" | "there" | ...}}."""
-    inventory = plan.inventory
+    inventory, stopped = plan.inventory, runtime.cancel.is_set
     wheels: Sequence[Wheel] = ()
     if plan.kind != "requirements":
-        wheels = read_folder(plan.source) if plan.kind == "folder" else (read_wheel(plan.source),)
+        wheels = read_folder(plan.source, stopped) if plan.kind == "folder" else (read_wheel(plan.source, stopped),)
     try:
         if wheels and len({w.name for w in wheels}) == len(wheels):
             facts = _ask(inventory, wheels, runtime, judge=False)
@@ -88,10 +90,11 @@ def run(plan: WheelsPlan, runtime: Runtime) -> Report:
         asked = tuple(wheels)
         if plan.kind == "requirements":
             _refuse(inventory, (), facts)
-            wheels = read_folder(collect(plan.source, facts, runtime, refresh=plan.request.refresh))
-        elif any(found["pip"] is None for found in facts.values()):
-            _refuse(inventory, wheels, facts)
-        wheels = choose(wheels, facts)
+            wheels = collect(plan.source, facts, runtime, refresh=plan.request.refresh)
+        else:
+            if any(found["pip"] is None for found in facts.values()):
+                _refuse(inventory, wheels, facts)
+            wheels = choose(wheels, facts)
         if wheels != asked:
             facts = _ask(inventory, wheels, runtime)
         return _report(_bring(plan, wheels, facts, runtime), wheels)
@@ -111,11 +114,11 @@ def _ask(inventory: Inventory, wheels: Sequence[Wheel], runtime: Runtime, *, jud
     return facts
 
 
-def _refuse(inventory: Inventory, wheels: Sequence[Wheel], facts: Facts) -> None:
+def _refuse(inventory: Inventory, wheels: Sequence[Wheel], facts: Facts, force: bool = False) -> None:
     """Stop here when any host cannot take the wheels."""
     bad = {}
     for name, found in facts.items():
-        if error := node.refusal(found, wheels):
+        if error := node.refusal(found, wheels, force):
             bad[name] = Result(name, False, error=error, answer=HasWheels(wheels=node.states(found, wheels)))
     _all_or_none(inventory, bad, wheels, facts)
 
@@ -150,7 +153,8 @@ def _bring(plan: WheelsPlan, wheels: Sequence[Wheel], facts: Facts, runtime: Run
     with turn(name, "another sync of these wheels", runtime) as waited:
         if waited:  # whoever was before us may have brought them
             facts = _ask(inventory, wheels, runtime)
-        _refuse(inventory, wheels, facts)
+        _refuse(inventory, wheels, facts, plan.request.force)
+        _consent(plan, wheels, facts, runtime)
         results = _there(inventory, wheels, facts)
         failed = _send(inventory, wheels, name, facts, runtime)
         if not failed:
@@ -161,6 +165,23 @@ def _bring(plan: WheelsPlan, wheels: Sequence[Wheel], facts: Facts, runtime: Run
             through = {r.host for r in done if set((r.read(HasWheels).wheels or {}).values()) <= {"there", "installed"}}
             forget(some.only(h for h in some.hosts if h.name in through), folder, runtime)
     return tuple((results | failed).values())
+
+
+def _consent(plan: WheelsPlan, wheels: Sequence[Wheel], facts: Facts, runtime: Runtime) -> None:
+    """Shows what would be replaced, and asks. Wheels that were given are wanted: only torch and CUDA count of them."""
+    replacing = grouped((each, host) for host, found in facts.items() for each in replaced(found, wheels).items())
+    text = "; ".join(
+        f"replaces {name} {versions} on {fold(hosts)}"
+        for (name, versions), hosts in replacing.items()
+        if plan.kind == "requirements" or HELD.fullmatch(name)
+    )
+    if not text:
+        return
+    if plan.request.yes:
+        runtime.emit(Notice("warning", text))
+    elif not runtime.ask(f"{text}. Go on?"):
+        command = shlex.join(["fleet", "sync", "--wheels", str(plan.source), "--yes"])
+        raise UsageError(f"{text}; not agreed to, nothing was sent", hint=f"to replace it: {command}")
 
 
 def _send(

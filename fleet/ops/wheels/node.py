@@ -21,7 +21,8 @@ from fleet.model import Host, Inventory, Result
 from fleet.ops import execute
 from fleet.ops.cache import cache, fresh, head_id
 from fleet.ops.facts import HasFacts, training
-from fleet.ops.wheels.wheel import Wheel
+from fleet.ops.wheels.present import breaks
+from fleet.ops.wheels.wheel import Reading, Wheel
 from fleet.protocol.messages.values import Failed
 from fleet.protocol.messages.wheels import Installed, InstallFailed, InstallSpec, Interpreter, InterpreterSpec
 from fleet.protocol.state import CODE_STATE, DATA_STATE, HOME, WHEELS
@@ -42,7 +43,7 @@ def _refused(said: Failed) -> HostFailed:
 
 def ask(inventory: Inventory, wheels: Sequence[Wheel], runtime: Runtime, *, judge: bool = True) -> tuple[Result, ...]:
     """Every host's interpreter and what it has of the wheels, as data["facts"]; nothing is changed. judge: also what
-    its pip takes and which requirements are unmet, which costs it an import of pip."""
+    its pip takes and what else is installed, which costs it an import of pip."""
     asked = [wheel.asked() for wheel in wheels]
 
     def task(session: Session, host: Host) -> Result:
@@ -80,7 +81,7 @@ def lacking(facts: Mapping[str, Any], wheels: Sequence[Wheel]) -> list[Wheel]:
     return [w for w, s in zip(wheels, facts["states"], strict=True) if s["state"] != "there" or not s["verified"]]
 
 
-def refusal(facts: Mapping[str, Any], wheels: Sequence[Wheel]) -> PreflightError | None:
+def refusal(facts: Mapping[str, Any], wheels: Sequence[Wheel], force: bool) -> PreflightError | None:
     """Why nothing can be installed into this interpreter, known before anything is sent; None where it can."""
     todo = [w for w, s in zip(wheels, facts["states"], strict=True) if s["state"] != "there"]
     python = facts["executable"]
@@ -97,15 +98,12 @@ def refusal(facts: Mapping[str, Any], wheels: Sequence[Wheel]) -> PreflightError
             hint="make an environment (python3 -m venv ~/train) and name its python in the inventory: python: "
             "~/train/bin/python",
         )
-    if facts["unmet"]:
-        said = ", ".join(
-            f"{u['wheel']} needs {u['needs']} ({'has ' + u['has'] if u['has'] else 'absent'})"
-            for u in facts["unmet"][:8]
-        )
+    if not force and (broken := breaks(facts, wheels)):
         return PreflightError(
-            f"unmet: {said}",
+            f"unmet: {', '.join(broken[:8])}",
             kind="unmet",
-            hint="add these wheels, or let fleet collect them: fleet sync --wheels requirements.txt",
+            hint="add wheels that fit, or let fleet collect them: fleet sync --wheels requirements.txt; with --force "
+            "these are installed all the same",
         )
     needed = sum(w.unpacked for w in todo)
     if needed > facts["free"]:
@@ -195,7 +193,8 @@ def carry(inventory: Inventory, wheels: Sequence[Wheel], name: str, runtime: Run
             try:
                 os.link(source, target)
             except OSError:
-                shutil.copy2(source, target)
+                with Reading(source, runtime.cancel.is_set) as file, target.open("wb") as copy:
+                    shutil.copyfileobj(file, copy, 1 << 20)
         return bring(inventory.hosts, stage, folder_of(name), sum(w.size for w in wheels), runtime)
 
 

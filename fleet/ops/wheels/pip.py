@@ -11,7 +11,8 @@ import shutil
 import subprocess
 import sys
 import tarfile
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from functools import partial
 from pathlib import Path
 from typing import Any, NoReturn
 
@@ -30,15 +31,17 @@ def run_pip(
     runtime: Runtime,
     *,
     sources: Path | None = None,
+    hosts: Mapping[str, Any] | None = None,
 ) -> str | None:
     """Runs pip in `folder`, with the user's own configuration. Returns None when all is well, else what it printed.
 
     sources: a folder; the first source archive that pip fetches is put there as it is, and pip ends well.
+    hosts: what it resolves for: {"site": a folder of their metadata, "markers", "tags", ...}.
     Raises Interrupted, and UsageError where there is no pip.
     """
     given = {name: os.environ[name].split() for name in PATHS if name in os.environ}
     absolute = {name: " ".join(os.path.abspath(w) if os.path.exists(w) else w for w in given[name]) for name in given}
-    spec = {"argv": [*argv], "folder": str(folder), "sources": str(sources) if sources else None}
+    spec = {"argv": [*argv], "folder": str(folder), "sources": str(sources) if sources else None, "hosts": hosts}
     process = own_process(
         f"{__name__}:main",
         spec,
@@ -86,6 +89,30 @@ def main(spec: dict[str, Any]) -> None:
 
     os.chdir(spec["folder"])
     sys.argv = ["pip", *spec["argv"]]
+    if spec["hosts"]:
+        _resolve_for(**spec["hosts"])
     sys.addaudithook(hook)
     tarfile.open = keep  # type: ignore[assignment]
     runpy.run_module("pip", run_name="__main__", alter_sys=True)
+
+
+def _resolve_for(site: str, markers: dict[str, str], tags: list[str], **_: object) -> None:
+    """Has pip download what another interpreter lacks. pip has options for its version alone: the rest is put in place
+    before the modules are loaded that use it."""
+    from pip._internal import metadata
+
+    installed = metadata.get_environment([site])
+    metadata.get_default_environment = lambda: installed
+    from pip._internal.utils import compatibility_tags
+    from pip._vendor.packaging import markers as evaluated
+    from pip._vendor.packaging.tags import Tag
+
+    supported = [Tag(*tag.split("-")) for tag in tags]
+    compatibility_tags.get_supported = lambda *_, **__: supported
+    evaluated.default_environment = lambda: dict(markers)
+    from pip._internal.cli.req_command import RequirementCommand
+    from pip._internal.commands.download import DownloadCommand
+
+    DownloadCommand.make_resolver = partial(  # type: ignore[method-assign]
+        RequirementCommand.make_resolver, ignore_installed=False
+    )

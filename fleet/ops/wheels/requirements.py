@@ -80,6 +80,10 @@ class Requirements:
         """For pip's -c."""
         return "".join(f"{line}\n" for line in self._lines[True])
 
+    def wanted(self) -> list[str]:
+        """Returns the requirements and constraints."""
+        return [line.partition(" --hash=")[0] for line in (*self._lines[False], *self._lines[True])]
+
     def _read(self, path: Path, where: str | None, constraint: bool, within: tuple[Path, ...]) -> None:
         """where: the FILE:LINE that names it. within: the files that include it."""
         path = Path(os.path.realpath(path))

@@ -9,7 +9,7 @@ import re
 import struct
 import zipfile
 import zlib
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from email.parser import HeaderParser
 from itertools import islice
@@ -17,9 +17,9 @@ from pathlib import Path
 
 from packaging.utils import InvalidWheelFilename, canonicalize_name, canonicalize_version, parse_wheel_filename
 
-from fleet.errors import UsageError
+from fleet.errors import Interrupted, UsageError
 from fleet.inventory.fields import printable
-from fleet.node.base.files import file_digest, open_regular
+from fleet.node.base.files import open_regular
 from fleet.ops.cache import memo, recall, remember
 from fleet.protocol.messages.wheels import Asked, Carried
 
@@ -40,6 +40,29 @@ DAMAGE = (
 TOLD_BYTES = 8 << 20
 PLAIN_BYTES, PACKED_BY = 256 << 20, 100
 SDISTS = (".tar.gz", ".zip", ".tar.bz2", ".tgz")
+Stopped = Callable[[], bool]
+
+
+class Reading(io.BufferedReader):
+    """A regular file that is read; Interrupted from the next read on once `stopped`."""
+
+    def __init__(self, path: Path, stopped: Stopped) -> None:
+        super().__init__(open_regular(str(path)).detach())  # type: ignore[attr-defined]
+        self._stopped = stopped
+
+    def read(self, size: int | None = -1, /) -> bytes:
+        if self._stopped():
+            raise Interrupted("interrupted")
+        return super().read(size)
+
+
+def digest_of(path: Path, stopped: Stopped) -> str:
+    """Returns the sha256 of a file."""
+    digest = hashlib.sha256()
+    with Reading(path, stopped) as file:
+        while block := file.read(1 << 20):
+            digest.update(block)
+    return digest.hexdigest()
 
 
 @dataclass(frozen=True)
@@ -63,14 +86,14 @@ class Wheel:
 
     def asked(self) -> Asked:
         """How it goes to node/python/interpreter.py."""
-        return {"name": self.name, "version": self.version, "identity": self.identity, "requires": list(self.requires)}
+        return {"name": self.name, "version": self.version, "identity": self.identity}
 
     def carried(self) -> Carried:
         """How it goes to node/python/install.py."""
         return {**self.asked(), "file": self.path.name, "sha256": self.sha256, "modules": list(self.modules)}
 
 
-def read_wheel(path: Path) -> Wheel:
+def read_wheel(path: Path, stopped: Stopped = lambda: False) -> Wheel:
     """Read one wheel and test every byte of it, once in the life of that file; UsageError naming it where it is no
     wheel, or damaged."""
     try:
@@ -80,12 +103,12 @@ def read_wheel(path: Path) -> Wheel:
     known = recall(note)
     if known is not None:
         return Wheel(**{**known, "path": path, "tags": frozenset(known["tags"])})
-    wheel = _examine(path)
+    wheel = _examine(path, stopped)
     remember(note, {**vars(wheel), "path": None, "tags": set(wheel.tags)})
     return wheel
 
 
-def _examine(path: Path) -> Wheel:
+def _examine(path: Path, stopped: Stopped) -> Wheel:
     try:
         name, version, build, tags = parse_wheel_filename(path.name)
     except InvalidWheelFilename as error:
@@ -95,7 +118,7 @@ def _examine(path: Path) -> Wheel:
             "and build tools write it; a renamed wheel must get its name back",
         ) from error
     try:
-        file = open_regular(str(path))
+        file = Reading(path, stopped)
     except OSError as error:
         raise UsageError(f"cannot read {path}: {reason(error)}") from error
     try:
@@ -125,7 +148,7 @@ def _examine(path: Path) -> Wheel:
         version=str(version),
         build=build,
         tags=frozenset(map(str, tags)),
-        sha256=file_digest(str(path)),
+        sha256=digest_of(path, stopped),
         identity=identity_of(rows, info),
         requires=tuple(metadata.get_all("Requires-Dist") or ()),
         requires_python=metadata.get("Requires-Python") or "",
@@ -244,7 +267,7 @@ def sdist_refused(path: Path) -> UsageError:
     )
 
 
-def read_folder(folder: Path) -> tuple[Wheel, ...]:
+def read_folder(folder: Path, stopped: Stopped = lambda: False) -> tuple[Wheel, ...]:
     """Every wheel in a folder; UsageError where there is none, one is damaged, or there are sdists instead."""
     if not folder.is_dir():
         raise UsageError(f"{folder} does not exist", hint="give a folder of wheels, or a requirements file")
@@ -255,7 +278,7 @@ def read_folder(folder: Path) -> tuple[Wheel, ...]:
     for path in files:
         if path.name.endswith(SDISTS):
             raise sdist_refused(path)
-    wheels = tuple(read_wheel(p) for p in files if p.suffix == ".whl")
+    wheels = tuple(read_wheel(p, stopped) for p in files if p.suffix == ".whl")
     if not wheels:
         raise UsageError(f"no wheels in {folder}", hint="pip download -d DIR, or give a requirements file")
     return wheels

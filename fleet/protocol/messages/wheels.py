@@ -6,7 +6,27 @@ from fleet.protocol.messages.values import Failed, Matching, Training
 
 State = Literal["there", "absent", "other", "broken"]
 WheelState = TypedDict("WheelState", {"state": State, "verified": bool})
-Unmet = TypedDict("Unmet", {"wheel": str, "needs": str, "has": str | None})
+Name = Annotated[str, Matching(r"[A-Za-z0-9]([A-Za-z0-9._-]{0,98}[A-Za-z0-9])?")]
+Text = Annotated[str, Matching(r"[ -~]{0,1000}")]
+# what is installed there, by its metadata
+Dist = TypedDict("Dist", {"name": Name, "version": Text, "requires": list[Text], "extras": list[Name]})
+Dists = Annotated[list[Dist], lambda found: len(found) <= 5000]
+Markers = TypedDict(
+    "Markers",
+    {
+        "implementation_name": Text,
+        "implementation_version": Text,
+        "os_name": Text,
+        "platform_machine": Text,
+        "platform_python_implementation": Text,
+        "platform_release": Text,
+        "platform_system": Text,
+        "platform_version": Text,
+        "python_full_version": Text,
+        "python_version": Text,
+        "sys_platform": Text,
+    },
+)
 # what wheels are judged by; there and unverified is what was never imported
 Interpreter = TypedDict(
     "Interpreter",
@@ -24,7 +44,8 @@ Interpreter = TypedDict(
         "free": int,
         "tags": list[Annotated[str, Matching(r"[A-Za-z0-9][A-Za-z0-9_.]*(-[A-Za-z0-9][A-Za-z0-9_.]*){2}")]],
         "states": list[WheelState],
-        "unmet": list[Unmet],
+        "dists": Dists,
+        "markers": Markers,
     },
 )
 Installed = TypedDict(
@@ -46,7 +67,6 @@ class Asked(TypedDict):
     name: str
     version: str
     identity: str
-    requires: list[str]
 
 
 class Carried(Asked):
@@ -58,7 +78,7 @@ class Carried(Asked):
 
 
 class InterpreterSpec(Training):
-    """judge: also what its pip takes, and what is unmet. deadline: seconds for an answer."""
+    """judge: also what its pip takes, and what is installed there. deadline: seconds for an answer."""
 
     deadline: float
     judge: bool
