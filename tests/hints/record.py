@@ -1,4 +1,4 @@
-"""Records what the programs of programs.py write as they fail. python -m tests.hints.record [NAME ...]"""
+"""Records what the programs of programs.txt write as they fail. python -m tests.hints.record [NAME ...]"""
 
 from __future__ import annotations
 
@@ -12,9 +12,8 @@ from pathlib import Path
 
 from fleet.rules.hints import TAIL_BYTES
 from tests.free_port import free_port
-from tests.hints.programs import PROGRAMS, WAYS, Program
+from tests.hints.programs import PROGRAMS, RECORDED, WAYS, Program
 
-RECORDED = Path(__file__).parent / "recorded"
 LIBRARY = re.compile(r"/\S*?/lib/python3")
 
 
@@ -23,24 +22,27 @@ def end_of(program: Program) -> tuple[int, str]:
     port = str(free_port())
     with tempfile.TemporaryDirectory() as folder:
         script = Path(folder, "train.py")
-        script.write_text(program.code if program.cause and "Syntax" in program.cause else WAYS + program.code)
+        script.write_text(program.code if "SyntaxError" in program.cause else WAYS + program.code)
         argv = shlex.split(program.how.format(python=sys.executable, py=script))
+        base = {"PATH": os.environ["PATH"], "HOME": folder, "OMP_NUM_THREADS": "1", "MASTER_ADDR": "127.0.0.1"}
         started = []
         for rank in range(program.ranks):
             world = {"RANK": rank, "LOCAL_RANK": rank, "WORLD_SIZE": program.ranks, "MASTER_PORT": port}
-            where = {"PATH": os.environ["PATH"], "HOME": folder, "MASTER_ADDR": "127.0.0.1", "OMP_NUM_THREADS": "1"}
-            env = {**where, **{name: str(value) for name, value in world.items()}}
-            started.append(subprocess.Popen(argv, cwd=folder, env=env, stderr=subprocess.PIPE, stdout=subprocess.DEVNULL))
+            env = {**base, **{name: str(value) for name, value in world.items()}}
+            started.append(
+                subprocess.Popen(argv, cwd=folder, env=env, stderr=subprocess.PIPE, stdout=subprocess.DEVNULL)
+            )
         wrote = [process.communicate(timeout=120)[1] for process in started]
         status = started[-1].returncode
-        text = wrote[-1][-TAIL_BYTES:].decode("utf-8", "replace").replace(os.path.realpath(folder), "/root/work")
+    text = wrote[-1][-TAIL_BYTES:].decode("utf-8", "replace")
     text = text.replace(sys.executable, "/opt/train/bin/python").replace(folder, "/root/work")
     return (128 - status if status < 0 else status), LIBRARY.sub("/opt/train/lib/python3", text)
 
 
 if __name__ == "__main__":
     RECORDED.mkdir(exist_ok=True)
-    for name in sys.argv[1:] or PROGRAMS:
-        status, text = end_of(PROGRAMS[name])
-        (RECORDED / f"{name}.txt").write_text(f"{status}\n{text}")
-        print(name, status, text.strip().rpartition("\n")[2][:100])
+    for program in PROGRAMS:
+        if program.name in sys.argv[1:] or not sys.argv[1:]:
+            status, text = end_of(program)
+            (RECORDED / f"{program.name}.txt").write_text(f"{status}\n{text}")
+            print(program.name, status, text.strip().rpartition("\n")[2][:100])
