@@ -7,20 +7,20 @@ exception that nobody caught ends Python with 1, begins at a module's level, and
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from fleet.rules.hint import Hint, first_match
 from fleet.rules.hints import HINTS
 from fleet.rules.kernel import Note, explains
 from fleet.rules.signals import CRASHES, signal_of, signalled
-from fleet.rules.tracebacks import HEADER, Part, exception_of, parts_of, plain, split, states
+from fleet.rules.tracebacks import Part, parts_of, plain, split, states
 
 LAST_LINES = 12  # that a process writes while it ends, and more only where it goes on
-NCCL_LINES = 60
+WARNING_LINES = 60
 SHOWN_LINES = 60  # of a traceback
-UNSTARTED = "the program could not be started there: is it on that node, and executable?"
 FAILED = (None, 1)  # exit codes of a Python that an exception ended, and where it is not known
+UNSTARTED = "the program could not be started there: is it on that node, and executable?"
 # what a rank raises because it got SIGTERM
 _OF_A_STOP = re.compile(r"(?:\w+\.)*(?:KeyboardInterrupt|SystemExit|\w*(?:SIGTERM|Signal|Preempt)\w*)\b")
 # what others write while a process ends: torch's and Python's warnings, wandb's summary, launchers; what goes on a line
@@ -29,24 +29,20 @@ _ASIDE = re.compile(
     r"Exception ignored |Exception in thread |Process \S+:$|frame #\d|<omitting|Extension modules: |Current thread |"
     r"Aborted|Original exception was:|-- Process \d+ terminated|=+$|-+$"
 )
-# of others: what Python writes before a traceback that ends nothing, and before that of a thread, of a child
-_IGNORED = re.compile(
-    r"Exception ignored |Error in (?:atexit|sys\.\w*hook)|Exception in .*threading|future: <|--- Logging error"
+# the line above a traceback: of what ends nothing, of a thread, of a child, of another exception, of a logger
+_ABOVE = re.compile(
+    r"(?P<ignored>Exception ignored |Error in (?:atexit|sys\.\w*hook)|Exception in .*threading|future: <|--- Logging)|"
+    r"Exception in thread (?P<thread>.*):$|(?P<child>Process \S+:$)|"
+    r"(?P<wraps>-- Process \d+ terminated with|Original exception was:|Error executing job with overrides)|"
+    r"(?P<logged>(?i:.*\b(?:error|critical|fatal|exception)\b))"
 )
-_THREAD = re.compile(r"Exception in thread (.*):$")
-_CHILD = re.compile(r"Process \S+:$")
-_WRAPPED = re.compile(r"-- Process \d+ terminated with|Original exception was:|Error executing job with overrides")
 _LAUNCHERS = re.compile(
     r"torch\.distributed\.elastic\.multiprocessing\.errors\.ChildFailedError|"
     r"subprocess\.CalledProcessError: Command '\[.*python"
 )
-_LOGGED = re.compile(r"(?i).*\b(?:error|critical|fatal|exception)\b")
-_MODULE_LEVEL = ("<module>", "_run_module_as_main", "_run_code", None)
+_OUTERMOST = ("<module>", "_run_module_as_main", "_run_code", None)  # where an exception ends up that nobody caught
 # what a thread raises that only waits for another one
-_WAITS = re.compile(
-    r"(?:\w+\.)*(?:Empty|\w*TimeoutError|BrokenBarrierError|CancelledError)\b|"
-    r"[\s\S]*raised in .*/(?:queue|threading|multiprocessing/\w+|concurrent/futures/_base)\.py$"
-)
+_WAITS = re.compile(r"(?:\w+\.)*(?:Empty|Full|TimeoutError|BrokenBarrierError|CancelledError)$")
 # a process's last lines where there is no traceback: a shell's, an interpreter's, an argument parser's, native code's
 _FATAL = re.compile(
     r"(?:\w+\.)*[A-Z]\w*(?:Error|Exception)(?::|$)|[\w./-]+: error: |Fatal Python error: |\s*what\(\): |"
@@ -54,8 +50,8 @@ _FATAL = re.compile(
     r"\S+: error while loading shared libraries: |ERROR: Unexpected bus error|.* NCCL WARN |(?:\[rank\d+\]:)?\[E\d+ |"
     r"(?:Bus error|Segmentation fault|Killed)\b"
 )
-_NCCL = re.compile(r" NCCL WARN ")
-_UNRESOLVED = re.compile(r"cannot be retrieved \(gai error")
+# by a sign of whose an error is, what it warned of before
+_WARNINGS = {"NCCL": " NCCL WARN ", "client socket": "cannot be retrieved (gai error"}
 _GOES_ON = re.compile(
     r"(?i)\b(?:re-?try(?:ing)?|trying again|attempt \d+|skipp(?:ed|ing)|ignor(?:ed|ing)|falling back)\b"
 )
@@ -103,157 +99,137 @@ def _by_text(tail: str, status: int | None) -> Cause:
         return Cause()
     text = _Text(states(tail))
     block = text.uncaught(status)
-    return text.last_words(status) if block is None else _of_traceback(block, text)
+    return text.last_words(status) if block is None else text.of_traceback(block)
 
 
-# -- tracebacks -----------------------------------------------------------------------------------------------
 @dataclass(frozen=True)
 class _Block:
-    """A traceback, with those it is chained to. number: of the line behind its exception. above: the line above it.
-    after: lines that were written behind it."""
+    """A traceback, with those it is chained to. number: of the line behind its exception. above: what the line above
+    it makes of it. by_torch: torch wrote it, of what nobody caught. after: lines that follow. is_last: no other does."""
 
     trace: str
-    number: int
-    above: str
-    of_torch: bool
     parts: Sequence[Part]
+    number: int
+    above: Mapping[str, str | None]
+    by_torch: bool
     after: Sequence[str]
-    goes_on: bool
+    is_last: bool
+
+    def of(self, *kinds: str) -> bool:
+        return any(self.above.get(kind) for kind in kinds)
 
     @property
-    def is_own(self) -> bool:
-        return not any(it.match(self.above) for it in (_IGNORED, _THREAD, _CHILD))
-
-    @property
-    def of_launcher(self) -> bool:
-        return _LAUNCHERS.match(self.parts[-1].exception) is not None
-
-    @property
-    def is_printed(self) -> bool:
+    def may_be_handled(self) -> bool:
         """Returns whether a program may have written it, and gone on: it begins inside a function, or is logged."""
         file, function = next(iter(self.parts[-1].frames), ("", None))
-        inside = function not in _MODULE_LEVEL and not _WRAPPED.match(self.above)
-        return inside or file == "<string>" or (_LOGGED.match(self.above) is not None and not self.of_torch)
+        inside = function not in _OUTERMOST and not self.of("wraps")
+        return not self.by_torch and (inside or file == "<string>" or self.of("logged"))
 
     def ends(self, status: int | None) -> bool:
-        """Returns whether a process with that exit code ended with it."""
-        if not self.parts[-1].exception or self.goes_on or len(self.after) > LAST_LINES:
-            return False
-        if self.of_torch:  # which writes so of what nobody caught
-            return True
-        if status in FAILED:
-            return not (self.is_printed and self.after)
-        if self.is_printed or not signal_of(status):
-            return False
-        return signal_of(status) in CRASHES or not self.after
+        """Returns whether a process with that exit code ended with it, and with what it wrote then."""
+        if self.may_be_handled:
+            return status in FAILED and self.is_last and not self.after
+        crashed = status in FAILED or self.by_torch or signal_of(status) in CRASHES
+        return crashed or (signal_of(status) > 0 and not self.after)
 
 
 class _Text:
     """What a process wrote, in parts."""
 
-    def __init__(self, lines: Sequence[str]) -> None:
-        self.lines = plain(lines)
-        found = [(first, end) for is_trace, first, end in split(lines) if is_trace]
-        # a message ends where an empty line does, or the program wrote on: that is not to be told apart
-        inside = {number for first, end in found for number in range(first, self._behind(first, end))}
+    def __init__(self, raw: Sequence[str]) -> None:
+        self.lines = plain(raw)
+        found = [(first, end) for is_trace, first, end in split(raw) if is_trace]
+        parts = [parts_of("\n".join(self.lines[first:end])) for first, end in found]
+        # behind an exception its message goes on, or the program does: that is not to be told apart
+        numbers = [end - it[-1].exception.count("\n") + it[-1].at for (_, end), it in zip(found, parts, strict=True)]
+        inside = {n for (first, _), number in zip(found, numbers, strict=True) for n in range(first, number)}
         self.outside = [(n, line) for n, line in enumerate(self.lines) if line.strip() and n not in inside]
-        self.blocks = [self._block(first, end, lines) for first, end in found]
+        self.blocks = [
+            _Block(
+                "\n".join(self.lines[first:end]),
+                its,
+                number,
+                self._above(first),
+                raw[first] != self.lines[first],
+                [line for n, line in self.outside if n >= number and not _ASIDE.match(line)],
+                first == found[-1][0],
+            )
+            for (first, end), its, number in zip(found, parts, numbers, strict=True)
+        ]
 
-    def _behind(self, first: int, end: int) -> int:
-        """Returns the number of the line behind the exception's, and behind what it wraps."""
-        exception = exception_of("\n".join(self.lines[first:end])).split("\n")
-        nested = max((n for n, line in enumerate(exception) if HEADER[:-1] in line), default=-1)
-        ends = (n for n, line in enumerate(exception) if n > nested and not line.startswith((" ", "\t")))
-        return end - len(exception) + next(ends, len(exception) - 1) + 1
+    def _above(self, first: int) -> Mapping[str, str | None]:
+        line = next((line for line in reversed(self.lines[:first]) if line.strip()), "")
+        found = _ABOVE.match(line)
+        return found.groupdict() if found else {}
 
-    def _block(self, first: int, end: int, raw: Sequence[str]) -> _Block:
-        trace, behind = "\n".join(self.lines[first:end]), self._behind(first, end)
-        before = {_NUMBER.sub("#", line) for n, line in self.outside if n < first}
-        after = [line for n, line in self.outside if n >= behind and not _ASIDE.match(line)]
-        goes_on = any(_GOES_ON.search(line) or _NUMBER.sub("#", line) in before for line in after)
-        above = next((line for line in reversed(self.lines[:first]) if line.strip()), "")
-        return _Block(trace, behind, above, raw[first] != self.lines[first], parts_of(trace), after, goes_on)
+    def goes_on(self, number: int, behind: Sequence[str]) -> bool:
+        """Returns whether a process went on behind a line: it wrote more than while it ends, or the like of before."""
+        before = {_NUMBER.sub("#", line) for n, line in self.outside if n < number}
+        alike = any(_GOES_ON.search(line) or _NUMBER.sub("#", line) in before for line in behind)
+        return alike or len(behind) > LAST_LINES
 
     def uncaught(self, status: int | None) -> _Block | None:
         """Returns the traceback that the process ended with."""
-        own = [block for block in self.blocks if block.is_own]
-        own = [block for block in own if not block.of_launcher] or own
-        others = [block for block in self.blocks if _THREAD.match(block.above) or _CHILD.match(block.above)]
-        threads = [block for block in others if _THREAD.match(block.above)]
-        if own and own[-1].ends(status):
-            waits = _WAITS.match(_judged(own[-1].parts[-1]))
-            other = next((block for block in reversed(others) if block.number < own[-1].number), None)
-            return other if waits and other is not None else own[-1]
-        last = threads[-1] if threads and threads[-1] is self.blocks[-1] else None
-        return last if last is not None and not last.after and status in FAILED else None
+        own = [block for block in self.blocks if not block.of("ignored", "thread", "child")]
+        own = [block for block in own if not _LAUNCHERS.match(block.parts[-1].exception)] or own
+        for block in own[-1:]:
+            if block.parts[-1].exception and block.ends(status) and not self.goes_on(block.number, block.after):
+                others = [it for it in self.blocks if it.of("thread", "child") and it.number < block.number]
+                waited = [it for it in others if it.after == block.after]
+                return waited[-1] if waited and _WAITS.match(block.parts[-1].root) else block
+        last = self.blocks[-1:]
+        return next((it for it in last if it.of("thread") and not it.after and status in FAILED), None)
 
-    # -- last words ---------------------------------------------------------------------------------------------
+    def of_traceback(self, block: _Block) -> Cause:
+        """Returns the cause that a traceback tells of: of those that are chained the root, unless it says nothing."""
+        parts = block.parts
+        hints = [self._hint(f"{part.exception}\nraised in {part.file}") for part in parts]
+        answers = [
+            _OF_A_STOP.match(part.exception) is not None or (hint is not None and hint.collateral)
+            for part, hint in zip(parts, hints, strict=True)
+        ]
+        last = len(parts) - 1
+        # what is raised as one cleans up, while others go, too, is the answer to what was raised before
+        while last and answers[last] and not answers[last - 1] and not parts[last - 1].root.startswith("ImportError"):
+            last -= 1
+        first = last
+        while first and parts[first].translates(parts[first - 1]):
+            first -= 1
+        chain = range(first, last + 1)
+        root, again = next((parts[n].root for n in chain if ": " in parts[n].root), parts[last].root), parts[last].root
+        why = root if root == again else f"{root}, raised again as {again}"
+        thread = block.above.get("thread")
+        shown = "\n".join(block.trace.split("\n")[-SHOWN_LINES:])
+        hint = next((hints[n] for n in chain if hints[n]), None)
+        return _cause(f"{why}, in {thread}" if thread else why, hint, shown, not answers[last])
+
     def last_words(self, status: int | None) -> Cause:
         """Returns what native code, a shell, an interpreter or sys.exit() wrote last."""
         if signal_of(status) and signal_of(status) not in CRASHES:
             return Cause()
-        lines = [line for _, line in self.outside]
+        most = 0 if status is not None and 1 < status < 128 else LAST_LINES
         found, behind = list[str](), list[str]()
-        for n, line in reversed(list(enumerate(lines))[-LAST_LINES - NCCL_LINES :]):
-            if len(behind) > LAST_LINES or (behind and status is not None and 1 < status < 128):
+        for n, line in reversed(self.outside):
+            if len(behind) > most or _FATAL.match(line) and self.goes_on(n, behind):
                 break
-            if _FATAL.match(line) and not _GOES_ON.search(line) and not re.match(r".*Warning: ", line):
-                before = {_NUMBER.sub("#", line) for line in lines[:n]}
-                if any(_GOES_ON.search(it) or _NUMBER.sub("#", it) in before for it in behind):
-                    break
+            if _FATAL.match(line) and not _GOES_ON.search(line) and "Warning: " not in line:
                 # an argument parser says what it knows before
-                found.append("\n".join(lines[max(0, n - LAST_LINES) : n + 1]) if ": error: " in line else line)
+                found.append("\n".join(self.lines[:n][-LAST_LINES:] + [line]) if ": error: " in line else line)
             elif not _ASIDE.match(line):
                 behind.append(line)
-        if found:
-            hint = next(filter(None, (first_match(HINTS, self.with_warnings(it)) for it in found)), None)
-            return _cause(found[0].rpartition("\n")[2].strip(), None, hint)
-        last = self.lines[self.outside[-1][0]] if self.outside else ""
-        if status != 1 or not last or _ASIDE.match(last) or _PROGRESS.match(last) or _GOES_ON.search(last):
-            return Cause()
-        shapes = [_NUMBER.sub("#", line) for line in lines]
-        why = last.strip() if shapes.count(shapes[-1]) == 1 else None
-        return _cause(why, None, first_match(HINTS, last) if why else None)
+        for n, line in self.outside[-1:] if status == 1 and not found else ():
+            if not _ASIDE.match(line) and not _PROGRESS.match(line) and not self.goes_on(n, [line]):
+                found = [line]
+        hint = next(filter(None, map(self._hint, found)), None)
+        return _cause(found[0].rpartition("\n")[2].strip(), hint) if found else Cause()
 
-    def with_warnings(self, text: str) -> str:
-        """Returns it with what NCCL, or the store, warned of before, where it is theirs."""
-        sign = _NCCL if "NCCL" in text else _UNRESOLVED if "client socket" in text else None
-        warned = [line for line in self.lines[-NCCL_LINES:] if sign is not None and sign.search(line)]
-        return "\n".join([text, *warned])
+    def _hint(self, text: str) -> Hint | None:
+        """Returns the rule of an error, with what was warned of before it."""
+        signs = [warning for sign, warning in _WARNINGS.items() if sign in text]
+        warned = [line for line in self.lines[-WARNING_LINES:] if any(sign in line for sign in signs)]
+        return first_match(HINTS, "\n".join([text, *warned]))
 
 
-def _judged(part: Part) -> str:
-    """Returns what rules are matched with."""
-    return f"{part.exception}\nraised in {part.file}"
-
-
-def _of_traceback(block: _Block, text: _Text) -> Cause:
-    """Returns the cause that a traceback tells of: of those that are chained the root, unless it says nothing."""
-    parts = list(block.parts)
-    hints = [first_match(HINTS, text.with_warnings(_judged(part))) for part in parts]
-
-    def is_answer(n: int) -> bool:
-        hint = hints[n]
-        return _OF_A_STOP.match(parts[n].exception) is not None or (hint is not None and hint.collateral)
-
-    last = len(parts) - 1
-    # what is raised as one cleans up, while others go, too, is the answer to what was raised before
-    while last and is_answer(last) and not is_answer(last - 1) and not parts[last - 1].root.startswith("ImportError"):
-        last -= 1
-    first = last
-    while first and parts[first].translates(parts[first - 1]):
-        first -= 1
-    chain = range(first, last + 1)
-    root = parts[next((n for n in chain if parts[n].has_message), last)]
-    hint = next((hints[n] for n in chain if hints[n]), None)
-    again = parts[last].root
-    why = root.root if root is parts[last] or root.root == again else f"{root.root}, raised again as {again}"
-    thread = _THREAD.match(block.above)
-    shown = "\n".join(block.trace.split("\n")[-SHOWN_LINES:])
-    return _cause(why + (f", in {thread[1]}" if thread else ""), shown, hint, not is_answer(last))
-
-
-def _cause(why: str | None, trace: str | None, hint: Hint | None, own: bool = False) -> Cause:
-    if hint is None:
-        return Cause(why, trace, own=own)
-    return Cause(why, trace, hint.remedy, hint.collateral, own and not hint.collateral, hint.unfit)
+def _cause(why: str, hint: Hint | None, trace: str | None = None, own: bool = False) -> Cause:
+    it = hint or Hint("", "")
+    return Cause(why, trace, it.remedy or None, it.collateral, own and not it.collateral, it.unfit)

@@ -76,6 +76,7 @@ HINTS = (
     Hint(
         r"waiting for clients\. (\d+)/(\d+) clients joined",
         "not all ranks came to the master",
+        collateral=True,
         worked_out=not_joined,
     ),
     Hint(

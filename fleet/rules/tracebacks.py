@@ -76,23 +76,23 @@ class Part:
     link: str
 
     @property
-    def root(self) -> str:
-        """Returns the exception in a line, of what it wraps the innermost."""
+    def at(self) -> int:
+        """Returns the line of its text that says what was raised: of what it wraps, the innermost."""
         lines = self.exception.split("\n")
         nested = max((n for n, line in enumerate(lines) if _NESTED in line), default=-1)
-        told = [line for line in lines[nested + 1 :] if line.strip() and (nested < 0 or not line.startswith(" "))]
-        if len(told) > 1 and told[0].rstrip().endswith(":"):  # the message begins on the next line
-            return f"{told[0].rstrip()} {told[1].strip()}"
-        return (told or lines)[0].rstrip()
+        after = (n for n, line in enumerate(lines) if n > nested and line.strip() and not line.startswith("  "))
+        return next(after, 0)
 
     @property
-    def has_message(self) -> bool:
-        return ": " in self.root
+    def root(self) -> str:
+        """Returns that in one line."""
+        line, *more = [it.strip() for it in self.exception.split("\n")[self.at :]]
+        return f"{line} {more[0]}" if line.endswith(":") and more and more[0] else line
 
     def translates(self, handled: Part) -> bool:
         """Returns whether it was raised by the very code that handled the other one."""
-        mine, tried = self.frames[-1:], handled.frames[:1]
-        return handled.link == DIRECT_CAUSE or (mine == tried != [] and re.search(r"\braise\b", self.line) is not None)
+        by_hand = re.search(r"\braise\b", self.line) is not None
+        return handled.link == DIRECT_CAUSE or (by_hand and self.frames[-1:] == handled.frames[:1])
 
 
 def parts_of(trace: str) -> list[Part]:
