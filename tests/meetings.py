@@ -8,12 +8,13 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
-from fleet.answers.event import RunEvent
-from fleet.answers.runs import RunSummary
-from fleet.codec import from_json
 from fleet.node.container.line import Line as Line
 from fleet.node.container.line import dial
 from fleet.node.container.meeting import Table
+
+from fleet.answers.event import RunEvent
+from fleet.answers.runs import RunSummary
+from fleet.codec import from_json
 from fleet.node.container.record import Record
 from fleet.ops.run.kept.reader import NewEvents
 

@@ -29,7 +29,8 @@ class KernelSays:
 @dataclass(frozen=True)
 class FirstFailure:
     """The first thing that went wrong: who, how, its traceback or last lines, a hint, and the log.
-    what: as gang.Failure has it. unfit: hosts that a next run should do without, a node set."""
+    what: as gang.Failure has it. missing: ranks that did not come to where the others waited. unfit: hosts that a next
+    run should do without, a node set."""
 
     host: str
     node_rank: int = 0
@@ -41,6 +42,7 @@ class FirstFailure:
     message: str = ""
     why: str | None = None
     left_early: LeftEarly | None = None
+    missing: Sequence[int] = ()
     kernel: KernelSays | None = None
     traceback: str | None = None
     tail: str | None = None

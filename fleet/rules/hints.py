@@ -2,10 +2,19 @@
 
 from __future__ import annotations
 
-from fleet.rules.hint import Hint, first_match
+from fleet.rules.hint import Hint
 from fleet.rules.hints_host import HOST_HINTS
-from fleet.rules.uncaught import deciding
-from fleet.rules.worked_out import GONE, NO_CHECKPOINT, batch_sizes, lament, no_checkpoint, not_joined
+from fleet.rules.worked_out import (
+    GONE,
+    NAMED,
+    NO_CHECKPOINT,
+    TIMED_OUT,
+    batch_sizes,
+    lament,
+    no_checkpoint,
+    not_joined,
+    not_resolved,
+)
 
 TAIL_BYTES = 64 * 1024
 # of torch's own connections, and no others
@@ -38,6 +47,16 @@ HINTS = (
         "~/.cache/huggingface:~/.cache/', and give --env HF_HUB_OFFLINE=1",
     ),
     Hint(
+        r"\(([\w.-]+), \d+\) cannot be retrieved \(gai error",
+        r"that node does not resolve the master's name, \1: 'fleet exec -- getent hosts \1' shows who does; "
+        "--master-addr, or 'data_address' of the first host, takes a number",
+    ),
+    Hint(
+        r"(?:Failed to resolve '([\w.-]+)'.*)?(?:gaierror|Name or service not known|Temporary failure in name res)",
+        "a name does not resolve there",
+        worked_out=not_resolved,
+    ),
+    Hint(
         r"(?i)\bloss\b.{0,20}?(?:\b(?:is|are|was|became) (?:nan|inf)\b|[=:] *nan\b)|non-finite loss|"
         r"FloatingPointError|Minimum loss scale reached|loss scale already at minimum",
         "the loss left the range of numbers: a lower learning rate, warm-up, clipped gradients, bf16 for fp16",
@@ -57,6 +76,7 @@ HINTS = (
     Hint(
         r"waiting for clients\. (\d+)/(\d+) clients joined",
         "not all ranks came to the master",
+        collateral=True,
         worked_out=not_joined,
     ),
     Hint(
@@ -81,7 +101,8 @@ HINTS = (
         "torch was not built for that GPU: install a build for its compute capability",
     ),
     Hint(
-        r"(?:FileNotFoundError|No such file or directory|Expected a string path).*(ds_?config[\w./-]*)",
+        r"(?:FileNotFoundError|No such file or directory|Expected a string path).*?[\s'\"`]"
+        r"((?!\S*(?:snapshot|checkpoint|ckpt|global_step))[^/\s'\"`][^\s'\"`]*\.(?:json|ya?ml)|[\w./-]*ds_?config[\w./-]*)",
         r"\1 is not there: paths are relative to the workdir; 'fleet launch --sync' brings the current folder",
     ),
     Hint(NO_CHECKPOINT, "a checkpoint is not on that node", worked_out=no_checkpoint),
@@ -130,8 +151,7 @@ HINTS = (
         r"Broken pipe|remote process exited)|"
         r"(?:Connection reset by peer|Connection closed by|Broken pipe)[\s\S]*raised in .*torch/distributed/|"
         r"recvValue failed|failed to recv|SignalException: Process \d+ got signal: 15|"
-        r"(?P<first>retrieving ncclUniqueId from \[0\])|Ranks? (?P<missing>[\d, ]+) failed to pass monitoredBarrier|"
-        r"(?P<waited>Watchdog caught collective operation timeout|Timed out waiting \d+ms for (?:recv|send) operation)",
+        rf"(?P<first>retrieving ncclUniqueId from \[0\])|{NAMED}|(?P<waited>{TIMED_OUT})",
         GONE,
         collateral=True,
         worked_out=lament,
@@ -176,8 +196,3 @@ HINTS = (
         r"a library there is older than \1: set 'activate' in the inventory to bring the right one, or rebuild",
     ),
 )
-
-
-def hint_for(text: str, status: int | None = None) -> Hint | None:
-    """The first rule that what a process died of matches, remedy filled in. status: its exit code, if it is known."""
-    return next(filter(None, (first_match(HINTS, part) for part in deciding(text, status))), None)

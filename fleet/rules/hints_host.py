@@ -5,7 +5,25 @@ from __future__ import annotations
 from fleet.rules.hint import Hint
 from fleet.rules.worked_out import gpu_memory
 
+BY_TORCH = r"[\s\S]*raised in .*/torch/distributed/"
+
 HOST_HINTS = (
+    Hint(
+        r"Torch not compiled with CUDA|not compiled with CUDA (?:enabled|support)",
+        "the torch there is built without CUDA: 'fleet check' shows every host's build; install one with CUDA, or have "
+        "the script train on CPUs",
+    ),
+    Hint(
+        r"doesn't have NCCL built in|NCCL support is not compiled",
+        "the torch there is built without NCCL, mostly for CPUs: 'fleet check' shows every host's build; install one "
+        "with CUDA, or use gloo in init_process_group",
+    ),
+    Hint(
+        r"(lib(?:cuda|cudart|cublas\w*|cudnn\w*|cufft|curand|cusparse\w*|cusolver|nccl|nvrtc|nvJitLink)\.so[\w.]*)"
+        r": cannot open shared object",
+        r"\1 is not found there: a package that was built for another CUDA than torch? 'fleet check' shows torch's; "
+        "install one for it, or have 'activate' set LD_LIBRARY_PATH",
+    ),
     Hint(
         r"No module named '[\w.]+'; '(\w+)' is not a package|partially initialized module '(\w+)'.*circular import",
         r"a file \g<1>\g<2>.py beside the script, or in the workdir, hides the package \g<1>\g<2>: rename it",
@@ -24,13 +42,23 @@ HOST_HINTS = (
         "your own code",
     ),
     Hint(
-        r"port: (\d+)\b.*EADDRINUSE",
+        rf"port: (\d+)\b.*EADDRINUSE{BY_TORCH}",
         "port \\1 is taken there, by an earlier run of yours? 'fleet kill-port \\1' shows by whom, and ends it; "
         "--master-port auto finds a free one",
     ),
     Hint(
-        r"EADDRINUSE|Address already in use|address already in use",
-        "a port is taken there: 'fleet kill-port PORT' shows by whom; --master-port auto finds a free one",
+        rf"(?:EADDRINUSE|[Aa]ddress already in use){BY_TORCH}",
+        "the master's port is taken there: 'fleet kill-port PORT' shows by whom; --master-port auto finds a free one",
+    ),
+    Hint(
+        r"(?:port: |bind on address \('[^']*', )(\d+)\b[\s\S]*(?:EADDRINUSE|address already in use)",
+        r"port \1 is taken there: 'fleet kill-port \1' shows by whom; a server of the script's own may listen there "
+        "once a node (LOCAL_RANK 0)",
+    ),
+    Hint(
+        r"EADDRINUSE|[Aa]ddress already in use",
+        "a port is taken there: 'fleet kill-port PORT' shows by whom; a server of the script's own may listen there once "
+        "a node (LOCAL_RANK 0)",
     ),
     Hint(
         r"(?:CUDA out of memory|CUDA error: out of memory|OutOfMemoryError|CUBLAS_STATUS_ALLOC_FAILED)"
@@ -82,8 +110,18 @@ HOST_HINTS = (
         "torch.multiprocessing.set_sharing_strategy('file_system')",
     ),
     Hint(
+        r"can't start new thread|Resource temporarily unavailable",
+        "no more processes or threads may be started there: 'fleet exec -- cat /proc/self/limits' shows the limit "
+        "(ulimit -u), a container has one of its own (pids.max)",
+    ),
+    Hint(
         r"DefaultCPUAllocator: can't allocate|MemoryError|std::bad_alloc|Cannot allocate memory",
-        "the node's memory ran out: a smaller batch, fewer data loader workers",
+        "memory was refused: a limit (ulimit -v), or more at once than the node has; 'fleet exec -- cat "
+        "/proc/self/limits' shows the one, 'fleet exec -- free -h' the other",
+    ),
+    Hint(
+        r"\[Errno 27\]|File too large",
+        "a file reached the limit of its size: 'fleet exec -- cat /proc/self/limits' shows it (ulimit -f)",
     ),
     Hint(r"No space left on device|ENOSPC", "a disk is full there: 'fleet exec -- df -h'"),
 )

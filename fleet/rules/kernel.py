@@ -5,6 +5,8 @@ from __future__ import annotations
 import re
 from dataclasses import dataclass, replace
 
+from fleet.rules.signals import SIGBUS, SIGFPE, SIGILL, SIGKILL, SIGSEGV
+
 MEMORY = "fewer data loader workers, a smaller batch, or fewer ranks a node (--nproc-per-node)"
 
 
@@ -25,7 +27,6 @@ class KernelRule:
     broken: bool = False
 
 
-SIGBUS, SIGFPE, SIGILL, SIGKILL, SIGSEGV = 7, 8, 4, 9, 11
 _LOST_A_CHILD = r"[Kk]illed|exited unexpectedly|BrokenProcessPool|EOFError|terminated abruptly"
 _GPU = r"CUDA|NCCL|cuDNN|CUBLAS|HIP|collective|[Ww]atchdog|Xid"
 _DISK = r"I/O error|Input/output|Errno 5\b|Read-only file system|Stale file|Bus error|Structure needs cleaning"
@@ -36,6 +37,15 @@ _LIMIT = f"a higher limit (of the container, the service, the Slurm job), or {ME
 
 def _out_of_memory(pattern: str, why: str, remedy: str) -> KernelRule:
     return KernelRule(pattern, why, remedy, signals=(SIGKILL,), words=_LOST_A_CHILD, sudden=True)
+
+
+@dataclass(frozen=True)
+class Note:
+    """A line of the kernel's. mine: it names this very process. near: it was said about when the process ended."""
+
+    text: str
+    mine: bool = False
+    near: bool = True
 
 
 KERNEL = (
@@ -135,3 +145,12 @@ def rule_of(text: str) -> KernelRule | None:
         if found:
             return replace(rule, meaning=found.expand(rule.meaning))
     return None
+
+
+def explains(note: Note, signal: int, text: str) -> KernelRule | None:
+    """Returns the rule by which a line explains the end of a process. signal: that ended it, 0 for none. text: the end
+    of what it wrote."""
+    rule = rule_of(note.text)
+    if rule is None or not note.mine and rule.sudden and not note.near:
+        return None
+    return rule if note.mine or signal in rule.signals or re.search(rule.words, text) else None

@@ -1,5 +1,4 @@
-"""Stacks of ranks, those that stand in the same place as one, and the odd one out; also which one the timeouts of
-NCCL's watchdogs point at. Pure."""
+"""Stacks of ranks, those that stand in the same place as one, and the odd one out. Pure."""
 
 from __future__ import annotations
 
@@ -159,25 +158,3 @@ def _unique(names: Iterable[str]) -> tuple[str, ...]:
 def _line(frame: Frame) -> str:
     where = short(frame["file"]) + (f":{frame['line']}" if frame["line"] else "")
     return f"{plain_name(frame['name']):<{NAME_WIDTH}} {where}"
-
-
-_WAITED = re.compile(
-    r"Watchdog caught collective operation timeout: WorkNCCL\(SeqNum=(?P<number>\d+), OpType=(?P<kind>\w+)"
-)
-
-
-def odd_one_out(said: Mapping[int, str]) -> str | None:
-    """said: the last words of each rank. What the few did that most did not; None where they do not tell."""
-    found = {rank: _WAITED.search(text) for rank, text in said.items()}
-    waited = {rank: f"{it['kind']} {it['number']}" for rank, it in found.items() if it}
-    if not waited:
-        return None
-    usual, count = Counter(waited.values()).most_common(1)[0]
-    where = {place: [rank for rank, its in waited.items() if its == place] for place in set(waited.values()) - {usual}}
-    most = f"{ranks_text([rank for rank, its in waited.items() if its == usual])} waited in {usual}"
-    if where and count > max(map(len, where.values())):
-        return "; ".join([most, *(f"{ranks_text(ranks)} in {place}" for place, ranks in sorted(where.items()))])
-    silent = [rank for rank in said if rank not in waited]
-    if silent and not where and len(silent) < count:
-        return f"{most}; {ranks_text(silent)} did not: stuck elsewhere, or gone"
-    return None

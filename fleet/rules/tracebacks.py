@@ -1,25 +1,20 @@
-"""Python tracebacks in what a rank wrote: where they are, and which are the same. Pure."""
+"""Python tracebacks in what a rank wrote: where they are, what they consist of, and which are the same. Pure."""
 
 from __future__ import annotations
 
 import re
 from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
 
 HEADER = "Traceback (most recent call last):"
 DIRECT_CAUSE = "The above exception was the direct cause"
 _CHAINED = ("During handling of the above exception", DIRECT_CAUSE)
 _PREFIX = re.compile(r"^\[rank\d+\]:\s?")  # torch puts it before each line of an uncaught exception
 _SYNTAX = re.compile(r'  File ".+", line \d+')  # a script's own syntax error stands without a header
-# of what ends without a traceback: a syntax error, a wrong argument, native code
-_LAST_WORDS = re.compile(
-    r"(?:\w+\.)*[A-Z]\w*(?:Error|Exception)(?::|$)|[\w./-]+: error: |"
-    r"Fatal Python error: |\s*what\(\): |fleet: cannot start "
-)
-_LAUNCHERS = re.compile(
-    r"torch\.distributed\.elastic\.multiprocessing\.errors\.ChildFailedError|"
-    r"subprocess\.CalledProcessError: Command '\[.*python"
-)
-_FRAME = re.compile(r'^  File "(.+)", line \d+', re.MULTILINE)
+_FRAME = re.compile(r'\s*File "(.+)", line \d+(?:, in (.+))?')
+_INSIDE = re.compile(r'^\s*File "(.+)", line \d+', re.MULTILINE)
+_NESTED = "Traceback (most recent call last)"  # in a message: of a worker, of another rank
+_GLUED = re.compile(rf"(?<=\])((?:\[rank\d+\]: ?)?{re.escape(HEADER)})$", re.MULTILINE)
 _OWN = re.compile(r"0x[0-9a-f]+|\d+")
 
 
@@ -31,6 +26,12 @@ def is_header(line: str) -> bool:
 def plain(lines: Sequence[str]) -> list[str]:
     """Lines without what torch puts before them."""
     return [_PREFIX.sub("", line) for line in lines]
+
+
+def states(text: str) -> list[str]:
+    """Returns the lines of a text; one that a progress bar rewrote in its last state, without a traceback behind it."""
+    whole = _GLUED.sub(r"\n\1", text.replace("\0", ""))
+    return [line.rstrip("\r").rpartition("\r")[2] for line in whole.split("\n")]
 
 
 def split(lines: Sequence[str]) -> Iterator[tuple[bool, int, int]]:
@@ -62,47 +63,59 @@ def _end(bare: Sequence[str], start: int) -> int:
     return end
 
 
-def last_of(text: str, limit: int = 60) -> str | None:
-    """The last traceback in the text with those it is chained to, at most its last `limit` lines; that of a launcher
-    which started the script only where there is no other."""
-    lines = text.splitlines()
-    found = ["\n".join(plain(lines[first:end])[-limit:]) for is_trace, first, end in split(lines) if is_trace]
-    own = [trace for trace in found if not _LAUNCHERS.match(exception_of(trace))]
-    return next(reversed(own or found), None)
+@dataclass(frozen=True)
+class Part:
+    """One traceback of those that are chained. exception: its text. frames: (file, function, None where it is not
+    said) of each, the outermost first. line: the code of the innermost. file: that raised it, a worker's where it is
+    wrapped. link: how the next one follows from it."""
+
+    exception: str
+    frames: Sequence[tuple[str, str | None]]
+    line: str
+    file: str
+    link: str
+
+    @property
+    def at(self) -> int:
+        """Returns the line of its text that says what was raised: of what it wraps, the innermost."""
+        lines = self.exception.split("\n")
+        nested = max((n for n, line in enumerate(lines) if _NESTED in line), default=-1)
+        after = (n for n, line in enumerate(lines) if n > nested and line.strip() and not line.startswith("  "))
+        return next(after, 0)
+
+    @property
+    def root(self) -> str:
+        """Returns that in one line."""
+        line, *more = [it.strip() for it in self.exception.split("\n")[self.at :]]
+        return f"{line} {more[0]}" if line.endswith(":") and more and more[0] else line
+
+    def translates(self, handled: Part) -> bool:
+        """Returns whether it was raised by the very code that handled the other one."""
+        by_hand = re.search(r"\braise\b", self.line) is not None
+        return handled.link == DIRECT_CAUSE or (by_hand and self.frames[-1:] == handled.frames[:1])
 
 
-def launchers(trace: str) -> bool:
-    """Whether it is of a launcher, of the script that it started."""
-    return _LAUNCHERS.match(exception_of(trace)) is not None
-
-
-def parts_of(trace: str) -> Iterator[tuple[str, str]]:
-    """(an exception and the file that raised it, how the next one follows from it) of a traceback and those that it is
-    chained to."""
-    lines, at = trace.split("\n"), 0
+def parts_of(trace: str) -> list[Part]:
+    """Returns a traceback and those that it is chained to, in the order in which they were raised."""
+    lines, at, parts = trace.split("\n"), 0, list[Part]()
     links = [i for i, line in enumerate(lines) if line.startswith(_CHAINED)]
     for end in [*links, len(lines)]:
-        part = "\n".join(lines[at:end])
-        file = next(reversed(_FRAME.findall(part)), "")
+        part = "\n".join(lines[at:end]).rstrip()
+        exception = exception_of(part)
+        above = part[: len(part) - len(exception)].split("\n")
+        frames = [(found[1], found[2]) for line in above if (found := _FRAME.match(line))]
+        code = [line for line in above if line.strip(" ^~") and not _FRAME.match(line)]
+        file = next(reversed(_INSIDE.findall(part)), "")
         link = next((word for word in _CHAINED if end < len(lines) and lines[end].startswith(word)), "")
-        yield f"{exception_of(part)}\nraised in {file}", link
+        parts.append(Part(exception, frames, code[-1] if code else "", file, link))
         at = end + 1
+    return parts
 
 
 def identity(trace: str) -> str:
     """The same for the same failure on any rank: the places in the code, and the message without its numbers."""
     lines = plain(trace.strip().split("\n"))
     return "\n".join(line if line.startswith((" ", "\t")) else _OWN.sub("#", line) for line in lines)
-
-
-def cause_in(text: str) -> str | None:
-    """In a line, what a process that wrote this last died of: the exception of its traceback, else what looks like
-    one."""
-    trace = last_of(text)
-    if trace is not None:
-        return exception_of(trace).partition("\n")[0] or None
-    told = [line.strip() for line in plain(text.splitlines()) if _LAST_WORDS.match(line)]
-    return told[-1] if told else None
 
 
 def exception_of(trace: str) -> str:

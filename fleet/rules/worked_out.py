@@ -7,9 +7,18 @@ import shlex
 from collections.abc import Mapping
 
 from fleet.inventory.nodeset import fold
-from fleet.rules.advice import UNEVEN
 
 GONE = "another rank went away first; its own log says why"
+# what a rank writes that waited in vain, and where it names the one that it waited for
+TIMED_OUT = r"Watchdog caught collective operation timeout|Timed out waiting \d+ms for (?:recv|send) operation"
+NAMED = (
+    r"Ranks? (?P<missing>[\d, ]+) failed to pass monitoredBarrier|"
+    r"errors while waiting for send/recv from rank (?P<late>\d+)"
+)
+DIFFER = (
+    "collectives that differ in shape or order, or the network between the hosts: --env TORCH_DISTRIBUTED_DEBUG=DETAIL "
+    "has torch compare them"
+)
 
 
 def batch_sizes(found: re.Match[str]) -> str:
@@ -49,11 +58,20 @@ def lament(found: re.Match[str]) -> str:
         return (
             "rank 0 had failed, or was busy for longer than others wait: its log says; init_process_group(timeout=...)"
         )
-    if found["missing"]:
-        return f"rank {found['missing']} never came to a barrier that others were in: its log says where it was"
+    if late := found["missing"] or found["late"]:
+        return f"rank {late} never came to a barrier that others were in: its log says where it was"
     if found["waited"]:
-        return f"a rank never came to a collective that others were in; uneven data? {UNEVEN}"
+        return f"a collective timed out: a rank that did not come to it, {DIFFER}"
     return GONE
+
+
+def not_resolved(found: re.Match[str]) -> str:
+    """Of a name that means nothing to a node."""
+    name = found[1] or "NAME"
+    return (
+        f"that node does not resolve {found[1] or 'a name'}: 'fleet exec -- getent hosts {name}' shows who does; "
+        "/etc/hosts, or DNS there"
+    )
 
 
 # -- checkpoints that only some nodes have: what ranks say that go on from one, and what those that find none

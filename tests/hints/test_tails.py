@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from fleet.rules.hints import hint_for
+from fleet.rules.ended import ended_by
 from tests.failures import of_rank
 
 MISLEADING = (
@@ -43,11 +43,8 @@ IDS = [f"{n}-{case[0]}" for n, case in enumerate(CASES)]
 
 @pytest.mark.parametrize(("origin", "expected", "shape", "text"), CASES, ids=IDS)
 def test_the_hint_is_true_or_none(origin: str, expected: str, shape: str, text: str) -> None:
-    hint = hint_for(shaped(shape, text.replace("\\n", "\n")))
-    if expected == "-":
-        assert hint is None, hint
-    else:
-        assert hint is not None and expected in hint.remedy, hint
+    cause = ended_by(shaped(shape, text.replace("\\n", "\n")))
+    assert cause.remedy is None if expected == "-" else expected in (cause.remedy or ""), cause
 
 
 def test_the_corpus_is_large_enough() -> None:
@@ -61,4 +58,4 @@ def test_the_corpus_is_large_enough() -> None:
 @pytest.mark.parametrize(("status", "decides"), [(1, True), (None, True), (134, True), (3, False), (2, False)])
 def test_an_exception_that_ends_a_python_ends_it_with_1(status: int | None, decides: bool) -> None:
     text = shaped("t", "OSError: [Errno 98] Address already in use") + "gave up\n"
-    assert (hint_for(text, status) is not None) == decides
+    assert (ended_by(text, status).remedy is not None) == decides

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from fleet.model import Report
-from fleet.ops.run.end.failure import raised
+from fleet.rules.ended import ended_by
 from tests.command_lines import accept
 from tests.failures import (
     ASKED,
@@ -61,4 +61,4 @@ def test_a_host_that_is_to_blame_is_left_out_next(tmp_path: Path, monkeypatch: p
     ],
 )
 def test_an_error_of_its_own(text: str, own: bool) -> None:
-    assert raised(text) == own
+    assert ended_by(text).own == own

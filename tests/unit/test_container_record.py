@@ -5,10 +5,10 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
+from fleet.node.container.start import answer_in
 
 from fleet.node.container.logs import Logs, why
 from fleet.node.container.record import Record, check_runs
-from fleet.node.container.start import answer_in
 from tests.in_process import command_line
 from tests.liar import PREAMBLE, frame
 from tests.meetings import ABOUT, RUN

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from fleet.rules.tracebacks import cause_in, exception_of, identity, last_of, split
+from fleet.rules.ended import ended_by
+from fleet.rules.tracebacks import exception_of, identity, split
 from tests.failures import raised as trace
 
 
@@ -33,16 +34,17 @@ def test_what_a_launcher_adds_tells_nothing() -> None:
     table = "=====\nt.py FAILED\n-----\nRoot Cause (first observed failure):\n[0]:\n  exitcode  : 1 (pid: 77)\n====="
     accelerate = trace(0, "subprocess.CalledProcessError: Command '['/usr/bin/python3', 't.py']' returned non-zero")
     for text in (f"{trace(1)}\n{launcher}\n{table}", f"{trace(1)}\n{accelerate}"):
-        assert cause_in(text) == "ValueError: rank 1 is negative" and "ChildFailed" not in (last_of(text) or "")
-    assert "ChildFailedError" in (last_of(launcher) or "")
+        cause = ended_by(text)
+        assert cause.why == "ValueError: rank 1 is negative" and "ChildFailed" not in (cause.traceback or "")
+    assert "ChildFailedError" in (ended_by(launcher).traceback or "")
 
 
 def test_a_syntax_error_is_one_too() -> None:
     text = '  File "/w/t.py", line 2\n    print("a"\n         ^\nSyntaxError: \'(\' was never closed'
-    assert last_of("before\n" + text + "\n\nafter") == text and exception_of(text).startswith("SyntaxError")
+    assert ended_by("before\n" + text + "\n\nafter").traceback == text and exception_of(text).startswith("SyntaxError")
     inside = 'Traceback (most recent call last):\n  File "t.py", line 1, in <module>\n    import bad\n' + text
-    assert last_of(inside) == inside
-    assert cause_in(inside) == cause_in(text) == "SyntaxError: '(' was never closed"
+    assert ended_by(inside).traceback == inside
+    assert ended_by(inside).why == ended_by(text).why == "SyntaxError: '(' was never closed"
 
 
 @pytest.mark.parametrize(
@@ -57,4 +59,4 @@ def test_a_syntax_error_is_one_too() -> None:
     ],
 )
 def test_the_cause_in_a_line(text: str, cause: str | None) -> None:
-    assert cause_in(text) == cause
+    assert ended_by(text).why == cause

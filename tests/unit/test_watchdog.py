@@ -1,8 +1,19 @@
-"""Of ranks whose watchdogs gave up, the odd one is named: lines as NCCL's watchdogs write them."""
+"""Who waited until it timed out, against all ranks: lines as NCCL's watchdogs and gloo write them."""
 
 from __future__ import annotations
 
-from fleet.rules.stacks import odd_one_out
+from pathlib import Path
+
+import pytest
+
+from fleet.rules.waited import who_waited
+from tests.failures import ASKED, End, failed, of_rank, trace
+
+GLOO = (
+    "RuntimeError: [../gloo/transport/tcp/unbound_buffer.cc:81] Timed out waiting 4000ms for recv operation to complete"
+)
+CLOSED = "RuntimeError: [../gloo/transport/tcp/pair.cc:553] Connection closed by peer [198.18.0.13]:32948"
+NONE_MISSING = "all 4 ranks waited until it timed out, none is missing"
 
 
 def line(rank: int, number: int, kind: str = "ALLREDUCE") -> str:
@@ -13,24 +24,62 @@ def line(rank: int, number: int, kind: str = "ALLREDUCE") -> str:
     )
 
 
+def why(said: dict[int, str]) -> str | None:
+    found = who_waited(said)
+    return found and found.why
+
+
 def test_a_rank_in_another_collective() -> None:
     said = {rank: line(rank, 80078) for rank in range(8)}
     said[7] = line(7, 80078, "BROADCAST")
-    assert odd_one_out(said) == "ranks 0-6 waited in ALLREDUCE 80078; rank 7 in BROADCAST 80078"
+    assert why(said) == "ranks 0-6 waited in ALLREDUCE 80078; rank 7 in BROADCAST 80078"
 
 
 def test_a_rank_that_is_behind() -> None:
     said = {0: line(0, 96117), 1: line(1, 96117), 2: line(2, 64088)}
-    assert odd_one_out(said) == "ranks 0-1 waited in ALLREDUCE 96117; rank 2 in ALLREDUCE 64088"
+    assert why(said) == "ranks 0-1 waited in ALLREDUCE 96117; rank 2 in ALLREDUCE 64088"
 
 
 def test_a_rank_that_never_came() -> None:
     said = {0: line(0, 5), 1: "loading a batch\n", 2: line(2, 5), 3: line(3, 5)}
-    assert odd_one_out(said) == "ranks 0,2-3 waited in ALLREDUCE 5; rank 1 did not: stuck elsewhere, or gone"
+    assert why(said) == "ranks 0,2-3 waited in ALLREDUCE 5; rank 1 did not: stuck elsewhere, or gone"
 
 
 def test_nobody_is_named_where_it_cannot_be_told() -> None:
-    assert odd_one_out({0: "", 1: ""}) is None
-    assert odd_one_out({rank: line(rank, 5) for rank in range(4)}) is None
-    assert odd_one_out({0: line(0, 5), 1: line(1, 6)}) is None
-    assert odd_one_out({0: line(0, 5), 1: "", 2: ""}) is None
+    assert who_waited({0: "", 1: ""}) is None
+    assert who_waited({0: line(0, 5), 1: "", 2: ""}) is None
+    closed = {rank: of_rank(rank, trace(CLOSED)) for rank in (1, 2)}
+    assert who_waited({0: of_rank(0, trace(GLOO)), **closed}) is None  # who came late has that, too
+    for said in ({rank: line(rank, 5) for rank in range(4)}, {0: line(0, 5), 1: line(1, 6)}):
+        found = who_waited(said)
+        assert found is not None and found.missing == () and "none is missing" in found.why
+
+
+BARRIER = "RuntimeError: Rank 2 failed to pass monitoredBarrier in 30000 ms"
+JOINED = "torch.distributed.DistStoreError: Timed out after 901 seconds waiting for clients. 3/4 clients joined."
+
+
+@pytest.mark.parametrize(
+    ("texts", "missing"),
+    [
+        ({0: GLOO, 1: CLOSED, 3: GLOO}, (2,)),
+        ({0: BARRIER, 1: CLOSED, 3: CLOSED}, (2,)),
+        ({0: JOINED, 1: JOINED, 3: JOINED}, (2,)),
+        ({0: GLOO, 1: GLOO, 2: GLOO, 3: GLOO}, ()),
+        ({0: GLOO, 1: CLOSED, 2: CLOSED, 3: CLOSED}, ()),
+    ],
+)
+def test_who_is_missing_is_where_to_look(
+    texts: dict[int, str], missing: tuple[int, ...], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    ends: dict[int, End] = {rank: (100.0 + rank / 10, 1, None) if rank in texts else ASKED for rank in range(4)}
+    report = failed(ends, {rank: of_rank(rank, trace(text)) for rank, text in texts.items()})
+    first = report.data["first_failure"]
+    assert tuple(first["missing"]) == missing and first["rank"] == 0
+    if missing:
+        assert "rank 2 did not" in first["why"] and "rank 2" in first["hint"]
+        assert report.data["next"][0] == "fleet logs train-20261122-060000-0a1b --rank 2 --tail 100"
+    else:
+        assert first["why"] == NONE_MISSING or first["why"] == GLOO
+        assert "rank 0 --err" in report.data["next"][0] and "never came" not in first["hint"]

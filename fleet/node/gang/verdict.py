@@ -9,7 +9,7 @@ from typing import NamedTuple
 from fleet.node.base.types import run
 from fleet.node.gang.ends import Failure, NodeState, RankEnd, run_end
 from fleet.node.gang.gang import Gang
-from fleet.protocol.codes import EXIT_CONNECT, EXIT_HOST_FAILED, EXIT_OK
+from fleet.protocol.codes import EXIT_CONNECT, EXIT_HOST_FAILED, EXIT_OK, name_of
 from fleet.protocol.state import FINAL
 
 # within which all nodes fall silent when it is this machine's own link: each is heard of every 2 s, and that it is not
@@ -104,7 +104,9 @@ def own_link(gang: Gang) -> "Failure | None":
 def message(failure: Failure, about: About, nodes: int) -> str:
     """Returns one sentence."""
     where = "%s (node rank %d)" % (failure.host, failure.node_rank)
-    how = "exit code %d" % failure.exit_code if failure.signal is None else "signal %d" % failure.signal
+    how = "exit code %d" % failure.exit_code
+    if failure.signal is not None:
+        how = "signal %d (%s)" % (failure.signal, name_of(failure.signal))
     why = failure.why["message"] if failure.why is not None else ""
     if failure.kind == "ended":
         return "%s ended its part: %s" % (where, why)

@@ -3,25 +3,20 @@ logs."""
 
 from __future__ import annotations
 
-import re
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import replace
 
 from fleet.errors import FleetError
-from fleet.node.gang.ends import SIGTERM, Failure, RankEnd
+from fleet.node.gang.ends import Failure, RankEnd
 from fleet.node.gang.gang import Gang
 from fleet.ops.run.kept.record import RunRecord
-from fleet.protocol.messages.run import KernelLine, Why
-from fleet.rules.hints import hint_for
-from fleet.rules.kernel import SIGKILL, KernelRule, rule_of
-from fleet.rules.tracebacks import exception_of, last_of, split
+from fleet.protocol.messages.run import Why
+from fleet.rules.ended import Cause, ended_by
+from fleet.rules.kernel import Note, rule_of
 
 Tail = Callable[..., str]
-ERROR_LINES = 20  # of an error's message and what stands behind it: a rank that goes on after one writes more
 KERNEL_LINES = 20  # more than any honest node sends
 SUDDEN_SECONDS = 30.0  # between what the kernel said and what that explains; the two clocks drift apart with the years
-# what a rank raises because it got SIGTERM
-_OF_A_STOP = re.compile(r"(?:\w+\.)*(?:KeyboardInterrupt|SystemExit|\w*(?:SIGTERM|Signal|Preempt)\w*)\b")
 
 
 # -- whose fault it was -----------------------------------------------------------------------------------
@@ -38,27 +33,17 @@ def left_early(failure: Failure, gang: Gang) -> tuple[RankEnd, float] | None:
     return (end, seconds) if end is not None else None
 
 
-def is_collateral(text: str) -> bool:
-    """Whether a rank's last output only reports another one's death."""
-    hint = hint_for(text)
-    return hint is not None and hint.collateral
-
-
-def raised(text: str) -> bool:
-    """Whether a rank's last words are an error of its own."""
-    trace = last_of(text)
-    if trace is None or not exception_of(trace) or _OF_A_STOP.match(exception_of(trace)) or is_collateral(text):
-        return False
-    lines = text.splitlines()
-    end = max(end for is_trace, _, end in split(lines) if is_trace)
-    return len(lines) - end + len(exception_of(trace).splitlines()) <= ERROR_LINES
+def before_stop(end: RankEnd, tail: Tail) -> Cause | None:
+    """Returns what a rank had died of before a stop reached it; None: it had raised nothing of its own by then."""
+    cause = ended_by(tail(end.host, end.rank, before=True), end.exit_code if end.until is None else None)
+    return cause if cause.own or end.until is None else None
 
 
 def answers(end: RankEnd, tail: Tail) -> bool:
-    """Whether a rank failed because of another one, or of a stop: it only reports the other's death, or got SIGTERM
-    before it raised anything of its own."""
-    before = tail(end.host, end.rank, before=True)
-    return is_collateral(before) or (end.until is not None and not raised(before))
+    """Returns whether a rank failed because of another one, or of a stop: it only reports the other's death, or got
+    SIGTERM before it raised anything of its own."""
+    cause = before_stop(end, tail)
+    return cause is None or cause.collateral
 
 
 def blamed(failure: Failure, gang: Gang, tail: Tail) -> Failure:
@@ -68,10 +53,11 @@ def blamed(failure: Failure, gang: Gang, tail: Tail) -> Failure:
     if failure.what != "rank" or not any(answers(end, tail) for end in mine):
         return failure
     ends = sorted(gang.last_attempts(), key=lambda end: gang.nodes[end.host].clock.here(end.time))
-    end = next((end for end in ends if end.failed and raised(tail(end.host, end.rank, before=True))), None)
+    own = (end for end in ends if end.failed and (cause := before_stop(end, tail)) is not None and cause.own)
+    end = next(own, None)
     if end is None:
         return failure
-    told = end.signal == SIGTERM
+    told = end.until is not None and end.signal is not None
     return failure._replace(
         host=end.host,
         node_rank=end.node_rank,
@@ -82,41 +68,31 @@ def blamed(failure: Failure, gang: Gang, tail: Tail) -> Failure:
     )
 
 
-@dataclass(frozen=True)
-class Evidence:
-    """The kernel's line that explains a failure, on whichever host, and what it means."""
+def noted(failure: Failure, gang: Gang) -> list[Note] | None:
+    """Returns what the kernel of the failed host said since the run began; None: it could not be read."""
+    node = gang.nodes[failure.host]
+    lines = node.status.get("kernel")
+    if lines is None:
+        return None
+    return [
+        Note(
+            line["text"],
+            mine=line["rank"] is not None and line["rank"] == failure.rank,
+            near=abs(failure.time - node.clock.here(line["time"])) <= SUDDEN_SECONDS,
+        )
+        for line in lines[-KERNEL_LINES:]
+    ]
 
-    host: str
-    line: str
-    rule: KernelRule
 
-    @property
-    def remedy(self) -> str:
-        return self.rule.remedy.format(host=self.host)
-
-
-def evidence(failure: Failure, gang: Gang, text: str, victim: bool) -> Evidence | None:
-    """text: the failed rank's last words. victim: it only reports what happened elsewhere, so that any host may know
-    why."""
-    others = [host for host in gang.nodes if host != failure.host] if victim else []
-    for host in [failure.host, *others]:
+def elsewhere(cause: Cause, failure: Failure, gang: Gang) -> tuple[str, Cause]:
+    """Returns (the host, the cause) of a rank that only reports another one's death: what is broken there is why."""
+    for host in gang.nodes if cause.collateral and cause.kernel is None else ():
         for line in reversed((gang.nodes[host].status.get("kernel") or [])[-KERNEL_LINES:]):
             rule = rule_of(line["text"])
-            if rule is None:
-                continue
-            if _explains(rule, line, failure, gang, text) if host == failure.host else rule.broken:
-                return Evidence(host, line["text"], rule)
-    return None
-
-
-def _explains(rule: KernelRule, line: KernelLine, failure: Failure, gang: Gang, text: str) -> bool:
-    if line["rank"] is not None and line["rank"] == failure.rank:
-        return True
-    when = gang.nodes[failure.host].clock.here(line["time"])
-    if rule.sudden and abs(failure.time - when) > SUDDEN_SECONDS:
-        return False
-    signal = SIGKILL if failure.what == "supervisor" else failure.signal or max(0, failure.exit_code - 128)
-    return signal in rule.signals or re.search(rule.words, text) is not None
+            if rule is not None and rule.broken and host != failure.host:
+                why = f"on {host}: {rule.meaning}"
+                return host, replace(cause, why=why, remedy=rule.remedy, kernel=line["text"], unfit=True)
+    return failure.host, cause
 
 
 def why_of(error: FleetError) -> Why:
@@ -140,15 +116,7 @@ def hint(failure: Failure, run: RunRecord) -> str | None:
     }
     if failure.why is not None and failure.kind in ("host-key", "stalled", "ended"):
         return failure.why["hint"]
-    if failure.what in hints:
-        return hints[failure.what]
-    if failure.signal == 9:
-        return f"killed from outside: out of memory? 'fleet exec -w {host} -- dmesg' may say"
-    if failure.signal in (7, 11):
-        return "a crash in native code: PYTHONFAULTHANDLER=1 (--env) shows where"
-    if failure.exit_code in (126, 127):
-        return "the program could not be started there: is it on that node, and executable?"
-    return None
+    return hints.get(failure.what)
 
 
 def alone(nodes: int, lease: float | None) -> str:

@@ -37,6 +37,9 @@ def next_steps(failure: FirstFailure, run: RunRecord, said: Iterable[str]) -> li
         steps.append(_line(run, "launch", "--again", run.run_id, "-x", failure.unfit))
     if failure.left_early:
         steps.append(_line(run, "logs", run.run_id, "--rank", str(failure.left_early.rank), "--tail", str(TAIL)))
+    if failure.missing:
+        ranks = ",".join(map(str, failure.missing))
+        steps.append(_line(run, "logs", run.run_id, "--rank", ranks, "--tail", str(TAIL)))
     if failure.rank is not None and failure.what in ("rank", "vanished"):
         stream = ["--err"] * failure.log.endswith(".err")
         steps.append(_line(run, "logs", run.run_id, "--rank", str(failure.rank), *stream, "--tail", str(TAIL)))

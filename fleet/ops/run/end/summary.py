@@ -17,13 +17,12 @@ from fleet.node.gang.ends import Failure, RankEnd, run_end
 from fleet.node.gang.gang import Gang
 from fleet.node.gang.verdict import About, Words, is_well, status_of
 from fleet.ops.run.end.failure import (
-    Evidence,
     answers,
+    before_stop,
     blamed,
-    evidence,
-    is_collateral,
+    elsewhere,
     left_early,
-    raised,
+    noted,
 )
 from fleet.ops.run.end.failure import hint as plain_hint
 from fleet.ops.run.end.next_steps import next_steps
@@ -31,11 +30,12 @@ from fleet.ops.run.kept.logs import NodeLogs
 from fleet.ops.run.kept.record import RunRecord
 from fleet.protocol.messages.run import Verdict
 from fleet.rules.advice import UNEVEN
-from fleet.rules.hints import TAIL_BYTES, hint_for
-from fleet.rules.kernel import SIGKILL
+from fleet.rules.ended import Cause, ended_by
+from fleet.rules.hints import TAIL_BYTES
 from fleet.rules.launch import undying
-from fleet.rules.stacks import odd_one_out
-from fleet.rules.tracebacks import cause_in, exception_of, identity, last_of
+from fleet.rules.signals import SIGKILL
+from fleet.rules.tracebacks import exception_of, identity, states
+from fleet.rules.waited import who_waited
 from fleet.rules.worked_out import disagreed
 
 Tail = Callable[..., str]
@@ -46,7 +46,7 @@ class Written(Words):
     """What the ranks of an attempt wrote, as far as it is here."""
 
     def __init__(self, gang: Gang, logs: Mapping[str, NodeLogs]) -> None:
-        self.logs, self.tail = logs, tails(gang, logs)
+        self.gang, self.logs, self.tail = gang, logs, tails(gang, logs)
 
     def answers(self, end: RankEnd) -> bool:
         return answers(end, self.tail)
@@ -55,7 +55,7 @@ class Written(Words):
         return blamed(failure, gang, self.tail)
 
     def last(self, failure: Failure) -> str:
-        return _last(failure, self.logs, self.tail)[1]
+        return _last(failure, self.gang, self.logs, self.tail)[1]
 
 
 def decide(run: RunRecord, gang: Gang, logs: Mapping[str, NodeLogs]) -> Verdict | None:
@@ -94,7 +94,7 @@ def summarise(
         end=verdict,
         first_failure=first,
         next=next_steps(first, run, chain(*(_words(node, tail) for node in run.nodes))) if first else [],
-        tracebacks=_tracebacks(run, logs, tail) if code != EXIT_OK else [],
+        tracebacks=_tracebacks(run, gang, logs, tail) if code != EXIT_OK else [],
         incomplete_logs=incomplete,
         unknown=verdict["unknown"] if verdict else sorted(gang.unknown),
         killed=sorted({end.rank for end in ends if end.asked and end.signal == SIGKILL}),
@@ -102,10 +102,8 @@ def summarise(
     return Report("launch", results, code, answer=summary)
 
 
-def _unfit(failure: Failure, verdict: Verdict, gang: Gang, kernel: Evidence | None) -> str | None:
-    """The hosts that a next run should do without, as they are: lost, with failed hardware or a full disk."""
-    if kernel is not None and kernel.rule.broken:
-        return kernel.host
+def _unfit(failure: Failure, verdict: Verdict, gang: Gang) -> str | None:
+    """The hosts that a next run should do without, as they are: lost, or with a full disk."""
     if failure.what in ("node", "frozen"):
         return fold({failure.host, *verdict["unknown"]})
     return failure.host if gang.nodes[failure.host].status.get("disk_full") else None
@@ -132,8 +130,7 @@ def tails(gang: Gang, logs: Mapping[str, NodeLogs]) -> Tail:
 
     @cache
     def tail(host: str, rank: int, stream: str = "err", before: bool = False) -> str:
-        ends = [end for end in gang.nodes[host].ends.values() if end.rank == rank]
-        last = max(ends, key=lambda end: end.attempt, default=None)
+        last = _last_end(gang, host, rank)
         begins = last.begins if last else (0, 0)
         until = last.until if last and before else None
         return logs[host].tail(f"rank{rank}.{stream}", TAIL_BYTES, begins[stream == "err"], until)
@@ -146,26 +143,32 @@ def _words(node: Node, tail: Tail) -> Iterator[str]:
     return (tail(node.host.name, node.ranks[0], stream) for stream in ("out", "err"))
 
 
-def _own(host: str, rank: int, tail: Tail) -> str:
-    """The end of a rank's stderr; where it had raised an error of its own before it was told to end, until then."""
-    before = tail(host, rank, before=True)
-    return before if raised(before) else tail(host, rank)
+def _last_end(gang: Gang, host: str, rank: int | None) -> RankEnd | None:
+    ends = [end for end in gang.nodes[host].ends.values() if end.rank == rank]
+    return max(ends, key=lambda end: end.attempt, default=None)
 
 
-def _tracebacks(run: RunRecord, logs: Mapping[str, NodeLogs], tail: Tail) -> list[TracebackOf]:
-    """The last traceback of every rank, equal ones once: whose it is, the exception, the first one's log."""
+def _own(end: RankEnd | None, tail: Tail) -> Cause | None:
+    """Returns what a rank had raised of its own before it was told to end."""
+    before = before_stop(end, tail) if end is not None and end.until is not None else None
+    return before if before is not None and before.own else None
+
+
+def _tracebacks(run: RunRecord, gang: Gang, logs: Mapping[str, NodeLogs], tail: Tail) -> list[TracebackOf]:
+    """The traceback that each rank ended with, equal ones once: whose it is, the exception, the first one's log."""
     groups: dict[str, TracebackOf] = {}
     for node in run.nodes:
         host = node.host.name
         for rank in node.ranks:
-            name = f"rank{rank}.err"
-            trace = last_of(_own(host, rank, tail))
-            if trace is not None and exception_of(trace):  # a rank that was ended while it wrote it is a victim
-                follows = is_collateral(trace) or trace != last_of(tail(host, rank, before=True))
-                new = TracebackOf((), (), exception_of(trace), follows, str(logs[host].folder / name))
-                old = groups.get(identity(trace), new)
+            name, end = f"rank{rank}.err", _last_end(gang, host, rank)
+            own = _own(end, tail)
+            cause = own or ended_by(tail(host, rank), end.exit_code if end else None)
+            if cause.traceback is not None:
+                follows = cause.collateral or (own is None and end is not None and end.until is not None)
+                new = TracebackOf((), (), exception_of(cause.traceback), follows, str(logs[host].folder / name))
+                old = groups.get(identity(cause.traceback), new)
                 hosts = dict.fromkeys([*old.hosts, host])
-                groups[identity(trace)] = replace(old, ranks=(*old.ranks, rank), hosts=(*hosts,))
+                groups[identity(cause.traceback)] = replace(old, ranks=(*old.ranks, rank), hosts=(*hosts,))
     return list(groups.values())
 
 
@@ -202,49 +205,54 @@ def _result(gang: Gang, host: str, run: RunRecord) -> Result:
     )
 
 
-def _last(failure: Failure, logs: Mapping[str, NodeLogs], tail: Tail) -> tuple[str, str]:
-    """(the name of the log that tells more, its end)."""
+def _last(failure: Failure, gang: Gang, logs: Mapping[str, NodeLogs], tail: Tail) -> tuple[str, str]:
+    """(the name of the log that tells more, its end; where the rank had raised an error of its own before it was told
+    to end, until then)."""
     if failure.rank is None:
         return "node.log", logs[failure.host].tail("node.log", TAIL_BYTES)
-    text = _own(failure.host, failure.rank, tail)
+    own = _own(_last_end(gang, failure.host, failure.rank), tail)
+    text = tail(failure.host, failure.rank, before=own is not None)
     if not text.strip() and (text := tail(failure.host, failure.rank, "out")):
         return f"rank{failure.rank}.out", text
     return f"rank{failure.rank}.err", text
+
+
+def _judge(failure: Failure, name: str, text: str, gang: Gang, tail: Tail) -> Cause:
+    """Returns what the first failure died of. name, text: of its log."""
+    ran = failure.what in ("rank", "engine", "vanished")  # else its log tells only what its node did to it
+    if (own := _own(_last_end(gang, failure.host, failure.rank), tail)) is not None and ran:
+        return own
+    status: int | None = 128 + SIGKILL if failure.what == "supervisor" else failure.exit_code
+    if failure.what == "vanished" or (status == 1 and name.endswith(".out")):  # where any text may be the last
+        status = None
+    cause = ended_by(text if ran else "", status, noted(failure, gang))
+    return cause if ran or cause.kernel else Cause()
 
 
 def describe(
     verdict: Verdict, failure: Failure, run: RunRecord, logs: Mapping[str, NodeLogs], gang: Gang, tail: Tail
 ) -> FirstFailure:
     """The first failure: who, how, its traceback or last lines, a hint, and the log that tells more."""
-    name, text = _last(failure, logs, tail)
+    name, text = _last(failure, gang, logs, tail)
     text = text or failure.tail
-    # of a line that a progress bar rewrote, its last state
-    lines = [line.rstrip("\r").rpartition("\r")[2] for line in text.rstrip().split("\n")]
-    text = "\n".join(lines)
-    ran = failure.what in ("rank", "engine", "vanished")  # else its log tells only what its node did to it
-    rule = hint_for(text, failure.exit_code) if ran else None
-    trace = last_of(text) if ran else None
-    said, hint = verdict["message"], rule.remedy if rule else plain_hint(failure, run)
-    why = cause_in(trace or "\n".join(lines[-TAIL_LINES:])) if ran else None
-    victim = rule is not None and rule.collateral
-    if victim:
-        why = odd_one_out({rank: tail(node.host.name, rank) for node in run.nodes for rank in node.ranks}) or why
-    early = left_early(failure, gang) if victim else None
+    ran = failure.what in ("rank", "engine", "vanished")
+    host, cause = elsewhere(_judge(failure, name, text, gang, tail), failure, gang)
+    said, why, hint = verdict["message"], cause.why, cause.remedy or plain_hint(failure, run)
+    early, waited = None, None
+    if cause.collateral and cause.kernel is None:
+        early = left_early(failure, gang)
+        waited = who_waited({rank: tail(node.host.name, rank) for node in run.nodes for rank in node.ranks})
     if early is not None:
         end, seconds = early
         why = f"rank {end.rank} on {end.host} had ended with exit code 0, {seconds:.1f} s before"
         words = {node.host.name: "".join(_words(node, tail)) for node in run.nodes}
         hint = f"{why}: did the others still need it? {disagreed(words) or f'Then {UNEVEN}'}"
-    elif ran and gang.nodes[failure.host].status.get("disk_full"):
+    elif waited is not None:
+        why, hint = waited.why, waited.remedy
+    elif cause.kernel is None and ran and gang.nodes[failure.host].status.get("disk_full"):
         said += "; the disk of ~/.fleet/runs is full there, so its log may lack the reason"
         hint = f"make room there: 'fleet exec -w {failure.host} -- df -h' shows where"
-    kernel = evidence(failure, gang, text if ran else "", victim)
-    if kernel is not None:
-        on = f"on {kernel.host}: " if kernel.host != failure.host else ""
-        why, hint = on + kernel.rule.meaning, kernel.remedy
-    elif failure.signal == SIGKILL and gang.nodes[failure.host].status.get("kernel") is not None:
-        why = "killed by SIGKILL, and not by the kernel for want of memory"
-        hint = f"a 'kill -9' or 'pkill' there? 'fleet exec -w {failure.host} -- last -x' may say who was on it"
+    shown = "\n".join(states(text.rstrip())[-TAIL_LINES:])
     return FirstFailure(
         host=failure.host,
         node_rank=failure.node_rank,
@@ -256,10 +264,11 @@ def describe(
         message=said,
         why=why,
         left_early=early and LeftEarly(early[0].rank, early[0].host, round(early[1], 3)),
-        kernel=KernelSays(kernel.host, kernel.line) if kernel else None,
-        traceback=trace,
-        tail=None if trace or not ran else "\n".join(lines[-TAIL_LINES:]) or None,
-        hint=hint,
-        unfit=_unfit(failure, verdict, gang, kernel) or (failure.host if rule is not None and rule.unfit else None),
+        missing=waited.missing if waited and not early else (),
+        kernel=KernelSays(host, cause.kernel) if cause.kernel else None,
+        traceback=cause.traceback,
+        tail=None if cause.traceback or not ran else shown or None,
+        hint=hint and hint.replace("{host}", host),
+        unfit=host if cause.unfit else _unfit(failure, verdict, gang),
         log=str(logs[failure.host].folder / name),
     )

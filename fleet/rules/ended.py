@@ -1,0 +1,235 @@
+"""What a process died of, by the end of what it wrote, how it ended, and what its kernel says. Pure.
+
+One judge for all readers. A cause that is wrong costs more than none: what may have been handled decides nothing. An
+exception that nobody caught ends Python with 1, begins at a module's level, and is its last traceback.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+
+from fleet.rules.hint import Hint, first_match
+from fleet.rules.hints import HINTS
+from fleet.rules.kernel import Note, explains
+from fleet.rules.signals import CRASHES, signal_of, signalled
+from fleet.rules.tracebacks import Part, parts_of, plain, split, states
+
+LAST_LINES = 12  # that a process writes while it ends, and more only where it goes on
+WARNING_LINES = 60
+SHOWN_LINES = 60  # of a traceback
+FAILED = (None, 1)  # exit codes of a Python that an exception ended, and where it is not known
+UNSTARTED = "the program could not be started there: is it on that node, and executable?"
+# what a rank raises because it got SIGTERM
+_OF_A_STOP = re.compile(r"(?:\w+\.)*(?:KeyboardInterrupt|SystemExit|\w*(?:SIGTERM|Signal|Preempt)\w*)\b")
+# what others write while a process ends: torch's and Python's warnings, wandb's summary, launchers; what goes on a line
+_ASIDE = re.compile(
+    r"\s|$|\[[EWI]\d|[EWI]\d{4} |.*\bWARNING\b|.*Warning: |wandb: |\[\d{4}-\d\d-\d\d .*\] torch\.distributed\.run|"
+    r"Exception ignored |Exception in thread |Process \S+:$|frame #\d|<omitting|Extension modules: |Current thread |"
+    r"Aborted|Original exception was:|-- Process \d+ terminated|=+$|-+$"
+)
+# the line above a traceback: of what ends nothing, of a thread, of a child, of another exception, of a logger
+_ABOVE = re.compile(
+    r"(?P<ignored>Exception ignored |Error in (?:atexit|sys\.\w*hook)|Exception in .*threading|future: <|--- Logging)|"
+    r"Exception in thread (?P<thread>.*):$|(?P<child>Process \S+:$)|"
+    r"(?P<wraps>-- Process \d+ terminated with|Original exception was:|Error executing job with overrides)|"
+    r"(?P<logged>(?i:.*\b(?:error|critical|fatal|exception)\b))"
+)
+_LAUNCHERS = re.compile(
+    r"torch\.distributed\.elastic\.multiprocessing\.errors\.ChildFailedError|"
+    r"subprocess\.CalledProcessError: Command '\[.*python"
+)
+_OUTERMOST = ("<module>", "_run_module_as_main", "_run_code", None)  # where an exception ends up that nobody caught
+# what a thread raises that only waits for another one
+_WAITS = re.compile(r"(?:\w+\.)*(?:Empty|Full|TimeoutError|BrokenBarrierError|CancelledError)$")
+# a process's last lines where there is no traceback: a shell's, an interpreter's, an argument parser's, native code's
+_FATAL = re.compile(
+    r"(?:\w+\.)*[A-Z]\w*(?:Error|Exception)(?::|$)|[\w./-]+: error: |Fatal Python error: |\s*what\(\): |"
+    r"fleet: cannot start |(?:\S*/)?(?:ba|da|z|k|fi)?sh: |\S+: line \d+: |\S*python[\d.]*: |\S*numactl: |"
+    r"\S+: error while loading shared libraries: |ERROR: Unexpected bus error|.* NCCL WARN |(?:\[rank\d+\]:)?\[E\d+ |"
+    r"(?:Bus error|Segmentation fault|Killed)\b"
+)
+# by a sign of whose an error is, what it warned of before
+_WARNINGS = {"NCCL": " NCCL WARN ", "client socket": "cannot be retrieved (gai error"}
+_GOES_ON = re.compile(
+    r"(?i)\b(?:re-?try(?:ing)?|trying again|attempt \d+|skipp(?:ed|ing)|ignor(?:ed|ing)|falling back)\b"
+)
+# lines that no sys.exit() writes: a log's, a progress bar's
+_PROGRESS = re.compile(
+    r"[\[({|]*\d{2,4}[-/:]\d\d|[{|]|[\[(]?(?i:(?:\w+[.:])?(?:debug|info|notice|warn\w*)\b)|(?:ERROR|CRITICAL):[\w.]+:|"
+    r"(?i:step|epoch|iter|loss|train|eval|sav|load|writ|wrote|resum|start|done|finish|complet)|.*(?:\d%\||it/s|s/it)"
+)
+_NUMBER = re.compile(r"0x[0-9a-f]+|\d+")
+
+
+@dataclass(frozen=True)
+class Cause:
+    """What a process died of. why: in a line. traceback: the exception that ended it, with those it is chained to.
+    remedy: the next step, in which {host} stands for its host. collateral: it only reports another rank's death. own:
+    it raised an error of its own. unfit: its host is not fit for another run as it is. kernel: the line that explains
+    it."""
+
+    why: str | None = None
+    traceback: str | None = None
+    remedy: str | None = None
+    collateral: bool = False
+    own: bool = False
+    unfit: bool = False
+    kernel: str | None = None
+
+
+def ended_by(tail: str, status: int | None = None, kernel: Sequence[Note] | None = None) -> Cause:
+    """Returns the cause of a process's end. tail: the end of its stderr. status: its exit code, 128 + n of a signal;
+    None: not known. kernel: what the kernel said since it began; None: not known."""
+    cause = _by_text(tail, status)
+    for note in reversed(kernel or ()):
+        if (rule := explains(note, signal_of(status), tail)) is not None:
+            return replace(cause, why=rule.meaning, remedy=rule.remedy, unfit=rule.broken, kernel=note.text)
+    if status in (126, 127):
+        return replace(cause, remedy=cause.remedy or UNSTARTED)
+    if cause.why is not None or not signal_of(status):
+        return cause
+    why, remedy = signalled(signal_of(status), kernel is not None)
+    return Cause(why, remedy=remedy)
+
+
+def _by_text(tail: str, status: int | None) -> Cause:
+    if status == 0:
+        return Cause()
+    text = _Text(states(tail))
+    block = text.uncaught(status)
+    return text.last_words(status) if block is None else text.of_traceback(block)
+
+
+@dataclass(frozen=True)
+class _Block:
+    """A traceback, with those it is chained to. number: of the line behind its exception. above: what the line above
+    it makes of it. by_torch: torch wrote it, of what nobody caught. after: lines that follow. is_last: no other does."""
+
+    trace: str
+    parts: Sequence[Part]
+    number: int
+    above: Mapping[str, str | None]
+    by_torch: bool
+    after: Sequence[str]
+    is_last: bool
+
+    def of(self, *kinds: str) -> bool:
+        return any(self.above.get(kind) for kind in kinds)
+
+    @property
+    def may_be_handled(self) -> bool:
+        """Returns whether a program may have written it, and gone on: it begins inside a function, or is logged."""
+        file, function = next(iter(self.parts[-1].frames), ("", None))
+        inside = function not in _OUTERMOST and not self.of("wraps")
+        return not self.by_torch and (inside or file == "<string>" or self.of("logged"))
+
+    def ends(self, status: int | None) -> bool:
+        """Returns whether a process with that exit code ended with it, and with what it wrote then."""
+        if self.may_be_handled:
+            return status in FAILED and self.is_last and not self.after
+        crashed = status in FAILED or self.by_torch or signal_of(status) in CRASHES
+        return crashed or (signal_of(status) > 0 and not self.after)
+
+
+class _Text:
+    """What a process wrote, in parts."""
+
+    def __init__(self, raw: Sequence[str]) -> None:
+        self.lines = plain(raw)
+        found = [(first, end) for is_trace, first, end in split(raw) if is_trace]
+        parts = [parts_of("\n".join(self.lines[first:end])) for first, end in found]
+        # behind an exception its message goes on, or the program does: that is not to be told apart
+        numbers = [end - it[-1].exception.count("\n") + it[-1].at for (_, end), it in zip(found, parts, strict=True)]
+        inside = {n for (first, _), number in zip(found, numbers, strict=True) for n in range(first, number)}
+        self.outside = [(n, line) for n, line in enumerate(self.lines) if line.strip() and n not in inside]
+        self.blocks = [
+            _Block(
+                "\n".join(self.lines[first:end]),
+                its,
+                number,
+                self._above(first),
+                raw[first] != self.lines[first],
+                [line for n, line in self.outside if n >= number and not _ASIDE.match(line)],
+                first == found[-1][0],
+            )
+            for (first, end), its, number in zip(found, parts, numbers, strict=True)
+        ]
+
+    def _above(self, first: int) -> Mapping[str, str | None]:
+        line = next((line for line in reversed(self.lines[:first]) if line.strip()), "")
+        found = _ABOVE.match(line)
+        return found.groupdict() if found else {}
+
+    def goes_on(self, number: int, behind: Sequence[str]) -> bool:
+        """Returns whether a process went on behind a line: it wrote more than while it ends, or the like of before."""
+        before = {_NUMBER.sub("#", line) for n, line in self.outside if n < number}
+        alike = any(_GOES_ON.search(line) or _NUMBER.sub("#", line) in before for line in behind)
+        return alike or len(behind) > LAST_LINES
+
+    def uncaught(self, status: int | None) -> _Block | None:
+        """Returns the traceback that the process ended with."""
+        own = [block for block in self.blocks if not block.of("ignored", "thread", "child")]
+        own = [block for block in own if not _LAUNCHERS.match(block.parts[-1].exception)] or own
+        for block in own[-1:]:
+            if block.parts[-1].exception and block.ends(status) and not self.goes_on(block.number, block.after):
+                others = [it for it in self.blocks if it.of("thread", "child") and it.number < block.number]
+                waited = [it for it in others if it.after == block.after]
+                return waited[-1] if waited and _WAITS.match(block.parts[-1].root) else block
+        last = self.blocks[-1:]
+        return next((it for it in last if it.of("thread") and not it.after and status in FAILED), None)
+
+    def of_traceback(self, block: _Block) -> Cause:
+        """Returns the cause that a traceback tells of: of those that are chained the root, unless it says nothing."""
+        parts = block.parts
+        hints = [self._hint(f"{part.exception}\nraised in {part.file}") for part in parts]
+        answers = [
+            _OF_A_STOP.match(part.exception) is not None or (hint is not None and hint.collateral)
+            for part, hint in zip(parts, hints, strict=True)
+        ]
+        last = len(parts) - 1
+        # what is raised as one cleans up, while others go, too, is the answer to what was raised before
+        while last and answers[last] and not answers[last - 1] and not parts[last - 1].root.startswith("ImportError"):
+            last -= 1
+        first = last
+        while first and parts[first].translates(parts[first - 1]):
+            first -= 1
+        chain = range(first, last + 1)
+        root, again = next((parts[n].root for n in chain if ": " in parts[n].root), parts[last].root), parts[last].root
+        why = root if root == again else f"{root}, raised again as {again}"
+        thread = block.above.get("thread")
+        shown = "\n".join(block.trace.split("\n")[-SHOWN_LINES:])
+        hint = next((hints[n] for n in chain if hints[n]), None)
+        return _cause(f"{why}, in {thread}" if thread else why, hint, shown, not answers[last])
+
+    def last_words(self, status: int | None) -> Cause:
+        """Returns what native code, a shell, an interpreter or sys.exit() wrote last."""
+        if signal_of(status) and signal_of(status) not in CRASHES:
+            return Cause()
+        most = 0 if status is not None and 1 < status < 128 else LAST_LINES
+        found, behind = list[str](), list[str]()
+        for n, line in reversed(self.outside):
+            if len(behind) > most or _FATAL.match(line) and self.goes_on(n, behind):
+                break
+            if _FATAL.match(line) and not _GOES_ON.search(line) and "Warning: " not in line:
+                # an argument parser says what it knows before
+                found.append("\n".join(self.lines[:n][-LAST_LINES:] + [line]) if ": error: " in line else line)
+            elif not _ASIDE.match(line):
+                behind.append(line)
+        for n, line in self.outside[-1:] if status == 1 and not found else ():
+            if not _ASIDE.match(line) and not _PROGRESS.match(line) and not self.goes_on(n, [line]):
+                found = [line]
+        hint = next(filter(None, map(self._hint, found)), None)
+        return _cause(found[0].rpartition("\n")[2].strip(), hint) if found else Cause()
+
+    def _hint(self, text: str) -> Hint | None:
+        """Returns the rule of an error, with what was warned of before it."""
+        signs = [warning for sign, warning in _WARNINGS.items() if sign in text]
+        warned = [line for line in self.lines[-WARNING_LINES:] if any(sign in line for sign in signs)]
+        return first_match(HINTS, "\n".join([text, *warned]))
+
+
+def _cause(why: str, hint: Hint | None, trace: str | None = None, own: bool = False) -> Cause:
+    it = hint or Hint("", "")
+    return Cause(why, trace, it.remedy or None, it.collateral, own and not it.collateral, it.unfit)
