@@ -29,12 +29,12 @@ from fleet.ops.run.end.gang import Gang
 from fleet.ops.run.end.next_steps import next_steps
 from fleet.ops.run.kept.logs import NodeLogs
 from fleet.ops.run.kept.record import RunRecord
-from fleet.protocol.messages.run import Verdict
+from fleet.protocol.messages.run import RunState, Verdict
 from fleet.protocol.state import FINAL
 from fleet.rules.advice import UNEVEN
 from fleet.rules.hints import TAIL_BYTES, hint_for
 from fleet.rules.kernel import SIGKILL
-from fleet.rules.launch import undying
+from fleet.rules.launch import left_behind, undying
 from fleet.rules.stacks import odd_one_out
 from fleet.rules.tracebacks import cause_in, exception_of, identity, last_of
 from fleet.rules.worked_out import disagreed
@@ -60,7 +60,8 @@ def _found(run: RunRecord, gang: Gang, logs: Mapping[str, NodeLogs]) -> Verdict 
         return gang.end
     if failure is None:
         odd = [result.host for result in _results(run, gang) if not result.ok and result.host not in gang.away]
-        said = f"not all ended well on {fold(odd)}"
+        behind = [said for node in gang.nodes.values() for said in left_behind(node.status)]
+        said = "; ".join(behind) or f"not all ended well on {fold(odd)}"
         return run_end("failure", said, EXIT_HOST_FAILED, odd[0]) if odd else run_end("done", "done", EXIT_OK)
     failure = blamed(failure, gang, tail)
     needed = gang.needed if gang.end is not None and gang.end["host"] == failure.host else ""
@@ -94,7 +95,7 @@ def summarise(
     told = verdict and verdict["first"]
     first = describe(verdict, gang.told(told), run, logs, gang, tail) if verdict and told else None
     code = verdict["code"] if verdict else EXIT_CONNECT
-    ends = [end for node in gang.nodes.values() for end in node.ranks.values()]
+    statuses = [node.status for node in gang.nodes.values()]
     summary = RunSummary(
         run=run.run_id,
         world_size=run.world_size,
@@ -107,9 +108,14 @@ def summarise(
         tracebacks=_tracebacks(run, logs, tail) if code != EXIT_OK else [],
         incomplete_logs=incomplete,
         unknown=verdict["unknown"] if verdict else sorted(gang.unknown),
-        killed=sorted({end.rank for end in ends if end.asked and end.signal == SIGKILL}),
+        killed=sorted({rank for status in statuses for rank in _killed(status)}),
     )
     return Report("launch", results, code, answer=summary)
+
+
+def _killed(status: RunState) -> Iterator[int]:
+    yield from status.get("killed", ())
+    yield from (behind["rank"] for behind in status.get("behind", ()))
 
 
 def _unfit(failure: Failure, verdict: Verdict, gang: Gang, kernel: Evidence | None) -> str | None:
@@ -197,7 +203,8 @@ def _result(gang: Gang, host: str, run: RunRecord) -> Result:
         error = ConnectError(f"how the run ended there is not known: {why}", host=host, kind="unknown", hint=hint)
     elif error is None and node.lost is not None:
         error = ConnectError("the host was lost", host=node.host, kind="lost")
-    ok = error is None and node.state == "exited" and not status and not node.status.get("left")
+    whole = not node.status.get("left") and not node.status.get("behind")
+    ok = error is None and node.state == "exited" and not status and whole
     return Result(
         node.host,
         ok,
