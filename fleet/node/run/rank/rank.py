@@ -44,6 +44,7 @@ SFD_CLOEXEC = os.O_CLOEXEC
 ONCE = {signal.SIGINT, signal.SIGTERM}
 SHELLS = {"sh", "bash", "dash", "ash", "zsh", "ksh", "mksh", "fish", "csh", "tcsh", "busybox"}
 FILTERS = {"tee"}  # it ends with who writes to it, and who prints while it saves its work must find it there
+RELEASE = signal.SIGHUP  # from the supervisor, once the rank has ended
 HELD, HELD_LONGEST = 50, 500  # ms between two looks whether the other ranks have ended
 LONGEST_PAUSE = 8  # ms in which short lines gather in the pipe, and what waits gets onto the disk
 
@@ -286,7 +287,8 @@ class Watch:
 
     def take(self, signum: int, is_stop: bool) -> None:
         self.stopping = self.stopping or is_stop
-        self.released = self.released or not is_stop and self.status is not None
+        if self.status is not None:
+            self.released = not self.stopping or signum == RELEASE and is_stop
         if signum in ONCE and self.until is None:
             self.until = self.logs.all[1].begins + self.logs.all[1].taken
         if signum not in self.passed and self.pid and self.status is None:
@@ -313,10 +315,11 @@ class Watch:
                 self.send(pid, signal.SIGTERM)
 
     def hold(self, folder: str) -> None:
-        """Until all ranks of this node have ended; in a stop, while there are processes that the rank has left."""
+        """Until all ranks of this node have ended; in a stop until the supervisor sees that none of them has left any
+        process."""
         pause = HELD
         self.reap()
-        while not self.released and (any_up(folder) or self.stopping and not self.alone):
+        while not self.released and (self.stopping or any_up(folder)):
             if self.stopping and not self.alone:
                 self.end_orphans()
             self.turn(pause)

@@ -25,7 +25,6 @@ TICK = 1 / os.sysconf("SC_CLK_TCK")  # the grain of start times, in seconds
 RECORD_GRACE = 5.0  # of a rank's wrapper: it puts on record how its rank ended, also on a node that swaps
 LINE_BYTES = 200
 LAUNCHER_GRACE = 0.5  # of a launcher that has no rank left, before SIGTERM, and then before SIGKILL
-WRAPPERS = (RANK_WRAPPER, ENDED_WRAPPER)
 
 
 def descendants(ancestors: "list[int]") -> "dict[int, int]":
@@ -94,17 +93,22 @@ class Ending:
             self.newest = max(found.values())
             self.clock.sleep(TICK)  # what SIGTERM has them start is younger
         now = self.clock.monotonic()
-        wrappers = {pid for pid in found if read_file("/proc/%d/comm" % pid) in WRAPPERS}
+        names = {pid: read_file("/proc/%d/comm" % pid) for pid in found}
+        wrappers = {pid for pid in found if names[pid] in (RANK_WRAPPER, ENDED_WRAPPER)}
+        running = {pid for pid in found if names[pid] == RANK_WRAPPER}
         if not self.polite or now >= self.kill_at:
             self.kill(found, wrappers, now)
         else:
-            self.ask(found, wrappers, now)
+            self.ask(found, wrappers, running, now)
         return now >= self.kill_at + self.hard
 
-    def ask(self, found: "dict[int, int]", wrappers: "set[int]", now: float) -> None:
+    def ask(self, found: "dict[int, int]", wrappers: "set[int]", running: "set[int]", now: float) -> None:
         due = signal.SIGTERM if now >= self.term_at else self.signum
         for pid in wrappers:
             self.send(pid, found[pid], due)
+        if wrappers.isdisjoint(running) and not below(wrappers):
+            for pid in wrappers:
+                send_signal(pid, found[pid], signal.SIGHUP)  # it lets its launcher see how its rank ended
         self.without_ranks = None if wrappers else self.without_ranks or now
         if self.without_ranks is None:
             return
