@@ -40,6 +40,7 @@ ENGINES = {
     "deepspeed": DeepSpeed(),
     "accelerate": Accelerate(),
 }
+OPTIONS = {"accelerate": {"cpu": True}, "deepspeed": {"no-local-rank": True}}
 PIECES = ("rank.py", "drain.py", "spawn.py", "console.py")
 FILES = {name: (Path(fleet.__file__).parent / "node/run/rank" / name).read_text() for name in PIECES}
 INTERRUPTS = ("KeyboardInterrupt", "finally", "atexit")  # what runs where Python itself has a SIGINT
@@ -119,7 +120,7 @@ while :; do if [ $RANK = 1 ] && [ -e fail ]; then exit 3; fi; sleep 0.1; done
 PYTHON = f"{sys.executable} train.py"
 SCRIPTS = {
     "script": f'#!/bin/bash\nset -e\n{PYTHON} "$@"\necho after\n',
-    "job": f'#!/bin/sh\n{PYTHON} "$@" &\nwait\n',  # as it leaves a SIGINT to nobody
+    "job": f'#!/bin/sh\n{PYTHON} "$@" &\nwait $!\n',  # as it leaves a SIGINT to nobody
     "pipe": f'#!/bin/bash\nset -o pipefail\n{PYTHON} "$@" 2>&1 | tee -a log$RANK\n',
 }
 
@@ -205,8 +206,7 @@ def start(cell: Cell, home: Path, run: str) -> dict[str, object]:
     if cell.launcher == "command" and cell.form not in SCRIPTS:
         job = replace(job, script=sys.executable, args=("-u", "train.py", *args))
     engine = ENGINES[cell.launcher]
-    if cell.launcher == "accelerate":
-        job = replace(job, engine_options={"cpu": True})
+    job = replace(job, engine_options=OPTIONS.get(cell.launcher, {}))
     begun = engine.start(engine.prepare(job, home), World(run, (node,), "127.0.0.1", free_port()), node, python)
     argv = [word if isinstance(word, str) else word.as_spec() for word in begun.argv]
     files = {**FILES, **engine.prepare(job, home).files, "command.json": begun.command_file()}
