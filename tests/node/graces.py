@@ -258,14 +258,14 @@ def play(cell: Cell, home: Path, run: str) -> list[str]:
             wrong.append(f"rank {rank}: saved: {found.count('saved')}, to be {cell.saved}")
         if found.count("SIGTERM") > 1 or found.count("SIGINT") > 1:
             wrong.append(f"rank {rank}: a signal came twice")
-        if (rank in status["killed"]) != cell.killed and not (cell.event == "twice" and not cell.begins):
-            wrong.append(f"rank {rank}: killed {status['killed']}, to be {cell.killed}")
+        if (rank in status.get("killed", ())) != cell.killed and not (cell.event == "twice" and not cell.begins):
+            wrong.append(f"rank {rank}: killed {status.get('killed')}, to be {cell.killed}")
     lasted = status["time"] - status["began"]
     least = cell.grace if cell.killed and cell.event != "twice" else cell.seconds if cell.saved else 0.0
     if lasted < least - 0.2 or lasted > (0.0 if cell.event == "twice" else cell.grace) + 20.0:
         wrong.append(f"it took {lasted:.1f} s")
-    if status["left"] or status["behind"]:
-        wrong.append(f"left: {status['left']}, {status['behind']}")
+    if status["left"] or status.get("behind"):
+        wrong.append(f"left: {status['left']}, {status.get('behind')}")
     if wrong:
         logs = {path.name: path.read_text()[-1500:] for path in folder.iterdir() if path.suffix in (".err", ".log")}
         wrong.append(json.dumps({"notes": [notes(home, 0), notes(home, 1)], "ends": records, "status": status, **logs}))

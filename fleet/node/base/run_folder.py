@@ -218,7 +218,7 @@ def detach_run(folder: str) -> None:
 
 
 def request_stop(folder: str, grace: float, reason: str, end: Any = None, signum: int = _signal.SIGTERM) -> None:
-    """Ask the supervisor to stop; by signal (its own grace, or none) where no file can be written. signum: for ranks."""
+    """Have the supervisor stop; by signal (its own grace, or none) where no file can be written. signum: to ranks."""
     asked = {"grace": grace, "reason": reason, "end": end, "signal": signum}
     if is_written(os.path.join(folder, STOP), asked, (".tmp", ".new")):
         return
