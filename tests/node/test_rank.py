@@ -272,12 +272,39 @@ def test_a_signal_to_its_group_reaches_the_rank_once(tmp_path: Path, signum: sig
     assert read_json(tmp_path / "rank5.json")["signalled"] == (signum == signal.SIGTERM), "so an engine ends its ranks"
 
 
-def test_what_the_supervisor_tells_all_is_not_told_twice(tmp_path: Path) -> None:
+def test_a_stop_reaches_the_rank_once_whoever_repeats_it(tmp_path: Path) -> None:
+    """It ends when the supervisor, which this process is, has it end: what its rank has left may save its work."""
     (tmp_path / "pid").write_text(json.dumps({"pid": os.getpid(), "guardian": {"pid": 1}}))
-    process = start(tmp_path, "sh", "-c", "trap 'exit 8' TERM; touch up; sleep 1 & wait; exit 9")
+    line = "trap 'echo TERM >> got' TERM; touch up; until [ -e go ]; do sleep 0.1; done; exit 9"
+    process = start(tmp_path, "sh", "-c", line)
     until((tmp_path / "up").exists)
     process.terminate()
-    assert process.wait(60) == 9 and read_json(tmp_path / "rank5.json")["signalled"] is False
+    until((tmp_path / "got").exists)
+    for _ in range(2):
+        subprocess.run(["kill", "-TERM", str(process.pid)], check=True)  # as a launcher does
+    (tmp_path / "go").touch()
+    record = until(lambda: (tmp_path / "rank5.json").exists() and read_json(tmp_path / "rank5.json"))
+    assert (record["status"], record["signalled"]) == (9, False) and (tmp_path / "got").read_text() == "TERM\n"
+    subprocess.run(["kill", "-TERM", str(process.pid)], check=True)
+    assert process.poll() is None
+    process.send_signal(signal.SIGHUP)
+    assert process.wait(60) == 9
+
+
+@pytest.mark.parametrize(("restarts", "holds"), [("0", True), ("3", False)])
+def test_its_launcher_sees_no_end_before_all_ranks_of_the_node_have_ended(
+    tmp_path: Path, restarts: str, holds: bool
+) -> None:
+    """One that starts ranks again sees it at once."""
+    (tmp_path / "spec.json").write_text(json.dumps({"ranks": [5, 6]}))
+    process = start(tmp_path, "sh", "-c", "exit 3", TORCHELASTIC_MAX_RESTARTS=restarts)
+    until(lambda: Path(f"/proc/{process.pid}/comm").read_text() == "fleet-ended\n" or process.poll() is not None)
+    assert read_json(tmp_path / "rank5.json")["status"] == 3
+    if holds:
+        with pytest.raises(subprocess.TimeoutExpired):
+            process.wait(1.0)
+    (tmp_path / "rank6.json").touch()
+    assert process.wait(60) == 3
 
 
 def test_a_killed_wrapper_takes_the_rank_with_it(tmp_path: Path) -> None:

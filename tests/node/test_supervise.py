@@ -17,6 +17,7 @@ from fleet.node.run.look.prune import prune_runs
 from fleet.ops.run.sessions import START
 from fleet.protocol import files
 from tests.node.nodes import (
+    PYTHON,
     Running,
     alive,
     another,
@@ -231,6 +232,26 @@ def test_a_daemon_that_cleared_its_environment_is_ended_too(home: Path, run: str
     start(home, run, ranks_argv(hidden + f"until [ -s {home}/hidden ]; do sleep 0.05; done"))
     assert final(home, run)["left"] == []
     assert not alive(int((home / "hidden").read_text()))
+
+
+@pytest.mark.parametrize(
+    ("rank", "named"),
+    [
+        (["sh", "-c", "sleep 4711 & sleep 4712 & exit 0"], ["sleep 4711", "sleep 4712"]),
+        (["sh", "-c", "(sleep 0.3) & exit 0"], []),  # it ends by itself
+        (["sh", "-c", "setsid sleep 4711 & exit 0"], []),  # a daemon
+        (["sh", "-c", "sleep 4711 & exit 3"], []),  # which is what there is to be said of it
+        ([PYTHON, "-c", "import subprocess; subprocess.Popen(['sleep', '4711'])"], []),
+    ],
+)
+def test_what_a_script_leaves_in_its_background_is_named(
+    home: Path, run: str, rank: list[str], named: list[str]
+) -> None:
+    start(home, run, ["env", "RANK=0", "LOCAL_RANK=0", {"python": True}, {"run_dir": "rank.py"}, *rank])
+    status = final(home, run)
+    assert sorted(line for behind in status["behind"] for line in behind["commands"]) == named
+    assert not named or [(behind["rank"], behind["count"]) for behind in status["behind"]] == [(0, 2)]
+    assert not marked(run)
 
 
 def test_two_runs_never_touch_each_other(home: Path, run: str) -> None:

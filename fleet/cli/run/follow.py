@@ -80,6 +80,8 @@ def show_summary(report: Report, view: LaunchView) -> None:
         if failure.hint:
             talk(hint_line(failure.hint))
         talk(clean(f"  log: {nearby(failure.log)}"))
+    elif summary.end and summary.end["by"] == "failure" and not summary.error:
+        talk(click.style("failed: ", fg="red", bold=True) + clean(summary.end["message"]))
     others = [group for group in summary.tracebacks if group.ranks != mine]
     after = [group for group in others if group.follows]
     for group in others:
@@ -115,7 +117,7 @@ def show_summary(report: Report, view: LaunchView) -> None:
         f"logs of every rank: {summary.logs}/HOST/rank*.out|.err"
     )
     if killed := summary.killed:
-        talk(f"killed, since they had not ended in time: {ranks_text(killed)}")
+        talk(f"killed, since they, or what they left, had not ended in time: {ranks_text(killed)}")
     if summary.next:
         talk("next:")
     for step in summary.next:  # whole lines, to be copied

@@ -29,7 +29,7 @@ from fleet.protocol.state import (
     is_run_id,
 )
 
-RANK_WRAPPER = b"fleet-rank\n"  # rank.py calls itself so
+RANK_WRAPPER, ENDED_WRAPPER = b"fleet-rank\n", b"fleet-ended\n"  # rank.py calls itself so, and once its rank has ended
 # why a node ends a run: "engine" (it has ended), "asked" (by the head), and of its own: "lease" (nothing heard of the
 # head for so long), "frozen" (longer than the head waits), "signal" (sent to the supervisor), "supervisor" (killed),
 # "removed" (this folder), "reboot" (of this machine)
@@ -200,6 +200,12 @@ def put_verdict(folder: str, verdict: "Any") -> None:
         os.unlink(new)
 
 
+def rank_records(folder: str) -> "list[dict[str, Any]]":
+    """Of the ranks that have ended here."""
+    names = [name for name in os.listdir(folder) if name.startswith("rank") and name.endswith(".json")]
+    return [record for record in (read_json(os.path.join(folder, name)) for name in names) if "rank" in record]
+
+
 def lease_of(folder: str, spec: "dict[str, Any]") -> "float | None":
     """Seconds that the run goes on without a head, None for ever: as it was started, unless it was detached since."""
     lease: float | None = read_json(os.path.join(folder, LEASE)).get("lease", spec.get("lease"))
@@ -211,9 +217,9 @@ def detach_run(folder: str) -> None:
     write_json(os.path.join(folder, LEASE), dict(read_json(os.path.join(folder, LEASE)), lease=None))
 
 
-def request_stop(folder: str, grace: float, reason: str, end: Any = None) -> None:
-    """Ask the supervisor to stop; by signal (its own grace, or none) where no file can be written."""
-    asked = {"grace": grace, "reason": reason, "end": end}
+def request_stop(folder: str, grace: float, reason: str, end: Any = None, signum: int = _signal.SIGTERM) -> None:
+    """Have the supervisor stop; by signal (its own grace, or none) where no file can be written. signum: to ranks."""
+    asked = {"grace": grace, "reason": reason, "end": end, "signal": signum}
     if is_written(os.path.join(folder, STOP), asked, (".tmp", ".new")):
         return
     for who in owners(folder)[:1]:

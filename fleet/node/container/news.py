@@ -3,7 +3,7 @@ value is made anew here. KeyError, TypeError, ValueError for what is none."""
 
 from math import isfinite
 
-from fleet.node.base.types import Any, Callable
+from fleet.node.base.types import Any, Callable, Mapping
 from fleet.node.container.channel import bounded
 
 WHOLE, BYTES = 1 << 31, 1 << 53
@@ -58,6 +58,7 @@ def kernel(value: Any) -> "list[dict[str, Any]]":
     return [made(line, {"text": text, "time": time, "rank": whole}) for line in list(value)[-MOST_LINES:]]
 
 
+BEHIND = {"rank": whole, "count": whole, "commands": texts}
 FIELDS: "dict[str, dict[str, Callable[[Any], Any]]]" = {
     "rank": {
         **dict.fromkeys(("rank", "local_rank", "status", "signal", "attempt"), whole),
@@ -73,6 +74,8 @@ FIELDS: "dict[str, dict[str, Callable[[Any], Any]]]" = {
         **dict.fromkeys(("reason", "cause"), text),
         "state": state,
         "left": pids,
+        "killed": pids,
+        "behind": lambda value: [made(each, BEHIND) for each in list(value)[:MOST_PIDS]],
         "stuck": texts,
         "builds": texts,
         "disk_full": flag,
@@ -87,7 +90,7 @@ FIELDS: "dict[str, dict[str, Callable[[Any], Any]]]" = {
 }
 
 
-def made(found: "dict[str, Any]", fields: "dict[str, Callable[[Any], Any]]") -> "dict[str, Any]":
+def made(found: "dict[str, Any]", fields: "Mapping[str, Callable[[Any], Any]]") -> "dict[str, Any]":
     """Returns what is known of a message, each value as it has to be; None stays."""
     return {name: None if found[name] is None else read(found[name]) for name, read in fields.items() if name in found}
 

@@ -13,7 +13,7 @@ from fleet.node.base.record import Record
 from fleet.node.base.run_folder import myself, no_room_for
 from fleet.node.base.types import Any, Mapping
 from fleet.node.gang.gang import Gang
-from fleet.node.gang.verdict import is_well, status_of
+from fleet.node.gang.verdict import is_well, killed, status_of
 from fleet.protocol.state import OF_THE_HEAD, PROTOCOL, STATE, WRITER
 from fleet.version import __version__
 
@@ -89,7 +89,6 @@ def summary_of(run: str, gang: Gang, verdict: "Mapping[str, Any]", restarts: "li
     if first is not None:
         first.update((name, value) for name, value in verdict["first"].items() if name not in ("time", "why"))
         first["message"] = verdict["message"]
-    ends = [end for node in gang.nodes.values() for end in node.ends.values()]
     return {
         "verb": "launch",
         "ok": verdict["code"] == 0,
@@ -104,7 +103,7 @@ def summary_of(run: str, gang: Gang, verdict: "Mapping[str, Any]", restarts: "li
         "tracebacks": [],
         "incomplete_logs": [],
         "unknown": verdict["unknown"],
-        "killed": sorted({end.rank for end in ends if end.asked and end.signal == 9}),
+        "killed": killed(gang),
         "attempt": verdict["attempt"],
         "restarts": restarts,
     }

@@ -63,7 +63,8 @@ def _found(about: About, gang: Gang, words: Words) -> "run.Verdict | None":
         return gang.end
     if failure is None:
         odd = [host for host, node in gang.nodes.items() if host not in gang.away and not is_well(gang, node)]
-        said = "not all ended well on " + ",".join(odd)
+        said = "; ".join(it for node in gang.nodes.values() for it in left_behind(node.status))
+        said = said or "not all ended well on " + ",".join(odd)
         return run_end("failure", said, EXIT_HOST_FAILED, odd[0]) if odd else run_end("done", "done", EXIT_OK)
     failure = words.blamed(failure, gang)
     needed = gang.needed if gang.end is not None and gang.end["host"] == failure.host else ""
@@ -80,7 +81,8 @@ def _vanished(gang: Gang) -> "Failure | None":
 def is_well(gang: Gang, node: NodeState) -> bool:
     """Returns whether a node's part ended, and all of it with 0."""
     failed = not gang.least and any(end.failed for end in node.ends.values())
-    whole = node.state == "exited" and not node.engine_code and not node.status.get("left")
+    left = node.status.get("left") or node.status.get("behind")
+    whole = node.state == "exited" and not node.engine_code and not left
     return whole and not failed and node.why is None and node.lost is None and node.host not in gang.unknown
 
 
@@ -89,6 +91,20 @@ def status_of(gang: Gang, node: NodeState) -> "int | None":
     ends = sorted(node.ends.values(), key=lambda end: end.time)
     failed = [end.exit_code for end in ends if end.failed and not gang.least]
     return (failed or [node.engine_code])[0] if node.state in FINAL else None
+
+
+def left_behind(status: "run.RunState") -> "list[str]":
+    """Returns a sentence for each script that ended well, and left processes that fleet had to end."""
+    said = "ended %d process%s that rank %d left behind: %s; `wait` keeps the run up"
+    found = status.get("behind") or []
+    return [said % (it["count"], "es" * (it["count"] != 1), it["rank"], ", ".join(it["commands"])) for it in found]
+
+
+def killed(gang: Gang) -> "list[int]":
+    """Returns the ranks of which something had to be killed: they, or what they left."""
+    statuses = [node.status for node in gang.nodes.values()]
+    found = {rank for status in statuses for rank in status.get("killed") or ()}
+    return sorted(found.union(it["rank"] for status in statuses for it in status.get("behind") or ()))
 
 
 def own_link(gang: Gang) -> "Failure | None":

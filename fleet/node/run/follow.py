@@ -18,7 +18,7 @@ node.log. Sends
     J {"event": "end", "sizes": {name: bytes}}  after the final status and the last byte, or at once; then X 0
     J {"event": "failed", "message", "hint"}    there is no such run here; then X 1
 Control lines: {"op": "ping"} or {"op": "renew"} renews the lease, {"op": "detach"} does away with it,
-{"op": "stop", "grace", "reason", "end"} stops the run,
+{"op": "stop", "grace", "reason", "end", "interrupt": whether ranks get SIGINT first} stops the run,
 {"op": "renew-ranks"} ends its ranks, which an elastic engine then starts again,
 {"op": "over"} says that every rank on every node has ended well, so that nobody waits for an engine,
 {"op": "have", "sizes": {name: bytes}} what the leader has of the logs: with --max-log the rest may go. End of file on
@@ -26,7 +26,7 @@ stdin ends this program; the run goes on under its lease.
 """
 
 import os
-from _signal import SIGCHLD, SIGKILL
+from _signal import SIGCHLD, SIGINT, SIGKILL, SIGTERM
 from _thread import start_new_thread
 
 from fleet.node.base.clock import CLOCK, Clock
@@ -260,7 +260,8 @@ def listen(run: str, folder: str, passive: bool = False, term: int = 0) -> None:
                 trim(folder, message["sizes"], read_json(os.path.join(folder, SPEC))["about"]["max_log"])
             elif op == "stop":
                 reason = str(message.get("reason") or "stopped")
-                request_stop(folder, float(message["grace"]), reason, message.get("end"))
+                signum = SIGINT if message.get("interrupt") else SIGTERM
+                request_stop(folder, float(message["grace"]), reason, message.get("end"), signum)
             elif op == "renew-ranks":
                 from fleet.node.run.look.trainers import trainers
 

@@ -114,8 +114,12 @@ class Stopped(_Stopped, total=False):
     verdict: Verdict | None
 
 
-# status.json. kernel: lines since the run's beginning that may say why it ended. builds: locks that a rank waits for in
-# vain. began: when this node began to end its part. end: where a head had it stopped, why.
+# what scripts that ended well left in their background, and fleet had to end. commands: the first of them
+Behind = TypedDict("Behind", {"rank": Whole, "count": Whole, "commands": list[str]})
+
+# status.json. killed: ranks that had to be, or what they left. kernel: lines since the run's beginning that may say why
+# it ended. builds: locks that a rank waits for in vain. began: when this node began to end its part. end: where a head
+# had it stopped, why.
 RunState = TypedDict(
     "RunState",
     {
@@ -131,6 +135,8 @@ RunState = TypedDict(
         "kernel": list[KernelLine] | None,
         "began": Time | None,
         "end": Verdict | None,
+        "killed": list[Whole],
+        "behind": list[Behind],
         "time": Time,
         "sent": Time,
     },

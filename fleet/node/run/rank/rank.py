@@ -2,11 +2,16 @@
 
 The engine starts it once a rank. It appends the rank's stdout and stderr, which are pipes as under ssh, to rank<R>.out
 and .err in $FLEET_RUN_DIR (drain.py, which stands beside it), passes signals on, writes rank<R>.json {"rank",
-"local_rank", "pid", "status": 0..255|null, "signal": n|null, "time", "started", "attempt", "begins": [bytes of .out, of
-.err that earlier attempts wrote], "signalled": whether the engine had it end, "until": bytes of .err that were written
-when SIGTERM came, where it did, "lost": [bytes of .out, of .err that the disk did not take], where there are any} and
-then ends the same way, so that the engine sees the truth. What cannot be started ends with 126 or 127 and a line in
-.err, as in a shell. A python is armed to tell where it stands, see arm.py. Python 3.6 syntax.
+"local_rank", "pid", "wrapper": its own pid, "script": whether a shell runs it, "status": 0..255|null, "signal": n|null,
+"time", "started", "attempt", "begins": [bytes of .out, of .err that earlier attempts wrote], "signalled": whether the
+engine had it end, "until": bytes of .err that were written when SIGINT or SIGTERM came, where one did, "lost": [bytes
+of .out, of .err that the disk did not take], where there are any} as soon as the rank has ended. What cannot be started
+ends with 126 or 127 and a line in .err, as in a shell. A python is armed to tell where it stands, see arm.py.
+
+It ends as the rank did, so that the engine sees the truth, but not before all ranks of the node have ended: an engine
+that sees one fail ends the others by a clock of its own. An engine that starts ranks again sees it at once, unless the
+supervisor has them stop. SIGINT and SIGTERM reach the rank once each, whoever sends them. What is below a rank gets
+none of them before the rank has ended, then SIGTERM once; where the rank is a shell see addressed(). Python 3.6 syntax.
 """
 
 import ctypes
@@ -31,13 +36,18 @@ except ImportError:  # in the run's folder it stands beside this file
     with open(os.path.join(os.path.dirname(os.path.abspath(__file__)), "drain.py"), encoding="utf-8") as f:
         exec(compile(f.read(), f.name, "exec"))
 
-PR_SET_PDEATHSIG, PR_SET_DUMPABLE, PR_SET_NAME = 1, 4, 15
+PR_SET_PDEATHSIG, PR_SET_DUMPABLE, PR_SET_NAME, PR_SET_CHILD_SUBREAPER = 1, 4, 15, 36
 PASSED_ON = {signal.SIGTERM, signal.SIGINT, signal.SIGHUP, signal.SIGQUIT, signal.SIGUSR1, signal.SIGUSR2}
 RESERVED = 512
 OWN_FAULT = 125  # as of fleet on the head
 STACK_SIGNAL = 55  # a real-time one, which no library is known to use
 ARM = "arm"  # the folder of arm.py
 SFD_CLOEXEC = os.O_CLOEXEC
+ONCE = {signal.SIGINT, signal.SIGTERM}
+SHELLS = {"sh", "bash", "dash", "ash", "zsh", "ksh", "mksh", "fish", "csh", "tcsh", "busybox"}
+FILTERS = {"tee"}  # it ends with who writes to it, and who prints while it saves its work must find it there
+RELEASE = signal.SIGHUP  # from the supervisor, once the rank has ended
+HELD, HELD_LONGEST = 50, 500  # ms between two looks whether the other ranks have ended
 LONGEST_PAUSE = 8  # ms in which short lines gather in the pipe, and what waits gets onto the disk
 
 
@@ -67,7 +77,7 @@ def count_attempts() -> int:
 
 
 def supervisors(folder: str) -> "set[int]":
-    """The pids of the run's supervisor and guardian: what they signal, they signal to the rank as well."""
+    """The pids of the run's supervisor and guardian: where one of them sends a signal, the run stops."""
     try:
         with open(os.path.join(folder, "pid"), "rb") as f:
             record = json.loads(f.read().decode())
@@ -151,10 +161,7 @@ def stack_file(folder: str, rank: int) -> str:
 def arm(argv: "list[str]", base: str) -> None:
     """Have a python import arm.py as it starts, see there; the environment of other programs stays as it is."""
     folder = os.path.join(os.path.dirname(base), ARM)
-    try:
-        words = (interpreter_of(argv[0]) or []) + argv
-    except OSError:
-        return  # what may be executed need not be readable
+    words = interpreter(argv) + argv
     named = [re.match(r"python[0-9.]*$", os.path.basename(word)) is not None for word in words]
     # it, or what the first line of a script names, maybe behind /usr/bin/env
     if not any(named[: len(words) - len(argv) + 1]) or not os.path.isdir(folder):
@@ -171,6 +178,19 @@ def arm(argv: "list[str]", base: str) -> None:
     told = "%d:%d:%s.stack" % (os.getpid(), STACK_SIGNAL, base)
     os.environ["FLEET_ARM"] = told if was is None else told + "\n" + was
     os.environ["PYTHONPATH"] = folder if not was else folder + os.pathsep + was
+
+
+def interpreter(argv: "list[str]") -> "list[str]":
+    try:
+        return interpreter_of(argv[0]) or []
+    except OSError:
+        return []  # what may be executed need not be readable
+
+
+def is_script(argv: "list[str]") -> bool:
+    """Returns whether a shell runs it."""
+    words = " ".join(interpreter(argv) or argv[:1]).split()
+    return any(os.path.basename(word) in SHELLS for word in words)
 
 
 def execute(argv: "list[str]") -> None:
@@ -209,43 +229,144 @@ def signal_file() -> int:
     return int(ctypes.CDLL(None).signalfd(-1, (ctypes.c_ulong * 16)(bits), SFD_CLOEXEC))
 
 
-def wait(pid: int, bosses: "set[int]", logs: Logs) -> "tuple[int, bool, int | None]":
-    """Pass signals and output on until the rank has ended, and the files have what it wrote, as far as the disk takes
-    it; (its wait status, whether SIGTERM was passed on, bytes of .err when the first SIGTERM came). pid 0: of those
-    that it left, until nobody holds the pipes."""
-    told, status, signalled, pause, signals = set(), None, False, 0, signal_file()
-    until = None
-    only_signals = select.poll()
-    only_signals.register(signals, select.POLLIN)
-    while status is None and (pid or not all(log.over for log in logs.all)):
+def program(pid: int) -> str:
+    try:
+        return os.path.basename(os.readlink("/proc/%d/exe" % pid))
+    except OSError:
+        return ""
+
+
+def processes() -> "dict[int, tuple[int, int]]":
+    """{pid: (its parent, its process group)}."""
+    found = {}
+    for name in os.listdir("/proc"):
+        if name.isdigit():
+            try:
+                with open("/proc/%s/stat" % name, "rb") as f:
+                    stat = f.read().rpartition(b")")[2].split()
+            except OSError:
+                continue
+            found[int(name)] = int(stat[1]), int(stat[2])
+    return found
+
+
+def addressed(pid: int, signum: int) -> "list[int]":
+    """Returns the processes that a rank's signal is for, the outermost first: a script whose command has ended must not
+    go on. A shell that waits for its children does not pass signals on: SIGINT is for its process group, as a terminal
+    sends it, SIGTERM for the shell and its children, down to the first that is no shell."""
+    reached = [pid]
+    if program(pid) in SHELLS:
+        found = processes()
+        if signum == signal.SIGINT:
+            reached += [it for it, (_, group) in found.items() if group == pid != it]
+        for shell in reached if signum == signal.SIGTERM else ():
+            if program(shell) in SHELLS:
+                reached += [it for it, (parent, _) in found.items() if parent == shell]
+    return [it for it in reached if it == pid or program(it) not in FILTERS]
+
+
+class Watch:
+    """A rank until it has ended, and what it leaves. status: its wait status. stopping: the supervisor has it end.
+    signalled: its engine has. until: bytes of .err when the first request to stop came."""
+
+    def __init__(self, pid: int, bosses: "set[int]", logs: Logs) -> None:
+        self.pid, self.bosses, self.logs, self.signals = pid, bosses, logs, signal_file()
+        self.status: int | None = None
+        self.until: int | None = None
+        self.stopping = self.signalled = self.alone = self.released = False
+        self.reached: dict[int, set[int]] = {signum: set() for signum in ONCE}
+        self.passed: set[int] = set()
+        self.pause = 0
+        self.only_signals = select.poll()
+        self.only_signals.register(self.signals, select.POLLIN)
+
+    def turn(self, most: "int | None" = None) -> None:
+        """Pass one signal on, and what there is of output; wait for either, `most` ms."""
         poll = select.poll()
-        due = [log.reader for log in logs.all if log.is_due()]
-        for fd in [signals] + due:
+        due = [log.reader for log in self.logs.all if log.is_due()]
+        for fd in [self.signals] + due:
             poll.register(fd, select.POLLIN)
-        full = len(due) < sum(not log.over for log in logs.all)
-        ready = dict(poll.poll(LONGEST_PAUSE if full else None))
-        if signals in ready:
-            signum, _, _, sender = struct.unpack_from("IiiI", os.read(signals, 128))
-            if signum == signal.SIGTERM and until is None:
-                until = logs.all[1].begins + logs.all[1].taken
-            if signum == signal.SIGCHLD and pid:
-                ended, told_status = os.waitpid(pid, os.WNOHANG)
-                status = told_status if ended else None
-            elif sender in bosses:
-                told.add(signum)
-            elif signum not in told and pid:
-                # the engine repeats what the supervisor has told everyone: once is enough
-                os.kill(pid, signum)
-                signalled = signalled or signum == signal.SIGTERM
-        taken = logs.read(ready)
-        if taken and status is None:
+        full = len(due) < sum(not log.over for log in self.logs.all)
+        ready = dict(poll.poll(LONGEST_PAUSE if full else most))
+        if self.signals in ready:
+            signum, _, _, sender = struct.unpack_from("IiiI", os.read(self.signals, 128))
+            if signum == signal.SIGCHLD:
+                self.reap()
+            else:
+                self.take(signum, sender in self.bosses)
+        taken = self.logs.read(ready)
+        if taken and self.status is None:
             # lines are read many at once, and a flood before the pipe is full of it
-            pause = 0 if taken >= PIPE // 4 else min(pause + 1, LONGEST_PAUSE)
-            only_signals.poll(pause)
-    for _ in range(2):  # what stands in the pipes now, and whether that was the end
+            self.pause = 0 if taken >= PIPE // 4 else min(self.pause + 1, LONGEST_PAUSE)
+            self.only_signals.poll(self.pause)
+
+    def reap(self) -> None:
+        ended = 1
+        while ended and not self.alone:
+            try:
+                ended, status = os.waitpid(-1, os.WNOHANG)
+            except ChildProcessError:
+                self.alone = True
+                return
+            if ended == self.pid:
+                self.status = status
+
+    def take(self, signum: int, is_stop: bool) -> None:
+        self.stopping = self.stopping or is_stop
+        if self.status is not None:
+            self.released = not self.stopping or signum == RELEASE and is_stop
+        if signum in ONCE and self.until is None:
+            self.until = self.logs.all[1].begins + self.logs.all[1].taken
+        if signum not in self.passed and self.pid and self.status is None:
+            self.send(self.pid, signum)
+            self.signalled = self.signalled or signum == signal.SIGTERM and not is_stop
+        if signum in ONCE:
+            self.passed.add(signum)
+
+    def send(self, pid: int, signum: int) -> None:
+        for it in addressed(pid, signum):
+            try:
+                os.kill(it, signum)
+            except OSError:
+                continue  # it has just ended, or runs as another user
+            self.reached.setdefault(signum, set()).add(it)
+
+    def end_orphans(self) -> None:
+        """SIGTERM once to what the rank has left; to what was sent SIGINT not before all are sent SIGTERM."""
+        me = os.getpid()
+        left = [pid for pid, (parent, _) in processes().items() if parent == me]
+        told = self.reached[signal.SIGTERM].union(() if signal.SIGTERM in self.passed else self.reached[signal.SIGINT])
+        for pid in [pid for pid in left if program(pid) not in FILTERS] or left:
+            if pid not in told:
+                self.send(pid, signal.SIGTERM)
+
+    def hold(self, folder: str) -> None:
+        """Until all ranks of this node have ended; in a stop until the supervisor sees that none of them has left any
+        process."""
+        pause = HELD
+        self.reap()
+        while not self.released and (self.stopping or any_up(folder)):
+            if self.stopping and not self.alone:
+                self.end_orphans()
+            self.turn(pause)
+            pause = HELD if self.stopping else min(2 * pause, HELD_LONGEST)
+
+
+def any_up(folder: str) -> bool:
+    """Returns whether ranks of this node have no record yet. Where none can be read, nothing is waited for."""
+    try:
+        with open(os.path.join(folder, "spec.json"), "rb") as f:
+            ranks = json.loads(f.read().decode())["ranks"]
+    except (OSError, ValueError, KeyError):
+        return False
+    return not all(os.path.exists(os.path.join(folder, "rank%d.json" % rank)) for rank in ranks)
+
+
+def finish(logs: Logs) -> None:
+    """Read what stands in the pipes now, and whether that was the end."""
+    for _ in range(2):
         logs.read([log.reader for log in logs.all if not log.over])
     logs.settle()
-    return status or 0, signalled, until
 
 
 def drain(logs: Logs) -> None:
@@ -262,7 +383,10 @@ def drain(logs: Logs) -> None:
             for fd in (0, 1, 2):
                 os.dup2(null, fd)
             logs.begin()
-            wait(0, set(), logs)
+            watch = Watch(0, set(), logs)
+            while not all(log.over for log in logs.all):
+                watch.turn()
+            finish(logs)
         finally:
             os._exit(0)
 
@@ -276,33 +400,45 @@ def main() -> None:
     base = os.path.join(folder, "rank%d" % rank)
     started = time.time()
     prctl(PR_SET_NAME, b"fleet-rank")
+    prctl(PR_SET_CHILD_SUBREAPER, 1)
+    restarts = whole("TORCHELASTIC_MAX_RESTARTS", 0)  # the engine's own, before it is fleet's
     reserve(base + ".json")
     signal.signal(signal.SIGCHLD, signal.SIG_DFL)
     signal.pthread_sigmask(signal.SIG_BLOCK, PASSED_ON | {signal.SIGCHLD})
     attempt, logs = count_attempts(), Logs(base)
     pid = start_rank(argv, base, logs, rank, json.loads(os.environ.pop("FLEET_PLAN", "{}")))
     logs.begin()
-    status, signalled, until = wait(pid, supervisors(folder), logs)
+    watch = Watch(pid, supervisors(folder), logs)
+    while watch.status is None:
+        watch.turn()
+    finish(logs)
+    status = watch.status
     killed = os.WIFSIGNALED(status)
     record = {
         "rank": rank,
         "local_rank": local_rank,
         "pid": pid,
+        "wrapper": os.getpid(),
+        "script": is_script(argv),
         "started": started,
         "time": time.time(),
         "status": None if killed else os.WEXITSTATUS(status),
         "signal": os.WTERMSIG(status) if killed else None,
         "attempt": attempt,
         "begins": [log.begins for log in logs.all],
-        "signalled": signalled,
+        "signalled": watch.signalled,
     }
     lost = [log.lost + log.gap + log.taken - log.written for log in logs.all]
     if any(lost):
         record["lost"] = lost
-    if until is not None:
-        record["until"] = until
+    if watch.until is not None:
+        record["until"] = watch.until
     try:
         write_record(base + ".json", record)
+        prctl(PR_SET_NAME, b"fleet-ended")
+        if watch.stopping or not restarts:
+            watch.hold(folder)
+            finish(logs)
     except OSError as error:
         os.write(2, ("fleet: rank %d: %s\n" % (rank, error)).encode())
     drain(logs)

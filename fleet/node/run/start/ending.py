@@ -4,8 +4,16 @@ import os
 import signal
 
 from fleet.node.base.clock import CLOCK, Clock
-from fleet.node.base.processes import below, read_file, send_signal
-from fleet.node.base.run_folder import RANK_WRAPPER, final_status, read_json, read_status, write_final
+from fleet.node.base.processes import below, read_file, send_signal, stat_of
+from fleet.node.base.run_folder import (
+    ENDED_WRAPPER,
+    RANK_WRAPPER,
+    final_status,
+    rank_records,
+    read_json,
+    read_status,
+    write_final,
+)
 from fleet.node.base.types import Any, Sequence
 from fleet.node.run.marks import marked
 from fleet.node.run.start.extension_builds import Builds
@@ -15,6 +23,8 @@ from fleet.protocol.state import FINAL, PID
 LEFTOVER_GRACE = 2.0  # of what is left when nobody waits for it any more
 TICK = 1 / os.sysconf("SC_CLK_TCK")  # the grain of start times, in seconds
 RECORD_GRACE = 5.0  # of a rank's wrapper: it puts on record how its rank ended, also on a node that swaps
+LINE_BYTES = 200
+LAUNCHER_GRACE = 0.5  # of a launcher that has no rank left, before SIGTERM, and then before SIGKILL
 
 
 def descendants(ancestors: "list[int]") -> "dict[int, int]":
@@ -26,26 +36,40 @@ def descendants(ancestors: "list[int]") -> "dict[int, int]":
 
 
 class Ending:
-    """Ends a run's processes: SIGTERM once to each, SIGKILL when the grace is over, until none is left. What they start
-    in the grace, a copy of a last checkpoint for instance, has the rest of it in peace.
+    """Ends a run's processes: a signal once to each rank, through its wrapper, see rank.py; SIGTERM once to each at
+    half of the grace, where that signal was another one; SIGKILL to all when the grace is over. What is no rank and
+    below none, as a launcher, has no signal before the wrappers have gone.
 
-    A process belongs to the run by its marks, or by descent from `ancestors`. Call step() every 50 ms or so until it
-    is true; `left` then holds the pids that outlived SIGKILL for `hard` seconds.
+    A process belongs to the run by its marks, or by descent from `ancestors`. signum: the first signal, 0 for none.
+    launcher: its pid; it is not waited for once it has no rank. Call step() every 50 ms or so until it is true; `left`
+    then holds the pids that outlived SIGKILL for `hard` seconds, `killed` the wrappers whose ranks, or what those left,
+    had to be killed, `ended` what was no rank and below none: {pid: (its process group, its command line)}.
     """
 
     def __init__(
-        self, run: str, grace: float, ancestors: "Sequence[int]" = (), hard: float = 10.0, clock: Clock = CLOCK
+        self,
+        run: str,
+        grace: float,
+        ancestors: "Sequence[int]" = (),
+        hard: float = 10.0,
+        clock: Clock = CLOCK,
+        signum: int = signal.SIGTERM,
+        launcher: "int | None" = None,
     ) -> None:
-        self.run, self.clock = run, clock
+        self.run, self.clock, self.signum, self.launcher = run, clock, signum, launcher
         self.ancestors = list(ancestors)
         self.hard = hard
         self.kill_at = clock.monotonic() + grace
+        self.term_at = clock.monotonic() + (0.0 if signum == signal.SIGTERM else grace / 2)
         self.polite = grace > 0
         self.killing_since: float | None = None
-        self.told: set[tuple[int, int]] = set()
+        self.without_ranks: float | None = None  # since when
+        self.told: set[tuple[int, int, int]] = set()
         self.newest: int | None = None  # start time of the youngest that was there at the beginning
         self.quiet = 0
         self.left: list[int] = []
+        self.killed: set[int] = set()
+        self.ended: dict[int, tuple[int, str]] = {}
 
     def hurry(self, grace: float) -> None:
         self.kill_at = min(self.kill_at, self.clock.monotonic() + grace)
@@ -69,26 +93,62 @@ class Ending:
             self.newest = max(found.values())
             self.clock.sleep(TICK)  # what SIGTERM has them start is younger
         now = self.clock.monotonic()
-        kill = not self.polite or now >= self.kill_at
-        if kill and self.killing_since is None:
-            self.killing_since = now
-        spare_wrappers = kill and now < (self.killing_since or now) + RECORD_GRACE
-        # youngest first: a rank hears it from here before its engine hears it and passes it on. SIGKILL, oldest first:
-        # a script whose `cp` was killed must not go on
-        for pid in sorted(self.left, key=lambda pid: found[pid], reverse=not kill):
-            key = (pid, found[pid])
-            if spare_wrappers and read_file("/proc/%d/comm" % pid) == RANK_WRAPPER:
-                continue  # it ends by itself, once its rank has
-            if kill or key not in self.told and found[pid] <= self.newest:
-                self.told.add(key)
-                send_signal(pid, found[pid], signal.SIGKILL if kill else signal.SIGTERM)
+        names = {pid: read_file("/proc/%d/comm" % pid) for pid in found}
+        wrappers = {pid for pid in found if names[pid] in (RANK_WRAPPER, ENDED_WRAPPER)}
+        running = {pid for pid in found if names[pid] == RANK_WRAPPER}
+        if not self.polite or now >= self.kill_at:
+            self.kill(found, wrappers, now)
+        else:
+            self.ask(found, wrappers, running, now)
         return now >= self.kill_at + self.hard
+
+    def ask(self, found: "dict[int, int]", wrappers: "set[int]", running: "set[int]", now: float) -> None:
+        due = signal.SIGTERM if now >= self.term_at else self.signum
+        for pid in wrappers:
+            self.send(pid, found[pid], due)
+        if wrappers.isdisjoint(running) and not below(wrappers):
+            for pid in wrappers:
+                send_signal(pid, found[pid], signal.SIGHUP)  # it lets its launcher see how its rank ended
+        self.without_ranks = None if wrappers else self.without_ranks or now
+        if self.without_ranks is None:
+            return
+        launcher = {self.launcher, *below([self.launcher])} if self.launcher is not None else set()
+        patience = now - self.without_ranks
+        for pid in sorted(found, key=lambda pid: found[pid]):
+            if pid not in launcher and (now >= self.term_at or self.signum) and found[pid] <= (self.newest or 0):
+                self.send(pid, found[pid], signal.SIGTERM)
+            elif pid in launcher and patience >= LAUNCHER_GRACE:
+                self.send(pid, found[pid], signal.SIGKILL if patience >= 2 * LAUNCHER_GRACE else signal.SIGTERM)
+
+    def kill(self, found: "dict[int, int]", wrappers: "set[int]", now: float) -> None:
+        self.killing_since = self.killing_since or now
+        above = {pid: wrapper for wrapper in wrappers for pid in below([wrapper])}
+        # oldest first: a script whose `cp` was killed must not go on
+        for pid in sorted(found, key=lambda pid: found[pid]):
+            if pid in wrappers and now < self.killing_since + RECORD_GRACE:
+                continue  # it ends by itself, once its rank has
+            if pid in above:
+                self.killed.add(above[pid])
+            send_signal(pid, found[pid], signal.SIGKILL)
+
+    def send(self, pid: int, born: int, signum: int) -> None:
+        """Once."""
+        if (pid, born, signum) not in self.told:
+            self.told.add((pid, born, signum))
+            stat, line = stat_of(pid), read_file("/proc/%d/cmdline" % pid, LINE_BYTES).decode("utf-8", "replace")
+            self.ended[pid] = int(stat[2]) if stat else 0, line.replace("\0", " ").strip()
+            send_signal(pid, born, signum)
 
     def finish(self, poll: float = 0.05) -> "list[int]":
         """Step to the end; returns `left`."""
         while not self.step():
             self.clock.sleep(poll)
         return self.left
+
+
+def killed(ending: Ending, folder: str) -> "list[int]":
+    """Returns the ranks that it had to kill, or what they left."""
+    return sorted(record["rank"] for record in rank_records(folder) if record.get("wrapper") in ending.killed)
 
 
 def bury(
@@ -106,8 +166,9 @@ def bury(
     """End what a dead supervisor left behind and say so in status.json; returns that status. One that had its last word
     just before it was taken for dead, or was killed as deaf, keeps it. kernel: what was kept of its log since the run's
     beginning."""
-    began = clock.time()
-    status = final_status(state, reason, Ending(run, grace, ancestors, clock=clock).finish(), cause, began, end)
+    began, ending = clock.time(), Ending(run, grace, ancestors, clock=clock)
+    status = final_status(state, reason, ending.finish(), cause, began, end)
+    status["killed"] = killed(ending, folder)
     Builds(folder).finish()
     said = read_status(folder)
     if said.get("state") in FINAL:

@@ -9,13 +9,14 @@ from fleet.node.base.run_folder import (
     disk_is_full,
     final_status,
     lease_of,
+    rank_records,
     ranks_up,
     read_json,
     write_final,
     write_json,
 )
 from fleet.node.base.types import Any, run
-from fleet.node.run.start.ending import LEFTOVER_GRACE, Ending
+from fleet.node.run.start.ending import LEFTOVER_GRACE, Ending, killed
 from fleet.node.run.start.engine import Beginning, engine_env
 from fleet.node.run.start.extension_builds import Builds, build_root
 from fleet.node.run.start.kernel_log import KernelLog
@@ -23,6 +24,8 @@ from fleet.node.run.times import Times
 from fleet.protocol.state import LEASE, OVER, STATUS, STOP
 
 TICK, ENDING_TICK = 0.05, 0.02
+SETTLE_SECONDS = 1.0  # in which a folder may change again, and its time stay the same
+MOST_TOLD = 5  # of the processes that a rank left behind
 
 
 class Signals:
@@ -69,7 +72,9 @@ class Supervisor:
         self.stop_seen: tuple[int, int] | None = None
         self.lease: float | None = spec.get("lease")
         self.lease_seen: tuple[int, int] | None = None
-        self.over = False
+        self.over = self.failed = False  # all ranks of the run have ended well; one of this node has not
+        self.elastic = bool((spec.get("about") or {}).get("least"))
+        self.folder_seen: tuple[int, int] | None = None
         self.builds, self.times = Builds(folder), Times(folder, clock)
         self.builds.add(build_root(engine_env(spec, folder)))  # what it sets itself shows once it runs
         self.renewed = self.ticked = clock.monotonic()
@@ -84,13 +89,18 @@ class Supervisor:
                     self.stop("the supervisor got signal %d" % signum, grace, "signal")
             self.look()
             if self.ended is not None and self.ending is None:
-                self.began = self.clock.time()
-                self.ending = Ending(
-                    self.spec["run"], min(self.spec["grace"], LEFTOVER_GRACE), [os.getpid()], clock=self.clock
-                )
+                if ranks_up(self.folder):  # somebody has killed their launcher
+                    self.ending = self.begin_ending(self.spec["grace"], signal.SIGTERM)
+                else:
+                    self.ending = self.begin_ending(min(self.spec["grace"], LEFTOVER_GRACE), 0)
             if self.ending is not None and self.ending.step():
                 self.reap()
                 return self.finish(self.ending.left)
+
+    def begin_ending(self, grace: float, signum: int) -> Ending:
+        self.began = self.clock.time()
+        launcher = self.engine if self.ended is None else None
+        return Ending(self.spec["run"], grace, [os.getpid()], clock=self.clock, signum=signum, launcher=launcher)
 
     def reap(self) -> None:
         while True:
@@ -110,9 +120,8 @@ class Supervisor:
         if request != self.stop_seen:
             self.stop_seen = request
             asked = read_json(os.path.join(self.folder, STOP))
-            self.stop(
-                asked.get("reason") or "stopped", asked.get("grace", self.spec["grace"]), "asked", asked.get("end")
-            )
+            grace, signum = asked.get("grace", self.spec["grace"]), asked.get("signal") or signal.SIGTERM
+            self.stop(asked.get("reason") or "stopped", grace, "asked", asked.get("end"), signum)
         if self.spec.get("lease") is not None:
             renewal = stamp(os.path.join(self.folder, LEASE))
             if renewal != self.lease_seen:
@@ -130,6 +139,7 @@ class Supervisor:
         if self.ending is None and self.ended is None:
             self.look_at_builds(now)
             self.look_whether_over()
+            self.look_at_ranks(now)
         if self.ending or self.beginning.over(now):
             self.beginning.release()
 
@@ -139,6 +149,17 @@ class Supervisor:
             self.over = not ranks_up(self.folder)
             if self.over:
                 os.kill(self.engine, signal.SIGKILL)  # of anything less it makes a traceback
+
+    def look_at_ranks(self, now: float) -> None:
+        """Ends all ranks of this node where one has failed: their launcher does not see it before they have ended."""
+        changed = stamp(self.folder)
+        if changed != self.folder_seen:
+            self.folder_seen, self.folder_changed = changed, now
+        elif now - self.folder_changed > SETTLE_SECONDS:
+            return
+        if not self.elastic and any(record.get("status") != 0 for record in rank_records(self.folder)):
+            self.failed = True
+            self.ending = self.begin_ending(self.spec["grace"], signal.SIGTERM)
 
     def look_at_builds(self, now: float) -> None:
         """Say which builds a rank may be waiting for in vain."""
@@ -151,12 +172,13 @@ class Supervisor:
             except OSError:
                 pass
 
-    def stop(self, reason: str, grace: float, cause: str, end: Any = None) -> None:
+    def stop(self, reason: str, grace: float, cause: str, end: Any = None, signum: int = signal.SIGTERM) -> None:
         if self.ending is not None:
             self.ending.hurry(grace)
-            return
-        self.reason, self.cause, self.began, self.end = reason, cause, self.clock.time(), end
-        self.ending = Ending(self.spec["run"], grace, [os.getpid()], clock=self.clock)
+            if self.reason is not None or not self.failed:
+                return
+        self.ending = self.ending or self.begin_ending(grace, signum)
+        self.reason, self.cause, self.end = reason, cause, end
         try:
             write_json(
                 os.path.join(self.folder, STATUS),
@@ -177,17 +199,30 @@ class Supervisor:
         self.times.mark()
         state = "exited" if self.reason is None else "stopped"
         status = final_status(state, self.reason, left, self.cause, self.began, self.end)
+        if self.ending is not None:
+            status["killed"] = killed(self.ending, self.folder)
+            status["behind"] = self.behind(self.ending) if self.reason is None and not self.failed else []
         if self.ended is not None and os.WIFEXITED(self.ended):
             status["engine_status"] = os.WEXITSTATUS(self.ended)
         elif self.over:
             status["engine_status"] = 0  # as its ranks ended
-        elif self.ended is not None:
+        elif self.ended is not None and not self.failed:  # else it was ended after its ranks
             status["signal"] = os.WTERMSIG(self.ended)
         if status["engine_status"] != 0 or self.reason is not None:
             status["kernel"] = self.kernel.told(self.folder, self.began if self.cause == "asked" else None)
         if disk_is_full(self.folder):
             status["disk_full"] = True
         write_final(self.folder, status)
+
+    def behind(self, ending: Ending) -> "list[dict[str, Any]]":
+        """Of scripts that ended well: what of their background had to be ended. Who has left it for a process group of
+        its own, as a daemon does, is not waited for by hand either."""
+        found: list[dict[str, Any]] = []
+        for record in rank_records(self.folder):
+            lines = [line for group, line in ending.ended.values() if group == record["pid"]]
+            if lines and record.get("script") and record["status"] == 0:
+                found.append({"rank": record["rank"], "count": len(lines), "commands": lines[:MOST_TOLD]})
+        return found
 
 
 def stamp(path: str) -> "tuple[int, int] | None":

@@ -15,7 +15,7 @@ from fleet.model import Node, Report, Result
 from fleet.node.gang import verdict
 from fleet.node.gang.ends import Failure, RankEnd, run_end
 from fleet.node.gang.gang import Gang
-from fleet.node.gang.verdict import About, Words, is_well, status_of
+from fleet.node.gang.verdict import About, Words, is_well, killed, status_of
 from fleet.ops.run.end.failure import (
     answers,
     before_stop,
@@ -84,7 +84,6 @@ def summarise(
     told = verdict and verdict["first"]
     first = describe(verdict, gang.named(told), run, logs, gang, tail) if verdict and told else None
     code = verdict["code"] if verdict else EXIT_CONNECT
-    ends = [end for node in gang.nodes.values() for end in node.ends.values()]
     summary = RunSummary(
         run=run.run_id,
         world_size=run.world_size,
@@ -97,7 +96,7 @@ def summarise(
         tracebacks=_tracebacks(run, gang, logs, tail) if code != EXIT_OK else [],
         incomplete_logs=incomplete,
         unknown=verdict["unknown"] if verdict else sorted(gang.unknown),
-        killed=sorted({end.rank for end in ends if end.asked and end.signal == SIGKILL}),
+        killed=killed(gang),
     )
     return Report("launch", results, code, answer=summary)
 

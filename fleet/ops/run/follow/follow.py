@@ -147,9 +147,11 @@ class Follower(threading.Thread):
         self._ping = min(PING_MOST, (how.lease or inf) / 4)
         self._beat = min(HEARTBEAT_MOST, self._silence / 2.5)
 
-    def stop(self, grace: float, end: Verdict | None) -> None:
-        """Have the run stopped on this node, now or as soon as it can be reached again."""
-        self._ask({"op": "stop", "grace": grace, "reason": end and end["message"], "end": end})
+    def stop(self, grace: float, end: Verdict | None, *, interrupt: bool = False) -> None:
+        """Have the run stopped on this node, now or as soon as it can be reached again. interrupt: ranks get SIGINT
+        first, as by Ctrl-C in a terminal."""
+        message = end and end["message"]
+        self._ask({"op": "stop", "grace": grace, "reason": message, "end": end, "interrupt": interrupt})
 
     def detach(self) -> None:
         """Have the run go on without a head on this node, now or as soon as it can be reached again."""

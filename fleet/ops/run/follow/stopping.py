@@ -27,8 +27,7 @@ from fleet.transport.base import Cancel, Transport, ended
 from fleet.transport.program import call
 
 STUBBORN_SECONDS = 20.0  # beyond the grace: SIGKILL takes up to 10 s to be told from hanging in the kernel
-ENGINE_GRACE = 0.5  # of an engine that has no rank left: what torchrun and DeepSpeed do then helps nobody
-ASK_SECONDS, RETRY_SECONDS, UP_SECONDS = 30.0, 2.0, 5.0  # of the witness; for which a node's ranks are known
+ASK_SECONDS, RETRY_SECONDS = 30.0, 2.0  # of the witness
 # how often the user has asked to stop
 AT_ONCE, LEAVE = 2, 3
 
@@ -77,11 +76,6 @@ class Stopping:
         # who set one has it where a batch system asks for the stop: it was told of that
         own = record.stop_grace == record.grace and self.gang.end is not None and self.gang.end["by"] == "queue"
         return record.grace if own else min(record.stop_grace, self.runtime.cancel.within)
-
-    def rank_ended(self, host: str) -> None:
-        """While all stop, an engine without ranks has nothing to wait for."""
-        if self.gang.stopped_at is not None and self._has_no_rank_left(host):
-            self._followers[host].stop(min(ENGINE_GRACE, self.record.grace), self.gang.end)
 
     def lose(self, host: str, when: float, error: FleetError) -> None:
         """Give a node up. when: it was last heard of, in seconds since the epoch."""
@@ -185,17 +179,12 @@ class Stopping:
         self.say("info", f"stopping all nodes: {reason}", StopAll(reason=reason, grace=grace))
         self._patience = grace + STUBBORN_SECONDS
         self._stop_by = dict.fromkeys(self._followers, self._clock.monotonic() + self._patience)
+        end = self.gang.end
+        # SIGTERM to this process, or the end of what it is part of, is a SIGTERM to ranks, too
+        interrupt = end is not None and end["by"] == "interrupt" and self.runtime.cancel.within == inf
         for host, follower in self._followers.items():
             if not self.gang.nodes[host].ended:
-                follower.stop(min(grace, ENGINE_GRACE) if self._has_no_rank_left(host) else grace, self.gang.end)
-
-    def _has_no_rank_left(self, host: str) -> bool:
-        node = self.gang.nodes[host]
-        return (
-            not node.up[0] and self._clock.time() - node.clock.here(node.up[1]) < UP_SECONDS  # a recent report
-            if self.gang.least
-            else not node.unaccounted
-        )
+                follower.stop(grace, end, interrupt=interrupt)
 
 
 class Witness:

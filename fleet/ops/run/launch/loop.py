@@ -285,7 +285,6 @@ class Run:
         if self.gang.all_well:
             for follower in self._followers.values():
                 follower.over()
-        self._stopping.rank_ended(host)
 
     def _on_remark(self, heard: Heard) -> None:
         level, text, hint, kind = REMARKS[heard.what]
