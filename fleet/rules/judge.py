@@ -12,7 +12,7 @@ from typing import Any, TypeVar
 from fleet.errors import Reason
 from fleet.inventory.nodeset import fold
 from fleet.model import grouped
-from fleet.rules import devices, interpreter, launch, neighbours, steps, system
+from fleet.rules import devices, fitness, gpu_state, interpreter, launch, neighbours, steps, system
 from fleet.rules.causes import Cause, by_cause
 from fleet.rules.rule import SEVERITIES, Finding, Kind, Rule, Said, Severity, View, lookup
 from fleet.rules.units import amount, shown
@@ -22,7 +22,9 @@ RULES: tuple[Rule, ...] = (
     *launch.RULES,
     *neighbours.RULES,
     *interpreter.RULES,
+    *gpu_state.RULES,
     *devices.RULES,
+    *fitness.RULES,
     *system.RULES,
     *steps.RULES,
 )
@@ -42,7 +44,7 @@ def judge(views: Mapping[str, View]) -> list[Finding]:
 
 
 def refusing(findings: Iterable[Finding]) -> list[Finding]:
-    """Those that a launch tells: what keeps it from starting, and all that is about the run."""
+    """Those that a launch tells in full: what keeps it from starting, and what a run will see of a host."""
     own = {rule.id for rule in RULES if rule.run}
     return [finding for finding in findings if finding.severity == "error" or finding.id in own]
 
@@ -128,7 +130,7 @@ def _of(names: Iterable[str]) -> Reason:
 def _clear(rule: Rule, values: Values) -> Iterable[Finding]:
     for value, names in groups({name: value for name, value in values.items() if value}):
         said = value if isinstance(value, Said) else Said(Reason(f"{rule.what}: ") + Reason.of_node(str(value)))
-        yield rule.found(names, _of(names) + said.message, remedy=said.remedy)
+        yield rule.found(names, _of(names) + said.message, remedy=said.remedy, severity=said.severity)
 
 
 def _somewhere(rule: Rule, values: Values) -> Iterable[Finding]:

@@ -11,6 +11,7 @@ import socket
 from fleet.node.base.files import filesystem
 from fleet.node.base.processes import read_file
 from fleet.node.base.types import Any
+from fleet.protocol.state import below_home
 
 
 def text(path: str) -> str:
@@ -105,3 +106,11 @@ def disk(name: str, path: str) -> "dict[str, Any]":
             }
         }
     }
+
+
+def own_disk() -> "dict[str, Any]":
+    """Room in ~/.fleet, where that lies on another disk than the home."""
+    home, own = os.path.expanduser("~"), below_home()
+    if not os.path.isdir(own) or os.stat(own).st_dev == os.stat(home).st_dev:
+        return {}
+    return disk("fleet", own)
