@@ -22,8 +22,8 @@ RULES: tuple[Rule, ...] = (
     *launch.RULES,
     *neighbours.RULES,
     *interpreter.RULES,
-    *gpu_state.RULES,
     *devices.RULES,
+    *gpu_state.RULES,
     *fitness.RULES,
     *system.RULES,
     *steps.RULES,
@@ -67,6 +67,8 @@ def has_majority(grouped: Sequence[tuple[Any, list[str]]]) -> bool:
 
 
 def _apply(rule: Rule, views: Mapping[str, View], needed: Collection[str]) -> Iterable[Finding]:
+    if "launch" in needed and rule.needs and rule.needs not in needed:
+        return ()  # what is to run does without
     if rule.needs:  # as severe as it is for what is to run
         rule = replace(rule, severity="error" if rule.needs in needed else "warning")
     values = {}

@@ -123,6 +123,9 @@ class SshSession:
             "its sshd refuses to run commands", kind="protocol", hint="a restricted account? try 'ssh HOST true'"
         )
 
+    def answers(self) -> bool:
+        return self.link.answers(Deadline.after(self._timeout, Cancel()))
+
     def _asked(self, command: str, deadline: Deadline) -> NodeChannel:
         """A channel that was asked to run it, and has answered or closed."""
         link, channel = self._open(deadline)
