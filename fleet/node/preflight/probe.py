@@ -20,7 +20,6 @@ import threading
 import time
 
 from fleet.node.base.gather import begin, finish, gather
-from fleet.node.base.run_folder import no_room_for_runs
 from fleet.node.base.types import Any, Step
 from fleet.node.base.wire import send_json
 from fleet.node.delivery.sync_state import changed_data
@@ -68,7 +67,7 @@ def steps(spec: "dict[str, Any]", tools: Tools, done: threading.Event) -> "list[
             ("files", workdir.files),
             ("network", lambda: network(spec)),
             ("port", lambda: meet(spec, until, done)),
-            ("runs", lambda: {"runs": others(spec.get("run")), "no_runs": no_room_for_runs()}),
+            ("runs", lambda: {"runs": others(spec.get("run"))}),
         ]
     found += [
         *(("disk " + name, lambda name=name, path=path: disk(name, path)) for name, path in folders),
