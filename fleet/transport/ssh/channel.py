@@ -21,6 +21,7 @@ from fleet.transport.streams import Streams
 
 READ_BYTES = 256 * 1024
 SEND_SLICE = 0.2
+ANSWER_SECONDS = 3.0
 
 
 class SshChannel(Streams):
@@ -124,7 +125,7 @@ class SshSession:
         )
 
     def answers(self) -> bool:
-        return self.link.answers(Deadline.after(self._timeout, Cancel()))
+        return self.link.answers(Deadline.after(ANSWER_SECONDS, Cancel()))
 
     def _asked(self, command: str, deadline: Deadline) -> NodeChannel:
         """A channel that was asked to run it, and has answered or closed."""
