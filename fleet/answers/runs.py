@@ -189,3 +189,4 @@ class StacksTaken:
 @dataclass(frozen=True)
 class StacksThere:
     ranks: Sequence[RankStack] = ()
+    own_master: str | None = None

@@ -19,8 +19,6 @@ from fleet.rules.view import view
 from fleet.runtime import Runtime
 from fleet.transport.base import Session
 
-CLOCK_SAMPLES = 4
-
 
 @dataclass(frozen=True)
 class Checked(Report):
@@ -59,7 +57,8 @@ class CheckPlan:
 
 def plan(inventory: Inventory, request: Check) -> CheckPlan:
     """Pure: what each host is to tell."""
-    specs = {host.name: {**training(inventory, host), "deadline": request.timeout} for host in inventory.hosts}
+    common = {"deadline": request.timeout, "modules": list(engine(request.engine).modules)}
+    specs = {host.name: {**training(inventory, host), **common} for host in inventory.hosts}
     return CheckPlan(inventory.hosts, request, specs)
 
 
@@ -68,7 +67,7 @@ def run(plan: CheckPlan, runtime: Runtime) -> Checked:
     error among the findings, else 0."""
 
     def task(session: Session, host: Host) -> Result:
-        facts = ask(session, plan.specs[host.name], runtime.cancel, clock=CLOCK_SAMPLES)
+        facts = ask(session, plan.specs[host.name], runtime.cancel)
         return Result(host.name, ok=True, exit_status=0, answer=HasFacts(facts))
 
     results = on_each(plan.hosts, runtime, task, what="asking")

@@ -17,6 +17,7 @@ from fleet.transport.base import Cancel, Session
 from fleet.transport.program import Program
 
 SILENCE_SECONDS = 15.0
+CLOCK_SAMPLES = 4
 
 
 @dataclass(frozen=True)
@@ -36,20 +37,18 @@ def training(inventory: Inventory, host: Host) -> Training:
     }
 
 
-def ask(
-    session: Session, spec: Mapping[str, Any], cancel: Cancel, *, hurry: Cancel | None = None, clock: int = 0
-) -> Facts:
-    """What node/preflight/probe.py reports, fed `spec`. hurry: ends the host's waiting for others. clock: how often its
-    clock is asked for while its steps run: no round trip of its own."""
+def ask(session: Session, spec: Mapping[str, Any], cancel: Cancel, *, hurry: Cancel | None = None) -> Facts:
+    """What node/preflight/probe.py reports, fed `spec`. hurry: ends the host's waiting for others. Its clock is asked
+    for while its steps run: no round trip of its own."""
     facts: Facts = {}
+    clock = CLOCK_SAMPLES
     best: tuple[float, float] | None = None
     with Program(session, "preflight.probe", spec) as program, ExitStack() as at_end:
         deadline = program.clock.monotonic() + spec["deadline"] + 2 * SILENCE_SECONDS
         if hurry:
             at_end.callback(hurry.on_set(lambda: program.send({"op": "done"})))
         asked = time.time()  # until python has started there, so the first answer is the least certain one
-        if clock:
-            program.send({"op": "clock"})
+        program.send({"op": "clock"})
         for frame in program.frames(silence=SILENCE_SECONDS, deadline=deadline, cancel=cancel):
             message = frame.decode(Probed) if frame.kind == MESSAGE else {}
             facts = message.get("facts") or facts

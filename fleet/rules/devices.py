@@ -3,13 +3,10 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Container
 from typing import Any
 
-from fleet.rules.neighbours import neighbours
 from fleet.rules.rule import MISSING, Rule, View, lookup
 
-FEW = 4
 # NVIDIA's "minor version compatibility": the oldest Linux driver for a CUDA major version.
 OLDEST_DRIVER = {"11": "450.80.02", "12": "525.60.13", "13": "580.65.06"}
 
@@ -21,8 +18,9 @@ def cuda_of(view: View) -> str:
 
 
 def no_driver(view: View) -> str | None:
+    """Only where nvidia-smi says that there is no GPU: one that hangs, or fails, is the driver's."""
     plugged, cuda = view.get("pci_gpus"), cuda_of(view)
-    if not plugged or not cuda or view.get("driver"):
+    if not plugged or not cuda or lookup(view, "driver") is not None or view.get("gpus") != []:
         return None
     return f"none, but {plugged} GPUs are plugged in and torch is built for CUDA {cuda}"
 
@@ -49,48 +47,10 @@ def count(view: View) -> Any:
     return lookup(view, "gpu.count") if want.ranks is None and want.devices is None else MISSING
 
 
-def used(view: View) -> Container[int]:
-    """The indexes of the GPUs that ranks are to have there: those that were selected, else the first ones."""
-    want = view["want"]
-    ranks = want.ranks or (want.part.ranks if want.part else None)
-    every = range(len(view.get("gpus") or ()))
-    return want.devices if want.devices is not None else every[:ranks]
-
-
-def needs_reset(view: View) -> str | None:
-    bad = [str(gpu["index"]) for gpu in view.get("gpus") or () if gpu.get("reset") and gpu["index"] in used(view)]
-    return f"GPU {', '.join(bad)} requires a reset" if bad else None
-
-
 def some(view: View) -> Any:
     """Whether there is a GPU; an inventory that counts ranks does not say on what."""
     unknown = view.get("gpus") is None or view.get("gpu_error") or no_driver(view)
     return MISSING if unknown else bool(view["gpus"])
-
-
-def busy(view: View) -> str | None:
-    mine = used(view)
-    others = {g.get("uuid") for g in view.get("gpus") or () if g["index"] not in mine}
-    known = {run["run"] for run in neighbours(view)}  # of which is told, or which may be there
-    found = [
-        process
-        for process in view.get("gpu_processes") or ()
-        if process.get("gpu") not in others
-        and process.get("run_id") not in known
-        and not _SERVER.search(str(process.get("command") or ""))
-    ]
-    more = f" and {len(found) - FEW} more" if len(found) > FEW else ""
-    return ", ".join(dict.fromkeys(map(_who, found[:FEW]))) + more
-
-
-# computes nothing itself: NVIDIA's MPS has it on every GPU, idle or not
-_SERVER = re.compile(r"(?:^|/)nvidia-cuda-mps-(?:server|control)\b")
-
-
-def _who(process: View) -> str:
-    """A process that computes on a GPU: its run or its command where that is known."""
-    name = f"run {process['run_id']}" if process.get("run_id") else process.get("command")
-    return f"{name} (pid {process['pid']})" if name else f"pid {process['pid']}"
 
 
 def old_driver(view: View) -> str | None:
@@ -151,6 +111,7 @@ RULES = (
         "GPU count",
         "give each host its own 'slots' in the inventory; nvidia-smi -L shows what is there",
         "warning",
+        covered_by="gpu-lost",
     ),
     Rule(
         "gpu-model",
@@ -170,13 +131,14 @@ RULES = (
         run=True,
     ),
     Rule(
-        "gpu-reset",
-        needs_reset,
-        "clear",
-        "GPUs",
-        "reset it: 'nvidia-smi -r -i N' there while nothing uses it, or reboot; or choose others (-w HOST:0,2)",
+        "gpu-memory",
+        "gpu.memory",
+        "equal",
+        "GPU memory in GiB",
+        "the smallest GPU limits the batch: group equal hosts and select them with -w @group",
+        "warning",
+        covered_by="gpu-model",
     ),
-    Rule("gpu-busy", busy, "clear", "GPUs in use", "wait for it, end it, or choose other devices (-w HOST:2,3)"),
     Rule("driver-version", "driver", "equal", "NVIDIA driver", "install the same driver on every host", "warning"),
     Rule(
         "driver-old",

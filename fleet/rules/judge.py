@@ -12,7 +12,7 @@ from typing import Any, TypeVar
 from fleet.errors import Reason
 from fleet.inventory.nodeset import fold
 from fleet.model import grouped
-from fleet.rules import devices, interpreter, launch, neighbours, steps, system
+from fleet.rules import devices, fitness, gpu_state, interpreter, launch, neighbours, steps, system
 from fleet.rules.causes import Cause, by_cause
 from fleet.rules.rule import SEVERITIES, Finding, Kind, Rule, Said, Severity, View, lookup
 from fleet.rules.units import amount, shown
@@ -23,6 +23,8 @@ RULES: tuple[Rule, ...] = (
     *neighbours.RULES,
     *interpreter.RULES,
     *devices.RULES,
+    *gpu_state.RULES,
+    *fitness.RULES,
     *system.RULES,
     *steps.RULES,
 )
@@ -42,7 +44,7 @@ def judge(views: Mapping[str, View]) -> list[Finding]:
 
 
 def refusing(findings: Iterable[Finding]) -> list[Finding]:
-    """Those that a launch tells: what keeps it from starting, and all that is about the run."""
+    """Those that a launch tells in full: what keeps it from starting, and what a run will see of a host."""
     own = {rule.id for rule in RULES if rule.run}
     return [finding for finding in findings if finding.severity == "error" or finding.id in own]
 
@@ -65,6 +67,8 @@ def has_majority(grouped: Sequence[tuple[Any, list[str]]]) -> bool:
 
 
 def _apply(rule: Rule, views: Mapping[str, View], needed: Collection[str]) -> Iterable[Finding]:
+    if "launch" in needed and rule.needs and rule.needs not in needed:
+        return ()  # what is to run does without
     if rule.needs:  # as severe as it is for what is to run
         rule = replace(rule, severity="error" if rule.needs in needed else "warning")
     values = {}
@@ -128,7 +132,7 @@ def _of(names: Iterable[str]) -> Reason:
 def _clear(rule: Rule, values: Values) -> Iterable[Finding]:
     for value, names in groups({name: value for name, value in values.items() if value}):
         said = value if isinstance(value, Said) else Said(Reason(f"{rule.what}: ") + Reason.of_node(str(value)))
-        yield rule.found(names, _of(names) + said.message, remedy=said.remedy)
+        yield rule.found(names, _of(names) + said.message, remedy=said.remedy, severity=said.severity)
 
 
 def _somewhere(rule: Rule, values: Values) -> Iterable[Finding]:

@@ -27,7 +27,7 @@ def left_locks(sure: bool, view: View) -> Said | None:
     version = lookup(view, "python.version")
     found = [str(build["path"]) for build in view.get("builds") or () if bool(build["sure"]) is sure]
     locks = [path for path in found if _is_for(version, path)]
-    return of_locks(view["want"].host, locks, sure) if locks else None
+    return Said(*of_locks(view["want"].host, locks, sure)) if locks else None
 
 
 def _is_for(version: Any, lock: str) -> bool:
@@ -36,12 +36,12 @@ def _is_for(version: Any, lock: str) -> bool:
     return found is None or not isinstance(version, str) or found[1] == "".join(version.split(".")[:2])
 
 
-def of_locks(host: str, locks: Sequence[str], sure: bool = True) -> Said:
+def of_locks(host: str, locks: Sequence[str], sure: bool = True) -> tuple[str, str]:
     """What is wrong with locks of builds that nobody holds, and the line to copy."""
     which = ", ".join(locks)
     who = f"a build that was killed left {which}" if sure else f"nobody on this node has {which} open"
     remedy = Reason(f"fleet exec -w {{hosts}} -- rm -f {shlex.join(locks)}", hosts=host)
-    return Said(f"{who}: a rank that wants what is built there waits for ever, without a word", remedy)
+    return f"{who}: a rank that wants what is built there waits for ever, without a word", remedy
 
 
 # -- what runs left behind --------------------------------------------------------------------------------------

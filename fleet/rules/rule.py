@@ -38,10 +38,11 @@ def lookup(view: View, path: str) -> Any:
 
 
 class Said(NamedTuple):
-    """A sentence about a host, and a remedy of its own where it has one."""
+    """A sentence about a host, and a remedy and a severity of its own where it has them."""
 
     message: str
     remedy: str | None = None
+    severity: Severity | None = None
 
 
 @dataclass(frozen=True)
@@ -70,8 +71,8 @@ class Rule:
     none. "contents": {name: value} is the same everywhere.
     what: what the fact is called in the message. when: a fact that must be true for the rule to apply to a host.
     needs: "python", a module of it, or "launch": an error if what is to run needs it, and in a launch, else a warning.
-    covered_by: the rule of which it is only another sign. run: about a run and no host, so that a launch tells its
-    warnings too. A host that lacks the fact because its step timed out is not judged.
+    covered_by: the rule of which it is only another sign. run: a launch tells its warnings in full.
+    A host that lacks the fact because its step timed out is not judged.
     """
 
     id: str

@@ -23,10 +23,13 @@ HANGS: tuple[tuple[str, Severity, str], ...] = (
     ("imports", "warning", "importing torch takes that long there: is its file system slow?"),
     ("disk workdir", "error", "the file system hangs: look at its server, or remount it"),
     ("disk home", "error", "the file system hangs: look at its server, or remount it"),
+    ("disk fleet", "error", "the file system hangs: look at its server, or remount it"),
     ("disk tmp", "error", "the file system hangs: look at the disk in dmesg"),
     ("disk shm", "warning", LOOK),
     ("compilers", "warning", "a folder of the PATH lies on a file system that hangs"),
     ("nccl", "warning", "a folder of LD_LIBRARY_PATH lies on a file system that hangs"),
+    ("data files", "warning", "the file system of data that was synced hangs, or is slow: look at its server"),
+    ("shadows", "warning", "the file system of the workdir hangs: look at its server, or remount it"),
     *((step, "warning", LOOK) for step in ("system", "hardware", "limits", "driver", "interfaces", "infiniband")),
 )
 

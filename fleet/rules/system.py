@@ -105,6 +105,15 @@ ROOM = (
         unit="bytes",
     ),
     Rule(
+        "disk-fleet",
+        "disks.fleet.free",
+        "minimum",
+        "free in ~/.fleet",
+        "make room on the disk that it is on: runs keep their logs there; 'fleet runs --prune' removes old ones",
+        levels=((64 * MiB, "error"), (1 * GiB, "warning")),
+        unit="bytes",
+    ),
+    Rule(
         "disk-tmp",
         "disks.tmp.free",
         "minimum",
@@ -143,7 +152,12 @@ ROOM = (
             "remove files there: 'df -i' shows where; no new file can be made, whatever room there is",
             levels=((100, "error"), (10_000, "warning")),
         )
-        for name, where in (("workdir", "in the workdir"), ("home", "in the home folder"), ("shm", "in /dev/shm"))
+        for name, where in (
+            ("workdir", "in the workdir"),
+            ("home", "in the home folder"),
+            ("fleet", "in ~/.fleet"),
+            ("shm", "in /dev/shm"),
+        )
     ),
     Rule(
         "memory",
@@ -213,6 +227,21 @@ ENVIRONMENT = (
     ),
 )
 
+INFINIBAND = (
+    ("rate", "rate", "InfiniBand rate", "the slowest port sets the pace: look at its cable, and at the switch's port"),
+    (
+        "layer",
+        "link_layer",
+        "link layer of InfiniBand ports",
+        "NCCL does not mix them: see 'ibstat', 'mlxconfig' there",
+    ),
+    (
+        "names",
+        "device",
+        "names of InfiniBand devices",
+        "NCCL_IB_HCA names them: give one that fits all, or leave it out",
+    ),
+)
 NETWORK = (
     Rule("link-mtu", "link.mtu", "equal", "link MTU", "set the same MTU on every host and on the switch", "warning"),
     Rule(
@@ -230,6 +259,10 @@ NETWORK = (
         "active InfiniBand ports",
         "see ibstat there: a port that is down sends traffic over TCP, or nowhere",
         "warning",
+    ),
+    *(
+        Rule(f"infiniband-{id}", f"infiniband.{name}", "equal", what, remedy, "warning", covered_by="infiniband")
+        for id, name, what, remedy in INFINIBAND
     ),
     Rule(
         "nccl-sockets",

@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 from fleet.protocol.steps import OWN_SECONDS
-from fleet.rules.rule import View, Want
+from fleet.rules.rule import MISSING, GiB, View, Want
 
 NOTABLE = ("accelerate", "transformers", "numpy")
 # steps that wait for the activate line: where that hangs, they say nothing of their own
 BEHIND_ACTIVATE = ("python", "compilers", "nccl", "gpus", "gpu processes", "builds", "environment", "imports")
 BEHIND_PYTHON = ("imports",)
+GIB_STEP = 4  # of GPU memory: how much of it a driver keeps for itself differs
 
 
 def view(facts: View, want: Want = Want()) -> View:
@@ -24,20 +26,33 @@ def view(facts: View, want: Want = Want()) -> View:
         **facts,
         "want": want,
         "hangs": {step: f"did not answer within {seconds[step]:g} s" for step in late if step not in behind},
-        "link": links[0] if links else {},
-        "infiniband_ports": sum(port["state"] == "ACTIVE" for port in facts.get("infiniband") or ()),
+        "link": {name: value for name, value in links[0].items() if value is not None} if links else {},
     }
+    if (ports := facts.get("infiniband")) is not None:
+        active = [port for port in ports if port["state"] == "ACTIVE"]
+        result["infiniband_ports"] = len(active)
+        result["infiniband"] = {name: _of_all(active, name) for name in ("device", "rate", "link_layer")}
     if result.get("python") is not None:
         _python(result)
     if (found := result.get("gpus")) is not None:
+        mig = " (MIG)" * (bool(found) and all(gpu.get("mig") for gpu in found))
         models = sorted({gpu.get("name") or "?" for gpu in found})
-        result["gpu"] = {"count": len(found), "model": ", ".join(models) or None}
+        sizes = sorted({GIB_STEP * round(gpu["memory"] / GIB_STEP / GiB) for gpu in found if gpu.get("memory")})
+        model = ", ".join(models) + mig or None
+        result["gpu"] = {"count": len(found), "model": model, "memory": ", ".join(map(str, sizes)) or MISSING}
         if found and not result.get("driver"):
             result["driver"] = found[0].get("driver")
+    elif result.get("driver") is None:
+        result.pop("driver", None)  # one that nvidia-smi hangs in, or that it cannot reach
     if clock := result.get("clock"):
         result["clock"] = {**clock, "skew": max(0.0, abs(clock["offset"]) - clock["uncertainty"])}
     result["several_ranks"] = (want.ranks or result.get("gpu", {}).get("count") or 1) > 1
     return result
+
+
+def _of_all(ports: Sequence[View], name: str) -> Any:
+    values = [port.get(name) for port in ports]
+    return MISSING if None in values else ", ".join(sorted({str(value) for value in values})) or None
 
 
 def _python(view: dict[str, Any]) -> None:

@@ -208,6 +208,13 @@ class Drowsy(Protocol):
         """The next recv() does not end for these bytes, if they come by themselves; they are swallowed."""
 
 
+@runtime_checkable
+class Answering(Protocol):
+    """A session that can ask whether the other end of its connection lives, whatever is started there."""
+
+    def answers(self) -> bool: ...
+
+
 class Session(Protocol):
     """An open, authenticated connection to one host; thread-safe, several channels at once.
 

@@ -11,7 +11,7 @@ import time
 from typing import TYPE_CHECKING
 
 from fleet.errors import ConnectError, DeadlineError, FleetError, Interrupted, ProtocolError, Reason, Silent
-from fleet.transport.base import PING_SECONDS, POLL_SECONDS, Cancel, Channel, Completed, Session, clock_of
+from fleet.transport.base import PING_SECONDS, POLL_SECONDS, Answering, Cancel, Channel, Completed, Session, clock_of
 
 if TYPE_CHECKING:
     from typing_extensions import Self
@@ -173,6 +173,13 @@ class Conversation:
                 return None
             if said:
                 return foreign(self.host.name, said)
+            if isinstance(self.session, Answering) and self.session.answers():
+                return Silent(
+                    f"sshd answers there, and the login shell has not begun anything for {seconds:g} s",
+                    host=self.host.name,
+                    kind="lost",
+                    hint="does its home hang (a file server?), or a startup file (~/.bashrc) wait? 'ssh HOST' shows",
+                )
         return silent(self.host.name, seconds)
 
     def _status(self, started: bool, said: bytes) -> int:

@@ -135,8 +135,9 @@ def test_the_command_engine_needs_no_python_but_a_program() -> None:
 
 def test_gpus_in_use_missing_or_shared() -> None:
     gpus = [{"index": i, "uuid": f"u{i}"} for i in range(2)]
-    used = good(gpus=gpus, gpu_processes=[{"pid": 9, "gpu": "u1", "command": "python x"}])
-    others = {"n1": good(gpus=gpus), "n2": good(gpus=gpus)}
+    cuda = {"torch": {**TORCH, "cuda": "12.4"}}
+    used = good(gpus=gpus, gpu_processes=[{"pid": 9, "gpu": "u1", "command": "python x"}], **cuda)
+    others = {"n1": good(gpus=gpus, **cuda), "n2": good(gpus=gpus, **cuda)}
     assert findings(n0=used, **others)[0][2] == "n0: GPUs in use: python x (pid 9)"
     elsewhere = plan_for(hosts=(Host("n0", "a", devices=(0,)), *HOSTS[1:]))
     assert findings(elsewhere, n0=used, **others) == []
@@ -144,9 +145,13 @@ def test_gpus_in_use_missing_or_shared() -> None:
     assert findings(absent, n0=good(gpus=gpus))[0][2] == "n0: GPUs: 2 usable, 6 needed"
     assert findings(absent)[0][2] == "n0: GPUs: 0 usable, 6 needed"
     # slots that the inventory promises are an error, ranks that the command line asks for are the user's own
-    assert findings(n0=good(gpus=gpus[:1]), **others) == [("error", ("n0",), "n0: GPUs: 1 usable, 2 needed")]
+    fewer = good(gpus=gpus[:1], **cuda)
+    assert findings(n0=fewer, **others) == [("error", ("n0",), "n0: GPUs: 1 usable, 2 needed")]
     asked = planned(*HOSTS, engine="torchrun", nproc_per_node=2)
-    assert findings(asked, n0=good(gpus=gpus[:1]), **others) == [("warning", ("n0",), "n0: 2 ranks share 1 GPU")]
+    assert findings(asked, n0=fewer, **others) == [
+        ("warning", ("n0",), "n0: 2 ranks share 1 GPU"),
+        ("warning", ("n0",), "n0 has GPU count 1, the 2 others 2"),
+    ]
 
 
 ODD: list[dict[str, Any]] = [

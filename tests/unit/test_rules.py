@@ -55,7 +55,7 @@ def test_one_deviation_one_finding(change: dict[str, Any], found: dict[str, str]
 
 
 def test_shared_memory_matters_only_between_ranks() -> None:
-    one_gpu = {"disks.shm.total": 64 << 20, "gpus": BASE["gpus"][:1], "pci_gpus": 1}
+    one_gpu = {"disks.shm.total": 64 << 20, "gpus": BASE["gpus"][:1], "pci_gpus": 1, "driver_gpus": 1}
     assert "shm-size" in ids(one_gpu, one_gpu, one_gpu, slots=2)
     assert "shm-size" not in ids(one_gpu, one_gpu, one_gpu, slots=1)
     assert "shm-size" not in ids(one_gpu, one_gpu, one_gpu, slots=None)
@@ -132,25 +132,27 @@ def test_findings_as_json() -> None:
 
 
 @pytest.mark.parametrize(
-    ("slots", "gpu", "command", "refused"),
+    ("slots", "gpu", "command", "severity"),
     [
-        (2, 3, "python other.py", False),
-        (2, 1, "python other.py", True),
-        (None, 3, "python other.py", True),
-        (8, 7, "python other.py", True),
-        (8, 0, "/usr/bin/nvidia-cuda-mps-server", False),
-        (8, 0, "nvidia-cuda-mps-control -d", False),
-        (8, 0, "python my-nvidia-cuda-mps-server.py", True),
+        (2, 3, "python other.py", "warning"),
+        (2, 1, "python other.py", "error"),
+        (None, 3, "python other.py", "error"),
+        (8, 7, "python other.py", "error"),
+        (8, 0, "/usr/bin/nvidia-cuda-mps-server", None),
+        (8, 0, "nvidia-cuda-mps-control -d", None),
+        (8, 0, "python my-nvidia-cuda-mps-server.py", "error"),
     ],
 )
-def test_only_gpus_that_ranks_will_use_are_busy(slots: int | None, gpu: int, command: str, refused: bool) -> None:
+def test_gpus_in_use_are_an_error_only_where_ranks_will_use_them(
+    slots: int | None, gpu: int, command: str, severity: str | None
+) -> None:
     uuid = BASE["gpus"][gpu]["uuid"]
     change = {"gpu_processes": [{"pid": 4711, "gpu": uuid, "command": command}]}
-    assert ("gpu-busy" in ids(change, slots=slots)) == refused
+    assert ids(change, slots=slots).get("gpu-busy") == severity
 
 
 def test_counts_may_differ_as_the_inventory_says() -> None:
     """The remedy of the finding, followed."""
-    one = {"gpus": BASE["gpus"][:1], "pci_gpus": 1}
+    one = {"gpus": BASE["gpus"][:1], "pci_gpus": 1, "driver_gpus": 1}
     assert "gpu-count" in ids(one, slots=None)
     assert "gpu-count" not in ids(one, slots=1)

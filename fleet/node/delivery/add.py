@@ -12,7 +12,7 @@ from fleet.node.delivery.disk_space import check_space
 from fleet.node.delivery.journal import DELIVERED, KIND, PATH, SEEN
 from fleet.node.delivery.ownership import Ownership, kind_of, look
 from fleet.node.delivery.store import Store
-from fleet.node.delivery.sync_state import forget_delivery, note_delivery
+from fleet.node.delivery.sync_state import note_delivery
 
 
 def take_stock(
@@ -117,4 +117,4 @@ def finish(store: "Store") -> None:
         journal = target.journal
         if journal.log is not None:
             journal.finish("", [versions[-1] for versions in journal.known.values()])
-        forget_delivery(target.path)
+        note_delivery(target.path, os.readlink(target.meta), whole=True)

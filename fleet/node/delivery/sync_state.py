@@ -5,28 +5,31 @@ In the state folder of a code sync lie, beside its journal (journal.py),
     begins     held by runs that begin, together, with the id of the last one; and by a sync, alone, while it puts
                files in place: so no run begins from a mixture, and what is imported later fits what was before
 
-Data that is being put in place is noted in ~/.fleet/data until all of it is there.
+Data that is being put in place, or is whole, is noted in ~/.fleet/data.
 """
 
 import fcntl
+import glob
 import hashlib
 import os
 import stat
+import time
 from contextlib import suppress
 
 from fleet.node.base import json
 from fleet.node.base.errors import Refused
 from fleet.node.base.files import file_digest, lstat, replace_file
 from fleet.node.base.locks import held_by, try_lock, wait_for
-from fleet.node.base.processes import read_file
+from fleet.node.base.run_folder import read_json
 from fleet.node.base.state_folder import own_home, state_name
-from fleet.node.base.types import Any, Callable, run
+from fleet.node.base.types import Any, Callable, Iterator, run
 from fleet.node.base.wire import decode, encode
-from fleet.node.delivery.journal import DIGEST, KIND, PATH, SIZE, identity, read_state, rows_of, unchanged
+from fleet.node.delivery.journal import DIGEST, KIND, NODE_MTIME, PATH, SIZE, identity, read_state, rows_of, unchanged
 from fleet.protocol.state import CODE_STATE, DATA, LOCK, MODULES, below_home
 
 SYNC_STATE = encode(CODE_STATE)
 MODULE_BYTES, OTHER_BYTES, CHANGED_MOST = 1 << 28, 1 << 20, 50  # of larger ones the size is compared
+LOOK_SECONDS = 3.0  # of a launch, at data that was delivered
 BEGIN_SECONDS = 60.0  # no run takes longer to begin
 
 
@@ -53,8 +56,9 @@ def last_holder(meta: bytes) -> str:
 def delivery(path: str, seconds: float) -> "dict[str, Any] | None":
     """How the code at path (a folder or file) stands: {"folder", "state", "digest", "half": bool, "busy": who|null}, or
     None when no sync delivered it. digest: null where it cannot be told. Waits `seconds` for a sync to end."""
-    real = os.path.realpath(encode(path))
-    found = find_delivery(real)
+    # a folder that was moved, and is linked from where it was, left its state folder there
+    ways = (os.path.realpath(encode(path)), os.path.abspath(encode(path)))
+    real, found = next(((way, at) for way in ways for at in [find_delivery(way)] if at), (b"", None))
     if found is None:
         return None
     dest, meta = found
@@ -141,39 +145,70 @@ def note_of(target: bytes) -> bytes:
     return encode(below_home(DATA, hashlib.sha256(target).hexdigest()[:32]))
 
 
-def note_delivery(target: bytes, meta: bytes) -> None:
-    """Note that what is at target is old and new mixed, until forget_delivery; meta: its state folder."""
-    record = {"node": os.uname()[1], "target": decode(target), "state": decode(meta)}
+def note_delivery(target: bytes, meta: bytes, whole: bool = False) -> None:
+    """Note what is at target: old and new mixed, or whole. meta: its state folder."""
+    record = {"node": os.uname()[1], "target": decode(target), "state": decode(meta), "whole": whole}
     with suppress(OSError, Refused):  # a home that cannot be written: nobody is warned
         own_home(DATA)
         replace_file(note_of(target), json.dumps(record).encode())
 
 
-def forget_delivery(target: bytes) -> None:
-    with suppress(OSError):
-        os.unlink(note_of(target))
+def deliveries() -> "Iterator[tuple[str, dict[str, Any]]]":
+    """(path, content) of the notes of data that came to this node."""
+    for note in glob.glob(below_home(DATA, "*")):
+        record = read_json(note)
+        if record.get("node") == os.uname()[1] and all(isinstance(record.get(n), str) for n in ("target", "state")):
+            yield note, record
+
+
+def changed_data() -> "dict[str, Any]":
+    """Data that came whole and is another now: {"data_changed": {path: how}}. Files are compared by size and time, and
+    not read; those that are not looked at within LOOK_SECONDS are not named."""
+    until = time.monotonic() + LOOK_SECONDS
+    found: dict[str, str] = {}
+    for _, record in deliveries():
+        target = encode(record["target"])
+        how = how_changed(target, None) if record.get("whole") else ""
+        state = read_state(encode(record["state"])) if record.get("whole") and not how else None
+        for row in rows_of(state) if state else ():
+            if len(found) >= CHANGED_MOST or time.monotonic() > until:
+                break
+            at = os.path.join(os.path.dirname(target) if os.path.isfile(target) else target, encode(row[PATH]))
+            change = how_changed(at, row) if row[KIND] == "f" else ""
+            if change:
+                found[decode(at)] = change
+        if how:
+            found[record["target"]] = how
+    return {"data_changed": found}
+
+
+def how_changed(path: bytes, row: "list[Any] | None") -> str:
+    """Returns how the file of a row is another now, "" where it is not, or where that is not known."""
+    try:
+        st = os.lstat(path)
+    except FileNotFoundError:
+        return "missing"
+    except OSError:
+        return ""
+    if row is None or (st.st_size, st.st_mtime_ns) == (row[SIZE], row[NODE_MTIME]):
+        return ""
+    return "%d bytes" % st.st_size if st.st_size != row[SIZE] else "changed"
 
 
 def half_delivered(path: str) -> "dict[str, str | None] | None":
     """{"folder", "busy": who|null} of data in the folder at path, or around it, that has come in part; None without."""
     wanted = os.path.realpath(encode(path)).rstrip(b"/") + b"/"
-    try:
-        notes = [below_home(DATA, name) for name in os.listdir(below_home(DATA))]
-    except OSError:
-        return None
-    for note in notes:
+    for note, record in deliveries():
+        target = encode(record["target"]).rstrip(b"/") + b"/"
+        if record.get("whole") or not (target.startswith(wanted) or wanted.startswith(target)):
+            continue
         try:
-            record = json.loads(read_file(note).decode())
-            target = encode(record["target"]).rstrip(b"/") + b"/"
-            near = target.startswith(wanted) or wanted.startswith(target)
-            if not near or record["node"] != os.uname()[1]:
-                continue
             with open(os.path.join(encode(record["state"]), encode(LOCK)), "rb") as lock:
                 busy = None if try_lock(lock.fileno(), fcntl.LOCK_SH) else held_by(lock.fileno())
             return {"folder": record["target"], "busy": busy}
         except FileNotFoundError:
             with suppress(FileNotFoundError):  # so has another who looks
                 os.unlink(note)  # somebody took all of it away
-        except (OSError, ValueError, LookupError, TypeError, AttributeError):
-            continue  # no note, or a file system without locks
+        except OSError:
+            continue  # a file system without locks
     return None

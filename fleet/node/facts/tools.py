@@ -19,16 +19,27 @@ from fleet.protocol.environment import activating
 # how they are asked for their version: gcc before 7 knows only -dumpversion, later ones say no more than "12" to it
 GCC = (["-dumpfullversion", "-dumpversion"], r"^(\d+(?:\.\d+)*)$")
 INFOROM = 14  # nvidia-smi's status where it has warned of one, and all else is well
+GPU_FIELDS = "index,name,memory.total,uuid,driver_version,ecc.errors.uncorrected.volatile.total"
+# an old driver knows not all of these, and answers nothing then
+GPU_STATE = ",memory.used,compute_mode,mig.mode.current,clocks_throttle_reasons.active"
 READ = re.compile(
     r"(TORCH|PYTORCH|NCCL|CUDA|GLOO|OMP|MKL|KMP|PYTHON|LD_|HF_|UCX|NVIDIA)|(https?|all|no|ftp)_proxy$", re.I
 )
 NINJA = (["--version"], r"^(\d+(?:\.\d+)*)")
 
 
-def driver() -> "dict[str, str | None]":
+def driver() -> "dict[str, Any]":
     # from the kernel: it answers also where nvidia-smi hangs
     version = text("/proc/driver/nvidia/version")
-    return {"driver": find(r"(?:Kernel Module|x86_64|aarch64)\s+(\d+\.[\d.]+)", version)}
+    return {
+        "driver": find(r"(?:Kernel Module|x86_64|aarch64)\s+(\d+\.[\d.]+)", version),
+        "driver_gpus": len(glob.glob("/proc/driver/nvidia/gpus/*")),
+    }
+
+
+def versions(**tools: "dict[str, str | None]") -> "dict[str, str | None]":
+    """Returns the version of each tool, None where there is none; a tool that does not tell its version is left out."""
+    return {name: tool.get("version") for name, tool in tools.items() if not tool or tool["version"]}
 
 
 def rows(out: str, width: int) -> "list[list[str]]":
@@ -40,6 +51,17 @@ def rows(out: str, width: int) -> "list[list[str]]":
 def count(cell: str, unit: int = 1) -> "int | None":
     """A number, or None for "[N/A]" and its like."""
     return int(cell) * unit if cell.isdigit() else None
+
+
+def state_of(used: str = "", mode: str = "", mig: str = "", slowed: str = "") -> "dict[str, Any]":
+    """Returns what is known of a GPU's state. slowed: the bits of why its clocks are low."""
+    found = {
+        "used": count(used, 1 << 20),
+        "mode": mode or None,
+        "mig": {"Enabled": True, "Disabled": False}.get(mig),
+        "slowed": int(slowed, 16) if re.match(r"0x[0-9a-fA-F]{1,16}$", slowed) else None,
+    }
+    return {name: value for name, value in found.items() if value is not None}
 
 
 class Tools:
@@ -141,12 +163,16 @@ class Tools:
     def program(
         self, env: "dict[str, str]", name: str, arguments: "list[str]", pattern: str, *places: str
     ) -> "dict[str, str | None]":
-        """{"path", "version"} of a tool; nothing where there is none, or none that can be started."""
+        """{"path", "version"} of a tool, version None where it does not tell; nothing where there is none."""
         path = self.tool(name, *places, env=env)
         try:
             return {"path": path, "version": find(pattern, run([path] + arguments, env)[1])} if path else {}
         except OSError:
-            return {}
+            return {"path": path, "version": None}
+
+    def compiler(self, env: "dict[str, str]", name: str, word: str) -> "dict[str, str | None]":
+        """The one that torch would take: the variable `word` has the last say."""
+        return self.program(env, (env.get(word, "").split() or [name])[0], *GCC)
 
     def nvcc(self, env: "dict[str, str]") -> "dict[str, str | None]":
         usual = "/usr/local/cuda"
@@ -155,15 +181,13 @@ class Tools:
 
     def compilers(self) -> "dict[str, Any]":
         env = self.environment()[1]
-        return {
-            "compilers": {
-                "gcc": self.program(env, "gcc", *GCC).get("version"),
-                "g++": self.program(env, "g++", *GCC).get("version"),
-                "ninja": self.program(env, "ninja", *NINJA).get("version"),
-            },
-            "cuda_toolkit": self.nvcc(env).get("version"),
-            "rsync": self.program(env, "rsync", ["--version"], r"version v?([\d.]+)").get("version"),
+        compilers = {
+            "gcc": self.compiler(env, "gcc", "CC"),
+            "g++": self.compiler(env, "g++", "CXX"),
+            "ninja": self.program(env, "ninja", *NINJA),
         }
+        rsync = self.program(env, "rsync", ["--version"], r"version v?([\d.]+)")
+        return dict(versions(cuda_toolkit=self.nvcc(env), rsync=rsync), compilers=versions(**compilers))
 
     def nccl(self) -> "dict[str, Any]":
         """The system's NCCL, by its file name; the one that torch brings along is in facts["torch"]."""
@@ -188,24 +212,26 @@ class Tools:
         return rows(out, width), wrong
 
     def gpus(self) -> "dict[str, Any]":
-        fields = "index,name,memory.total,uuid,driver_version,ecc.errors.uncorrected.volatile.total"
-        found, error = self.smi("--query-gpu=" + fields, 6)
+        found, error = self.smi("--query-gpu=" + GPU_FIELDS + GPU_STATE, 10)
+        if not found:
+            found, error = self.smi("--query-gpu=" + GPU_FIELDS, 6)
         gpus = [
-            {
-                "index": int(index),
-                "name": name,
-                "memory": count(memory, 1 << 20),
-                "uuid": uuid,
-                "driver": version,
-                "ecc_errors": count(ecc),
-                "reset": "requires reset" in " ".join((name, memory, uuid, version, ecc)),
-            }
-            for index, name, memory, uuid, version, ecc in found
+            dict(
+                state_of(*state),
+                index=int(index),
+                name=name,
+                memory=count(memory, 1 << 20),
+                uuid=uuid,
+                driver=version,
+                ecc_errors=count(ecc),
+                reset="requires reset" in " ".join((name, memory, uuid, version, ecc)),
+            )
+            for index, name, memory, uuid, version, ecc, *state in found
         ]
-        return {"gpus": gpus, "gpu_error": error}
+        # an error that names no GPU does not mean that there is none
+        return dict({"gpus": gpus} if gpus or not error else {}, gpu_error=error)
 
     def gpu_processes(self) -> "dict[str, Any]":
-        found = self.smi("--query-compute-apps=pid,gpu_uuid,used_memory", 3)[0]
-        return {
-            "gpu_processes": [{"pid": int(pid), "gpu": gpu, "memory": count(used, 1 << 20)} for pid, gpu, used in found]
-        }
+        found, error = self.smi("--query-compute-apps=pid,gpu_uuid,used_memory", 3)
+        processes = [{"pid": int(pid), "gpu": gpu, "memory": count(used, 1 << 20)} for pid, gpu, used in found]
+        return {"gpu_processes": processes} if processes or not error else {}

@@ -1,19 +1,18 @@
 """Brings the facts of one node, for `check` and for a launch's preflight: all that fleet/rules looks at.
 
 spec: {"python": str|null, "activate": str|null, "env": {}, "workdir": str|null, "deadline": seconds}; "survey": true
-has it tell of all "interpreters" there, as it does anyway where the one that trains, or its torch, is missing; for a
-launch also {"env_expand": {}, "run": str, "script": str, "program": bool, "module": bool, "modules": [names],
-"unread": [paths], "node_rank", "peer_addresses": [str], "master": {"address", "port", "token": hex, "is_me": bool,
-"peers": n}}.
+has it tell of all "interpreters" there, as it does anyway where the one that trains, or its torch, is missing;
+"modules": names of those to import; for a launch also {"env_expand": {}, "run": str, "script": str, "program": bool,
+"module": bool, "unread": [paths], "node_rank", "peer_addresses": [str], "master": {"address", "port", "token": hex,
+"is_me": bool, "peers": n}}.
 Control lines: {"op": "clock"} is answered with J {"clock": its time}, {"op": "done"} ends the waiting for the other
 nodes. The last J frame is {"facts": {...}}; see protocol/messages/facts.py and, for code, data, builds, network, port
-and runs, sync_state.py, extension_builds.py, rendezvous.py and list_runs.py. packages: of `modules` only, where they
-are named.
+and runs, sync_state.py, extension_builds.py, rendezvous.py and list_runs.py. packages: for a launch of `modules` only.
 
 Every step is a daemon thread: what does not answer by the deadline (a wedged NFS mount, nvidia-smi, df) is named
 in facts["timed_out"] and left behind. At the end the process group is killed, so no child outlives the probe.
-A fact that could not be had is null; a fact whose step timed out or failed is missing. Sizes are bytes,
-limits numbers or "unlimited", link speeds Mbit/s.
+A fact is its value; null where there is none; missing where it is not known: its step timed out or failed. Sizes are
+bytes, limits numbers or "unlimited", link speeds Mbit/s.
 """
 
 import os
@@ -21,11 +20,11 @@ import threading
 import time
 
 from fleet.node.base.gather import begin, finish, gather
-from fleet.node.base.run_folder import no_room_for_runs
 from fleet.node.base.types import Any, Step
 from fleet.node.base.wire import send_json
+from fleet.node.delivery.sync_state import changed_data
 from fleet.node.facts.network import infiniband, interfaces
-from fleet.node.facts.system import disk, hardware, limits, system
+from fleet.node.facts.system import disk, hardware, limits, own_disk, system
 from fleet.node.facts.tools import Tools, driver
 from fleet.node.ports.listeners import describe
 from fleet.node.preflight.workdir import Workdir
@@ -47,19 +46,20 @@ def steps(spec: "dict[str, Any]", tools: Tools, done: threading.Event) -> "list[
         ("activate", tools.activate),
         ("system", system),
         ("hardware", hardware),
-        ("python", lambda: python(tools, spec.get("modules"))),
+        ("python", lambda: python(tools, spec.get("modules") if spec.get("master") else None)),
         ("driver", driver),
         ("gpus", tools.gpus),
         ("gpu processes", lambda: gpu_processes(tools)),
         ("builds", lambda: builds(tools)),
         ("environment", tools.inherited),
     ]
-    folders = [("home", "~"), ("shm", "/dev/shm")]
+    folders = [("home", "~"), ("shm", "/dev/shm"), ("tmp", "/tmp")]
     if spec.get("workdir"):
         folders.insert(0, ("workdir", spec["workdir"]))
         found.append(("code", workdir.code))
     else:
         workdir.settled.set()
+    found.append(("shadows", workdir.shadows))
     if spec.get("unread"):
         found.append(("unread", lambda: {"unread": tools.first_file(spec["unread"])}))
     if spec.get("master"):
@@ -67,20 +67,19 @@ def steps(spec: "dict[str, Any]", tools: Tools, done: threading.Event) -> "list[
             ("files", workdir.files),
             ("network", lambda: network(spec)),
             ("port", lambda: meet(spec, until, done)),
-            ("runs", lambda: {"runs": others(spec.get("run")), "no_runs": no_room_for_runs()}),
+            ("runs", lambda: {"runs": others(spec.get("run"))}),
         ]
-        if spec.get("modules"):
-            found.append(("imports", lambda: tools.imports(spec["modules"])))
-    else:
-        folders += [("tmp", "/tmp")]
-        found += [
-            ("limits", limits),
-            ("interfaces", interfaces),
-            ("infiniband", infiniband),
-            ("compilers", tools.compilers),
-            ("nccl", tools.nccl),
-        ]
-    return found + [("disk " + name, lambda name=name, path=path: disk(name, path)) for name, path in folders]
+    found += [
+        *(("disk " + name, lambda name=name, path=path: disk(name, path)) for name, path in folders),
+        ("disk fleet", own_disk),
+        ("limits", limits),
+        ("interfaces", interfaces),
+        ("infiniband", infiniband),
+        ("compilers", tools.compilers),
+        ("nccl", tools.nccl),
+        ("data files", changed_data),
+    ]
+    return found + ([("imports", lambda: tools.imports(spec["modules"]))] if spec.get("modules") else [])
 
 
 def python(tools: Tools, modules: "list[str] | None") -> "dict[str, Any]":
@@ -97,7 +96,7 @@ def lacks(facts: "dict[str, Any]", modules: "list[str]") -> bool:
 
 def gpu_processes(tools: Tools) -> "dict[str, Any]":
     facts = tools.gpu_processes()
-    for process in facts["gpu_processes"]:
+    for process in facts.get("gpu_processes", ()):
         known = describe(process["pid"])
         process.update({key: known.get(key) for key in ("command", "run_id")})
     return facts

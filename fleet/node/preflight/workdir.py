@@ -2,6 +2,7 @@
 
 import hashlib
 import os
+import sys
 import threading
 
 from fleet.node.base.types import Any
@@ -10,6 +11,18 @@ from fleet.node.facts.tools import Tools
 
 HASH_LIMIT = 16 << 20
 SYNC_WAIT = 5.0
+SHADOWS_MOST = 20
+# what else a script means that imports it, beside Python's own modules
+PACKAGES = ("torch", "numpy", "deepspeed", "colossalai", "accelerate", "transformers")
+UNMEANT = ("test", "this", "antigravity", "idlelib", "site-packages")  # no program imports these from Python
+
+
+def module_name(file: str) -> str:
+    return file[:-3] if file.endswith(".py") else file
+
+
+def is_module(path: str) -> bool:
+    return path.endswith(".py") or os.path.isfile(os.path.join(path, "__init__.py"))
 
 
 class Workdir:
@@ -61,6 +74,17 @@ class Workdir:
                 elif path.endswith(".py"):
                     facts["executable"] = False
         return {"script": facts, **({"script_folder": path} if os.path.isdir(path) else {})}
+
+    def shadows(self) -> "dict[str, Any]":
+        """Files of the folder that Python looks in first, before its own modules and packages of the same names."""
+        self.settled.wait(2 * SYNC_WAIT + 1)
+        inside = "" if self.program or self.module else os.path.dirname(self.script)
+        folder = os.path.join(self.path, inside)
+        library = map(module_name, os.listdir(os.path.dirname(os.__file__)))
+        known = set(library).union(PACKAGES).difference(UNMEANT, sys.builtin_module_names)
+        names = os.listdir(folder) if os.path.isdir(folder) else []
+        files = [name for name in names if module_name(name) in known and is_module(os.path.join(folder, name))]
+        return {"shadows": {"folder": folder, "files": sorted(files)[:SHADOWS_MOST]}}
 
     def find(self) -> "str | None":
         """Where the script lies, or would lie; None for a module that is not to be found."""

@@ -17,7 +17,7 @@ from fleet.node.base.gather import begin, finish, gather
 from fleet.node.base.types import Any, build
 from fleet.node.facts.ask import NOT_HERE, run
 from fleet.node.facts.system import system
-from fleet.node.facts.tools import GCC, NINJA, Tools
+from fleet.node.facts.tools import NINJA, Tools
 
 ASK_BUILD = (
     NOT_HERE
@@ -41,14 +41,9 @@ class Toolchain:
 
     def compilers(self) -> "dict[str, Any]":
         env = self.tools.environment()[1]
-
-        def compiler(name: str, word: str) -> "dict[str, str | None] | None":
-            wanted = env.get(word, "").split() or [name]
-            return self.tools.program(env, wanted[0], *GCC) or None
-
         return {
-            "cc": compiler("gcc", "CC"),
-            "cxx": compiler("g++", "CXX"),
+            "cc": self.tools.compiler(env, "gcc", "CC") or None,
+            "cxx": self.tools.compiler(env, "g++", "CXX") or None,
             "nvcc": self.tools.nvcc(env) or None,
             "ninja": self.tools.program(env, "ninja", *NINJA) or None,
         }
@@ -63,9 +58,9 @@ class Toolchain:
     def gpus(self) -> "dict[str, Any]":
         facts = self.tools.gpus()
         # a driver before 510 does not know the field, and says so with a status
-        found, error = self.tools.smi("--query-gpu=index,compute_cap", 2) if facts["gpus"] else ([], None)
+        found, error = self.tools.smi("--query-gpu=index,compute_cap", 2) if facts.get("gpus") else ([], None)
         caps = {} if error else {int(index): said for index, said in found}
-        for gpu in facts["gpus"]:
+        for gpu in facts.get("gpus", ()):
             said = caps.get(gpu["index"], "")
             gpu["capability"] = said if re.match(r"\d+\.\d+$", said) else None
         return facts

@@ -1,7 +1,7 @@
 """Where the ranks of a run stand: the stack of each, taken so that it runs on as if nobody had looked.
 
-spec: {"run", "ranks": [...] or null for all, "native": bool}. Answers J {"event": "stacks", "ranks": [...]}: see
-RankStack in fleet/protocol/messages/stacks.py; {"event": "failed", ...} where no such run is known.
+spec: {"run", "ranks": [...] or null for all, "native": bool}. Answers J {"event": "stacks", "ranks": [...], ...}: see
+fleet/protocol/messages/stacks.py; {"event": "failed", ...} where no such run is known.
 
 By py-spy where the rank's own PATH has it: native frames hold the rank for some tenths of a second, python frames
 alone do not. Else by faulthandler, where rank.py has armed it. Else the kernel tells what it waits for.
@@ -20,6 +20,7 @@ from fleet.node.base.processes import environment, read_file, state_of
 from fleet.node.base.run_folder import run_folder
 from fleet.node.base.types import TYPE_CHECKING, Any, stacks
 from fleet.node.base.wire import start_thread
+from fleet.node.run.look.own_master import own_master
 from fleet.node.run.look.trainers import is_ours, trainers
 from fleet.node.run.rank.rank import STACK_SIGNAL, stack_file
 
@@ -191,7 +192,8 @@ def stacks_of(spec: "stacks.StacksSpec") -> "stacks.Stacks":
     folder = run_folder(spec["run"])
     if folder is None:
         raise Refused("run %s is not known on this node" % spec["run"])
-    wanted = {rank: pid for rank, pid in trainers(spec["run"]).items() if rank in (spec["ranks"] or [rank])}
+    asked = spec["ranks"]
+    wanted = {rank: pid for rank, pid in trainers(spec["run"]).items() if asked is None or rank in asked}
     found: list[stacks.RankStack] = []
     native = bool(spec["native"])
     threads = [
@@ -200,7 +202,8 @@ def stacks_of(spec: "stacks.StacksSpec") -> "stacks.Stacks":
     ]
     for thread in threads:
         thread.join()
-    return {"event": "stacks", "ranks": sorted(found, key=lambda it: it["rank"])}
+    ranks = sorted(found, key=lambda it: it["rank"])
+    return {"event": "stacks", "ranks": ranks, "own_master": own_master(spec["run"])}
 
 
 def main() -> None:

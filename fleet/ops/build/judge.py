@@ -2,15 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from typing import Any
 
 from fleet.errors import PreflightError, UsageError
 from fleet.inventory.nodeset import fold
-from fleet.rules.compilers import ARCH, FIRST_CUDA, LAST_CUDA, another_gcc, capability, gcc_bounds, numbers
+from fleet.rules.compilers import ARCH, Wrong, capability, numbers, wrong_compilers, wrong_toolkit
 
 Facts = Mapping[str, Any]
-Wrong = Iterator[tuple[str, str]]  # what is wrong, and what mends it
 
 
 def given_arch(text: str) -> tuple[str, ...]:
@@ -103,72 +102,5 @@ def _wrong(facts: Facts, arch: tuple[str, ...], needs_torch: bool) -> Wrong:
         )
     nvcc = facts.get("nvcc")
     if arch:
-        yield from _cuda(arch, torch, nvcc)
-    yield from _gcc(facts, torch, nvcc["version"] if nvcc and arch else None)
-
-
-def _cuda(arch: tuple[str, ...], torch: Facts, nvcc: Facts | None) -> Wrong:
-    built = numbers(torch.get("cuda"))
-    if torch and built is None and not torch.get("hip"):
-        yield (
-            f"torch {torch['version']} there is built without CUDA, which GPUs ({';'.join(arch)}) need",
-            "install a CUDA build of torch there; --cpu builds only for the CPU",
-        )
-        return
-    if nvcc is None:
-        wanted = f" {torch['cuda']}" if torch.get("cuda") else ""
-        yield (
-            "no nvcc there",
-            f"install the CUDA toolkit{wanted}, set CUDA_HOME in 'env', choose another host with "
-            "--on, or build only for the CPU with --cpu",
-        )
-        return
-    version = numbers(nvcc["version"])
-    if version is None:
-        return
-    if built and built[0] != version[0]:
-        yield (
-            f"nvcc is {nvcc['version']}, torch is built with CUDA {torch['cuda']}",
-            f"point CUDA_HOME in 'env' at a toolkit {built[0]}.x: ops and torch must share the major version",
-        )
-    for one in arch:
-        plain = one.split("+")[0].rstrip("af")
-        if version < FIRST_CUDA.get(plain, (0, 0)):
-            first = ".".join(map(str, FIRST_CUDA[plain]))
-            yield (
-                f"nvcc {nvcc['version']} does not know compute capability {one}",
-                f"CUDA {first} is the first that does: point CUDA_HOME at one, or narrow --arch or -w",
-            )
-        last = LAST_CUDA.get(plain)
-        if last and version > last:
-            yield (
-                f"nvcc {nvcc['version']} no longer compiles for compute capability {one}",
-                f"CUDA {'.'.join(map(str, last))} is the last that does: point CUDA_HOME at one, or narrow --arch "
-                "or -w",
-            )
-
-
-def _gcc(facts: Facts, torch: Facts, cuda: str | None) -> Wrong:
-    for key, name, package in (("cc", "gcc", "gcc"), ("cxx", "g++", "g++")):
-        found = facts.get(key)
-        if found is None:
-            yield (
-                f"no {name} there",
-                f"apt-get install {package}, yum install {package.replace('g++', 'gcc-c++')}; "
-                "or name one in 'activate' or in CC and CXX",
-            )
-            continue
-        version = numbers(found["version"])
-        oldest, newest = gcc_bounds(torch.get("version"), cuda)
-        if version is None:
-            continue
-        if newest is not None and version[0] > newest:
-            yield (
-                f"{name} {found['version']} is too new for nvcc {cuda}, which takes up to {newest}",
-                another_gcc(newest),
-            )
-        elif oldest is not None and version[0] < oldest:
-            yield (
-                f"{name} {found['version']} is too old for torch {torch['version']}, which wants {oldest} or newer",
-                another_gcc(min(oldest + 2, newest or oldest + 2)),
-            )
+        yield from wrong_toolkit(arch, torch, nvcc)
+    yield from wrong_compilers(facts, torch, nvcc["version"] if nvcc and arch else None)

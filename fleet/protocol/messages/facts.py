@@ -1,4 +1,5 @@
-"""The facts of a node, for check and for launch's preflight. What could not be found out is missing, or null."""
+"""The facts of a node, for check and for launch's preflight. A fact is its value; null where there is none; missing
+where it is not known."""
 
 import ipaddress
 from typing import Annotated, TypedDict
@@ -44,14 +45,28 @@ OwnAddress = Annotated[str, _of_an_interface]
 Interface = TypedDict(
     "Interface", {"name": str, "addresses": list[OwnAddress], "state": Text, "speed": Number, "mtu": Number}
 )
-Port = TypedDict("Port", {"state": str})
+_Port = TypedDict("_Port", {"state": str})
+
+
+class Port(_Port, total=False):
+    device: str
+    rate: Text
+    link_layer: Text
+
+
 _Gpu = TypedDict(
     "_Gpu", {"index": int, "name": str, "memory": Number, "uuid": Text, "driver": Text, "ecc_errors": Number}
 )
 
 
 class Gpu(_Gpu, total=False):
+    """used: bytes of its memory. mode: who may compute on it. slowed: the bits of why its clocks are low."""
+
     reset: bool
+    used: int
+    mode: str
+    mig: bool
+    slowed: int
 
 
 _GpuProcess = TypedDict("_GpuProcess", {"pid": int, "gpu": Text})
@@ -83,6 +98,8 @@ class Code(_Code, total=False):
 
 
 Data = TypedDict("Data", {"folder": str, "busy": Text})
+# modules of a folder that hide those of Python, or of packages, by their file names
+Shadows = TypedDict("Shadows", {"folder": str, "files": list[str]})
 # the lock of an extension that torch builds
 Build = TypedDict("Build", {"path": str, "sure": bool})
 # of a run that nobody keeps any more. ended: just now. left: the processes that would not die, in words
@@ -110,6 +127,7 @@ Facts = TypedDict(
         "head_interface": Text,
         "numa_nodes": Number,
         "pci_gpus": Number,
+        "driver_gpus": Number,
         "seconds": float | None,
         "cpu": Cpu,
         "memory": dict[str, Number],
@@ -131,6 +149,8 @@ Facts = TypedDict(
         "no_runs": Text,  # what is in the way of folders for runs
         "code": Code | None,
         "data": Data | None,
+        "data_changed": dict[str, str],  # as Code's changed, of data that was delivered
+        "shadows": Shadows,
         "builds": list[Build],
         "remains": list[Remains],
         "runs": list[LiveRun],

@@ -25,7 +25,8 @@ RankStack = TypedDict(
         "why": str | None,
     },
 )
-Stacks = TypedDict("Stacks", {"event": Literal["stacks"], "ranks": list[RankStack]})
+# own_master: an address of this node, where that is where something of the run waits for those of other nodes
+Stacks = TypedDict("Stacks", {"event": Literal["stacks"], "ranks": list[RankStack], "own_master": Short | None})
 
 # ranks: only these, None: all. native: also frames of C and C++, for which each rank is held for a moment
 StacksSpec = TypedDict("StacksSpec", {"run": RunId, "ranks": list[int] | None, "native": bool})

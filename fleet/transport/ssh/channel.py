@@ -21,6 +21,7 @@ from fleet.transport.streams import Streams
 
 READ_BYTES = 256 * 1024
 SEND_SLICE = 0.2
+ANSWER_SECONDS = 3.0
 
 
 class SshChannel(Streams):
@@ -122,6 +123,9 @@ class SshSession:
         raise ConnectError(
             "its sshd refuses to run commands", kind="protocol", hint="a restricted account? try 'ssh HOST true'"
         )
+
+    def answers(self) -> bool:
+        return self.link.answers(Deadline.after(ANSWER_SECONDS, Cancel()))
 
     def _asked(self, command: str, deadline: Deadline) -> NodeChannel:
         """A channel that was asked to run it, and has answered or closed."""

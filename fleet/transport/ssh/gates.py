@@ -146,7 +146,7 @@ def ended_during(step: str, at: str, seconds: float | None) -> ConnectError:
     return ConnectError(
         Reason("{at} ", at=at) + f"stopped answering during {step} ({seconds:g} s)",
         kind="timeout",
-        hint="the host hangs or is overloaded, or the link to it is cut",
+        hint="the host hangs or is overloaded, or the file server of its home (~/.ssh) does, or the link to it is cut",
     )
 
 

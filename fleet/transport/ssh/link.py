@@ -6,6 +6,7 @@ The host key is judged inside the key exchange: when it is wrong, not one byte m
 from __future__ import annotations
 
 import contextlib
+import re
 import select
 import socket
 import threading
@@ -64,11 +65,13 @@ class Link(Connection):
             return os_error(error, self._where)
         if error is None or isinstance(error, EOFError):
             return ended_during(during, self._where, None)
-        return ConnectError(
-            Reason("{at}: ", at=self._where) + str(error),
-            kind="protocol",
-            hint="its sshd is very old, or its settings allow nothing that fleet speaks",
-        )
+        return ConnectError(Reason("{at}: ", at=self._where) + str(error), kind="protocol", hint=self._way_out())
+
+    def _way_out(self) -> str:
+        """What to do where the two have no algorithm in common: ssh knows more than the library that fleet uses."""
+        if re.match(r"SSH-[\d.]+-OpenSSH_[1-6]\.", self.remote_version):
+            return "its sshd is very old: update it"
+        return "--transport openssh may speak what its sshd offers; 'ssh -v' to it shows what that is"
 
     def open(self, kind: str, deadline: Deadline, target: tuple[str, int] | None = None) -> NodeChannel:
         """Open a channel ("session", or "direct-tcpip" to `target`). ChannelRefused when the server says no."""

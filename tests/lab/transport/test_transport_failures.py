@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import signal
 import socket
 import subprocess
 import sys
@@ -13,9 +14,12 @@ from pathlib import Path
 import pytest
 
 from fleet import fanout
+from fleet.errors import ConnectError
 from fleet.model import Host
 from fleet.transport.base import Cancel
+from fleet.transport.program import Program
 from tests.free_port import free_port
+from tests.lab import transport_tools
 from tests.lab.private_sshd import Head, Sshd, listener, make_key, running_agent
 from tests.lab.transport_tools import WAIT, failure, over, stuck, transport
 
@@ -180,3 +184,43 @@ def test_no_open_file_left_names_the_limit(head: Head, sshd: Sshd) -> None:
     )
     assert "no open file left" in done.stdout, done
     assert "ulimit -n" in done.stdout
+
+
+@over("ssh", "openssh")
+def test_an_sshd_that_offers_only_what_fleets_own_ssh_lacks(tmp_path: Path) -> None:
+    """ssh speaks it: that is the way out, and no sshd is called old for it."""
+    modern = Sshd(tmp_path / "modern", settings=["Ciphers chacha20-poly1305@openssh.com"])
+    head = Head(tmp_path / "home")
+    head.trusted_by(modern)
+    try:
+        if transport_tools.KIND == ["openssh"]:
+            transport(head).connect(modern.host(), Cancel()).close()
+        else:
+            error = failure(head, modern.host())
+            assert error.kind == "protocol" and "--transport openssh" in (error.hint or "")
+            assert "old" not in str(error) + str(error.hint)
+    finally:
+        modern.stop()
+
+
+@over("ssh")
+def test_a_login_that_hangs_is_not_a_link_that_is_cut(tmp_path: Path) -> None:
+    """As one does whose home lies on a file server that hangs; an sshd that is frozen, too, is silent."""
+    sshd = Sshd(tmp_path / "sshd", settings=["ForceCommand exec sleep 600"])
+    head = Head(tmp_path / "home")
+    head.trusted_by(sshd)
+    try:
+        for frozen in (False, True):
+            session = transport(head).connect(sshd.host(), Cancel())
+            with Program(session, "preflight.probe", {"deadline": 1.0}) as program:
+                for pid in sshd.children() * frozen:
+                    os.kill(pid, signal.SIGSTOP)
+                with pytest.raises(ConnectError) as failed:
+                    list(program.frames(silence=2.0))
+            for pid in sshd.children():
+                os.kill(pid, signal.SIGCONT)
+            assert failed.value.kind == "lost"
+            assert ("its home hang" in (failed.value.hint or "")) is not frozen, failed.value.hint
+            session.close()
+    finally:
+        sshd.stop()

@@ -21,14 +21,15 @@ STACKS_SECONDS = 30.0  # of one host
 def ask_stacks(
     run_id: str, hosts: Mapping[str, Host], ranks: Collection[int] | None, native: bool, runtime: Runtime
 ) -> tuple[Result, ...]:
-    """Of each host, data["ranks"]: what its ranks told. ranks: only these; None: all. native: see StacksSpec."""
+    """Of each host a StacksThere: what its ranks told, and whether it waits for others at itself. ranks: only these;
+    None: all. native: see StacksSpec."""
     spec: StacksSpec = {"run": run_id, "ranks": None if ranks is None else sorted(ranks), "native": native}
 
     def ask(session: Session, host: Host) -> Result:
         answer = call(session, "run.stacks", spec, Stacks | Failed, timeout=STACKS_SECONDS, cancel=runtime.cancel)
         if answer["event"] == "failed":
             raise HostFailed(Reason.of_node(answer["message"]), host=host.name, hint=answer["hint"])
-        return Result(host.name, True, 0, answer=StacksThere(answer["ranks"]))
+        return Result(host.name, True, 0, answer=StacksThere(answer["ranks"], answer["own_master"]))
 
     return on_each(tuple(hosts.values()), replace(runtime, fanout=len(hosts)), ask, what="taking stacks")
 

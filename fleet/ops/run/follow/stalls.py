@@ -6,8 +6,10 @@ from __future__ import annotations
 import threading
 import time
 from collections.abc import Callable, Mapping, Sequence
+from math import inf
 
 from fleet.answers.run_events import Advised, StacksTaken, Stalled, WentOn
+from fleet.answers.runs import StacksThere
 from fleet.errors import DeadlineError, FleetError
 from fleet.events import silent
 from fleet.inventory.fields import printable
@@ -23,12 +25,15 @@ from fleet.ops.run.kept.folder import STACKS_FILE, RunFolder
 from fleet.ops.run.kept.record import RunRecord
 from fleet.rules.advice import UNEVEN, early
 from fleet.rules.stacks import Place, in_short, lines, places, ranks_text, remarks
+from fleet.rules.units import few
 from fleet.runtime import Runtime
 from fleet.transport.base import Cancel, Transport
 
 LOOK_SECONDS = 0.5
 TAKE_SECONDS = 45.0  # for the stacks of all ranks: longer than a host that does not tell its own is waited for
 LONGEST_LINE = 4000  # of what nodes tell, in that file
+
+MEETING_SECONDS = 30.0  # in which launchers of a user's own meet, unless each node was given itself as the master
 
 
 class Taking(threading.Thread):
@@ -40,6 +45,7 @@ class Taking(threading.Thread):
         super().__init__(name="stacks", daemon=True)
         self.why, self.until, self._clock = why, clock.monotonic() + TAKE_SECONDS, clock
         self.places: list[Place] | None = None
+        self.own_masters: dict[str, str] = {}
         self.remarks: list[str] = []
         self.error: FleetError | None = None
         self._cancel, self._record, self._hosts, self._transport = Cancel(), record, hosts, transport
@@ -47,13 +53,16 @@ class Taking(threading.Thread):
     def run(self) -> None:
         runtime = Runtime(self._transport, emit=silent, cancel=self._cancel)
         try:
-            results = ask_stacks(self._record.run_id, self._hosts, None, self.why == "stalled", runtime)
+            ranks = () if self.why == "apart" else None
+            results = ask_stacks(self._record.run_id, self._hosts, ranks, self.why == "stalled", runtime)
         except FleetError as error:
             self.error = error
             return
         found = by_host(results)
         self.remarks = [*remarks(found), *(f"{it.host}: {it.error.message}" for it in results if it.error)]
         self.places = places(found)
+        answers = {result.host: result.read(StacksThere).own_master for result in results}
+        self.own_masters = {host: address for host, address in answers.items() if address}
 
     @property
     def over(self) -> bool:
@@ -83,6 +92,8 @@ class Stalls:
         self._watch = Watch(record.stall_timeout, clock.monotonic())
         self._ends: list[tuple[float, RankEnd]] = []
         self._looked = 0.0
+        several = record.engine == "command" and len(record.nodes) > 1
+        self._meeting_at = clock.monotonic() + MEETING_SECONDS if several else inf
         self._taking: Taking | None = None
 
     def rank_ended(self, end: RankEnd) -> None:
@@ -100,9 +111,13 @@ class Stalls:
         kind = self._watch.look(now, spoke, ends, sum(map(len, running.values())), blind)
         if kind is not None:
             self._tell(kind, running, now - self._watch.progress(spoke, ends))
+        elif now > self._meeting_at and self._taking is None:
+            self._meeting_at = inf
+            self._take("apart", running)
         if self._taking is not None and self._taking.over:
             taking, self._taking = self._taking, None
-            short = self._taken(taking)
+            self._tell_apart(taking.own_masters)
+            short = self._taken(taking) if taking.why != "apart" else ""
             if taking.why == "stalled" and running:
                 self._end_if(now - self._watch.progress(spoke, ends), taking.places or [], running, short)
 
@@ -137,9 +152,19 @@ class Stalls:
             self._advise(kind, what, "--stall-timeout S ends or restarts a run that hangs", None)
         if self._taking is None or kind == "stalled":
             self.close()
-            hosts = {host.name: host for host in self._record.hosts if host.name in running}
-            self._taking = Taking(kind, self._record, hosts, self._transport, self._clock)
-            self._taking.start()
+            self._take(kind, running)
+
+    def _take(self, kind: str, running: Mapping[str, Sequence[int]]) -> None:
+        hosts = {host.name: host for host in self._record.hosts if host.name in running}
+        self._taking = Taking(kind, self._record, hosts, self._transport, self._clock)
+        self._taking.start()
+
+    def _tell_apart(self, masters: Mapping[str, str]) -> None:
+        """Where nodes wait for each other at different places, each at itself."""
+        if len(masters) > 1:
+            what = f"{fold(masters)} each wait for the others at themselves ({few(masters.values())}): none will come"
+            remedy = "give all one master, as fleet sets it: --master_addr $MASTER_ADDR --master_port $MASTER_PORT"
+            self._advise("apart", what, remedy, next(iter(masters)))
 
     def _advise(self, kind: str, message: str, remedy: str, host: str | None) -> None:
         self.say("warning", message, Advised(id=kind, remedy=remedy), host, remedy)

@@ -33,10 +33,12 @@ def findings(plan: Plan, facts: Mapping[str, Mapping[str, Any]], complete: bool 
     """facts: host name -> what node/preflight/probe.py reports. complete: all nodes answered; if not, that they could
     not meet says nothing."""
     nodes = {node.host.name: node for node in plan.nodes}
-    found = refusing(
-        judge({name: view(facts[name], want(plan, nodes[name], complete)) for name in nodes if name in facts})
-    )
-    return [replace(each, remedy=_script_hint(plan) or each.remedy) if each.id == SCRIPT else each for each in found]
+    found = judge({name: view(facts[name], want(plan, nodes[name], complete)) for name in nodes if name in facts})
+    return [
+        replace(each, remedy=_script_hint(plan) or each.remedy) if each.id == SCRIPT else each
+        for each in found
+        if each.severity != "info"
+    ]
 
 
 def _script_hint(plan: Plan) -> str | None:
@@ -81,7 +83,8 @@ def late_findings(plan: Plan, host: str, facts: Mapping[str, Any]) -> list[Findi
     for name, known in plan.facts.items():
         code = {} if plan.request.sync else {"code": known.code and {"digest": known.code[1]}}
         others[name] = {**known.seen, **code}
-    return [each for each in findings(plan, {**others, host: facts}, complete=False) if host in each.hosts]
+    found = refusing(findings(plan, {**others, host: facts}, complete=False))
+    return [each for each in found if host in each.hosts]
 
 
 def want(plan: Plan, node: NodePlan, met: bool) -> Want:
@@ -116,7 +119,8 @@ def refuse(plan: Plan, found: list[Finding], errors: Mapping[str, FleetError], e
     """Tell everything that was found; raise when anything of it forbids the start."""
     if any(isinstance(error, Interrupted) for error in errors.values()):
         raise Interrupted("interrupted in preflight; nothing was started")
-    causes = told(found)
+    full = refusing(found)
+    causes = told(full)
     fatal = sum(severity == "error" for severity, _ in causes) if plan.request.preflight else 0
     wrong: dict[str, FleetError | None] = dict.fromkeys(host.name for host in plan.hosts)
     for finding in found if fatal else ():
@@ -126,6 +130,10 @@ def refuse(plan: Plan, found: list[Finding], errors: Mapping[str, FleetError], e
     for severity, cause in causes:
         level = severity if plan.request.preflight else "warning"
         emit(Notice(level, cause.message, None, cause.hint, tuple(map(_event, cause.whose))))
+    if rest := [finding for finding in found if finding not in full]:
+        ids = ", ".join(dict.fromkeys(finding.id for finding in rest))
+        what, hint = f"{counted(len(rest), 'finding')} that may slow or spoil the run: {ids}", "'fleet check' says more"
+        emit(Notice("warning", what, None, hint, tuple(map(_event, rest))))
     if errors:
         ordered = dict(sorted(errors.items(), key=lambda it: it[1].exit_code == EXIT_PREFLIGHT))
         raise as_one(ordered, emit, Unreachable, "; nothing was started anywhere", wrong)

@@ -1,0 +1,148 @@
+"""The state of each GPU: who uses it, what it may do, how fast it is."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Container
+from typing import Any
+
+from fleet.errors import Reason
+from fleet.rules.neighbours import neighbours
+from fleet.rules.rule import Rule, Said, View
+from fleet.rules.units import size
+
+FEW = 4
+HELD = 0.1  # of a GPU's memory, which no driver keeps for itself
+SLOWED = {0x08: "by the hardware", 0x20: "for heat", 0x40: "for heat", 0x80: "for want of power"}
+
+
+def used(view: View) -> Container[int]:
+    """The indexes of the GPUs that ranks are to have there: those that were selected, else the first ones."""
+    want = view["want"]
+    ranks = want.ranks or (want.part.ranks if want.part else None)
+    every = range(len(view.get("gpus") or ()))
+    return want.devices if want.devices is not None else every[:ranks]
+
+
+def judged(view: View, bad: Callable[[View], Any], wrong: str) -> Said | None:
+    """What is wrong with the GPUs that are bad: a launch judges its own, `check` all of them."""
+    mine = used(view)
+    found = [gpu["index"] for gpu in view.get("gpus") or () if bad(gpu)]
+    if view["want"].part is not None:
+        found = [index for index in found if index in mine]
+    if not found:
+        return None
+    spared = not any(index in mine for index in found)
+    return Said(f"GPU {', '.join(map(str, found))} {wrong}", severity="warning" if spared else None)
+
+
+def lost(view: View) -> str | None:
+    """A GPU of the driver's that nvidia-smi does not list."""
+    found, known = view.get("gpus"), view.get("driver_gpus") or 0
+    return f"{len(found)} of {known} answer" if found is not None and 0 < len(found) < known else None
+
+
+def throttled(view: View) -> str | None:
+    found = {gpu["index"]: gpu.get("slowed") or 0 for gpu in view.get("gpus") or ()}
+    why = {index: [text for bit, text in SLOWED.items() if bits & bit] for index, bits in found.items()}
+    return ", ".join(f"GPU {index} is slowed down {texts[-1]}" for index, texts in why.items() if texts) or None
+
+
+def divided(view: View) -> str | None:
+    gpus = view.get("gpus") or ()
+    on = [str(gpu["index"]) for gpu in gpus if gpu.get("mig")]
+    return f"MIG mode is on for GPU {', '.join(on)} only" if 0 < len(on) < len(gpus) else None
+
+
+def held(view: View) -> str | None:
+    """Memory that a process holds which is not to be seen from there."""
+    gpus, processes = view.get("gpus") or (), view.get("gpu_processes")
+    seen = {process.get("gpu") for process in processes or ()}
+    found = [
+        f"{size(gpu['used'])} of GPU {gpu['index']}"
+        for gpu in gpus
+        if gpu.get("uuid") not in seen and gpu.get("used", 0) > HELD * (gpu.get("memory") or 0) > 0
+    ]
+    return f"no process shows that holds {', '.join(found)}" if found and processes is not None else None
+
+
+def busy(view: View) -> Said | None:
+    known = {run["run"] for run in neighbours(view)}  # of which is told, or which may be there
+    found = [
+        process
+        for process in view.get("gpu_processes") or ()
+        if process.get("run_id") not in known and not _SERVER.search(str(process.get("command") or ""))
+    ]
+    listed = {gpu.get("uuid") for gpu in view.get("gpus") or ()}
+    mine = {gpu.get("uuid") for gpu in view.get("gpus") or () if gpu["index"] in used(view)}
+    those = [process for process in found if process.get("gpu") in mine or process.get("gpu") not in listed]
+    shown = those or ([] if view["want"].part is not None else found)
+    more = f" and {len(shown) - FEW} more" if len(shown) > FEW else ""
+    text = "GPUs in use: " + ", ".join(dict.fromkeys(map(_who, shown[:FEW]))) + more
+    return Said(Reason.of_node(text), severity=None if those else "warning") if shown else None
+
+
+# computes nothing itself: NVIDIA's MPS has it on every GPU, idle or not
+_SERVER = re.compile(r"(?:^|/)nvidia-cuda-mps-(?:server|control)\b")
+
+
+def _who(process: View) -> str:
+    """A process that computes on a GPU: its run or its command where that is known."""
+    name = f"run {process['run_id']}" if process.get("run_id") else process.get("command")
+    return f"{name} (pid {process['pid']})" if name else f"pid {process['pid']}"
+
+
+RULES = (
+    Rule(
+        "gpu-lost",
+        lost,
+        "clear",
+        "GPUs",
+        "'dmesg | grep -i xid' there tells of the one that is missing; often only a reboot brings it back",
+        "warning",
+        run=True,
+        covered_by="gpu-slots",
+    ),
+    Rule(
+        "gpu-throttled",
+        throttled,
+        "clear",
+        "GPU clocks",
+        "the slowest GPU sets the pace: look at fans, inlet and power supplies; 'nvidia-smi -q -d PERFORMANCE' there",
+        "warning",
+        run=True,
+    ),
+    Rule(
+        "gpu-prohibited",
+        lambda view: judged(view, lambda gpu: gpu.get("mode") == "Prohibited", "may not compute (mode Prohibited)"),
+        "clear",
+        "GPUs",
+        "was it taken out for a reason? choose others (-w HOST:0,2), or allow it: 'nvidia-smi -i N -c DEFAULT' there",
+    ),
+    Rule(
+        "gpu-mig",
+        divided,
+        "clear",
+        "GPUs",
+        "ranks would have GPUs of unlike sizes: choose the others (-w HOST:0,2), or have MIG off, or on, for all",
+        "warning",
+        run=True,
+    ),
+    Rule(
+        "gpu-held",
+        held,
+        "clear",
+        "GPU memory",
+        "another container or user may hold it: 'fuser -v /dev/nvidia*' there, as root, shows who",
+        "warning",
+        run=True,
+    ),
+    Rule(
+        "gpu-reset",
+        lambda view: judged(view, lambda gpu: gpu.get("reset"), "requires a reset"),
+        "clear",
+        "GPUs",
+        "reset it: 'nvidia-smi -r -i N' there while nothing uses it, or reboot; or choose others (-w HOST:0,2)",
+    ),
+    Rule("gpu-busy", busy, "clear", "GPUs in use", "wait for it, end it, or choose other devices (-w HOST:2,3)"),
+)
