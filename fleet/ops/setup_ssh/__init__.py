@@ -40,7 +40,10 @@ def run(plan: SetupPlan, runtime: SetupRuntime) -> Report:
 
 
 def _run(plan: SetupPlan, runtime: SetupRuntime) -> Report:
-    head = Head(plan, Record.load(plan.home, plan.source), plan.request.limit)
+    record = Record.load(plan.home, plan.source)
+    record.take_over(plan.everyone)
+    record.save_all()
+    head = Head(plan, record, plan.request.limit)
     head.check()
     reached: dict[str, Reached] = {}
     failures: dict[str, Result] = {}

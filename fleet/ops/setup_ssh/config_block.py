@@ -129,6 +129,11 @@ _BLOCK = re.compile(
 )
 
 
+def blocks(data: bytes | None) -> frozenset[str]:
+    """The names of the blocks of any inventory."""
+    return frozenset(found[1].decode("utf-8", "replace") for found in _BLOCK.finditer(data or b""))
+
+
 def without_any(data: bytes) -> bytes:
     """The config with the blocks of any inventory emptied: what the user wrote, each line where it was."""
     return _BLOCK.sub(lambda block: b"\n" * block[0].count(b"\n"), data)

@@ -130,6 +130,11 @@ def known_name(address: str, port: int = 22) -> str:
     return address.lower() if port == 22 else f"[{address.lower()}]:{port}"
 
 
+def knows_hosts(data: bytes | None) -> bool:
+    """Returns whether a known_hosts file has hosts: a key beside it may be what lets its user in there."""
+    return any(True for _ in parse(data or b"", ""))
+
+
 def plain_keys(data: bytes | None) -> Iterator[tuple[str, HostKey]]:
     """(name, key) of every entry that is neither hashed nor revoked nor an authority."""
     for entry in parse(data or b"", ""):

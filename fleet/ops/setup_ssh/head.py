@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 
 from fleet.ops.setup_ssh import config_block, edits, files
@@ -60,13 +60,15 @@ class Head:
                 self.record.save()
                 self.changed.append(f"made key {path}")
 
-    def begin(self, names: Iterable[str]) -> None:
+    def begin(self, plans: Mapping[str, HostPlan]) -> None:
         """On record before anything is done there: who is cut off then may have left something."""
-        self.fresh = {name for name in names if name not in self.record.hosts}
-        for name in self.fresh:
-            self.record.host(name)
-        if self.fresh:
-            self.record.save()
+        for name, plan in plans.items():
+            self.record.log_in(name, plan.endpoint.user)
+        self.fresh = plans.keys() - self.record.hosts
+        for name, plan in plans.items():
+            trace = self.record.host(name)
+            trace.address, trace.user = plan.host.address, plan.endpoint.user
+        self.record.save()
 
     def not_begun(self, names: Iterable[str]) -> None:
         """Nobody got in there."""
@@ -84,7 +86,7 @@ class Head:
             return
         new = config_block.put(data, self.plan.block, text, str(self.config))
         if new != data:
-            self._put("config", new, ())
+            self._put("config", new, [self.plan.block])
 
     def enrol(self, wanted: Iterable[tuple[HostPlan, HostKey]], *, instead: bool = False) -> None:
         """Make these host keys known where they were dialled; `instead`: of whatever other keys are on file there, and

@@ -229,7 +229,11 @@ def wanted_files(
     config = config_block.put(state.data("config"), plan.node_block_name, block, f"{found.plan.name}:~/.ssh/config")
     wanted = {"authorized_keys": keys, "known_hosts": known, "config": config}
     files = {name: data for name, data in wanted.items() if data is not None and data != state.data(name)}
-    added: dict[str, list[str]] = {"authorized_keys": keys_added, "known_hosts": known_added, "config": []}
+    added: dict[str, list[str]] = {
+        "authorized_keys": keys_added,
+        "known_hosts": known_added,
+        "config": [plan.node_block_name],
+    }
     return files, {name: added[name] for name in files}
 
 

@@ -14,7 +14,7 @@ from fleet.ops.plans import Line, PerHost
 from fleet.ops.setup_ssh import config_block
 from fleet.ops.setup_ssh.config_block import ConfigEntry
 from fleet.ops.setup_ssh.edits import known_name
-from fleet.ops.setup_ssh.record import block_name
+from fleet.ops.setup_ssh.record import Record
 from fleet.requests.hosts import SetupSsh
 from fleet.transport.ssh.config import SshConfig
 from fleet.transport.ssh.endpoint import Endpoint
@@ -54,13 +54,17 @@ class SetupPlan:
     """levels: hosts in the order they can be reached, gateways before what is behind them."""
 
     block: str
-    source: str
+    everyone: Inventory
     home: Path
     request: SetupSsh
     levels: tuple[tuple[HostPlan, ...], ...]
     head_entries: tuple[ConfigEntry, ...]
     node_entries: tuple[ConfigEntry, ...]
     known: frozenset[str]
+
+    @property
+    def source(self) -> str:
+        return self.everyone.source
 
     @property
     def hosts(self) -> tuple[Host, ...]:
@@ -149,7 +153,7 @@ def plan(inventory: Inventory, everyone: Inventory, request: SetupSsh, home: Pat
     Reads the user's ssh config as it is without fleet's blocks, so that what an inventory no longer says, or
     another one said, does not live on in there.
     """
-    block = block_name(everyone.source)
+    block = Record.load(home, everyone.source).block
     transport = SshTransport(home=home, hosts=everyone.hosts)
     transport.config = SshConfig(home, edit=config_block.without_any)
     with ThreadPoolExecutor() as pool:  # where ssh itself is asked about them, a few at a time
@@ -170,7 +174,7 @@ def plan(inventory: Inventory, everyone: Inventory, request: SetupSsh, home: Pat
     levels = [tuple(wanted[n] for n in in_order if len(wanted[n].route) == d) for d in range(depth + 1)]
     return SetupPlan(
         block=block,
-        source=everyone.source,
+        everyone=everyone,
         home=home,
         request=request,
         levels=tuple(level for level in levels if level),

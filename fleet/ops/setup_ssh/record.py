@@ -1,7 +1,8 @@
 """What setup-ssh added and where, so that --undo takes away exactly that. Public keys only, no secrets.
 
-~/.fleet/setup-ssh/NAME.json on the head, one file an inventory. Lines are kept once and referred to by index:
-N hosts share N keys.
+~/.fleet/setup-ssh/NAME.json on the head, one file an inventory; NAME is its block's in an ssh config. A trace is of an
+account: of a host that is logged in to as somebody else than before it is called USER@HOST. Lines are kept once and
+referred to by index: N hosts share N keys.
 """
 
 from __future__ import annotations
@@ -9,6 +10,7 @@ from __future__ import annotations
 import contextlib
 import hashlib
 import json
+import os
 import re
 import threading
 from collections.abc import Sequence
@@ -18,6 +20,7 @@ from typing import Any
 
 from fleet import own
 from fleet.errors import HostFailed
+from fleet.model import Inventory
 from fleet.ops.cache import turn
 from fleet.ops.setup_ssh import files
 from fleet.rules.units import counted
@@ -27,21 +30,25 @@ TURN_SECONDS = 600.0  # somebody may be looking for a password
 
 
 def block_name(source: str) -> str:
-    """A name for an inventory that stays the same as long as the file stays where it is: "fleet-3f2a9c"."""
-    path = str(Path(source).resolve()) if Path(source).exists() else source
+    """Returns a name for an inventory that is new here, which its like of another machine has not: "fleet-3f2a9c"."""
+    path = f"{os.uname().nodename}:{Path(source).resolve() if Path(source).exists() else source}"
     stem = re.sub(r"[^A-Za-z0-9_.-]+", "-", Path(source).stem).strip("-.") or "inventory"
     return f"{stem[:40]}-{hashlib.sha256(path.encode('utf-8', 'surrogateescape')).hexdigest()[:6]}"
 
 
+def place_of(source: str) -> str:
+    return str(Path(source).absolute()) if Path(source).exists() else source
+
+
 @dataclass
 class Trace:
-    """What fleet left in one ~/.ssh. files: name -> lines added (of config: none, its block has a name). keys: key
+    """What fleet left in one ~/.ssh. files: name -> lines added (of config: names of blocks). keys: key
     file -> "TYPE BLOB" of a pair that fleet made, "" of one that it was about to make. modes: file -> (mode it had,
     mode it got). kept: what stays when nothing is in it any more, as it was there and empty: files, and ".ssh", be it
     empty or not; and whose last line did not end. None: nobody has looked yet. needs: name ->
     lines that this inventory relies on, whoever added them; uses: keys, as "TYPE BLOB", that it relies on; at: name ->
     which file that really is, on which machine. leaving: it is being taken away, authorized_keys last. shows: the
-    sha256 of the private half of what it uses."""
+    sha256 of the private half of what it uses. address, user: where the inventory had it, and who logged in."""
 
     files: dict[str, list[str]] = field(default_factory=dict)
     keys: dict[str, str] = field(default_factory=dict)
@@ -52,6 +59,8 @@ class Trace:
     kept: list[str] | None = None
     leaving: bool = False
     shows: str | None = None
+    address: str = ""
+    user: str = ""
 
     @property
     def empty(self) -> bool:
@@ -69,8 +78,17 @@ class Trace:
         """Take what is on the other's record, which is the same home."""
         for name, lines in other.files.items():
             self.note(name, lines)
+        for name, lines in other.needs.items():
+            self.need(name, lines)
         self.keys |= other.keys
         self.modes = {**other.modes, **self.modes}
+        self.uses, self.at = [*dict.fromkeys([*self.uses, *other.uses])], {**other.at, **self.at}
+        self.kept = other.kept if self.kept is None else self.found_with(other)
+
+    def found_with(self, other: Trace) -> list[str]:
+        """Returns what both have found there: who came second found what the first one had made."""
+        mine, theirs = {*(self.kept or ())}, {*(other.kept or ())}
+        return sorted((mine | theirs) - {".ssh"} | (mine & theirs & {".ssh"}))
 
     def hand_over(self, other: Trace) -> list[str]:
         """What the other one relies on is its own from now on; returns that in words."""
@@ -87,10 +105,16 @@ class Trace:
                 words.append(f"key {key}")
             for name in [*self.modes]:
                 other.modes.setdefault(name, self.modes.pop(name))
-            if self.kept is not None:  # who came second found what the first one had made
-                both = {*self.kept, *(other.kept or ())} - {".ssh"}
-                other.kept = sorted(both | ({".ssh"} & {*self.kept} & {*(other.kept or ())}))
+            if self.kept is not None:
+                other.kept = self.found_with(other)
         return words
+
+
+def _joined(own: Trace | None, other: Trace) -> Trace:
+    if own is None or own == Trace():
+        return other
+    own.join(other)
+    return own
 
 
 def my_turn(source: str, runtime: Runtime) -> contextlib.AbstractContextManager[bool]:
@@ -106,22 +130,56 @@ class Record:
         self.source = source
         self.head = Trace()
         self.hosts: dict[str, Trace] = {}
+        self.others: list[Record] = []  # of the other inventories on this head, be these still there or not
         self._lock = threading.Lock()
 
     @classmethod
     def load(cls, home: Path, source: str) -> Record:
-        """The record of this inventory, empty when there is none. HostFailed when it cannot be understood."""
-        record = cls(home / ".fleet" / "setup-ssh" / f"{block_name(source)}.json", source)
-        data = files.read(record.path)
-        if data is not None:
-            try:
-                record._parse(json.loads(data))
-            except (ValueError, KeyError, TypeError, IndexError, AttributeError, RecursionError) as error:
-                raise HostFailed(
-                    f"{record.path} is damaged ({type(error).__name__})",
-                    hint="move it away; what it recorded has to be undone by hand then",
-                ) from error
+        """Returns the record of this inventory, empty when there is none. HostFailed where one, its own or another's,
+        cannot be understood."""
+        folder = home / ".fleet" / "setup-ssh"
+        every = [cls._read(path) for path in sorted(folder.glob("*.json"))]
+        own = next((record for record in every if record.source == place_of(source)), None)
+        record = own or cls(folder / f"{block_name(source)}.json", source)
+        record.others = [other for other in every if other is not own]
         return record
+
+    @classmethod
+    def _read(cls, path: Path) -> Record:
+        record = cls(path, "")
+        try:
+            document = json.loads(files.read(path) or b"")
+            record._parse(document)
+            record.source = str(document["inventory"])
+        except (ValueError, KeyError, TypeError, IndexError, AttributeError, RecursionError) as error:
+            raise HostFailed(
+                f"{path} is damaged ({type(error).__name__})",
+                hint="move it away; what it recorded has to be undone by hand then",
+            ) from error
+        return record
+
+    @property
+    def block(self) -> str:
+        """The name of its block in the head's ssh config."""
+        return self.path.stem
+
+    def take_over(self, inventory: Inventory) -> None:
+        """Take from inventories that are not there any more, as they were moved, what they have of these hosts."""
+        for other in self.others:
+            if Path(other.source).is_absolute() and not Path(other.source).exists():
+                for host in inventory.hosts:
+                    if host.name in other.hosts and other.hosts[host.name].address == host.address:
+                        self.hosts[host.name] = _joined(self.hosts.get(host.name), other.hosts.pop(host.name))
+                if not other.hosts:
+                    self.head, other.head = _joined(self.head, other.head), Trace()
+
+    def log_in(self, name: str, user: str) -> None:
+        """Have `name` be the account of this user there."""
+        was = self.hosts.get(name)
+        if was and was.user not in ("", user):
+            self.hosts[f"{was.user}@{name}"] = self.hosts.pop(name)
+        if back := self.hosts.pop(f"{user}@{name}", None):
+            self.hosts[name] = back
 
     def host(self, name: str) -> Trace:
         return self.hosts.setdefault(name, Trace())
@@ -134,6 +192,16 @@ class Record:
         """Nothing is left of fleet on this host."""
         self.hosts.pop(name, None)
         self.save()
+
+    def save_all(self) -> None:
+        """Write it, and then the others, without those that were taken over."""
+        self.save()
+        for other in self.others:
+            if other.hosts or not other.empty:
+                other.save()
+            else:
+                other.delete()
+        self.others = [other for other in self.others if other.hosts or not other.empty]
 
     def save(self) -> bool:
         """Write it before the changes it describes are made: better one line too many on record than one too few."""
@@ -157,10 +225,12 @@ class Record:
                     "kept": trace.kept,
                     **({"leaving": True} if trace.leaving else {}),
                     "shows": trace.shows,
+                    "address": trace.address,
+                    "user": trace.user,
                 }
 
             document = {
-                "inventory": str(Path(self.source).absolute()) if Path(self.source).exists() else self.source,
+                "inventory": place_of(self.source),
                 "head": dump(self.head),
                 "hosts": {name: dump(trace) for name, trace in sorted(self.hosts.copy().items())},
                 "text": [*text],
@@ -170,19 +240,6 @@ class Record:
 
     def delete(self) -> None:
         files.write(self.path, None)
-
-    def others(self) -> list[Record]:
-        """Those of the other inventories on this head that are still there."""
-        found = []
-        for path in sorted(self.path.parent.glob("*.json")):
-            other = Record(path, "")
-            with contextlib.suppress(ValueError, KeyError, TypeError, IndexError, AttributeError, RecursionError):
-                document = json.loads(files.read(path) or b"")
-                other._parse(document)
-                other.source = str(document["inventory"])
-            if path != self.path and (Path(other.source).is_file() or not Path(other.source).is_absolute()):
-                found.append(other)
-        return found
 
     def _parse(self, document: dict[str, Any]) -> None:
         text = document["text"]
@@ -198,6 +255,8 @@ class Record:
                 value["kept"],
                 value.get("leaving", False),
                 value.get("shows"),
+                value.get("address", ""),
+                value.get("user", ""),
             )
 
         self.head = trace(document["head"])

@@ -15,10 +15,11 @@ from fleet.events import Notice, silent
 from fleet.inventory.nodeset import fold
 from fleet.model import Host, Inside, Inventory, Report, Result, exit_code_of
 from fleet.ops.plans import Line, OnHosts, PerHost
-from fleet.ops.setup_ssh import config_block, files, node
+from fleet.ops.setup_ssh import config_block, edits, files, node
 from fleet.ops.setup_ssh.install import by_key_or_password
+from fleet.ops.setup_ssh.node import NodeState
 from fleet.ops.setup_ssh.passwords import SetupRuntime
-from fleet.ops.setup_ssh.record import Record, Trace, block_name, my_turn
+from fleet.ops.setup_ssh.record import Record, Trace, my_turn
 from fleet.ops.setup_ssh.undo_files import calls_for, undo_head
 from fleet.rules.units import counted
 from fleet.runtime import Runtime
@@ -46,7 +47,8 @@ class UndoPlan(OnHosts):
                 "keys": sorted(trace.keys),
             }
 
-        hosts = {name: of(trace) for name, trace in record.hosts.items() if name in self.inventory.names}
+        names = with_logins(self.inventory, record).names
+        hosts = {name: of(trace) for name, trace in record.hosts.items() if name in names}
         return {"head": of(Trace() if self._others(record) else record.head), "hosts": hosts}
 
     def lines(self) -> Iterator[Line]:
@@ -59,6 +61,7 @@ class UndoPlan(OnHosts):
     def record(self) -> Record:
         """HostFailed where there is none."""
         record = Record.load(self.home, self.everyone.source)
+        record.take_over(self.everyone)
         if record.empty:
             raise HostFailed(
                 f"there is no record of setup-ssh for {self.everyone.source} on this machine: nothing to undo",
@@ -68,8 +71,19 @@ class UndoPlan(OnHosts):
 
     def _others(self, record: Record) -> list[str]:
         """Hosts on record, not selected, that still need this machine's part."""
-        needed = [name for name, trace in record.hosts.items() if name in self.everyone.names and not trace.empty]
-        return [name for name in needed if name not in self.inventory.names]
+        names = with_logins(self.inventory, record).names
+        return [name for name, trace in record.hosts.items() if not trace.empty and name not in names]
+
+
+def with_logins(inventory: Inventory, record: Record) -> Inventory:
+    """Returns the inventory with the accounts on its hosts that were logged in to before."""
+    by_name = {host.name: host for host in inventory.hosts}
+    earlier = [
+        replace(by_name[host], name=name, user=trace.user)
+        for name, trace in record.hosts.items()
+        if (host := name.rpartition("@")[2]) != name and host in by_name
+    ]
+    return replace(inventory, hosts=(*inventory.hosts, *earlier))
 
 
 def _taken(said: Mapping[str, Any]) -> Iterator[str]:
@@ -85,15 +99,21 @@ def run(plan: UndoPlan, runtime: SetupRuntime) -> Report:
     inventory, everyone, home = plan.inventory, plan.everyone, plan.home
     with my_turn(everyone.source, runtime):
         record = plan.record()
+        for host in everyone.hosts:
+            if target := runtime.transport.resolve(host):
+                record.log_in(host.name, target.user)
+        record.save_all()
+        inventory, everyone = with_logins(inventory, record), with_logins(everyone, record)
         _hand_over(record, inventory, runtime)
         by_name = {name: Result(name, ok=True, answer=Undone()) for name in inventory.names}
         by_name.update(_undo_hosts(inventory, everyone, record, runtime))
-        left = [name for name, trace in record.hosts.items() if name in everyone.names and not trace.empty]
+        _forget(record, everyone, runtime)
+        left = [name for name, trace in record.hosts.items() if not trace.empty]
         if left:
-            head_changed = _keep_for(left, inventory, record, home, runtime)
+            head_changed = _keep_for(left, inventory, everyone, record, home, runtime)
         else:
-            head_changed = undo_head(home, record, everyone.source, runtime)
-            _finish(record, everyone, runtime)
+            head_changed = undo_head(home, record, runtime)
+            record.delete()
     ordered = tuple(by_name[name] for name in inventory.names)
     changed = bool(head_changed or any(result.read(Undone).changed for result in ordered))
     answer = SetUpAll(changed, Undone(head_changed))
@@ -103,7 +123,7 @@ def run(plan: UndoPlan, runtime: SetupRuntime) -> Report:
 def _hand_over(record: Record, inventory: Inventory, runtime: Runtime) -> None:
     """What other inventories of this machine rely on stays, and is on their record from now on."""
     hosts = {name: record.hosts[name] for name in inventory.names if name in record.hosts}
-    for other in record.others():
+    for other in record.others:
         theirs = {at: each for each in other.hosts.values() for at in each.at.values()}
         for name, trace in hosts.items():
             for each in {id(it): it for at in trace.at.values() if (it := theirs.get(at))}.values():
@@ -143,7 +163,6 @@ def _undo_hosts(inventory: Inventory, everyone: Inventory, record: Record, runti
 
 
 def _undo_level(hosts: list[Host], record: Record, runtime: SetupRuntime) -> dict[str, Result]:
-    block = f"{block_name(record.source)} node"
     first: dict[str, str] = {}  # of hosts that share a home, and so a key: one does it for all
     homes = _homes([h for h in hosts if not record.hosts[h.name].uses], runtime)
     own = {h.name: [*record.hosts[h.name].uses, homes.get(h.name) or h.name][0] for h in hosts}
@@ -156,7 +175,8 @@ def _undo_level(hosts: list[Host], record: Record, runtime: SetupRuntime) -> dic
     def task(session: Session, host: Host) -> Result:
         trace = record.hosts[host.name]
         state = node.look(session, key_type=None, repair=False, cancel=runtime.cancel)
-        calls, changed = calls_for(state, trace, block, f"{host.name}:~/.ssh/config")
+        _leave_to_others(state, record, host, runtime)
+        calls, changed = calls_for(state, trace, f"{host.name}:~/.ssh/config")
         if calls:
             trace.leaving = True
             record.save()
@@ -221,10 +241,39 @@ def _one_account(host: Host, other: Host, transport: Transport) -> bool:
     return ends[0].user == ends[1].user and not keys[0].isdisjoint(keys[1])
 
 
-def _keep_for(left: list[str], inventory: Inventory, record: Record, home: Path, runtime: Runtime) -> list[str]:
+def _leave_to_others(state: NodeState, record: Record, host: Host, runtime: Runtime) -> None:
+    """What the hosts know and let in of each other stays where a block in its ssh config shows that another machine's
+    setup-ssh may rely on it; of what this one added, the entry of this machine goes."""
+    trace = record.hosts[host.name]
+    mine = {f"{each.block}{end}" for each in (record, *record.others) for end in ("", " node")}
+    mine.update(*(each.files.get("config", ()) for each in (trace, record.head)))
+    others = config_block.blocks(state.files["config"][0]) - mine
+    if others and (trace.keys or trace.files):
+        keys = {key.split()[1].encode() for key in record.head.uses}
+        own = [line for line in trace.files.get("authorized_keys", ()) if edits.blobs(edits.raw(line)) & keys]
+        trace.files = {"config": trace.files.get("config", []), "authorized_keys": own}
+        trace.keys, trace.modes = {}, {}
+        text = (
+            f"its key, and what lets the hosts in to each other, stays there: {', '.join(sorted(others))} may need it"
+        )
+        runtime.emit(Notice("info", text, host.name))
+
+
+def _forget(record: Record, everyone: Inventory, runtime: Runtime) -> None:
+    """What left the inventory stays on record, and with it this machine's key, unless its user says that it is gone."""
+    gone = [name for name, trace in record.hosts.items() if name not in everyone.names and not trace.empty]
+    if gone and runtime.ask(f"{fold(gone)} left the inventory with fleet's part. Gone for good, and to be forgotten"):
+        for name in gone:
+            record.forget(name)
+
+
+def _keep_for(
+    left: list[str], inventory: Inventory, everyone: Inventory, record: Record, home: Path, runtime: Runtime
+) -> list[str]:
     """Take from this machine what is no longer needed to reach the others; returns what was changed."""
-    others = [name for name in left if name not in inventory.names]
+    others = [name for name in left if name not in inventory.names and name in everyone.names]
     failed = [name for name in left if name in inventory.names]
+    gone = [name for name in left if name not in everyone.names]
     if others:
         runtime.emit(Notice("info", f"this machine keeps its part for the hosts not selected: {', '.join(others)}"))
     if failed:
@@ -235,32 +284,22 @@ def _keep_for(left: list[str], inventory: Inventory, record: Record, home: Path,
                 hint="run it again when they can be reached; take what is gone for good out of the inventory first",
             )
         )
-    record.save()
-    path = home / ".ssh" / "config"
-    data = files.read(path)
-    block = block_name(record.source)
-    kept = config_block.names(data, block, str(path)) & set(left)
-    new = config_block.narrow(data, block, kept, str(path))
-    if new == data:
-        return []
-    files.write(path, new)
-    return ["config"]
-
-
-def _finish(record: Record, everyone: Inventory, runtime: Runtime) -> None:
-    """What is still on record belongs to hosts that were not reached, or that left the inventory."""
-    gone = [name for name in record.hosts if name not in everyone.names]
     if gone:
         runtime.emit(
             Notice(
                 "warning",
-                f"no longer in the inventory, left as they are: {', '.join(gone)}",
-                hint="remove fleet's lines from their ~/.ssh by hand",
+                f"this machine keeps its key and its entries for {fold(gone)}, which left the inventory: "
+                "fleet's part is still there",
+                hint="put it back, and run this again; on a terminal it is forgotten, where it is gone for good",
             )
         )
-    record.head = Trace()
-    record.hosts = {name: trace for name, trace in record.hosts.items() if name in everyone.names}
-    if record.hosts:
-        record.save()
-    else:
-        record.delete()
+    record.save()
+    path = home / ".ssh" / "config"
+    data = new = files.read(path)
+    for block in record.head.files.get("config", ()):
+        kept = config_block.names(new, block, str(path)) & set(left)
+        new = config_block.narrow(new, block, kept, str(path))
+    if new == data:
+        return []
+    files.write(path, new)
+    return ["config"]

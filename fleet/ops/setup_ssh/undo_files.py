@@ -6,30 +6,33 @@ import stat
 from pathlib import Path
 
 from fleet.events import Notice
-from fleet.ops.setup_ssh import config_block, files, node
-from fleet.ops.setup_ssh.edits import UNENDED, remove
+from fleet.ops.setup_ssh import config_block, edits, files, node
 from fleet.ops.setup_ssh.node import NodeState
-from fleet.ops.setup_ssh.record import Record, Trace, block_name
+from fleet.ops.setup_ssh.record import Record, Trace
 from fleet.runtime import Runtime
 
 
-def calls_for(state: NodeState, trace: Trace, block: str, where: str) -> tuple[list[bytes], list[str]]:
+def calls_for(state: NodeState, trace: Trace, where: str) -> tuple[list[bytes], list[str]]:
     """(what to do on the node, the same in words). Pure."""
     calls: list[bytes] = []
     words: list[str] = []
 
-    def file(name: str) -> None:
+    def file(name: str) -> bytes | None:
         data, before = state.files[name]
-        new = undone(name, data, trace, block, where)
+        new = undone(name, data, trace, where)
         if new != data:
             calls.append(node.drop(name, before) if new is None else node.put(name, before, new))
             words.append(name)
+        return new
 
     file("config")
-    file("known_hosts")
+    knows = edits.knows_hosts(file("known_hosts"))
     for name, public in trace.keys.items():
-        calls.append(node.drop_key(name, public))
-        words.append(f"removed key {name}")
+        if knows:
+            words.append(f"key {name} stays: it may let its user in to other hosts that are known there")
+        else:
+            calls.append(node.drop_key(name, public))
+            words.append(f"removed key {name}")
     file("authorized_keys")  # up to here the head can come back and go on
     widened = [node.widen(name, was, now) for name, (was, now) in trace.modes.items()]
     words += [f"mode of {name}" for name in trace.modes]
@@ -38,26 +41,28 @@ def calls_for(state: NodeState, trace: Trace, block: str, where: str) -> tuple[l
     return [*calls, *widened], words
 
 
-def undone(name: str, data: bytes | None, trace: Trace, block: str, where: str) -> bytes | None:
+def undone(name: str, data: bytes | None, trace: Trace, where: str) -> bytes | None:
     """One file without fleet's part; None when nothing else is in it."""
-    if data is None:
-        return None
-    kept = config_block.narrow(data, block, (), where) if name == "config" else data
-    if kept == data and name not in trace.files:
+    if data is None or name not in trace.files:
         return data
-    left = remove(kept or b"", trace.files.get(name, ()))
-    if left != data and name + UNENDED in (trace.kept or ()):
+    left = data
+    if name == "config":
+        for block in trace.files[name]:
+            left = config_block.narrow(left, block, (), where) or b""
+    else:
+        left = edits.remove(data, trace.files[name])
+    if left != data and name + edits.UNENDED in (trace.kept or ()):
         left = left.removesuffix(b"\n")
     return left or (b"" if name in (trace.kept or ()) else None)
 
 
-def undo_head(home: Path, record: Record, source: str, runtime: Runtime) -> list[str]:
+def undo_head(home: Path, record: Record, runtime: Runtime) -> list[str]:
     """The head's own files; returns what was changed."""
     ssh = home / ".ssh"
     words: list[str] = []
     for name in ("config", "known_hosts"):
         data = files.read(ssh / name)
-        new = undone(name, data, record.head, block_name(source), str(ssh / name))
+        new = undone(name, data, record.head, str(ssh / name))
         if new != data:
             files.write(ssh / name, new)
             words.append(name)
@@ -76,7 +81,7 @@ def undo_head(home: Path, record: Record, source: str, runtime: Runtime) -> list
 
 def _may_go(path: Path, ssh: Path, runtime: Runtime) -> bool:
     """Whether a key that fleet made lets its user in nowhere else: where other hosts are known, that is asked."""
-    if not path.exists() or not files.read(ssh / "known_hosts"):
+    if not path.exists() or not edits.knows_hosts(files.read(ssh / "known_hosts")):
         return True
     if runtime.ask(f"Remove {path}, which fleet made? It may let you in to hosts that fleet did not set up"):
         return True
