@@ -6,7 +6,8 @@ spec, one line on stdin: {"run", "runs", "started", "about": {"job", "least", "m
 "grace", "stop_grace", "node_timeout", "max_restarts", "stall_timeout"}. It prints one line: {"port"}, or {"refused",
 "hint"}. It ends with the run, or with its parent, whose end closes stdin, where none has begun.
 
-    member -> here   a hello, or {"token"} of one whose connection broke; {"beat"}; reports, see news.py
+    member -> here   a hello, or {"token"} of one whose connection broke; {"beat", "silent": for how long its ranks
+                     are}; reports, see news.py
     here -> member   {"refused", "hint"}, {"token"}, {"beat"}, {"start": what its part takes}, {"op": "stop", "over",
                      "renew-ranks": as run.follow takes it}, {"stacks"}, {"verdict", "why"}
 """
@@ -21,7 +22,7 @@ from fleet.node.base.errors import Refused
 from fleet.node.base.types import Any
 from fleet.node.container.leading import Leading
 from fleet.node.container.logs import report
-from fleet.node.container.news import news_of
+from fleet.node.container.news import news_of, time
 from fleet.node.container.record import Kept
 from fleet.node.container.roll import Member, Roll
 from fleet.node.container.server import Connection, Server
@@ -70,6 +71,8 @@ class Coordinator:
             try:
                 if "beat" not in what:
                     self.leading.heard(member, news_of(what), self.clock.time())
+                elif what["silent"] is not None:
+                    member.spoke = self.clock.monotonic() - time(what["silent"])
             except NONSENSE:  # not of fleet: nothing of it is believed any more
                 connection.close()
                 self.lose_connection(member)

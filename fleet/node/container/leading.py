@@ -138,9 +138,7 @@ class Leading:
 
     def keep(self, member: Member, news: "dict[str, Any]") -> None:
         now, kind = self.clock.monotonic(), news["event"]
-        if kind == "clock" and news.get("silent") is not None:
-            member.spoke = now - news["silent"]
-        elif kind == "status" and news["state"] != "running":
+        if kind == "status" and news["state"] != "running":
             known = {name: news.get(name) for name in ("state", "reason", "engine_status", "signal")}
             self.record.event("status", "%s: %s" % (member.host, news["state"]), "info", member.host, **known)
         elif kind == "rank":
@@ -224,15 +222,13 @@ class Leading:
             report(said)
             self.stacks, self.until = {}, now + STACKS_SECONDS
             self.send_all(stacks=1)
-        wanted = self.watch.timeout is not None and quiet >= self.watch.timeout and self.until
-        if wanted and (now >= self.until or len(self.stacks) >= sum(running.values())):
+        if self.until and (now >= self.until or len(self.stacks) >= sum(running.values())):
             self.until = 0.0
+            self.record.add("stacks.txt", "".join(self.stacks[rank] for rank in sorted(self.stacks)))
             if self.watch.still_stalled(quiet):
                 self.stall(next(node for node, count in running.items() if count))
 
     def stall(self, node: NodeState) -> None:
-        if self.stacks:
-            self.record.add("stacks.txt", "\n".join(self.stacks[rank] for rank in sorted(self.stacks)) + "\n")
         message = NO_LOCAL % self.watch.timeout
         why: Any = {"kind": "stalled", "message": message, "hint": "where it only takes long: a longer --stall-timeout"}
         rank, now = node.unaccounted[0], self.clock.time()
@@ -285,9 +281,9 @@ class Leading:
             started = dict(self.record.about, run=self.record.run, logs=self.record.path)
             self.summary.update(reader.summary(started, self.gang, self.texts, verdict, self.attempt))
         first = self.summary["first_failure"] or {}
-        tail = (verdict["first"] or {}).get("tail", "").strip().rpartition("\n")[2]
+        words = (verdict["first"] or {}).get("tail", "") if reader is None else ""  # read by nobody else
         self.roll.begun = True
-        self.send_all(verdict=verdict, why=first.get("why") or tail or None)
+        self.send_all(verdict=verdict, why=first.get("why") or words.strip().rpartition("\n")[2] or None)
         self.until, self.phase = self.clock.monotonic() + FAREWELL_SECONDS, self.farewell
 
     def farewell(self, now: float) -> None:

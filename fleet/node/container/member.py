@@ -53,7 +53,7 @@ class Member:
         self.signalled, self.reported = 0, False
         self.refused: Refused | None = None
         self.gang = gang_of({}, 0)  # of this container alone
-        self.wrote = time.monotonic()
+        self.wrote: float | None = None  # when a rank last did
 
     # -- to where all meet ----------------------------------------------------------------------------------
     def send(self, **message: Any) -> None:
@@ -86,7 +86,8 @@ class Member:
                     return self.end(message["verdict"], message.get("why"))
                 self.heed(message)
             if self.logs is not None:
-                self.wrote = time.monotonic() if self.logs.bring() else self.wrote
+                if self.logs.bring() or self.logs.blocked:
+                    self.wrote = time.monotonic()
             elif not self.begin and time.monotonic() > until:
                 raise Refused("within %g s no run began: others are missing" % self.options.wait)
             if self.signalled and not self.reported and self.begin:
@@ -96,7 +97,7 @@ class Member:
     def live(self) -> None:
         """Signs of life, also while the terminal takes no more output."""
         while True:
-            self.send(beat=1)
+            self.send(beat=1, silent=self.wrote and time.monotonic() - self.wrote)
             self.ask(op="ping")
             if self.record is not None:
                 self.record.sign()
@@ -134,7 +135,9 @@ class Member:
     # -- its part -------------------------------------------------------------------------------------------
     def start(self) -> None:
         """Of an attempt. What it cannot begin it reports, and waits for the verdict."""
-        begin = self.begin
+        begin, self.wrote = self.begin, None
+        if self.logs is not None:
+            self.logs.finish()
         self.target = os.path.join(os.path.abspath(self.options.runs_dir), begin["run"], begin["host"])
         least = self.hello["about"]["least"] if self.elastic else 0
         self.gang = gang_of(
@@ -212,10 +215,6 @@ class Member:
 
     def seen(self, message: "dict[str, Any]", folder: str) -> "dict[str, Any]":
         """Returns a report with what belongs to it: of a rank that failed its last words."""
-        if message["event"] == "end" and self.logs is not None:
-            self.logs.bring()
-        if message["event"] == "clock":
-            message["silent"] = time.monotonic() - self.wrote
         if message["event"] != "rank" or not (message.get("status") or message.get("signal")):
             return message
         rank, begins = message["rank"], message.get("begins") or (0, 0)

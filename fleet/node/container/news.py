@@ -81,7 +81,7 @@ FIELDS: "dict[str, dict[str, Callable[[Any], Any]]]" = {
         "disk_full": flag,
         "kernel": kernel,
     },
-    "clock": {"up": whole, "sent": time, "silent": time},
+    "clock": {"up": whole, "sent": time},
     "failed": {"message": text, "hint": text},
     "end": {},
     "over": {},
