@@ -57,15 +57,6 @@ def undying(said: View) -> str | None:
     return f"processes that would not die: {', '.join(left(said))}" if left(said) else None
 
 
-def left_behind(said: View) -> list[str]:
-    """Returns a sentence for each script that ended well, and left processes that fleet had to end."""
-    return [
-        f"ended {it['count']} process{'es' * (it['count'] != 1)} that rank {it['rank']} left behind: "
-        f"{', '.join(it['commands'])}; `wait` keeps the run up"
-        for it in said.get("behind") or ()
-    ]
-
-
 def remains(ended: bool, view: View) -> Said | None:
     found = [each for each in view.get("remains") or () if bool(each["left"]) is not ended]
     if not found:

@@ -18,7 +18,14 @@ from fleet.protocol.state import ARMED, COMMAND
 
 START_SECONDS = 60.0
 LEASE_SECONDS = 30.0  # that ranks go on when their runner was killed
-OF_RANKS = {"rank.py": "rank", "drain.py": "drain", "spawn.py": "spawn", "console.py": "console", ARMED: "arm"}
+OF_RANKS = {
+    "rank.py": "rank",
+    "drain.py": "drain",
+    "watch.py": "watch",
+    "spawn.py": "spawn",
+    "console.py": "console",
+    ARMED: "arm",
+}
 # of an elastic run: seconds that agents wait for more of them once there are enough, and that one may be silent
 PATIENCE, RESTARTS = "last_call_timeout=15,keep_alive_interval=3", 3
 # of the launcher that started this container: torchrun would take them for its own options

@@ -7,17 +7,19 @@ that only reports what happened to another one is passed over.
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, replace
 
 from fleet.errors import EXIT_CONNECT
 from fleet.ops.run.end.ends import SIGTERM, Failure, RankEnd
 from fleet.ops.run.end.gang import Gang
 from fleet.ops.run.kept.record import RunRecord
-from fleet.protocol.messages.run import KernelLine
+from fleet.protocol.messages.run import KernelLine, RunState
 from fleet.rules.hints import hint_for
 from fleet.rules.kernel import SIGKILL, KernelRule, rule_of
+from fleet.rules.stacks import ranks_text
 from fleet.rules.tracebacks import exception_of, last_of, split
+from fleet.rules.units import few
 
 Tail = Callable[..., str]
 # within which all nodes fall silent when it is this machine's own link: each is heard of every 2 s, and that it is not
@@ -187,6 +189,15 @@ def hint(failure: Failure, run: RunRecord) -> str | None:
     if failure.exit_code in (126, 127):
         return "the program could not be started there: is it on that node, and executable?"
     return None
+
+
+def left_behind(statuses: Iterable[RunState]) -> str | None:
+    """Returns which processes scripts that ended well have left, so that fleet had to end them."""
+    found = [it for status in statuses for it in status.get("behind") or ()]
+    count, ranks = sum(it["count"] for it in found), ranks_text([it["rank"] for it in found])
+    which = few(dict.fromkeys(line for it in found for line in it["commands"]))
+    said = f"ended {count} process{'es' * (count != 1)} that {ranks} left behind: {which}; `wait` keeps the run up"
+    return said if found else None
 
 
 def alone(nodes: int, lease: float | None) -> str:

@@ -19,6 +19,7 @@ from fleet.ops.run.end.failure import (
     blamed,
     evidence,
     is_collateral,
+    left_behind,
     left_early,
     message,
     own_link,
@@ -34,7 +35,7 @@ from fleet.protocol.state import FINAL
 from fleet.rules.advice import UNEVEN
 from fleet.rules.hints import TAIL_BYTES, hint_for
 from fleet.rules.kernel import SIGKILL
-from fleet.rules.launch import left_behind, undying
+from fleet.rules.launch import undying
 from fleet.rules.stacks import odd_one_out
 from fleet.rules.tracebacks import cause_in, exception_of, identity, last_of
 from fleet.rules.worked_out import disagreed
@@ -60,8 +61,8 @@ def _found(run: RunRecord, gang: Gang, logs: Mapping[str, NodeLogs]) -> Verdict 
         return gang.end
     if failure is None:
         odd = [result.host for result in _results(run, gang) if not result.ok and result.host not in gang.away]
-        behind = [said for node in gang.nodes.values() for said in left_behind(node.status)]
-        said = "; ".join(behind) or f"not all ended well on {fold(odd)}"
+        behind = left_behind(node.status for node in gang.nodes.values())
+        said = behind or f"not all ended well on {fold(odd)}"
         return run_end("failure", said, EXIT_HOST_FAILED, odd[0]) if odd else run_end("done", "done", EXIT_OK)
     failure = blamed(failure, gang, tail)
     needed = gang.needed if gang.end is not None and gang.end["host"] == failure.host else ""
@@ -175,9 +176,11 @@ def _tracebacks(run: RunRecord, logs: Mapping[str, NodeLogs], tail: Tail) -> lis
         host = node.host.name
         for rank in node.ranks:
             name = f"rank{rank}.err"
-            trace = last_of(_own(host, rank, tail))
-            if trace is not None and exception_of(trace):  # a rank that was ended while it wrote it is a victim
-                follows = is_collateral(trace) or trace != last_of(tail(host, rank, before=True))
+            trace, before = last_of(_own(host, rank, tail)), last_of(tail(host, rank, before=True))
+            answered = trace != before and exception_of(trace or "") == "KeyboardInterrupt"  # Ctrl-C
+            # a rank that was ended while it wrote it is a victim
+            if trace is not None and exception_of(trace) and not answered:
+                follows = is_collateral(trace) or trace != before
                 new = TracebackOf((), (), exception_of(trace), follows, str(logs[host].folder / name))
                 old = groups.get(identity(trace), new)
                 hosts = dict.fromkeys([*old.hosts, host])

@@ -28,7 +28,7 @@ from fleet.transport.program import Program, call, last_word, text_of
 
 NOT_BEGUN = "not-begun"
 # file in the run's folder -> module
-OF_RANKS = {name: name[:-3] for name in ("rank.py", "drain.py", "spawn.py", "console.py")} | {ARMED: "arm"}
+OF_RANKS = {name: name[:-3] for name in ("rank.py", "drain.py", "watch.py", "spawn.py", "console.py")} | {ARMED: "arm"}
 STOPPED_BEFORE = f"{INTERRUPTED}: 'fleet stop', before it began"
 TELL_SECONDS = 8.0  # of a verdict
 SETTLE_SECONDS = 10.0  # after its ranks' start, in which they import their code and no sync replaces it
