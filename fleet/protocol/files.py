@@ -55,7 +55,7 @@ OF_A_RUN = (
     (COMMAND, "JSON: the training command, as `spawn.py` starts it"),
     ("accelerate.yaml", "the configuration of `--engine accelerate`, as it lies where the launch was typed"),
     (
-        "console.py, spawn.py, rank.py, drain.py",
+        "console.py, spawn.py, rank.py, drain.py, watch.py",
         "the programs that start the engine and its ranks, collect what these print, and note their ends",
     ),
     (f"{NODE_LOG}, rank<R>.out, rank<R>.err", "what the engine and the ranks printed, to the byte"),

@@ -31,6 +31,9 @@ VERDICT = "verdict.json"
 ATTEMPT = "attempt"  # and its number: the folder of one that another followed, on nodes and on the head
 COMMAND, TIMES = "command.json", "times"
 ARMED = "arm/sitecustomize.py"
+# in a run's folder, beside each rank: file -> module of node/run/rank
+OF_RANKS = {name + ".py": name for name in ("rank", "drain", "watch", "spawn", "console")}
+OF_RANKS[ARMED] = "arm"
 NAME_CHARACTERS = frozenset("abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789._-")
 LONGEST_NAME = 48
 LOG_NAME = r"node\.log|rank([0-9]{1,9})\.(out|err)"

@@ -31,7 +31,7 @@ STANDINS, REAL = ("command", "torchrun"), ("real torchrun", "deepspeed", "accele
 FORMS = ("plain", "script", "job", "pipe", "loader", "thread")
 SAVES = ("KeyboardInterrupt", "SIGTERM", "finally", "atexit", "trap")
 EVENTS = ("Ctrl-C", "twice", "stop", "failure", "stall", "scancel")
-LASTS = {"short": 0.2, "long": 0.75, "ever": 100.0}  # of the grace
+LASTS = {"short": 0.1, "long": 0.6, "ever": 100.0}  # of the grace: with room for a busy machine
 GRACES = (5.0, 20.0, 60.0)
 ENGINES = {
     "command": AnyCommand(),
@@ -41,7 +41,7 @@ ENGINES = {
     "accelerate": Accelerate(),
 }
 OPTIONS = {"accelerate": {"cpu": True}, "deepspeed": {"no-local-rank": True}}
-PIECES = ("rank.py", "drain.py", "spawn.py", "console.py")
+PIECES = ("rank.py", "drain.py", "watch.py", "spawn.py", "console.py")
 FILES = {name: (Path(fleet.__file__).parent / "node/run/rank" / name).read_text() for name in PIECES}
 INTERRUPTS = ("KeyboardInterrupt", "finally", "atexit")  # what runs where Python itself has a SIGINT
 

@@ -22,7 +22,8 @@ from tests.changed import changed
 PYTHON = os.environ.get("FLEET_TEST_NODE_PYTHON") or shutil.which("python3", path="/usr/bin") or "python3"
 LIMIT = 60.0  # seconds that a busy machine may take for anything: what must be ended sleeps longer
 RANK_FILES = {
-    name: (Path(fleet.__file__).parent / "node/run/rank" / name).read_text() for name in ("rank.py", "drain.py")
+    name: (Path(fleet.__file__).parent / "node/run/rank" / name).read_text()
+    for name in ("rank.py", "drain.py", "watch.py")
 }
 
 

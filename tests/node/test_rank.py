@@ -344,7 +344,8 @@ def test_a_program_that_may_be_executed_but_not_read(tmp_path: Path) -> None:
             folder.chmod(folder.stat().st_mode | 0o011)
     become = "import os, sys; os.setgid(65534); os.setuid(65534); os.execv(sys.argv[1], sys.argv[1:])"
     argv = [PYTHON, "-c", become, PYTHON, "-I", "-S", shutil.copy(RANK, tmp_path), str(program), "said"]
-    shutil.copy(RANK.with_name("drain.py"), tmp_path)
+    for part in ("drain.py", "watch.py"):
+        shutil.copy(RANK.with_name(part), tmp_path)
     env = {"FLEET_RUN_DIR": str(tmp_path), "RANK": "5", "PATH": os.environ["PATH"]}
     subprocess.run(argv, env=env, cwd="/", timeout=300, check=False)
     assert (tmp_path / "rank5.out").read_text() == "said\n", (tmp_path / "rank5.err").read_text()

@@ -30,7 +30,7 @@ def wrong(cells: Sequence[Cell], folder: Path, run: str, at_once: int) -> str:
 
 
 def test_ranks_save_their_work_or_are_killed_when_it_is_time(tmp_path: Path, run: str) -> None:
-    assert wrong(draw(SEED, STANDINS, GRACES[:1], most=14), tmp_path, run, 5) == ""
+    assert wrong(draw(SEED, STANDINS, [10.0], most=14), tmp_path, run, 7) == ""
 
 
 @pytest.mark.slow

@@ -3,6 +3,7 @@ stop in time."""
 
 from __future__ import annotations
 
+from math import inf
 from types import SimpleNamespace
 from typing import Any
 
@@ -11,11 +12,13 @@ import pytest
 from fleet.answers.event import RunEvent
 from fleet.errors import ConnectError
 from fleet.model import Host, Inventory, Job
+from fleet.node.gang.ends import run_end, stopped_by
 from fleet.node.gang.gang import Gang
 from fleet.node.gang.verdict import own_link
 from fleet.ops.run.follow import stopping as module
 from fleet.ops.run.follow.stopping import STUBBORN_SECONDS, Stopping, Witness
 from fleet.ops.run.plan.plan import plan
+from fleet.protocol.messages.run import Verdict
 from fleet.requests.launch import Launch
 from fleet.runtime import Runtime
 from fleet.transport.base import Cancel
@@ -65,7 +68,7 @@ def test_who_is_told_to_stop_and_has_not_in_time() -> None:
     gang, said, given_up = Gang({"a": (0, ()), "b": (1, ()), "c": (2, ())}), list[str](), list[str]()
 
     def follower(name: str) -> Any:
-        return SimpleNamespace(silent_since=None, stop=lambda *_: None, give_up=lambda: given_up.append(name))
+        return SimpleNamespace(silent_since=None, stop=lambda *_, **__: None, give_up=lambda: given_up.append(name))
 
     followers = {name: follower(name) for name in "abc"}
     clock, limit = HandClock(), record.stop_grace + STUBBORN_SECONDS
@@ -85,6 +88,32 @@ def test_who_is_told_to_stop_and_has_not_in_time() -> None:
     clock.now += limit
     stopping.watch()
     assert given_up == ["c", "b"], "it is there, and has had its time"
+
+
+@pytest.mark.parametrize(
+    ("within", "end", "interrupt"),
+    [
+        (inf, None, True),  # Ctrl-C
+        (25.0, None, False),  # SIGTERM to fleet
+        (inf, stopped_by("ada@head"), False),
+        (inf, run_end("stall", "no rank wrote anything", 124), False),
+        (inf, run_end("queue", "ended by Slurm: CANCELLED", 130), False),
+    ],
+)
+def test_ranks_have_the_signal_that_a_terminal_sends_where_one_did(
+    within: float, end: Verdict | None, interrupt: bool
+) -> None:
+    record = plan(Inventory((Host("a", "a"),)), Job("t.py"), Launch("t.py"), "r").record(0.0)
+    sent: list[bool] = []
+    follower: Any = SimpleNamespace(silent_since=None, stop=lambda *_, **how: sent.append(how["interrupt"]))
+    runtime = Runtime(LocalTransport(), clock=HandClock())
+    stopping = Stopping(record, Gang({"a": 0}), {"a": follower}, runtime, lambda *_: None)
+    runtime.cancel.within = within
+    if end is None:
+        runtime.cancel.set()
+    stopping.stop_if(end)
+    stopping.watch()
+    assert sent == [interrupt]
 
 
 def test_a_node_that_goes_while_its_last_logs_come_is_not_lost(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -121,7 +150,7 @@ def test_spares_tell_whose_fault_it_is_that_all_are_silent(cut: str, monkeypatch
     clock = HandClock()
     hour = clock.now - 60  # longer than the patience, less than the lease
     followers: dict[str, Any] = {
-        name: SimpleNamespace(silent_since=hour, shut=None, give_up=list, stop=lambda *_: None) for name in "xy"
+        name: SimpleNamespace(silent_since=hour, shut=None, give_up=list, stop=lambda *_, **__: None) for name in "xy"
     }
 
     def say(level: str, message: str, event: RunEvent, *_: Any) -> None:

@@ -15,11 +15,10 @@ from fleet.node.container.roll import MOST
 from fleet.node.facts.network import addresses
 from fleet.node.run.torchrun import RESTARTABLE, RESTARTS, words
 from fleet.protocol.frames import HEADER, MESSAGE, PREAMBLE
-from fleet.protocol.state import ARMED, COMMAND, is_run_id
+from fleet.protocol.state import COMMAND, OF_RANKS, is_run_id
 
 START_SECONDS = 60.0
 LEASE_SECONDS = 30.0  # that ranks go on when their container's own process was killed
-OF_RANKS = {"rank.py": "rank", "drain.py": "drain", "spawn.py": "spawn", "console.py": "console", ARMED: "arm"}
 # of the launcher that started this container: torchrun would take them for its own options
 UNSET = "PET_.*|RANK|WORLD_SIZE|LOCAL_RANK|GROUP_RANK|MASTER_ADDR|MASTER_PORT|" + SECRET
 BEGIN = "import os, sys; sys.path.insert(0, sys.argv.pop(1)); from %s import main; main(); os._exit(0)"

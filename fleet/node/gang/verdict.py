@@ -15,6 +15,7 @@ from fleet.protocol.state import FINAL
 # within which all nodes fall silent when it is this machine's own link: each is heard of every 2 s, and that it is not
 # is seen as late as this machine is busy
 LINK_SECONDS = 10.0
+MOST = 3  # of what is listed in a sentence
 
 
 class About(NamedTuple):
@@ -63,8 +64,7 @@ def _found(about: About, gang: Gang, words: Words) -> "run.Verdict | None":
         return gang.end
     if failure is None:
         odd = [host for host, node in gang.nodes.items() if host not in gang.away and not is_well(gang, node)]
-        said = "; ".join(it for node in gang.nodes.values() for it in left_behind(node.status))
-        said = said or "not all ended well on " + ",".join(odd)
+        said = left_behind(gang) or "not all ended well on " + ",".join(odd)
         return run_end("failure", said, EXIT_HOST_FAILED, odd[0]) if odd else run_end("done", "done", EXIT_OK)
     failure = words.blamed(failure, gang)
     needed = gang.needed if gang.end is not None and gang.end["host"] == failure.host else ""
@@ -93,11 +93,13 @@ def status_of(gang: Gang, node: NodeState) -> "int | None":
     return (failed or [node.engine_code])[0] if node.state in FINAL else None
 
 
-def left_behind(status: "run.RunState") -> "list[str]":
-    """Returns a sentence for each script that ended well, and left processes that fleet had to end."""
-    said = "ended %d process%s that rank %d left behind: %s; `wait` keeps the run up"
-    found = status.get("behind") or []
-    return [said % (it["count"], "es" * (it["count"] != 1), it["rank"], ", ".join(it["commands"])) for it in found]
+def left_behind(gang: Gang) -> str:
+    """Returns which processes scripts that ended well have left, so that fleet had to end them; "" for none."""
+    found = [it for node in gang.nodes.values() for it in node.status.get("behind") or ()]
+    count, ranks = sum(it["count"] for it in found), ", ".join(str(it["rank"]) for it in found[:MOST])
+    which = ", ".join(list(dict.fromkeys(line for it in found for line in it["commands"]))[:MOST])
+    said = "ended %d process%s that rank%s %s left behind: %s; `wait` keeps the run up"
+    return said % (count, "es" * (count != 1), "s" * (len(found) > 1), ranks, which) if found else ""
 
 
 def killed(gang: Gang) -> "list[int]":

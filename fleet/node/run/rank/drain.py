@@ -94,7 +94,9 @@ class Log:
 
 
 class Logs:
-    """Both streams, and the thread that writes them."""
+    """Both streams, and the thread that writes them. flood: bytes of one read that more of them follow soon."""
+
+    flood = PIPE // 4
 
     def __init__(self, base: str) -> None:
         self.all = [Log(base + ending) for ending in (".out", ".err")]

@@ -19,9 +19,7 @@ import errno
 import json
 import os
 import re
-import select
 import signal
-import struct
 import sys
 import time
 from binascii import crc32
@@ -31,24 +29,18 @@ if TYPE_CHECKING:
     from typing import Any
 
 try:
-    from fleet.node.run.rank.drain import PIPE, Logs
-except ImportError:  # in the run's folder it stands beside this file
-    with open(os.path.join(os.path.dirname(os.path.abspath(__file__)), "drain.py"), encoding="utf-8") as f:
-        exec(compile(f.read(), f.name, "exec"))
+    from fleet.node.run.rank.drain import Logs
+    from fleet.node.run.rank.watch import PASSED_ON, SHELLS, Watch
+except ImportError:  # in the run's folder they stand beside this file
+    for part in ("drain.py", "watch.py"):
+        with open(os.path.join(os.path.dirname(os.path.abspath(__file__)), part), encoding="utf-8") as f:
+            exec(compile(f.read(), f.name, "exec"))
 
 PR_SET_PDEATHSIG, PR_SET_DUMPABLE, PR_SET_NAME, PR_SET_CHILD_SUBREAPER = 1, 4, 15, 36
-PASSED_ON = {signal.SIGTERM, signal.SIGINT, signal.SIGHUP, signal.SIGQUIT, signal.SIGUSR1, signal.SIGUSR2}
 RESERVED = 512
 OWN_FAULT = 125  # as of fleet on the head
 STACK_SIGNAL = 55  # a real-time one, which no library is known to use
 ARM = "arm"  # the folder of arm.py
-SFD_CLOEXEC = os.O_CLOEXEC
-ONCE = {signal.SIGINT, signal.SIGTERM}
-SHELLS = {"sh", "bash", "dash", "ash", "zsh", "ksh", "mksh", "fish", "csh", "tcsh", "busybox"}
-FILTERS = {"tee"}  # it ends with who writes to it, and who prints while it saves its work must find it there
-RELEASE = signal.SIGHUP  # from the supervisor, once the rank has ended
-HELD, HELD_LONGEST = 50, 500  # ms between two looks whether the other ranks have ended
-LONGEST_PAUSE = 8  # ms in which short lines gather in the pipe, and what waits gets onto the disk
 
 
 def prctl(option: int, argument: "bytes | int") -> None:
@@ -161,7 +153,7 @@ def stack_file(folder: str, rank: int) -> str:
 def arm(argv: "list[str]", base: str) -> None:
     """Have a python import arm.py as it starts, see there; the environment of other programs stays as it is."""
     folder = os.path.join(os.path.dirname(base), ARM)
-    words = interpreter(argv) + argv
+    words = (interpreter_of(argv[0]) or []) + argv
     named = [re.match(r"python[0-9.]*$", os.path.basename(word)) is not None for word in words]
     # it, or what the first line of a script names, maybe behind /usr/bin/env
     if not any(named[: len(words) - len(argv) + 1]) or not os.path.isdir(folder):
@@ -180,16 +172,9 @@ def arm(argv: "list[str]", base: str) -> None:
     os.environ["PYTHONPATH"] = folder if not was else folder + os.pathsep + was
 
 
-def interpreter(argv: "list[str]") -> "list[str]":
-    try:
-        return interpreter_of(argv[0]) or []
-    except OSError:
-        return []  # what may be executed need not be readable
-
-
 def is_script(argv: "list[str]") -> bool:
     """Returns whether a shell runs it."""
-    words = " ".join(interpreter(argv) or argv[:1]).split()
+    words = " ".join(interpreter_of(argv[0]) or argv[:1]).split()
     return any(os.path.basename(word) in SHELLS for word in words)
 
 
@@ -211,8 +196,9 @@ def execute(argv: "list[str]") -> None:
 
 
 def interpreter_of(path: str) -> "list[str] | None":
-    """What a script names behind "#!", else a shell for what is one's; None for what is no script."""
-    if not os.path.isfile(path):
+    """What a script names behind "#!", else a shell for what is one's; None for what is no script, or cannot be read,
+    as what may be executed need not be."""
+    if not os.path.isfile(path) or not os.access(path, os.R_OK):
         return None
     with open(path, "rb") as f:
         line = f.readline(4096)
@@ -221,145 +207,6 @@ def interpreter_of(path: str) -> "list[str] | None":
     if b"\0" in line or not (path.endswith(".sh") or os.access(path, os.X_OK)):
         return None
     return ["/bin/bash" if os.path.exists("/bin/bash") else "sh"]
-
-
-def signal_file() -> int:
-    """A descriptor to read the blocked signals from."""
-    bits = sum(1 << (signum - 1) for signum in PASSED_ON | {signal.SIGCHLD})
-    return int(ctypes.CDLL(None).signalfd(-1, (ctypes.c_ulong * 16)(bits), SFD_CLOEXEC))
-
-
-def program(pid: int) -> str:
-    try:
-        return os.path.basename(os.readlink("/proc/%d/exe" % pid))
-    except OSError:
-        return ""
-
-
-def processes() -> "dict[int, tuple[int, int]]":
-    """{pid: (its parent, its process group)}."""
-    found = {}
-    for name in os.listdir("/proc"):
-        if name.isdigit():
-            try:
-                with open("/proc/%s/stat" % name, "rb") as f:
-                    stat = f.read().rpartition(b")")[2].split()
-            except OSError:
-                continue
-            found[int(name)] = int(stat[1]), int(stat[2])
-    return found
-
-
-def addressed(pid: int, signum: int) -> "list[int]":
-    """Returns the processes that a rank's signal is for, the outermost first: a script whose command has ended must not
-    go on. A shell that waits for its children does not pass signals on: SIGINT is for its process group, as a terminal
-    sends it, SIGTERM for the shell and its children, down to the first that is no shell."""
-    reached = [pid]
-    if program(pid) in SHELLS:
-        found = processes()
-        if signum == signal.SIGINT:
-            reached += [it for it, (_, group) in found.items() if group == pid != it]
-        for shell in reached if signum == signal.SIGTERM else ():
-            if program(shell) in SHELLS:
-                reached += [it for it, (parent, _) in found.items() if parent == shell]
-    return [it for it in reached if it == pid or program(it) not in FILTERS]
-
-
-class Watch:
-    """A rank until it has ended, and what it leaves. status: its wait status. stopping: the supervisor has it end.
-    signalled: its engine has. until: bytes of .err when the first request to stop came."""
-
-    def __init__(self, pid: int, bosses: "set[int]", logs: Logs) -> None:
-        self.pid, self.bosses, self.logs, self.signals = pid, bosses, logs, signal_file()
-        self.status: int | None = None
-        self.until: int | None = None
-        self.stopping = self.signalled = self.alone = self.released = False
-        self.reached: dict[int, set[int]] = {signum: set() for signum in ONCE}
-        self.passed: set[int] = set()
-        self.pause = 0
-        self.only_signals = select.poll()
-        self.only_signals.register(self.signals, select.POLLIN)
-
-    def turn(self, most: "int | None" = None) -> None:
-        """Pass one signal on, and what there is of output; wait for either, `most` ms."""
-        poll = select.poll()
-        due = [log.reader for log in self.logs.all if log.is_due()]
-        for fd in [self.signals] + due:
-            poll.register(fd, select.POLLIN)
-        full = len(due) < sum(not log.over for log in self.logs.all)
-        ready = dict(poll.poll(LONGEST_PAUSE if full else most))
-        if self.signals in ready:
-            signum, _, _, sender = struct.unpack_from("IiiI", os.read(self.signals, 128))
-            if signum == signal.SIGCHLD:
-                self.reap()
-            else:
-                self.take(signum, sender in self.bosses)
-        taken = self.logs.read(ready)
-        if taken and self.status is None:
-            # lines are read many at once, and a flood before the pipe is full of it
-            self.pause = 0 if taken >= PIPE // 4 else min(self.pause + 1, LONGEST_PAUSE)
-            self.only_signals.poll(self.pause)
-
-    def reap(self) -> None:
-        ended = 1
-        while ended and not self.alone:
-            try:
-                ended, status = os.waitpid(-1, os.WNOHANG)
-            except ChildProcessError:
-                self.alone = True
-                return
-            if ended == self.pid:
-                self.status = status
-
-    def take(self, signum: int, is_stop: bool) -> None:
-        self.stopping = self.stopping or is_stop
-        if self.status is not None:
-            self.released = not self.stopping or signum == RELEASE and is_stop
-        if signum in ONCE and self.until is None:
-            self.until = self.logs.all[1].begins + self.logs.all[1].taken
-        if signum not in self.passed and self.pid and self.status is None:
-            self.send(self.pid, signum)
-            self.signalled = self.signalled or signum == signal.SIGTERM and not is_stop
-        if signum in ONCE:
-            self.passed.add(signum)
-
-    def send(self, pid: int, signum: int) -> None:
-        for it in addressed(pid, signum):
-            try:
-                os.kill(it, signum)
-            except OSError:
-                continue  # it has just ended, or runs as another user
-            self.reached.setdefault(signum, set()).add(it)
-
-    def end_orphans(self) -> None:
-        """SIGTERM once to what the rank has left; to what was sent SIGINT not before all are sent SIGTERM."""
-        me = os.getpid()
-        left = [pid for pid, (parent, _) in processes().items() if parent == me]
-        told = self.reached[signal.SIGTERM].union(() if signal.SIGTERM in self.passed else self.reached[signal.SIGINT])
-        for pid in [pid for pid in left if program(pid) not in FILTERS] or left:
-            if pid not in told:
-                self.send(pid, signal.SIGTERM)
-
-    def hold(self, folder: str) -> None:
-        """Until all ranks of this node have ended; in a stop until the supervisor sees that none of them has left any
-        process."""
-        pause = HELD
-        self.reap()
-        while not self.released and (self.stopping or any_up(folder)):
-            if self.stopping and not self.alone:
-                self.end_orphans()
-            self.turn(pause)
-            pause = HELD if self.stopping else min(2 * pause, HELD_LONGEST)
-
-
-def any_up(folder: str) -> bool:
-    """Returns whether ranks of this node have no record yet. Where none can be read, nothing is waited for."""
-    try:
-        with open(os.path.join(folder, "spec.json"), "rb") as f:
-            ranks = json.loads(f.read().decode())["ranks"]
-    except (OSError, ValueError, KeyError):
-        return False
-    return not all(os.path.exists(os.path.join(folder, "rank%d.json" % rank)) for rank in ranks)
 
 
 def finish(logs: Logs) -> None:

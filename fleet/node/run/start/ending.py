@@ -54,7 +54,7 @@ class Ending:
         hard: float = 10.0,
         clock: Clock = CLOCK,
         signum: int = signal.SIGTERM,
-        launcher: "int | None" = None,
+        launcher: int = -1,
     ) -> None:
         self.run, self.clock, self.signum, self.launcher = run, clock, signum, launcher
         self.ancestors = list(ancestors)
@@ -95,30 +95,27 @@ class Ending:
         now = self.clock.monotonic()
         names = {pid: read_file("/proc/%d/comm" % pid) for pid in found}
         wrappers = {pid for pid in found if names[pid] in (RANK_WRAPPER, ENDED_WRAPPER)}
-        running = {pid for pid in found if names[pid] == RANK_WRAPPER}
+        if wrappers and RANK_WRAPPER not in names.values() and not below(wrappers):
+            for pid in wrappers:
+                send_signal(pid, found[pid], signal.SIGHUP)  # its launcher may see how its rank ended
         if not self.polite or now >= self.kill_at:
             self.kill(found, wrappers, now)
         else:
-            self.ask(found, wrappers, running, now)
+            self.ask(found, wrappers, now)
         return now >= self.kill_at + self.hard
 
-    def ask(self, found: "dict[int, int]", wrappers: "set[int]", running: "set[int]", now: float) -> None:
-        due = signal.SIGTERM if now >= self.term_at else self.signum
+    def ask(self, found: "dict[int, int]", wrappers: "set[int]", now: float) -> None:
         for pid in wrappers:
-            self.send(pid, found[pid], due)
-        if wrappers.isdisjoint(running) and not below(wrappers):
-            for pid in wrappers:
-                send_signal(pid, found[pid], signal.SIGHUP)  # it lets its launcher see how its rank ended
+            self.send(pid, found[pid], signal.SIGTERM if now >= self.term_at else self.signum)
         self.without_ranks = None if wrappers else self.without_ranks or now
         if self.without_ranks is None:
             return
-        launcher = {self.launcher, *below([self.launcher])} if self.launcher is not None else set()
-        patience = now - self.without_ranks
+        patience, launcher = now - self.without_ranks, {self.launcher, *below([self.launcher])}
         for pid in sorted(found, key=lambda pid: found[pid]):
-            if pid not in launcher and (now >= self.term_at or self.signum) and found[pid] <= (self.newest or 0):
-                self.send(pid, found[pid], signal.SIGTERM)
-            elif pid in launcher and patience >= LAUNCHER_GRACE:
+            if pid in launcher and patience >= LAUNCHER_GRACE:
                 self.send(pid, found[pid], signal.SIGKILL if patience >= 2 * LAUNCHER_GRACE else signal.SIGTERM)
+            elif pid not in launcher and (now >= self.term_at or self.signum) and found[pid] <= (self.newest or 0):
+                self.send(pid, found[pid], signal.SIGTERM)
 
     def kill(self, found: "dict[int, int]", wrappers: "set[int]", now: float) -> None:
         self.killing_since = self.killing_since or now

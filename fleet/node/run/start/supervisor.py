@@ -24,7 +24,6 @@ from fleet.node.run.times import Times
 from fleet.protocol.state import LEASE, OVER, STATUS, STOP
 
 TICK, ENDING_TICK = 0.05, 0.02
-SETTLE_SECONDS = 1.0  # in which a folder may change again, and its time stay the same
 MOST_TOLD = 5  # of the processes that a rank left behind
 
 
@@ -74,7 +73,6 @@ class Supervisor:
         self.lease_seen: tuple[int, int] | None = None
         self.over = self.failed = False  # all ranks of the run have ended well; one of this node has not
         self.elastic = bool((spec.get("about") or {}).get("least"))
-        self.folder_seen: tuple[int, int] | None = None
         self.builds, self.times = Builds(folder), Times(folder, clock)
         self.builds.add(build_root(engine_env(spec, folder)))  # what it sets itself shows once it runs
         self.renewed = self.ticked = clock.monotonic()
@@ -89,17 +87,17 @@ class Supervisor:
                     self.stop("the supervisor got signal %d" % signum, grace, "signal")
             self.look()
             if self.ended is not None and self.ending is None:
-                if ranks_up(self.folder):  # somebody has killed their launcher
-                    self.ending = self.begin_ending(self.spec["grace"], signal.SIGTERM)
-                else:
-                    self.ending = self.begin_ending(min(self.spec["grace"], LEFTOVER_GRACE), 0)
+                up, grace = ranks_up(self.folder), self.spec["grace"]  # up: somebody has killed their launcher
+                self.ending = self.begin_ending(
+                    grace if up else min(grace, LEFTOVER_GRACE), signal.SIGTERM if up else 0
+                )
             if self.ending is not None and self.ending.step():
                 self.reap()
                 return self.finish(self.ending.left)
 
     def begin_ending(self, grace: float, signum: int) -> Ending:
         self.began = self.clock.time()
-        launcher = self.engine if self.ended is None else None
+        launcher = self.engine if self.ended is None else -1
         return Ending(self.spec["run"], grace, [os.getpid()], clock=self.clock, signum=signum, launcher=launcher)
 
     def reap(self) -> None:
@@ -139,7 +137,8 @@ class Supervisor:
         if self.ending is None and self.ended is None:
             self.look_at_builds(now)
             self.look_whether_over()
-            self.look_at_ranks(now)
+            if not self.elastic:
+                self.look_at_ranks()
         if self.ending or self.beginning.over(now):
             self.beginning.release()
 
@@ -150,14 +149,9 @@ class Supervisor:
             if self.over:
                 os.kill(self.engine, signal.SIGKILL)  # of anything less it makes a traceback
 
-    def look_at_ranks(self, now: float) -> None:
+    def look_at_ranks(self) -> None:
         """Ends all ranks of this node where one has failed: their launcher does not see it before they have ended."""
-        changed = stamp(self.folder)
-        if changed != self.folder_seen:
-            self.folder_seen, self.folder_changed = changed, now
-        elif now - self.folder_changed > SETTLE_SECONDS:
-            return
-        if not self.elastic and any(record.get("status") != 0 for record in rank_records(self.folder)):
+        if any(record.get("status") != 0 for record in rank_records(self.folder)):
             self.failed = True
             self.ending = self.begin_ending(self.spec["grace"], signal.SIGTERM)
 

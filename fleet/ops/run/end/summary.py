@@ -162,8 +162,9 @@ def _tracebacks(run: RunRecord, gang: Gang, logs: Mapping[str, NodeLogs], tail: 
             name, end = f"rank{rank}.err", _last_end(gang, host, rank)
             own = _own(end, tail)
             cause = own or ended_by(tail(host, rank), end.exit_code if end else None)
-            if cause.traceback is not None:
-                follows = cause.collateral or (own is None and end is not None and end.until is not None)
+            answered = own is None and end is not None and end.until is not None  # a stop
+            if cause.traceback is not None and not (answered and exception_of(cause.traceback) == "KeyboardInterrupt"):
+                follows = cause.collateral or answered
                 new = TracebackOf((), (), exception_of(cause.traceback), follows, str(logs[host].folder / name))
                 old = groups.get(identity(cause.traceback), new)
                 hosts = dict.fromkeys([*old.hosts, host])

@@ -20,15 +20,13 @@ from fleet.ops.run.plan.findings import beside, refuse
 from fleet.ops.run.plan.plan import NodePlan, Plan
 from fleet.ops.run.sessions import START, START_SECONDS, STOP_SECONDS, Sessions
 from fleet.protocol.messages import run
-from fleet.protocol.state import ARMED, COMMAND
+from fleet.protocol.state import COMMAND, OF_RANKS
 from fleet.rules.units import counted
 from fleet.runtime import Runtime
 from fleet.transport.base import Cancel
 from fleet.transport.program import Program, call, last_word, text_of
 
 NOT_BEGUN = "not-begun"
-# file in the run's folder -> module
-OF_RANKS = {name: name[:-3] for name in ("rank.py", "drain.py", "spawn.py", "console.py")} | {ARMED: "arm"}
 STOPPED_BEFORE = f"{INTERRUPTED}: 'fleet stop', before it began"
 TELL_SECONDS = 8.0  # of a verdict
 SETTLE_SECONDS = 10.0  # after its ranks' start, in which they import their code and no sync replaces it

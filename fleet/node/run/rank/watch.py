@@ -1,0 +1,158 @@
+"""Watches a rank until it has ended, and what it leaves: passes signals and output on. Stands alone, a part of rank.py,
+Python 3.6 syntax."""
+
+import ctypes
+import json
+import os
+import select
+import signal
+import struct
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from fleet.node.run.rank.drain import Logs
+
+PASSED_ON = {signal.SIGTERM, signal.SIGINT, signal.SIGHUP, signal.SIGQUIT, signal.SIGUSR1, signal.SIGUSR2}
+ONCE = {signal.SIGINT, signal.SIGTERM}
+SHELLS = {"sh", "bash", "dash", "ash", "zsh", "ksh", "mksh", "fish", "csh", "tcsh", "busybox"}
+FILTERS = {"tee"}  # it ends with who writes to it, and who prints while it saves its work must find it there
+RELEASE = signal.SIGHUP  # from the supervisor, once the rank has ended
+HELD = 100  # ms between two looks whether the other ranks have ended
+SFD_CLOEXEC = os.O_CLOEXEC
+LONGEST_PAUSE = 8  # ms in which short lines gather in the pipe, and what waits gets onto the disk
+
+
+def signal_file() -> int:
+    """A descriptor to read the blocked signals from."""
+    bits = sum(1 << (signum - 1) for signum in PASSED_ON | {signal.SIGCHLD})
+    return int(ctypes.CDLL(None).signalfd(-1, (ctypes.c_ulong * 16)(bits), SFD_CLOEXEC))
+
+
+def program(pid: int) -> str:
+    try:
+        return os.path.basename(os.readlink("/proc/%d/exe" % pid))
+    except OSError:
+        return ""
+
+
+def stat_of(pid: str) -> "list[bytes]":
+    """What /proc/PID/stat says behind the name: the state's letter, the parent, the group, ...; [] when it is gone."""
+    try:
+        with open("/proc/%s/stat" % pid, "rb") as f:
+            return f.read().rpartition(b")")[2].split()
+    except OSError:
+        return []
+
+
+def processes() -> "dict[int, tuple[int, int]]":
+    """{pid: (its parent, its process group)}."""
+    stats = {int(name): stat_of(name) for name in os.listdir("/proc") if name.isdigit()}
+    return {pid: (int(stat[1]), int(stat[2])) for pid, stat in stats.items() if stat}
+
+
+def addressed(pid: int, signum: int) -> "list[int]":
+    """Returns the processes that a rank's signal is for, the outermost first: a script whose command has ended must not
+    go on. A shell that waits for its children does not pass signals on: SIGINT is for its process group, as a terminal
+    sends it, SIGTERM for the shell and its children, down to the first that is no shell."""
+    reached = [pid]
+    if program(pid) in SHELLS:
+        found = processes()
+        if signum == signal.SIGINT:
+            reached += [it for it, (_, group) in found.items() if group == pid != it]
+        for shell in reached if signum == signal.SIGTERM else ():
+            if program(shell) in SHELLS:
+                reached += [it for it, (parent, _) in found.items() if parent == shell]
+    return [it for it in reached if it == pid or program(it) not in FILTERS]
+
+
+class Watch:
+    """A rank until it has ended, and what it leaves. status: its wait status. stopping: the supervisor has it end.
+    signalled: its engine has. until: bytes of .err when the first request to stop came."""
+
+    def __init__(self, pid: int, bosses: "set[int]", logs: Logs) -> None:
+        self.pid, self.bosses, self.logs, self.signals = pid, bosses, logs, signal_file()
+        self.status: int | None = None
+        self.until: int | None = None
+        self.stopping = self.signalled = self.alone = self.released = False
+        self.reached: dict[int, set[int]] = {signum: set() for signum in ONCE}
+        self.passed: set[int] = set()
+        self.pause = 0
+        self.only_signals = select.poll()
+        self.only_signals.register(self.signals, select.POLLIN)
+
+    def turn(self, most: "int | None" = None) -> None:
+        """Pass one signal on, and what there is of output; wait for either, `most` ms."""
+        poll = select.poll()
+        due = [log.reader for log in self.logs.all if log.is_due()]
+        for fd in [self.signals] + due:
+            poll.register(fd, select.POLLIN)
+        full = len(due) < sum(not log.over for log in self.logs.all)
+        ready = dict(poll.poll(LONGEST_PAUSE if full else most))
+        if self.signals in ready:
+            signum, _, _, sender = struct.unpack_from("IiiI", os.read(self.signals, 128))
+            if signum == signal.SIGCHLD:
+                self.reap()
+            else:
+                self.take(signum, sender in self.bosses)
+        taken = self.logs.read(ready)
+        if taken and self.status is None:
+            # lines are read many at once, and a flood before the pipe is full of it
+            self.pause = 0 if taken >= self.logs.flood else min(self.pause + 1, LONGEST_PAUSE)
+            self.only_signals.poll(self.pause)
+
+    def reap(self) -> None:
+        ended = 1
+        try:
+            while ended:
+                ended, status = os.waitpid(-1, os.WNOHANG)
+                if ended == self.pid:
+                    self.status = status
+        except ChildProcessError:
+            self.alone = True  # for good: nothing is below it that it could be left
+
+    def take(self, signum: int, is_stop: bool) -> None:
+        self.stopping = self.stopping or is_stop
+        if self.status is not None:
+            self.released = not self.stopping or signum == RELEASE and is_stop
+        if signum in ONCE and self.until is None:
+            self.until = self.logs.all[1].begins + self.logs.all[1].taken
+        if signum not in self.passed and self.pid and self.status is None:
+            self.send(self.pid, signum)
+            self.signalled = self.signalled or signum == signal.SIGTERM and not is_stop
+        if signum in ONCE:
+            self.passed.add(signum)
+
+    def send(self, pid: int, signum: int) -> None:
+        for it in addressed(pid, signum):
+            try:
+                os.kill(it, signum)
+            except OSError:
+                continue  # it has just ended, or runs as another user
+            self.reached.setdefault(signum, set()).add(it)
+
+    def end_orphans(self) -> None:
+        """SIGTERM once to what the rank has left; to what was sent SIGINT not before all are sent SIGTERM."""
+        me = os.getpid()
+        left = [pid for pid, (parent, _) in processes().items() if parent == me]
+        told = self.reached[signal.SIGTERM].union(() if signal.SIGTERM in self.passed else self.reached[signal.SIGINT])
+        for pid in [pid for pid in left if program(pid) not in FILTERS] or left:
+            if pid not in told:
+                self.send(pid, signal.SIGTERM)
+
+    def hold(self, folder: str) -> None:
+        """Until all ranks of this node have ended; in a stop until the supervisor sees that none of them has left any
+        process."""
+        while not self.released and (self.stopping or any_up(folder)):
+            if self.stopping and not self.alone:
+                self.end_orphans()
+            self.turn(HELD)
+
+
+def any_up(folder: str) -> bool:
+    """Returns whether ranks of this node have no record yet. Where none can be read, nothing is waited for."""
+    try:
+        with open(os.path.join(folder, "spec.json"), "rb") as f:
+            ranks = json.loads(f.read().decode())["ranks"]
+    except (OSError, ValueError, KeyError):
+        return False
+    return not all(os.path.exists(os.path.join(folder, "rank%d.json" % rank)) for rank in ranks)
