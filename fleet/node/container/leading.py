@@ -2,12 +2,12 @@
 ended. The rule is that of fleet/node/gang; nothing of sockets is here."""
 
 import socket
-import sys
 
 from fleet.node.base.clock import Clock
 from fleet.node.base.errors import Refused
 from fleet.node.base.types import Any, Callable, run
 from fleet.node.container.logs import report
+from fleet.node.container.reading import Last, reader_half
 from fleet.node.container.record import Kept, summary_of
 from fleet.node.container.roll import Member, Roll
 from fleet.node.gang.attempts import Attempts
@@ -15,27 +15,16 @@ from fleet.node.gang.elastic import ElasticGang, gang_of
 from fleet.node.gang.ends import Failure, NodeState, run_end
 from fleet.node.gang.gang import Gang
 from fleet.node.gang.silence import Watch
-from fleet.node.gang.verdict import About, Words, decide
+from fleet.node.gang.verdict import About, decide
 from fleet.protocol.codes import EXIT_TIMEOUT
 from fleet.protocol.state import FINAL
 
-READER = "fleet.ops.run.end.sent"  # of what ranks wrote; it takes Python 3.10
 STUBBORN_SECONDS = 20.0  # beyond the grace: SIGKILL takes up to 10 s to be told from hanging in the kernel
 READY_SECONDS = 30.0  # after the pause, in which a container that was lost may come again
 STACKS_SECONDS = 20.0
 FAREWELL_SECONDS = 10.0  # in which all put the verdict on record
 TEXTS_BYTES = 8 << 20  # of what failed ranks wrote
 NO_LOCAL = "no rank wrote anything for %g s (--stall-timeout)"
-
-
-class Last(Words):
-    """Knows the last words of ranks that failed, and reads nothing in them."""
-
-    def __init__(self, texts: "dict[tuple[str, int], dict[str, str]]") -> None:
-        self.texts = texts
-
-    def last(self, failure: Failure) -> str:
-        return self.texts.get((failure.host, failure.rank or 0), {}).get("tail", "")
 
 
 class Leading:
@@ -297,13 +286,3 @@ class Leading:
     def send_all(self, **message: Any) -> None:
         for member in self.roll.members:
             self.send(member, **message)
-
-
-def reader_half() -> Any:
-    """Returns what reads the ranks' words, where this python can; None."""
-    if sys.version_info < (3, 10):
-        return None
-    try:
-        return __import__(READER, fromlist=["words"])
-    except ImportError:
-        return None
