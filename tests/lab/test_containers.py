@@ -7,6 +7,7 @@ import json
 import re
 import sys
 import time
+from collections.abc import Callable
 from concurrent.futures import Future, ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
@@ -135,8 +136,16 @@ class Job:
     def begun(self, count: int, text: str) -> list[Out]:
         """Of so many containers, once each has printed it."""
         outs = [self.start(number) for number in range(count)]
-        until(lambda: all(text in self.output(number) for number in range(count)))
+        self.until(lambda: all(text in self.output(number) for number in range(count)))
         return outs
+
+    def until(self, condition: Callable[[], Any], timeout: float = 60.0) -> None:
+        """Waits for it; a failure shows what the containers wrote."""
+        try:
+            until(condition, timeout)
+        except AssertionError as error:
+            texts = "\n".join(f"--- {name}\n{self.output(at)}" for at, name in enumerate(self.lab.names))
+            raise AssertionError(f"{error}\n{texts}") from None
 
     def signal(self, number: int, name: str) -> None:
         """To a container's runner alone."""
@@ -156,7 +165,7 @@ def test_started_in_any_order(lab: VirtualLab, pool: ThreadPoolExecutor) -> None
     outs = []
     for number, begun in ((2, "which begins first"), (1, "which begins first"), (0, "is there, 1 of 3")):
         outs.insert(0, job.start(number))
-        until(lambda number=number, begun=begun: begun in job.output(number))  # type: ignore[misc]
+        job.until(lambda number=number, begun=begun: begun in job.output(number))  # type: ignore[misc]
     found = [out.result(200) for out in outs]
     assert [code for code, _ in found] == [0, 0, 0], found
     assert [text.count("] sum 6 []") for _, text in found] == [2, 2, 2]
@@ -252,12 +261,12 @@ def test_an_elastic_run_goes_on_without_one_and_takes_another(lab: VirtualLab, p
     nodes = {"MIN_NNODES": "2", "MAX_NNODES": "4", "RDZV_ID": "d", "NPROC_PER_NODE": "1"}
     job = Job(lab, pool, "t.py steps", train=sys.executable, **nodes)
     outs = [job.start(number) for number in (0, 1, 3)]
-    until(lambda: "world 3" in job.output(0))
+    job.until(lambda: "world 3" in job.output(0))
     lab.fleet("lab", "kill", lab.names[3], check=True)
     try:
-        until(lambda: "world 2" in job.output(0), 120)
+        job.until(lambda: "world 2" in job.output(0), 120)
         outs.append(job.start(2))
-        until(lambda: job.output(0).rpartition("world 2")[2].count("world 3") > 2, 120)
+        job.until(lambda: job.output(0).rpartition("world 2")[2].count("world 3") > 2, 120)
         lab.sh(lab.names[0], "touch /share/over")
         assert [outs[number].result(200)[0] for number in (0, 1, 3)] == [0, 0, 0], job.output(0)
         assert f"{lab.names[3]} is gone; the rest go on" in job.output(0)
@@ -272,14 +281,14 @@ def test_what_cannot_meet_is_reported(lab: VirtualLab, pool: ThreadPoolExecutor)
     first, second, _, fourth = lab.names
     job = Job(lab, pool, "--wait 12 t.py", NNODES="3", RDZV_ID="e")
     leads = job.start(0)
-    until(lambda: "is there, 1 of 3" in job.output(0))
+    job.until(lambda: "is there, 1 of 3" in job.output(0))
     assert "another run answers there: e, of 3 nodes; this is x, of 3 nodes" in job.start(1, RDZV_ID="x").result(60)[1]
     assert "another run answers there" in job.start(1, NNODES="2").result(60)[1]
     code, text = leads.result(60)
     assert code == 123 and "within 12 s no run began" in text and "others are missing" in text, text
     ranked = Job(lab, pool, "--wait 12 t.py", NNODES="3", MASTER_PORT="29501")
     outs = [ranked.start(number, NODE_RANK=rank) for number, rank in ((0, "0"), (1, "1"))]
-    until(lambda: "2 of 3" in ranked.output(0))
+    ranked.until(lambda: "2 of 3" in ranked.output(0))
     assert f"two containers have node rank 1: {second} and {fourth}" in ranked.start(3, NODE_RANK="1").result(60)[1]
     assert [out.result(60)[0] for out in outs] == [123, 123]
     other = Job(lab, pool, "--wait 5 t.py", NNODES="2", RDZV_ID="f", MASTER_PORT="29502")

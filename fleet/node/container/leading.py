@@ -174,7 +174,7 @@ class Leading:
 
     def follow(self, now: float) -> None:
         gang = self.gang
-        if isinstance(gang, ElasticGang):
+        if isinstance(gang, ElasticGang) and gang.stopped_at is None:
             turn = gang.look(now)
             for host in turn.went:
                 report("%s is gone; the rest go on" % host)

@@ -137,7 +137,7 @@ class Member:
         self.gang = gang_of(
             {begin["host"]: (begin["node"], range(begin["first"], begin["first"] + self.hello["each"]))}, 0
         )
-        self.part = Part(begin, self.options, self.hello["each"], least)
+        self.part = Part(begin, self.options, self.hello["each"], least, self.hello["about"]["most"])
         try:
             self.set_aside(begin["attempt"])
             its = {"node_rank": begin["node"], "ranks": self.part.numbers}
