@@ -33,7 +33,7 @@ def started(
     )
     job = chosen.prepare(Job(**{**vars(job), "kind": chosen.kind(job)}), options.workdir)
     chosen.check(job)
-    node = nodes[begin["node"]]
+    node = next(node for node in nodes if node.host.name == begin["host"])
     world = World(begin["run"], tuple(nodes), begin["master"], begin["port"], least=least)
     world = World(**{**vars(world), "addresses": {node.host.name: own} if own else {}})
     start = chosen.start(job, world, node, options.python)

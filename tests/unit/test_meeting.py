@@ -390,4 +390,6 @@ def test_a_run_that_stalls_is_ended(meet: Meet) -> None:
     found = it.summary()
     assert found["first_failure"]["what"] == "stalled" and "--stall-timeout" in found["end"]["message"]
     stacks = (it.runs / RUN / "stacks.txt").read_text()
-    assert [stacks.count(f"{host} rank {rank}: f") for host, rank in (("a", 0), ("a", 1), ("b", 2), ("b", 3))] == [1] * 4
+    assert [stacks.count(f"{host} rank {rank}: f") for host, rank in (("a", 0), ("a", 1), ("b", 2), ("b", 3))] == [
+        1
+    ] * 4

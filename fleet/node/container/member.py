@@ -17,6 +17,7 @@ from fleet.node.base.run_folder import put_verdict, request_stop
 from fleet.node.base.types import Any, Callable
 from fleet.node.container.dial import Line
 from fleet.node.container.logs import Logs, report
+from fleet.node.container.news import verdict_of
 from fleet.node.container.part import Part, begin_of, program
 from fleet.node.container.record import Kept, summary_of
 from fleet.node.gang.elastic import gang_of
@@ -30,6 +31,7 @@ from fleet.protocol.state import ATTEMPT
 BEAT_SECONDS, POLL_SECONDS = 2.0, 0.2
 OPS = ("stop", "over", "renew-ranks")
 TAIL = 4096
+NO_RUN = "what responds at MASTER_ADDR begins no run of fleet's", "give MASTER_PORT another value in all containers"
 PATIENCE = 600.0  # for what follows the end of its part
 
 
@@ -80,7 +82,7 @@ class Member:
                 continue
             if message is not None:
                 if "verdict" in message:
-                    return self.end(message["verdict"], message.get("why"))
+                    return self.over(message)
                 self.heed(message)
             if self.logs is not None:
                 self.wrote = time.monotonic() if self.logs.bring() else self.wrote
@@ -119,7 +121,7 @@ class Member:
             try:
                 self.begin = begin_of(message["start"])
             except (KeyError, TypeError, ValueError):
-                raise Refused("what answers there begins no run", "MASTER_PORT is another program's") from None
+                raise Refused(*NO_RUN) from None
             self.start()
         elif message.get("op") in OPS:
             if message["op"] == "stop" and isinstance(message.get("reason"), str):
@@ -234,6 +236,18 @@ class Member:
             )
 
     # -- the end --------------------------------------------------------------------------------------------
+    def over(self, message: "dict[str, Any]") -> int:
+        """The one that leads has decided how the run ended. Refused: no part of it began here."""
+        try:
+            verdict = verdict_of(message["verdict"])
+        except (AttributeError, KeyError, TypeError, ValueError):
+            if self.begin:
+                return self.cut_off("what it sends is no verdict")
+            raise Refused(*NO_RUN) from None
+        if not self.begin:
+            raise Refused("the run ended before this container had a part in it: " + str(verdict["message"]))
+        return self.end(verdict, message.get("why"))
+
     def cut_off(self, why: str) -> int:
         """Without the container where all meet, its part ends."""
         master = str(self.begin["master"])

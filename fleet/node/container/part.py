@@ -1,6 +1,7 @@
 """What of a run this container starts, under the same supervisor that a head starts on a node."""
 
 import os
+import re
 import socket
 import struct
 import subprocess
@@ -140,15 +141,13 @@ def begin_of(found: Any) -> "dict[str, Any]":
     begin: dict[str, Any] = {name: bounded(found[name], most) for name, most in bounds.items()}
     begin["nodes"] = [(named(host), bounded(each, MOST)) for host, each in found["nodes"]]
     begin.update({name: named(found[name]) for name in ("host", "master", "address")})
-    if not is_run_id(found["run"]) or begin["node"] > MOST or not begin["nodes"]:
+    if not isinstance(found["run"], str) or not is_run_id(found["run"]) or not begin["nodes"]:
         raise ValueError("no run")
     return dict(begin, run=found["run"])
 
 
 def named(value: Any) -> str:
     """Returns the name of a host, or an address. ValueError."""
-    import re
-
     if not isinstance(value, str) or not re.match(r"[A-Za-z0-9_:][A-Za-z0-9._:%-]{0,254}\Z", value):
         raise ValueError("no name")
     return value
