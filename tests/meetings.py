@@ -1,5 +1,5 @@
-"""A run of containers in this process: what leads it, in a thread and by a clock that the test moves, and containers that
-dial it and report what they are given to."""
+"""A run of containers in this process: what leads it, in a thread and by a clock that the test moves, and containers
+that dial it and report what they are given to."""
 
 from __future__ import annotations
 
@@ -18,8 +18,10 @@ from fleet.node.base.clock import CLOCK
 from fleet.node.container.coordinator import BEAT_SECONDS, Coordinator
 from fleet.node.container.dial import Line, dial
 from fleet.node.container.options import read
-from fleet.node.container.record import Kept, started_by
+from fleet.node.container.record import Kept, started_by, summary_of
 from fleet.node.container.server import Server
+from fleet.node.gang.elastic import gang_of
+from fleet.node.gang.ends import run_end
 from fleet.ops.run.kept.reader import NewEvents
 from tests.clock import HandClock
 
@@ -32,6 +34,11 @@ def about(*words: str) -> dict[str, Any]:
     options = read([*words, "t.py"])
     options.name = "t"
     return started_by("aistation", options)
+
+
+def nobodys_summary() -> dict[str, Any]:
+    """Returns that of a run of no container, which is done."""
+    return summary_of(RUN, gang_of({}, 0), {**run_end("done", "done", 0)}, [])
 
 
 class Container:
@@ -120,7 +127,7 @@ class Meeting:
         return line
 
     def dial(self, name: str, rank: int | None = None, **hello: Any) -> Container:
-        """Returns a container that has a response to its hello; one whose place went to another stranger dials again."""
+        """Returns a container that has a response to its hello; one whose place others took dials again."""
         until = time.monotonic() + LIMIT
         while True:
             line = self.hello({"host": name, "rank": rank, "each": 2, "about": self.about, **hello})
@@ -143,7 +150,7 @@ class Meeting:
         return container
 
     def pass_time(self, seconds: float, *living: Container) -> None:
-        """Moves the clock, as fast as what leads takes notice of it: each of the living sends its beats, and gets one."""
+        """Moves the clock, no faster than what leads looks at it. Each of the living sends its beats, and gets one."""
         until = self.clock.now + seconds
         while self.clock.now < until:
             self.clock.now += BEAT_SECONDS

@@ -7,8 +7,8 @@ import io
 import os
 import zipfile
 from collections.abc import Iterator
-from importlib.resources import files
 from importlib.abc import Traversable
+from importlib.resources import files
 from pathlib import Path
 
 from fleet.node.base.files import replace_file

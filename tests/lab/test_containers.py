@@ -476,7 +476,7 @@ def test_other_engines(lab: VirtualLab, pool: ThreadPoolExecutor, python: str, w
 
 
 def test_an_engine_that_takes_a_newer_python(lab: VirtualLab, pool: ThreadPoolExecutor) -> None:
-    if OLD == Path("/usr/bin/python3"):
+    if Path("/usr/bin/python3") == OLD:
         pytest.skip("no python of 3.6 is at hand")
     job = Job(lab, pool, "--engine command t.py", OLD, NNODES="1", NODE_RANK="0")
     code, text = job.start(0).result(60)

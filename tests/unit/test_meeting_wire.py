@@ -1,4 +1,4 @@
-"""What strangers send to the container where all meet, and what a container gets that dials one: whatever it is, it is data."""
+"""What is sent to the container where all meet, and to a container that dials it: it is data."""
 
 from __future__ import annotations
 
