@@ -489,16 +489,21 @@ def test_an_engine_that_takes_a_newer_python(lab: VirtualLab, pool: ThreadPoolEx
 def test_a_secret(lab: VirtualLab, pool: ThreadPoolExecutor) -> None:
     """It is in no rank's environment, no argv, no log; who has another one, or none, takes no part."""
     job = Job(lab, pool, "--wait 60 --runs-dir /share/runs t.py secret", NNODES="2", RDZV_ID="y", NPROC_PER_NODE="1")
-    right = {"FLEET_SECRET": "s3cr-right"}
-    outs = [job.start(0, **right)]
+    job.command = f"[ ! -s ~/key ] || export FLEET_SECRET=$(cat ~/key); exec {job.command}"
+
+    def start(number: int, key: str) -> Out:
+        lab.inside(lab.names[number], "sh", "-c", "cat >~/key", stdin=key.encode())
+        return job.start(number)
+
+    outs = [start(0, "s3cr-right")]
     job.until(lambda: "is there, 1 of 2" in job.output(0))
-    for wrong, why in (({}, "this one has none"), ({"FLEET_SECRET": "s3cr-wrong"}, "have another secret")):
-        code, text = job.start(1, **wrong).result(60)
+    for wrong, why in (("", "this one has none"), ("s3cr-wrong", "have another secret")):
+        code, text = start(1, wrong).result(60)
         assert code == 123 and why in text and "s3cr" not in text, text
-    outs.append(job.start(1, **right))
+    outs.append(start(1, "s3cr-right"))
     job.until(lambda: all("knows []" in job.output(number) for number in range(2)))
     for host in lab.names[:2]:
-        assert lab.sh(host, "cat /proc/[0-9]*/cmdline | tr '\\0' ' ' | grep -c s3cr || true") == "0"
+        assert lab.sh(host, "cat /proc/[0-9]*/cmdline | tr '\\0' ' ' | grep -c 's3[c]r' || true") == "0"
     assert [out.result(60)[0] for out in outs] == [0, 0]
     assert "a container without a secret (FLEET_SECRET) was refused" in job.output(0)
     for host, folders in ((lab.names[0], "/share/runs ~/.fleet /share/*.log"), (lab.names[1], "~/.fleet")):
@@ -551,11 +556,10 @@ def test_sigterm_while_it_waits(lab: VirtualLab, pool: ThreadPoolExecutor) -> No
 
 @pytest.mark.real
 def test_ipv6(lab: VirtualLab, pool: ThreadPoolExecutor) -> None:
+    own = "all.disable_ipv6=0 net.ipv6.conf.eth0.disable_ipv6=0"
     for number, host in enumerate(lab.names[:2]):
-        lab.sh(
-            host,
-            f"sysctl -qw net.ipv6.conf.all.disable_ipv6=0 net.ipv6.conf.eth0.disable_ipv6=0 || true; ip -6 addr replace fd00:f1ee:7::{number + 1}/64 dev eth0 nodad",
-        )
+        lab.sh(host, f"sysctl -qw net.ipv6.conf.{own} || true")
+        lab.sh(host, f"ip -6 addr replace fd00:f1ee:7::{number + 1}/64 dev eth0 nodad")
     job = Job(lab, pool, "t.py gloo", train=sys.executable, NNODES="2", RDZV_ID="6", MASTER_ADDR="fd00:f1ee:7::1")
     try:
         found = [out.result(200) for out in [job.start(number) for number in range(2)]]

@@ -13,7 +13,7 @@ import time
 
 from fleet.node.base import json
 from fleet.node.base.errors import Refused
-from fleet.node.base.run_folder import put_verdict, request_stop
+from fleet.node.base.run_folder import put_verdict, request_stop, run_folder
 from fleet.node.base.types import Any, Callable
 from fleet.node.container.dial import Line
 from fleet.node.container.logs import Logs, report
@@ -162,10 +162,11 @@ class Member:
         self.follow()
 
     def set_aside(self, attempt: int) -> None:
-        """What the last attempt left goes: its processes, and its logs to attempt<K>/HOST."""
-        if not attempt or not self.folder:
+        """What the last attempt left goes: its processes, and its logs to attempt<K>/HOST. This process may be new."""
+        if not attempt:
             return
-        stop({"run": self.begin["run"], "grace": 0.0, "reason": "another attempt begins", "attempt": attempt - 1})
+        if run_folder(self.begin["run"]):
+            stop({"run": self.begin["run"], "grace": 0.0, "reason": "another attempt begins", "attempt": attempt - 1})
         run, host = os.path.split(self.target)
         aside = os.path.join(run, "%s%d" % (ATTEMPT, attempt - 1))
         os.makedirs(aside, 0o700, exist_ok=True)
