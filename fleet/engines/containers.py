@@ -11,7 +11,7 @@ from fleet.model import Host, Job, Node
 
 
 def started(
-    options: Any, begin: Mapping[str, Any], ranks: int, least: int, own: str | None
+    options: Any, begin: Mapping[str, Any], ranks: int, least: int, most: int, own: str | None
 ) -> tuple[list[Any], dict[str, Any], dict[str, str]]:
     """Returns the engine's argv, what command.json holds, and the variables that it needs; see node/container/part.py.
     UsageError for options that do not fit together."""
@@ -19,6 +19,8 @@ def started(
     for number, (host, each) in enumerate(begin["nodes"]):
         nodes.append(Node(Host(host, host), number, each, first))
         first += each
+    for number in range(len(nodes), most):  # of an elastic run, those that may come later
+        nodes.append(Node(Host(f"later-{number}", ""), number, 0, first))
     job = Job(
         options.script,
         tuple(options.args),
@@ -31,7 +33,7 @@ def started(
     )
     job = chosen.prepare(Job(**{**vars(job), "kind": chosen.kind(job)}), options.workdir)
     chosen.check(job)
-    node = nodes[begin["node"]]
+    node = next(node for node in nodes if node.host.name == begin["host"])
     world = World(begin["run"], tuple(nodes), begin["master"], begin["port"], least=least)
     world = World(**{**vars(world), "addresses": {node.host.name: own} if own else {}})
     start = chosen.start(job, world, node, options.python)

@@ -8,7 +8,9 @@ from __future__ import annotations
 
 HOSTILE, KEYS = "hostile", "keys"
 UNIT = "tests/unit/test_"
-OWN, MEMBERS, LINE = "own.py", "node/container/members.py", "node/container/line.py"
+OWN, CHANNEL, PART = "own.py", "node/container/channel.py", "node/container/part.py"
+ROLL, SERVER, NEWS = "node/container/roll.py", "node/container/server.py", "node/container/news.py"
+LEADING = "node/container/leading.py"
 PLACE, NAMES, QUEUE = "ops/get/place.py", "ops/get/names.py", "sources/slurm/queue.py"
 INSTALL = "ops/setup_ssh/install.py"
 Mend = tuple[str, str, str, str, str, str] | tuple[str, str, str, str, str, str, tuple[str, str, str]]
@@ -194,52 +196,75 @@ MENDS: list[Mend] = [
     ),
     (
         "a run's id at the meeting",
-        "42.6",
-        LINE,
-        'if is_run_id(begin["run"]) and NAME',
-        "if NAME",
+        "43.2",
+        PART,
+        'or not is_run_id(found["run"]) or',
+        "or",
         UNIT + "meeting_wire.py",
     ),
     (
         "a host's name at the meeting",
-        "42.6",
-        LINE,
-        'and NAME.match(begin["host"]) and',
-        "and",
+        "43.2",
+        PART,
+        'if not isinstance(value, str) or not re.match(r"[A-Za-z0-9_:][A-Za-z0-9._:%-]{0,254}\\Z", value):',
+        "if not isinstance(value, str):",
         UNIT + "meeting_wire.py",
     ),
-    ("numbers at the meeting", "42.6", LINE, "if 0 <= int(value) < most:", "if True:", UNIT + "meeting_wire.py"),
+    (
+        "numbers at the meeting",
+        "43.2",
+        CHANNEL,
+        "if type(value) is not int or not 0 <= value < most:",
+        "if type(value) is not int:",
+        UNIT + "meeting_wire.py",
+    ),
     (
         "the nesting of a message",
-        "42.6",
-        LINE,
-        "except RecursionError:",
-        "except ZeroDivisionError:",
-        UNIT + "meeting_wire.py",
+        "43.2",
+        CHANNEL,
+        "    except RecursionError:",
+        "    except ZeroDivisionError:",
+        UNIT + "container_channel.py",
     ),
     (
         "the length of a message",
-        "42.6",
-        LINE,
-        "if len(self.rest) > LINE_BYTES:",
-        "if False:",
-        UNIT + "meeting_wire.py",
+        "43.2",
+        CHANNEL,
+        "> (LINE_BYTES if self.ready else HANDSHAKE_BYTES):",
+        "> 1 << 40:",
+        UNIT + "container_channel.py",
     ),
     (
         "one deadline for a hello",
-        "42.6",
-        LINE,
-        "self.sock.settimeout(max(0.001, until - time.monotonic()))",
-        "self.sock.settimeout(seconds)",
+        "43.2",
+        SERVER,
+        "        if now >= connection.deadline:",
+        "        if now >= connection.heard + ADMISSION_SECONDS + 3600:",
+        UNIT + "container_port.py",
+    ),
+    (
+        "the length of a reported text",
+        "43.2",
+        NEWS,
+        "    return value[:TEXT]",
+        "    return value",
         UNIT + "meeting_wire.py",
     ),
     (
-        "how many ranks end",
-        "42.6",
-        MEMBERS,
-        "if len(ranks) > MOST_RANKS:",
+        "a rank is its sender's",
+        "43.2",
+        LEADING,
+        'if "rank" in news and news["rank"] not in self.ranks_of(member):',
         "if False:",
         UNIT + "meeting_wire.py",
+    ),
+    (
+        "a container's name is a folder's",
+        "43.2",
+        ROLL,
+        're.sub(r"[^A-Za-z0-9._-]", "_", name[:64]).lstrip(".-")',
+        "name[:64]",
+        UNIT + "meeting.py",
     ),
     (
         "names of Slurm's nodes",

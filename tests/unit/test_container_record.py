@@ -2,29 +2,45 @@
 
 from __future__ import annotations
 
+import os
+import time
 from pathlib import Path
 
 import pytest
-from fleet.node.container.start import answer_in
 
-from fleet.node.container.logs import Logs, why
-from fleet.node.container.record import Record, check_runs
+from fleet.node.container.logs import Logs
+from fleet.node.container.part import answer_in
+from fleet.node.container.record import Kept, check_runs
 from tests.in_process import command_line
 from tests.liar import PREAMBLE, frame
-from tests.meetings import ABOUT, RUN
+from tests.meetings import RUN, about, nobodys_summary
 from tests.scripted import Scripted
+
+HOSTS = {"a": {"node_rank": 0, "ranks": [0]}}
 
 
 def test_who_shares_no_folder_writes_its_own(tmp_path: Path) -> None:
-    hosts = {"a": {"node_rank": 0, "ranks": [0]}}
-    leads, shares, apart = (Record(str(tmp_path / name), RUN, ABOUT) for name in ("x", "x", "y"))
-    assert [it.begin(hosts, "m", 1) for it in (leads, shares, apart)] == [True, False, True]
-    shares.end(0, {}, None)
+    leads, shares, apart = (Kept(str(tmp_path / name), RUN, about()) for name in ("x", "x", "y"))
+    assert [it.begin(HOSTS, 1, "m") for it in (leads, shares, apart)] == [True, False, True]
+    shares.end(nobodys_summary())
     assert not (tmp_path / "x" / RUN / "summary.json").exists()
-    apart.end(0, {}, None)
+    apart.end(nobodys_summary())
     for name, state in (("x", "followed"), ("y", "done")):
         (run,) = command_line(["--json", "runs", "--runs-dir", str(tmp_path / name)], None).document()["runs"]
         assert run["state"] == state
+    leads.end(nobodys_summary())
+
+
+def test_a_run_whose_leader_is_gone_is_open(tmp_path: Path) -> None:
+    """Nobody is said to lead what no process leads."""
+    leads = Kept(str(tmp_path), RUN, about())
+    leads.begin(HOSTS, 1, "m")
+    assert leads.held is not None
+    os.close(leads.held)
+    for seconds in (3600, 0):
+        os.utime(tmp_path / RUN / "state.json", (time.time() - seconds,) * 2)
+        (run,) = command_line(["--json", "runs", "--runs-dir", str(tmp_path)], None).document()["runs"]
+        assert run["state"] not in ("done", "failed") and run["exit_code"] is None
 
 
 def test_a_folder_of_runs_is_tried_first(tmp_path: Path) -> None:
@@ -35,15 +51,15 @@ def test_a_folder_of_runs_is_tried_first(tmp_path: Path) -> None:
 
 def test_verbs_that_reach_no_container(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
-    record = Record("runs", RUN, ABOUT)
-    record.begin({"a": {"node_rank": 0, "ranks": [0]}}, "m", 1)
+    record = Kept("runs", RUN, about())
+    record.begin(HOSTS, 1, "m")
     (tmp_path / "runs" / RUN / "a").mkdir()
     (tmp_path / "runs" / RUN / "a" / "rank0.out").write_text("hello\n")
     for verb in ("stop", "attach", "stacks"):
         done = command_line([verb, "latest"], Scripted({}))
         text = " ".join(done.err.split())
         assert done.code == 121 and f"run {RUN} is of containers that a platform (aistation) started" in text, verb
-    record.end(0, {}, None)
+    record.end(nobodys_summary())
     for words in (["logs", "latest"], ["logs", "-f", "t"]):
         done = command_line(words, Scripted({}))
         assert (done.code, done.out) == (0, "[a:0] hello\n"), done
@@ -60,16 +76,6 @@ def test_logs_wait_for_room(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -
     logs.finish()
     assert (tmp_path / "target" / "rank0.out").read_text() == "one\ntwo" and logs.blocked is None
     assert capfd.readouterr().out == "[a:0] one\n[a:0] two\n"
-
-
-def test_the_line_that_says_why() -> None:
-    lines = [
-        "Traceback (most recent call last):",
-        "ValueError: no such sample",
-        "W1128 destroy_process_group() was not",
-    ]
-    assert why(lines) == "ValueError: no such sample" and why(["killed"]) == "killed"
-    assert why([]) == "it wrote nothing of why"
 
 
 def test_what_a_supervisor_answers() -> None:

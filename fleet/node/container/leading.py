@@ -106,8 +106,10 @@ class Leading:
 
     # -- while it runs --------------------------------------------------------------------------------------
     def heard(self, member: Member, news: "dict[str, Any]", time: float) -> None:
-        """time: since the epoch."""
+        """time: since the epoch. ValueError for a rank that is not its own."""
         kind, host = news["event"], member.host
+        if "rank" in news and news["rank"] not in self.ranks_of(member):
+            raise ValueError("not its rank")
         if kind == "over":
             member.over = True
         elif kind == "signal":
@@ -124,6 +126,10 @@ class Leading:
                 self.stop(reason)
             elif kind == "rank" and self.gang.all_well:
                 self.send_all(op="over")
+
+    def ranks_of(self, member: Member) -> range:
+        """Returns those that a container may have: in an elastic run its launcher numbers them."""
+        return range(sum(it.each for it in self.roll.members)) if self.least else member.ranks
 
     def keep(self, member: Member, news: "dict[str, Any]") -> None:
         now, kind = self.clock.monotonic(), news["event"]
@@ -169,7 +175,7 @@ class Leading:
 
     def follow(self, now: float) -> None:
         gang = self.gang
-        if isinstance(gang, ElasticGang):
+        if isinstance(gang, ElasticGang) and gang.stopped_at is None:
             turn = gang.look(now)
             for host in turn.went:
                 report("%s is gone; the rest go on" % host)

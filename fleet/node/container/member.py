@@ -13,10 +13,11 @@ import time
 
 from fleet.node.base import json
 from fleet.node.base.errors import Refused
-from fleet.node.base.run_folder import put_verdict, request_stop
+from fleet.node.base.run_folder import put_verdict, request_stop, run_folder
 from fleet.node.base.types import Any, Callable
 from fleet.node.container.dial import Line
 from fleet.node.container.logs import Logs, report
+from fleet.node.container.news import verdict_of
 from fleet.node.container.part import Part, begin_of, program
 from fleet.node.container.record import Kept, summary_of
 from fleet.node.gang.elastic import gang_of
@@ -30,6 +31,7 @@ from fleet.protocol.state import ATTEMPT
 BEAT_SECONDS, POLL_SECONDS = 2.0, 0.2
 OPS = ("stop", "over", "renew-ranks")
 TAIL = 4096
+NO_RUN = "what responds at MASTER_ADDR begins no run of fleet's", "give MASTER_PORT another value in all containers"
 PATIENCE = 600.0  # for what follows the end of its part
 
 
@@ -83,7 +85,7 @@ class Member:
                 continue
             if message is not None:
                 if "verdict" in message:
-                    return self.end(message["verdict"], message.get("why"))
+                    return self.over(message)
                 self.heed(message)
             if self.logs is not None:
                 if self.logs.bring() or self.logs.blocked:
@@ -123,7 +125,7 @@ class Member:
             try:
                 self.begin = begin_of(message["start"])
             except (KeyError, TypeError, ValueError):
-                raise Refused("what answers there begins no run", "MASTER_PORT is another program's") from None
+                raise Refused(*NO_RUN) from None
             self.start()
         elif message.get("op") in OPS:
             if message["op"] == "stop" and isinstance(message.get("reason"), str):
@@ -143,7 +145,7 @@ class Member:
         self.gang = gang_of(
             {begin["host"]: (begin["node"], range(begin["first"], begin["first"] + self.hello["each"]))}, 0
         )
-        self.part = Part(begin, self.options, self.hello["each"], least)
+        self.part = Part(begin, self.options, self.hello["each"], least, self.hello["about"]["most"])
         try:
             self.set_aside(begin["attempt"])
             its = {"node_rank": begin["node"], "ranks": self.part.numbers}
@@ -166,10 +168,11 @@ class Member:
         self.follow()
 
     def set_aside(self, attempt: int) -> None:
-        """What the last attempt left goes: its processes, and its logs to attempt<K>/HOST."""
-        if not attempt or not self.folder:
+        """What the last attempt left goes: its processes, and its logs to attempt<K>/HOST. This process may be new."""
+        if not attempt:
             return
-        stop({"run": self.begin["run"], "grace": 0.0, "reason": "another attempt begins", "attempt": attempt - 1})
+        if run_folder(self.begin["run"]):
+            stop({"run": self.begin["run"], "grace": 0.0, "reason": "another attempt begins", "attempt": attempt - 1})
         run, host = os.path.split(self.target)
         aside = os.path.join(run, "%s%d" % (ATTEMPT, attempt - 1))
         os.makedirs(aside, 0o700, exist_ok=True)
@@ -236,6 +239,18 @@ class Member:
             )
 
     # -- the end --------------------------------------------------------------------------------------------
+    def over(self, message: "dict[str, Any]") -> int:
+        """The one that leads has decided how the run ended. Refused: no part of it began here."""
+        try:
+            verdict = verdict_of(message["verdict"])
+        except (AttributeError, KeyError, TypeError, ValueError):
+            if self.begin:
+                return self.cut_off("what it sends is no verdict")
+            raise Refused(*NO_RUN) from None
+        if not self.begin:
+            raise Refused("the run ended before this container had a part in it: " + str(verdict["message"]))
+        return self.end(verdict, message.get("why"))
+
     def cut_off(self, why: str) -> int:
         """Without the container where all meet, its part ends."""
         master = str(self.begin["master"])

@@ -51,7 +51,8 @@ def texts(value: Any) -> "list[str]":
 
 
 def pair(value: Any) -> "tuple[int, int]":
-    return size(value[0]), size(value[1])
+    out, err = value
+    return size(out), size(err)
 
 
 def kernel(value: Any) -> "list[dict[str, Any]]":
@@ -90,9 +91,41 @@ FIELDS: "dict[str, dict[str, Callable[[Any], Any]]]" = {
 }
 
 
+def why(value: Any) -> "dict[str, Any]":
+    return made(value, dict.fromkeys(("kind", "message", "hint"), text))
+
+
+def first(value: Any) -> "dict[str, Any]":
+    return made(value, FIRST)
+
+
+FIRST: "dict[str, Callable[[Any], Any]]" = {
+    **dict.fromkeys(("node_rank", "exit_code", "rank", "local_rank", "signal"), whole),
+    **dict.fromkeys(("host", "what", "tail"), text),
+    "time": time,
+    "why": why,
+}
+VERDICT: "dict[str, Callable[[Any], Any]]" = {
+    **dict.fromkeys(("by", "host", "who", "message"), text),
+    "code": lambda value: bounded(value, 256),
+    "attempt": whole,
+    "first": first,
+    "unknown": texts,
+    "time": time,
+}
+
+
 def made(found: "dict[str, Any]", fields: "Mapping[str, Callable[[Any], Any]]") -> "dict[str, Any]":
     """Returns what is known of a message, each value as it has to be; None stays."""
     return {name: None if found[name] is None else read(found[name]) for name, read in fields.items() if name in found}
+
+
+def verdict_of(found: Any) -> "dict[str, Any]":
+    """Returns a verdict of the container that leads: whoever is at MASTER_ADDR may send anything, too."""
+    verdict = made(found, VERDICT)
+    if set(verdict) != set(VERDICT) or None in [verdict[name] for name in ("by", "code", "message", "unknown")]:
+        raise ValueError("a verdict lacks something")
+    return verdict
 
 
 def news_of(message: "dict[str, Any]") -> "dict[str, Any]":

@@ -1,6 +1,7 @@
 """What of a run this container starts, under the same supervisor that a head starts on a node."""
 
 import os
+import re
 import socket
 import struct
 import subprocess
@@ -26,12 +27,13 @@ INTERFACES = ("GLOO_SOCKET_IFNAME", "NCCL_SOCKET_IFNAME")
 
 
 class Part:
-    """begin: what this container is to start, see begin_of(). options: see options.py; elastic: see Place."""
+    """begin: what this container is to start, see begin_of(). options: see options.py. ranks: here. least: nodes of an
+    elastic run, else 0. most: nodes, of which an elastic run may not have all yet."""
 
-    def __init__(self, begin: "dict[str, Any]", options: Any, ranks: int, least: int) -> None:
-        self.begin, self.options, self.least = begin, options, least
+    def __init__(self, begin: "dict[str, Any]", options: Any, ranks: int, least: int, most: int) -> None:
+        self.begin, self.options, self.least, self.most = begin, options, least, most
         self.numbers = list(range(begin["first"], begin["first"] + ranks))  # of its ranks
-        self.several = len(begin["nodes"]) > 1
+        self.several = most > 1
         # its own address, by which the others know it
         self.address = begin["master"] if begin["node"] == 0 else begin["address"]
 
@@ -43,7 +45,7 @@ class Part:
             return self._by_engine()
         found = words(
             begin["run"],
-            len(begin["nodes"]),
+            self.most,
             self.least,
             len(self.numbers),
             begin["node"],
@@ -68,7 +70,7 @@ class Part:
             )
         engine = __import__("fleet.engines.containers", fromlist=["started"])
         found: tuple[list[Any], dict[str, Any], dict[str, str]] = engine.started(
-            self.options, self.begin, len(self.numbers), self.least, self.address if self.several else None
+            self.options, self.begin, len(self.numbers), self.least, self.most, self.address if self.several else None
         )
         return found
 
@@ -138,15 +140,13 @@ def begin_of(found: Any) -> "dict[str, Any]":
     begin: dict[str, Any] = {name: bounded(found[name], most) for name, most in bounds.items()}
     begin["nodes"] = [(named(host), bounded(each, MOST)) for host, each in found["nodes"]]
     begin.update({name: named(found[name]) for name in ("host", "master", "address")})
-    if not is_run_id(found["run"]) or begin["node"] > MOST or not begin["nodes"]:
+    if not isinstance(found["run"], str) or not is_run_id(found["run"]) or not begin["nodes"]:
         raise ValueError("no run")
     return dict(begin, run=found["run"])
 
 
 def named(value: Any) -> str:
     """Returns the name of a host, or an address. ValueError."""
-    import re
-
     if not isinstance(value, str) or not re.match(r"[A-Za-z0-9_:][A-Za-z0-9._:%-]{0,254}\Z", value):
         raise ValueError("no name")
     return value
