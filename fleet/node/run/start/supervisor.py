@@ -78,16 +78,16 @@ class Supervisor:
         while True:
             caught = self.signals.wait(TICK if self.ending is None else ENDING_TICK)
             self.reap()
-            for signum in caught:
-                if signum != signal.SIGCHLD:
-                    grace = self.spec["grace"] if signum == signal.SIGTERM else 0
-                    self.stop("the supervisor got signal %d" % signum, grace, "signal")
-            self.look()
             if self.ended is not None and self.ending is None:
                 self.began = self.clock.time()
                 self.ending = Ending(
                     self.spec["run"], min(self.spec["grace"], LEFTOVER_GRACE), [os.getpid()], clock=self.clock
                 )
+            for signum in caught:
+                if signum != signal.SIGCHLD:
+                    grace = self.spec["grace"] if signum == signal.SIGTERM else 0
+                    self.stop("the supervisor got signal %d" % signum, grace, "signal")
+            self.look()
             if self.ending is not None and self.ending.step():
                 self.reap()
                 return self.finish(self.ending.left)
