@@ -17,6 +17,7 @@ from tests.fuzz.rule.draw import DARK, OF_ALL, Event, History
 from tests.fuzz.rule.node import CLOCKS, NEVER, Link, Message, Node, World
 
 CONNECT_SECONDS = 10.0  # for which a host is waited for when an attempt begins
+LOOK_SECONDS = 0.5  # between two looks for a stall
 LONGEST = 5000.0  # that an attempt may last
 WORDS = Words()
 Verdict = dict[str, Any]
@@ -54,12 +55,12 @@ class Head:
         self.gang: Gang = gang_of(parts, history.least)
         self.silence = Silence(history.timeout, history.lease)
         self.watch = Watch(history.stall if self.leads else None, play.world.now)
-        self.silent: dict[str, float | None] = {node.host: None for node in play.nodes}
+        self.silent: dict[str, float] = {}  # host -> since when
         self.well: list[float] = []
-        self.spoke = play.began
+        self.spoke = self.looked = play.began
         self.thaw, self.done, self.ticking = 0.0, False, False
         self.verdict: Verdict | None = None
-        if history.stall is not None and self.leads:
+        if history.stall is not None and self.leads or history.least:
             self.tick_from(1.0)
 
     @property
@@ -85,7 +86,7 @@ class Head:
             if self.gang.all_well:
                 for each in self.play.nodes:
                     each.at(world.now + 0.05, each.over)
-        return self.look()
+        return self.look() if message["event"] != "clock" or self.silent or self.gang.least else None
 
     # -- stops --------------------------------------------------------------------------------------------------
     def stop_if(self, end: Any) -> None:
@@ -131,7 +132,7 @@ class Head:
             self.tick_from(0.0)
 
     def is_back(self, host: str) -> None:
-        self.silent[host] = None
+        self.silent.pop(host, None)
 
     def tick_from(self, wait: float) -> None:
         if not self.ticking and not self.done:
@@ -145,17 +146,18 @@ class Head:
             self.ticking = True
             return world.at(self.thaw, self.tick)
         self.look()
-        if any(since is not None for since in self.silent.values()):
+        if self.silent:
             self.tick_from(0.5)
         elif self.watch.timeout is not None or self.gang.least:
-            self.tick_from(1.0)
+            self.tick_from(1.5)
         return None
 
     def look(self) -> None:
         """What the loop of a run does after each message, and some times a second."""
         if self.done:
             return
-        self.watch_silence()
+        if self.silent:
+            self.watch_silence()
         if isinstance(self.gang, ElasticGang):
             self.watch_elastic(self.gang)
         if self.watch.timeout is not None and self.gang.stopped_at is None:
@@ -165,9 +167,7 @@ class Head:
 
     def watch_silence(self) -> None:
         world, gang = self.play.world, self.gang
-        live = {h: self.silent[h] for h, node in gang.nodes.items() if not node.ended and node.lost is None}
-        if all(since is None for since in live.values()):
-            return
+        live = {h: self.silent.get(h) for h, node in gang.nodes.items() if not node.ended and node.lost is None}
         wait = gang.stopped_at is None and not self.link_is_whole(live)
         for host, silent in self.silence.over(live, world.now, wait).items():
             self.lose(host, self.time - silent)
@@ -198,11 +198,14 @@ class Head:
     # -- stalls, elastic runs -------------------------------------------------------------------------------------
     def watch_stall(self) -> None:
         now, nodes = self.play.world.now, self.play.nodes
+        if now - self.looked < LOOK_SECONDS:
+            return
+        self.looked = now
         if any(node.live and not node.hung for node in nodes):
             self.spoke = now
         spoke = self.spoke if self.play.hung is None else self.play.hung
         left = [(node.host, rank) for node in nodes for rank in self.gang.nodes[node.host].unaccounted]
-        blind = any(self.silent[h] is not None for h, node in self.gang.nodes.items() if not node.ended)
+        blind = any(not self.gang.nodes[host].ended for host in self.silent)
         kind = self.watch.look(now, spoke, self.well, len(left), blind)
         if kind == "stalled" and self.watch.still_stalled(now - self.watch.progress(spoke, self.well)):
             host, rank = left[0]

@@ -82,13 +82,14 @@ class Truth:
             code = event.code if event.code > 0 else 128 - event.code
             rank = self.ranks(node)[event.rank]
             said = ("failure", code, host, rank, "rank")
-            return [Cause(at, at + ERROR, at, at, frozenset([said]), sure, event.code == -SIGTERM)]
+            sigterm = event.code == -SIGTERM  # an engine passes a failure on so: not the first, within a tie
+            return [Cause(at, at + ERROR + TIE * sigterm, at, at, frozenset([said]), sure, sigterm)]
         if event.what in ("engine", "supervisor", "signal") and perhaps:
             late, code = {"engine": (0.45, 128 - event.code if event.code < 0 else event.code), "supervisor": (1.1, 1)}.get(
                 event.what, (0.05, 1)
             )
             said = {("failure", code, host, None, event.what)}
-            hidden = any(e.what in DARK and e.node == node and e.at < at + 3.5 for e in self.events)
+            hidden = any(e.at < at + 3.5 for e in self.events if e.what in OF_ALL or e.what in DARK and e.node == node)
             if hidden:  # nobody hears more than how its ranks answered
                 said |= {("failure", code, host, rank, "rank") for code in (1, 137, 143) for rank in self.ranks(node)}
             return [Cause(at, at + late + ERROR, at, at + late + 3.0, frozenset(said), sure and not hidden)]
@@ -100,7 +101,7 @@ class Truth:
             done = [at for works in self.works for at in works if at < NEVER]
             when = max([event.at, *done]) + history.stall
             blind = [e.at + e.lasts for e in self.events if e.what in DARK + OF_ALL and e.lasts < 1e9 and e.at < when + 2.5]
-            last = max([when, *(end + history.stall + history.timeout for end in blind)]) + 2.5
+            last = max([when, *(end + history.stall + history.timeout for end in blind)]) + 3.0
             said_by = [("stall", 124, h, rank, "stalled") for h in self.hosts for rank in range(sum(history.ranks))]
             return [Cause(when - TIE, last, when - TIE, last, frozenset(said_by))]
         return []
@@ -125,7 +126,9 @@ class Truth:
             sure = False
         soonest = event.at + history.timeout - history.beat - 1.0
         latest = event.at + history.timeout + 2.0 if not long else event.at + history.lease + 2 * history.timeout
-        return [Cause(event.at - history.beat - ERROR, event.at + ERROR, soonest, latest, frozenset(said_by), sure)]
+        # who is silent with all others is silent by itself from their return on
+        ends = max([event.at, *(e.at + e.lasts + 2.0 for e in others if e.lasts < 1e9 and e.at < event.at + event.lasts)])
+        return [Cause(event.at - history.beat - ERROR, ends + ERROR, soonest, latest, frozenset(said_by), sure)]
 
     def all_at_once(self, event: Event, end: float) -> list[Cause]:
         """All nodes fall silent, or hear nothing of their head."""
