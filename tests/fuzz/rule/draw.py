@@ -78,7 +78,7 @@ def make(seed: int) -> History:
     rng = Random(seed)
     nodes = rng.randint(2, 5)
     ranks = tuple(rng.randint(1, 3) for _ in range(nodes))
-    elastic = False and rng.random() < 0.25
+    elastic = rng.random() < 0.25
     most, spares = rng.randint(0, 3), 0 if elastic else rng.choice((0, 0, 1, 2))
     least = rng.randint(1, nodes) if elastic else 0
     stall = rng.choice((None, None, 20.0, 40.0)) if not elastic else None
@@ -91,7 +91,7 @@ def make(seed: int) -> History:
         absent = rng.sample(range(1, nodes), rng.randint(0, nodes - max(1, least)))
         late = tuple((node, rng.choice((rng.uniform(2.0, 12.0), 1e9))) for node in absent)
     base = History(seed, ranks, clocks, latency, (), most, spares, least, stall, timeout, lease, late=late)
-    base = base._replace(slow=rng.choice((0.0, 0.0, 3.0)), looks=rng.random() < 0.5, grace=rng.choice((0.0, 3.0, 10.0)))
+    base = base._replace(slow=rng.choice((0.0, 0.0, 3.0)), looks=not elastic and rng.random() < 0.5, grace=rng.choice((0.0, 3.0, 10.0)))
     count = 1 if elastic else rng.randint(1, 1 + most + spares)
     return base._replace(attempts=tuple(_attempt(rng, base, number) for number in range(count)))
 

@@ -14,8 +14,10 @@ from fleet.node.gang.verdict import About, Words, decide, own_link
 from fleet.protocol.codes import EXIT_TIMEOUT
 from fleet.protocol.state import FINAL
 from tests.fuzz.rule.draw import DARK, OF_ALL, Event, History
+from tests.fuzz.rule.elastic import ElasticNode, Gone, Outcome, Story
 from tests.fuzz.rule.node import CLOCKS, NEVER, Link, Message, Node, World
 
+RESTARTS = 3  # of an elastic engine, where nobody asks for another number
 CONNECT_SECONDS = 10.0  # for which a host is waited for when an attempt begins
 LOOK_SECONDS = 0.5  # between two looks for a stall
 LONGEST = 5000.0  # that an attempt may last
@@ -43,6 +45,7 @@ class Played:
     why: list[str] = field(default_factory=list)  # who had it stopped, by head
     told: dict[str, float] = field(default_factory=dict)
     tale: list[str] = field(default_factory=list)
+    story: Story | None = None
 
 
 class Head:
@@ -127,7 +130,7 @@ class Head:
             world.at(link.back, self.is_back, host)
 
     def is_silent(self, host: str, since: float, link: Link) -> None:
-        if link.is_down:
+        if link.is_down and not link.closed:
             self.silent[host] = since
             self.tick_from(0.0)
 
@@ -216,7 +219,19 @@ class Head:
             )
             self.stop_if(self.gang.stall.reason("no rank wrote anything"))
 
-    def watch_elastic(self, gang: ElasticGang) -> None: ...
+    def watch_elastic(self, gang: ElasticGang) -> None:
+        play = self.play
+        turn = gang.look(play.world.now)
+        for index, node in enumerate(play.nodes):
+            if node.host in turn.went and gang.stopped_at is None:
+                self.play.tell(f"{node.host} is out")
+                play.world.at(play.world.now + 2.0, play.back, index)
+            if isinstance(node, ElasticNode) and node.host in turn.renew and not node.links[0].is_down:
+                self.play.tell(f"ranks of {node.host} are to be ended")
+                node.at(play.world.now + node.links[0].latency, node.renew)
+            if turn.over:
+                node.at(play.world.now + 0.05, node.over)
+        self.stop_if(turn.end)
 
     # -- the end --------------------------------------------------------------------------------------------------
     def conclude(self) -> None:
@@ -248,17 +263,63 @@ class Play:
         for works, count, host in zip(attempt.works, history.ranks, hosts, strict=True):
             ranks = range(first, first := first + count)
             clock = history.clocks[host]
-            self.nodes.append(Node(world, f"n{host}", clock, ranks, works, history.timeout, history.lease))
+            kind = ElasticNode if history.least else Node
+            self.nodes.append(kind(world, f"n{host}", clock, ranks, works, history.timeout, history.lease))
             self.nodes[-1].deaf = attempt.deaf
+        self.story = self.played.story = Story(self.nodes, history.least)
         self.heads = [Head(self, number, history.clocks[number - 2]) for number in range(1 + history.looks)]
         for node, host in zip(self.nodes, hosts, strict=True):
-            for head in self.heads:
-                latency = history.latency[host] if head.leads else history.latency[-1 - host]
-                node.links.append(Link(world, node, latency, history.slow, head.receive))
-            for when in CLOCKS:
-                node.at(began + when, node.tell_time)
+            self.join(node, host, 0)
+        for index, _ in history.late:
+            self.is_late(self.nodes[index])
         for event in attempt.events:
             world.at(began + event.at, self.befalls, event)
+
+    def join(self, node: Node, host: int, round: int) -> None:
+        """Heads begin to follow it."""
+        for head in self.heads:
+            latency = self.history.latency[host] if head.leads else self.history.latency[-1 - host]
+            node.links.append(Link(self.world, node, latency, self.history.slow, head.receive))
+        for when in CLOCKS:
+            node.at(self.world.now + when, node.tell_time)
+        if isinstance(node, ElasticNode):
+            node.begin(self.story, self.history.most or RESTARTS, round)
+
+    def is_late(self, node: Node) -> None:
+        """An elastic run begins without it."""
+        gang = self.heads[0].gang
+        node.power_off(NEVER)
+        node.engine = False
+        gang.absent.add(node.host)
+        gang.node_lost(node.host, self.heads[0].time, {"kind": "unreachable", "message": "no answer", "hint": None})
+        gang.nodes[node.host].ended = True
+
+    def back(self, index: int) -> None:
+        """A host that went takes part again, as soon as it is reached."""
+        world, leader, old = self.world, self.heads[0], self.nodes[index]
+        if leader.done or leader.gang.stopped_at is not None:
+            return
+        late = self.began + dict(self.history.late).get(index, 0.0)
+        when = max(late, old.thaw, old.links[0].back if old.links[0].is_down else 0.0)
+        if when > world.now:
+            if when < self.began + LONGEST:
+                world.at(when + world.rng.uniform(0.5, 2.0), self.back, index)
+            return
+        assert isinstance(leader.gang, ElasticGang)
+        old.gone += 1.0
+        for link in old.links:
+            link.closed = True
+        new = ElasticNode(world, old.host, old.clock, old.ranks, (), old.timeout, old.lease)
+        new.live, new.deaf = set(), old.deaf
+        self.nodes[index] = new
+        self.join(new, self.hosts[index], old.round + 1)
+        leader.gang.back(new.host)
+        leader.silent.pop(new.host, None)
+        self.tell(f"{new.host} is back")
+        self.story.backs.append((new.host, world.now))
+        for node in self.nodes:
+            if isinstance(node, ElasticNode):
+                node.soon(0.5, 1.5, node.meet)
 
     def play(self) -> Played:
         world, last, leader = self.world, self.began + LONGEST, self.heads[0]
@@ -294,6 +355,8 @@ class Play:
     def befalls(self, event: Event) -> None:
         if self.heads[0].done:
             return
+        if self.history.least:
+            self.goes(event, self.nodes[event.node])
         self.tell(str(event))
         world, node, leader = self.world, self.nodes[event.node], self.heads[0]
         until = world.now + event.lasts if event.lasts < 1e9 else NEVER
@@ -328,6 +391,25 @@ class Play:
             for each in self.nodes:
                 self.darken("freeze" if event.what == "all freeze" else "cut", each, until)
 
+    def goes(self, event: Event, node: Node) -> None:
+        """Notes what is a node's end."""
+        now, host, lasts = self.world.now, node.host, event.lasts
+        if node.final or node.off or not node.engine or node.thaw > now:
+            return
+        if event.what in ("supervisor", "signal") and not node.ending:
+            said = ("failure", 1, host, None, event.what)
+            self.story.gone.append(Gone(host, now, now + 1.1, now + 5.0, said))
+        elif event.what == "engine" and not node.ending:
+            code = event.code if event.code > 0 else 128 - event.code
+            said = ("failure", code, host, None, "engine")
+            self.story.gone.append(Gone(host, now, now + 0.5, now + 4.0, said, event.code > 0))
+        elif event.what == "reboot":
+            said = ("failure", 122, host, None, "reboot")
+            self.story.gone.append(Gone(host, now, now + lasts + 1.0, now + lasts + 3.0, said))
+        elif event.what in DARK and lasts > self.history.timeout:
+            begins, latest = now - self.history.beat - 0.1, now + self.history.timeout + self.history.lease
+            self.story.gone.append(Gone(host, begins, now, latest, ("lost", 122, host, None, "node")))
+
     def darken(self, what: str, node: Node, until: float) -> None:
         self.dark[self.hosts[self.nodes.index(node)]] = until
         if what == "freeze":
@@ -361,9 +443,6 @@ def is_bad(message: Message) -> bool:
 def brief(message: Message) -> str:
     names = ("event", "rank", "status", "signal", "asked", "signalled", "state", "cause", "engine_status")
     return " ".join(f"{name}={message[name]}" for name in names if message.get(name) is not None)
-
-
-Outcome = tuple[str, int, "str | None", "int | None", "str | None"]  # by, code, host, rank, what
 
 
 def outcome(verdict: Verdict | None) -> Outcome | None:

@@ -14,7 +14,6 @@ Message = dict[str, Any]
 NEVER = float("inf")
 CLOCKS = (0.0, 0.5, 1.5, 3.5, 7.5)  # when a node sends how its clock stands
 UP_SECONDS = 4.0  # between those of an elastic run
-RESTARTS = 3  # of an elastic engine, where nobody asks for another number
 
 
 class World:
@@ -44,7 +43,7 @@ class Link:
 
     def __init__(self, world: World, node: Node, latency: float, slow: float, receive: Callable[..., None]) -> None:
         self.world, self.node, self.latency, self.slow, self.receive = world, node, latency, slow, receive
-        self.last, self.down, self.back, self.broken = 0.0, NEVER, NEVER, False
+        self.last, self.down, self.back, self.broken, self.closed = 0.0, NEVER, NEVER, False, False
 
     def cut(self, until: float, breaks: bool) -> None:
         world = self.world
@@ -71,7 +70,11 @@ class Link:
             late = world.rng.uniform(0.0, self.slow)
         sent = dict(message, sent=world.now + self.node.clock)
         self.last = max(self.last, world.now + self.latency + late + world.rng.random() * 0.01)
-        world.at(self.last, self.receive, self.node.host, sent)
+        world.at(self.last, self.arrive, sent)
+
+    def arrive(self, message: Message) -> None:
+        if not self.closed:
+            self.receive(self.node.host, message)
 
 
 class Node:
@@ -86,13 +89,14 @@ class Node:
         self.ends: dict[int, Message] = {}
         self.status: Message = {"event": "status", "state": "running"}
         self.engine = self.supervisor = True
+        self.round = 0  # how often an elastic engine has started them
         self.ending = self.final = self.hung = self.off = self.deaf = False
         self.thaw = self.gone = 0.0
         self.stop_heard: float | None = None
         self.links: list[Link] = []
         self.exit: dict[str, Any] = {}  # of the engine
         for rank, when in enumerate(works):
-            self.at(world.now + when, self.end, rank, 0)
+            self.at(world.now + when, self.end_well, rank, 0)
 
     def at(self, when: float, work: Callable[..., None], *args: Any) -> None:
         """Has it done then, unless the node is not there any more; later, where it is frozen."""
@@ -114,7 +118,7 @@ class Node:
     # -- what it sends ----------------------------------------------------------------------------------------
     def hello(self, link: Link) -> None:
         """All that is known, to who connects."""
-        link.send({"event": "clock", "up": None}, fast=True)
+        self.tell_time()
         for message in [*sorted(self.ends.values(), key=lambda end: end["time"]), self.status]:
             if message.get("state") != "running":
                 link.send(message)
@@ -136,6 +140,10 @@ class Node:
         self.report(self.status)
 
     # -- ranks ------------------------------------------------------------------------------------------------
+    def end_well(self, rank: int, round: int) -> None:
+        if round == self.round:
+            self.end(rank, 0)
+
     def end(self, rank: int, code: int, signalled: bool = False) -> None:
         """code: a status; below 0, a signal."""
         if rank not in self.live or self.final or self.hung and code == 0 and not self.ending:
@@ -143,14 +151,14 @@ class Node:
         self.live.discard(rank)
         status, signal = (code, None) if code >= 0 else (None, -code)
         end = {"event": "rank", "rank": self.ranks[rank], "local_rank": rank, "status": status, "signal": signal}
-        end.update(time=self.time, attempt=0, signalled=signalled)
+        end.update(time=self.time, attempt=self.round, signalled=signalled)
         if self.status.get("cause") == "asked":
             end["asked"] = True
         self.ends[rank] = end
         self.report(end)
         if self.ending:
             self.finish_if()
-        elif code and self.engine:
+        elif code and self.engine and not signalled:
             self.soon(0.02, 0.3, self.engine_reacts)
         elif not self.live and self.engine and not any(e["status"] or e["signal"] for e in self.ends.values()):
             self.soon(0.9, 1.1, self.engine_ends, {"engine_status": 0})
