@@ -394,21 +394,24 @@ class Play:
     def goes(self, event: Event, node: Node) -> None:
         """Notes what is a node's end."""
         now, host, lasts = self.world.now, node.host, event.lasts
-        if node.final or node.off or not node.engine or node.thaw > now:
+        heard = node.final and node.status["time"] - node.clock < now - 0.2
+        if heard or node.off or node.thaw > now:
             return
+        unsure = node.final or not node.engine or isinstance(node, ElasticNode) and node.done
         if event.what in ("supervisor", "signal") and not node.ending:
             said = ("failure", 1, host, None, event.what)
-            self.story.gone.append(Gone(host, now, now + 1.1, now + 5.0, said))
+            self.story.gone.append(Gone(host, now, now + 1.1, now + 5.0, said, unsure=unsure))
         elif event.what == "engine" and not node.ending:
             code = event.code if event.code > 0 else 128 - event.code
             said = ("failure", code, host, None, "engine")
-            self.story.gone.append(Gone(host, now, now + 0.5, now + 4.0, said, event.code > 0))
+            self.story.gone.append(Gone(host, now, now + 0.5, now + 4.0, said, event.code > 0, unsure))
         elif event.what == "reboot":
             said = ("failure", 122, host, None, "reboot")
-            self.story.gone.append(Gone(host, now, now + lasts + 1.0, now + lasts + 3.0, said))
+            self.story.gone.append(Gone(host, now, now + lasts + 1.0, now + lasts + 3.0, said, unsure=unsure))
         elif event.what in DARK and lasts > self.history.timeout:
             begins, latest = now - self.history.beat - 0.1, now + self.history.timeout + self.history.lease
-            self.story.gone.append(Gone(host, begins, now, latest, ("lost", 122, host, None, "node")))
+            said = ("lost", 122, host, None, "node")
+            self.story.gone.append(Gone(host, begins, now, latest, said, unsure=unsure))
 
     def darken(self, what: str, node: Node, until: float) -> None:
         self.dark[self.hosts[self.nodes.index(node)]] = until

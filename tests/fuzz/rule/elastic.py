@@ -23,6 +23,7 @@ class Gone(NamedTuple):
     latest: float
     outcome: Outcome
     fatal: bool = False
+    unsure: bool = False  # its ranks, or its engine, had ended
 
 
 @dataclass
@@ -142,10 +143,12 @@ def allowed(history: History, story: Story, began: float, stopped: float | None)
             back = next((at for host, at in story.backs if host == hosts[node]), 1e18)
             maybe |= {hosts[node]} if back >= gone.begins else set()
             surely |= {hosts[node]} if back > gone.latest else set()
+        maybe |= {node.host for node in story.nodes if _done(node) < gone.latest + 10.0}  # they start no ranks again
         first, left = gone.host == hosts[0], len(hosts) - 1
         if gone.fatal or first or left - len(maybe - {gone.host}) < story.least:
             perhaps.append(gone)
-            if (gone.fatal or first or left - len(surely - {gone.host}) < story.least) and len(dark) < 2:
+            hidden = gone.unsure or len(dark) > 1 or any(it.host == gone.host and it.begins < gone.begins for it in dark)
+            if not hidden and (gone.fatal or first or left - len(surely - {gone.host}) < story.least):
                 sure.append(gone)
     ends = min((it.ends for it in sure), default=1e18) + ERROR
     known = min((it.latest for it in sure), default=1e18)
@@ -154,7 +157,7 @@ def allowed(history: History, story: Story, began: float, stopped: float | None)
     if len(dark) > 1:
         found.add(("lost", 122, None, None, "link"))
     for at, said in story.failures:
-        if story.stuck is not None or any(it.fatal and it.begins - 4.0 <= at <= it.ends + ERROR for it in perhaps):
+        if story.stuck is not None or any(it.begins - 4.0 <= at <= it.ends + ERROR for it in perhaps):
             found.add(said)
     if story.stuck is not None:  # too few can start ranks again
         found |= {it.outcome for it in story.gone} | {("failure", 1, None, None, None)}
@@ -171,6 +174,12 @@ def allowed(history: History, story: Story, began: float, stopped: float | None)
                 return {said}
             found.add(said)
     return found
+
+
+def _done(node: Node) -> float:
+    """Returns since when its ranks have all ended well."""
+    ended = isinstance(node, ElasticNode) and node.done
+    return max(end["time"] for end in node.ends.values()) - node.clock if ended else 1e18
 
 
 def _back(story: Story, gone: Gone, at: float) -> bool:
