@@ -113,6 +113,9 @@ def _attempt(rng: Random, base: History, number: int) -> Attempt:
             after = event.at + rng.choice((rng.uniform(-0.05, 0.05), rng.uniform(0.0, 0.5), rng.uniform(0.5, 4.0)))
             node = rng.randrange(nodes)
             events.append(Event(max(0.5, after), "fail", node, rng.randrange(base.ranks[node]), _code(rng)))
+        if event.what == "fail" and base.ranks[event.node] > 1 and rng.random() < 0.3:  # its engine ends a neighbour
+            rank = (event.rank + 1) % base.ranks[event.node]
+            events.append(Event(max(0.5, event.at + rng.uniform(-0.03, 0.03)), "fail", event.node, rank, -SIGTERM))
     if any(event.what == "hang" for event in events) and base.stall is None:
         events.append(Event(rng.uniform(60.0, 90.0), rng.choice(BY_HAND)))
     ordered = sorted({(event.node, event.rank): event for event in events if event.what == "fail"}.values())

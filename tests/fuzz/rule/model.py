@@ -66,6 +66,12 @@ class Truth:
         first = sum(self.history.ranks[:node])
         return range(first, first + self.history.ranks[node])
 
+    def error(self, node: int) -> float:
+        """Returns by how much later its times may seem to be: as much as the fastest message to a head took."""
+        host = int(self.hosts[node][1:])
+        latency = self.history.latency
+        return (max(latency[host], latency[-1 - host]) if self.history.looks else latency[host]) + 0.012
+
     def lives(self, node: int, at: float) -> tuple[bool, bool]:
         """Returns whether a node's part has not ended then: surely, and perhaps."""
         last = max(self.works[node])
@@ -84,7 +90,7 @@ class Truth:
             rank = self.ranks(node)[event.rank]
             said = ("failure", code, host, rank, "rank")
             sigterm = event.code == -SIGTERM  # an engine passes a failure on so: not the first, within a tie
-            return [Cause(at, at + ERROR + TIE * sigterm, at, at, frozenset([said]), sure, sigterm)]
+            return [Cause(at, at + self.error(node) + TIE * sigterm, at, at, frozenset([said]), sure, sigterm)]
         if event.what in ("engine", "supervisor", "signal") and perhaps:
             late, code = {"engine": (0.45, 128 - event.code if event.code < 0 else event.code), "supervisor": (1.1, 1)}.get(
                 event.what, (0.05, 1)
@@ -141,18 +147,20 @@ class Truth:
         begins, ends = event.at - history.beat - ERROR, event.at + ERROR
         if not there or event.lasts < history.timeout:
             return []
+        alone = len(self.events) == 1  # else the run may be stopping
         if event.what == "own link":
             if event.lasts > history.lease:
                 soonest = event.at + history.timeout - history.beat - 1.0
-                return [Cause(begins, ends, soonest, event.at + history.lease + 5.0, frozenset({link, *lost}), sure)]
+                said = {link} if alone and all(self.lives(node, event.at + 0.1)[0] for node in nodes) else {link, *lost}
+                return [Cause(begins, ends, soonest, event.at + history.lease + 5.0, frozenset(said), sure)]
             # waited for, unless the run is being stopped
-            return [Cause(begins, ends, NEVER, NEVER, frozenset({link, *lost}), False)]
+            return [] if alone else [Cause(begins, ends, NEVER, NEVER, frozenset({link, *lost}), False)]
         if event.what == "all freeze":
             frozen = {("failure", 122, self.hosts[node], None, "frozen") for node in there}
             if history.spares:  # they answer
                 soonest = event.at + history.timeout - history.beat - 1.0
                 return [Cause(begins, end + 1.0, soonest, end + 3.0, frozenset({link, *frozen, *lost}), sure)]
-            stopping = [Cause(begins, ends, NEVER, NEVER, frozenset({link, *lost}), False)]
+            stopping = [] if alone else [Cause(begins, ends, NEVER, NEVER, frozenset({link, *lost}), False)]
             return [Cause(end, end + ERROR, end, end + 3.0, frozenset(frozen), sure), *stopping]
         if event.lasts < history.lease or history.looks:
             return []
