@@ -156,8 +156,12 @@ def allowed(history: History, story: Story, began: float, stopped: float | None)
     found = {it.outcome for it in [*perhaps, *unheard] if it.begins - ERROR <= ends}
     if len(dark) > 1:
         found.add(("lost", 122, None, None, "link"))
+        found |= {("failure", 122, it.host, None, "frozen") for it in dark}
+        found |= {("lease", 124, it.host, None, "lease") for it in dark}
     for at, said in story.failures:
         if story.stuck is not None or any(it.begins - 4.0 <= at <= it.ends + ERROR for it in perhaps):
+            found.add(said)
+        if any(it.outcome[2] == said[2] and it.begins - 8.0 <= at for it in dark):  # nobody hears that it goes on
             found.add(said)
     if story.stuck is not None:  # too few can start ranks again
         found |= {it.outcome for it in story.gone} | {("failure", 1, None, None, None)}

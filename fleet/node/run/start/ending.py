@@ -5,7 +5,7 @@ import signal
 
 from fleet.node.base.clock import CLOCK, Clock
 from fleet.node.base.processes import below, read_file, send_signal
-from fleet.node.base.run_folder import RANK_WRAPPER, final_status, read_json, read_status, write_final
+from fleet.node.base.run_folder import RANK_WRAPPER, final_status, only, read_json, read_status, write_final
 from fleet.node.base.types import Any, Sequence
 from fleet.node.run.marks import marked
 from fleet.node.run.start.extension_builds import Builds
@@ -112,6 +112,8 @@ def bury(
     said = read_status(folder)
     if said.get("state") in FINAL:
         return dict(said, left=status["left"])
+    if said.get("state") == "stopping":  # the first word counts: what it was ended for
+        status.update(only(said, "reason", "cause", "began", "end"))
     if cause != "asked":
         ticks = read_json(os.path.join(folder, PID)).get("start") or 0
         status["kernel"] = (kernel or KernelLog(ticks / os.sysconf("SC_CLK_TCK"))).told(folder, None)
