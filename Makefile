@@ -69,7 +69,8 @@ foreign: root venv-test  ## programs of others, each by hand with its own launch
 fuzz: root venv-test  ## syncs, gets, nodes that lie, neighbours, handed folders by chance, for S seconds [600] from SEED on (root)
 	$(BIN)/python -m tests.fuzz --seconds $(or $(S),600) $(if $(SEED),--seed $(SEED))
 
-fuzz-runs: root venv-test  ## runs, and what befalls heads, nodes and links, for S seconds [600] from SEED on, a fifth more in a lab (root)
+fuzz-runs: root venv-test  ## runs, and what befalls heads, nodes and links, for S seconds [600] from SEED on, a fifth more in a lab, a fifth of the rule alone (root)
+	$(BIN)/python -m tests.fuzz.rule --seconds $$(( $(or $(S),600) / 5 )) $(if $(SEED),--seed $(SEED))
 	$(BIN)/python -m tests.fuzz.runs --seconds $(or $(S),600) $(if $(SEED),--seed $(SEED))
 	$(BIN)/python -m tests.fuzz.runs --lab --seconds $$(( $(or $(S),600) / 5 )) $(if $(SEED),--seed $(SEED))
 

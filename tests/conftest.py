@@ -21,12 +21,13 @@ if signal.getsignal(signal.SIGHUP) is signal.SIG_IGN:
 
 # All of these is for `make test-full`: programs of others, the fuzzers, a reworded fleet, what sets machines up.
 SLOW = {"foreign", "fuzz", "rewording", "tools"}
+PURE = "test_rule.py"  # a fuzzer that takes seconds: no process, no lab
 
 
 @pytest.hookimpl(tryfirst=True)
 def pytest_collection_modifyitems(items: list[pytest.Item], config: pytest.Config) -> None:
     for item in items:
-        if SLOW & {*item.path.relative_to(config.rootpath).parts[1:2]}:
+        if SLOW & {*item.path.relative_to(config.rootpath).parts[1:2]} and item.path.name != PURE:
             item.add_marker("slow")
 
 

@@ -23,10 +23,11 @@ from pathlib import Path
 from typing import NamedTuple
 
 from tests.fuzz import mends
+from tests.fuzz.rule import mends as of_the_rule
 from tests.fuzz.runs.mends import ABOUT, MENDS
 
 ROOT = Path(__file__).parents[2]
-MODEL, HOSTILE, RUNS, HANDED = "sync_model", "hostile", "runs", "handed"
+MODEL, HOSTILE, RUNS, RULE, HANDED = "sync_model", "hostile", "runs", "rule", "handed"
 TREE = ("fleet", "tests", "tools", "hostfiles", "playbooks", "examples")
 MOST = 99  # faults that the tree has with the mend, too, before one is found that it has not
 
@@ -275,6 +276,7 @@ MUTANTS += [
     Mutant("what is ignored has bounds", "42.4", "delivery/patterns.py", "own.bounded(file)", "file.read()", HANDED),
 ]
 MUTANTS += [Mutant(*mend[:5], RUNS, *mend[5:]) for mend in MENDS]
+MUTANTS += [Mutant(*mend, RULE) for mend in of_the_rule.MENDS]
 MUTANTS += [Mutant(*mend) for mend in mends.MENDS]
 LEFT = {"runs", "build", "builds", "dist"}  # what is made in a clone
 MOST_MEMORY = 4 << 30  # bytes, of a mutant that reads without end

@@ -140,7 +140,8 @@ class ElasticGang(Gang):
 
     def last_attempts(self) -> "list[RankEnd]":
         # each rank's last end, where its engine did not bring it about: each agent counts its own restarts
-        ends = [end for host, node in self.nodes.items() if host not in self.away for end in node.ends.values()]
+        there = [node for host, node in self.nodes.items() if host not in self.away]
+        ends = [end for node in there for end in node.ends.values() if not node.started_since(end.time)]
         last = list({(end.host, end.local_rank): end for end in sorted(ends, key=lambda end: end.time)}.values())
         return [end for end in last if not end.signalled] or last * (not self.away)
 

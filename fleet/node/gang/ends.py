@@ -190,6 +190,10 @@ class NodeState:
         known = {rank for rank, _ in self.ends}
         return [rank for rank in self.ranks if rank not in known]
 
+    def started_since(self, time: float) -> bool:
+        """Returns whether its elastic engine has started all ranks again, after one that ended then, on its clock."""
+        return bool(self.up[0]) and self.up[0] >= len(self.ranks) and self.up[1] > time
+
     # -- as what it ended the run ---------------------------------------------------------------------------
     def of_engine(self) -> Failure:
         signal = self.status.get("signal")

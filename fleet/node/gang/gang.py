@@ -140,9 +140,11 @@ class Gang:
             return when >= node.began - TIE_SECONDS or cause == "supervisor" and end.signal == SIGTERM
         if node.state != "exited" or end.signal is None:
             return False
+        return when > node.began - (self._late(node) if end.signal == SIGTERM else 0.0)
+
+    def _late(self, node: NodeState) -> float:
         # the death of an engine ends its ranks at once, and a busy supervisor notices it after them
-        killed = node.status.get("signal") is not None and end.signal == SIGTERM
-        return when > node.began - (LATE_SECONDS if killed else 0.0)
+        return LATE_SECONDS if node.status.get("signal") else 0.0
 
     def _before_stop(self, when: float) -> bool:
         # Corrected times are never early (Clock), and never later than the message that brought them: what
@@ -169,10 +171,10 @@ class Gang:
     def node_failures(self) -> "list[Failure]":
         found = []
         for node in self.nodes.values():
-            if node.lost is not None:
-                found.append(node.of_lost())
-            elif node.state == "exited" and node.engine_code and self._before_stop(node.began):
+            if node.state == "exited" and node.engine_code and self._before_stop(node.began - self._late(node)):
                 found.append(node.of_engine())
-            elif self._own_cause(node) is not None or self._gave_up(node):
+            elif self._own_cause(node) is not None or self._gave_up(node):  # also of one that was lost while it ended
                 found.append(node.of_node())
+            elif node.lost is not None:
+                found.append(node.of_lost())
         return found

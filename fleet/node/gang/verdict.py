@@ -57,7 +57,8 @@ def decide(about: About, gang: Gang, words: Words) -> "run.Verdict | None":
 
 
 def _found(about: About, gang: Gang, words: Words) -> "run.Verdict | None":
-    failure = own_link(gang) or gang.first(words.answers) or _vanished(gang)
+    found = [it for it in (own_link(gang), gang.first(words.answers)) if it is not None]
+    failure = min(found, key=lambda it: it.time, default=None) or _vanished(gang)
     if gang.unknown and (failure is None or gang.unknown - about.without):
         return None
     if failure is None and gang.end is not None:

@@ -9,6 +9,7 @@ from fleet.node.base.run_folder import (
     ENDED_WRAPPER,
     RANK_WRAPPER,
     final_status,
+    only,
     rank_records,
     read_json,
     read_status,
@@ -170,6 +171,8 @@ def bury(
     said = read_status(folder)
     if said.get("state") in FINAL:
         return dict(said, left=status["left"])
+    if said.get("state") == "stopping":  # the first word counts: what it was ended for
+        status.update(only(said, "reason", "cause", "began", "end"))
     if cause != "asked":
         ticks = read_json(os.path.join(folder, PID)).get("start") or 0
         status["kernel"] = (kernel or KernelLog(ticks / os.sysconf("SC_CLK_TCK"))).told(folder, None)

@@ -81,16 +81,16 @@ class Supervisor:
         while True:
             caught = self.signals.wait(TICK if self.ending is None else ENDING_TICK)
             self.reap()
-            for signum in caught:
-                if signum != signal.SIGCHLD:
-                    grace = self.spec["grace"] if signum == signal.SIGTERM else 0
-                    self.stop("the supervisor got signal %d" % signum, grace, "signal")
-            self.look()
             if self.ended is not None and self.ending is None:
                 up, grace = ranks_up(self.folder), self.spec["grace"]  # up: somebody has killed their launcher
                 self.ending = self.begin_ending(
                     grace if up else min(grace, LEFTOVER_GRACE), signal.SIGTERM if up else 0
                 )
+            for signum in caught:
+                if signum != signal.SIGCHLD:
+                    grace = self.spec["grace"] if signum == signal.SIGTERM else 0
+                    self.stop("the supervisor got signal %d" % signum, grace, "signal")
+            self.look()
             if self.ending is not None and self.ending.step():
                 self.reap()
                 return self.finish(self.ending.left)
