@@ -70,7 +70,7 @@ def test_heads_whose_inventories_have_one_path_have_blocks_of_their_own(head: He
     lab = head.lab
     one, two, three = lab.names
     text = f"defaults: {{user: root}}\\nhosts: {{{three}: {{address: {lab.address(three)}}}}}\\n"
-    words = f"-i /root/fleet.yaml --connect-timeout 60 setup-ssh --tofu --password-file -"
+    words = "-i /root/fleet.yaml --connect-timeout 60 setup-ssh --tofu --password-file -"
     for name in (one, two):
         lab.sh(name, f"printf '{text}' > /root/fleet.yaml; echo {lab.password} | {FLEET} {words}")
     assert lab.sh(three, "grep -c '>>> fleet' /root/.ssh/config") == "2"
