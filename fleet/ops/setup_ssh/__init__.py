@@ -42,7 +42,8 @@ def run(plan: SetupPlan, runtime: SetupRuntime) -> Report:
 def _run(plan: SetupPlan, runtime: SetupRuntime) -> Report:
     record = Record.load(plan.home, plan.source)
     record.take_over(plan.everyone)
-    record.save_all()
+    if record.hosts:
+        record.save_all()
     head = Head(plan, record, plan.request.limit)
     head.check()
     reached: dict[str, Reached] = {}

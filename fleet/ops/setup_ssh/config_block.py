@@ -124,14 +124,15 @@ def only(rendered: bytes, wanted: Collection[str]) -> bytes:
     return b"".join(kept) if any_host else b""
 
 
+def blocks(data: bytes | None) -> frozenset[str]:
+    """The names of the blocks of any inventory, also of one whose end is missing."""
+    return frozenset(name.decode("utf-8", "replace") for name in _BEGINS.findall(data or b""))
+
+
+_BEGINS = re.compile(rb"^[ \t]*# >>> fleet ([^\n]+) >>>[ \t\r]*$", re.MULTILINE)
 _BLOCK = re.compile(
     rb"^[ \t]*# >>> fleet ([^\n]+) >>>[ \t\r]*\n(?:.*\n)*?[ \t]*# <<< fleet \1 <<<[ \t\r]*(?:\n|\Z)", re.MULTILINE
 )
-
-
-def blocks(data: bytes | None) -> frozenset[str]:
-    """The names of the blocks of any inventory."""
-    return frozenset(found[1].decode("utf-8", "replace") for found in _BLOCK.finditer(data or b""))
 
 
 def without_any(data: bytes) -> bytes:

@@ -31,13 +31,13 @@ TURN_SECONDS = 600.0  # somebody may be looking for a password
 
 def block_name(source: str) -> str:
     """Returns a name for an inventory that is new here, which its like of another machine has not: "fleet-3f2a9c"."""
-    path = f"{os.uname().nodename}:{Path(source).resolve() if Path(source).exists() else source}"
+    path = f"{os.uname().nodename}:{place_of(source)}"
     stem = re.sub(r"[^A-Za-z0-9_.-]+", "-", Path(source).stem).strip("-.") or "inventory"
     return f"{stem[:40]}-{hashlib.sha256(path.encode('utf-8', 'surrogateescape')).hexdigest()[:6]}"
 
 
 def place_of(source: str) -> str:
-    return str(Path(source).absolute()) if Path(source).exists() else source
+    return str(Path(source).resolve()) if Path(source).exists() else source
 
 
 @dataclass
@@ -110,13 +110,6 @@ class Trace:
         return words
 
 
-def _joined(own: Trace | None, other: Trace) -> Trace:
-    if own is None or own == Trace():
-        return other
-    own.join(other)
-    return own
-
-
 def my_turn(source: str, runtime: Runtime) -> contextlib.AbstractContextManager[bool]:
     """One setup-ssh at a time changes this user's ~/.ssh, for whatever inventory."""
     return turn("setup-ssh", "another setup-ssh", runtime, holder=f"for {source}", within=TURN_SECONDS)
@@ -146,11 +139,10 @@ class Record:
 
     @classmethod
     def _read(cls, path: Path) -> Record:
-        record = cls(path, "")
+        record, data = cls(path, ""), files.read(path)
         try:
-            document = json.loads(files.read(path) or b"")
-            record._parse(document)
-            record.source = str(document["inventory"])
+            if data is not None:  # else it was deleted meanwhile
+                record._parse(json.loads(data))
         except (ValueError, KeyError, TypeError, IndexError, AttributeError, RecursionError) as error:
             raise HostFailed(
                 f"{path} is damaged ({type(error).__name__})",
@@ -164,19 +156,21 @@ class Record:
         return self.path.stem
 
     def take_over(self, inventory: Inventory) -> None:
-        """Take from inventories that are not there any more, as they were moved, what they have of these hosts."""
+        """Take from inventories that are not there any more, as they were moved, hosts of which nothing is here yet."""
         for other in self.others:
             if Path(other.source).is_absolute() and not Path(other.source).exists():
                 for host in inventory.hosts:
-                    if host.name in other.hosts and other.hosts[host.name].address == host.address:
-                        self.hosts[host.name] = _joined(self.hosts.get(host.name), other.hosts.pop(host.name))
+                    trace = other.hosts.get(host.name)
+                    if trace and trace.address == host.address and host.name not in self.hosts:
+                        self.hosts[host.name] = other.hosts.pop(host.name)
                 if not other.hosts:
-                    self.head, other.head = _joined(self.head, other.head), Trace()
+                    self.head.join(other.head)
+                    other.head = Trace()
 
     def log_in(self, name: str, user: str) -> None:
         """Have `name` be the account of this user there."""
         was = self.hosts.get(name)
-        if was and was.user not in ("", user):
+        if was and was.user not in ("", user) and not was.empty:
             self.hosts[f"{was.user}@{name}"] = self.hosts.pop(name)
         if back := self.hosts.pop(f"{user}@{name}", None):
             self.hosts[name] = back
@@ -259,5 +253,6 @@ class Record:
                 value.get("user", ""),
             )
 
+        self.source = str(document["inventory"])
         self.head = trace(document["head"])
         self.hosts = {name: trace(value) for name, value in document["hosts"].items()}

@@ -15,12 +15,11 @@ from fleet.events import Notice, silent
 from fleet.inventory.nodeset import fold
 from fleet.model import Host, Inside, Inventory, Report, Result, exit_code_of
 from fleet.ops.plans import Line, OnHosts, PerHost
-from fleet.ops.setup_ssh import config_block, edits, files, node
+from fleet.ops.setup_ssh import config_block, files, node
 from fleet.ops.setup_ssh.install import by_key_or_password
-from fleet.ops.setup_ssh.node import NodeState
 from fleet.ops.setup_ssh.passwords import SetupRuntime
 from fleet.ops.setup_ssh.record import Record, Trace, my_turn
-from fleet.ops.setup_ssh.undo_files import calls_for, undo_head
+from fleet.ops.setup_ssh.undo_files import calls_for, leave_to_others, undo_head
 from fleet.rules.units import counted
 from fleet.runtime import Runtime
 from fleet.transport.base import Session, Transport
@@ -175,7 +174,7 @@ def _undo_level(hosts: list[Host], record: Record, runtime: SetupRuntime) -> dic
     def task(session: Session, host: Host) -> Result:
         trace = record.hosts[host.name]
         state = node.look(session, key_type=None, repair=False, cancel=runtime.cancel)
-        _leave_to_others(state, record, host, runtime)
+        leave_to_others(state, record, host, runtime)
         calls, changed = calls_for(state, trace, f"{host.name}:~/.ssh/config")
         if calls:
             trace.leaving = True
@@ -239,24 +238,6 @@ def _one_account(host: Host, other: Host, transport: Transport) -> bool:
     ends = [transport.resolve(each) for each in (host, other)]
     keys = [{entry.key.fingerprint for entry in transport.known_hosts.of(end).known} for end in ends]
     return ends[0].user == ends[1].user and not keys[0].isdisjoint(keys[1])
-
-
-def _leave_to_others(state: NodeState, record: Record, host: Host, runtime: Runtime) -> None:
-    """What the hosts know and let in of each other stays where a block in its ssh config shows that another machine's
-    setup-ssh may rely on it; of what this one added, the entry of this machine goes."""
-    trace = record.hosts[host.name]
-    mine = {f"{each.block}{end}" for each in (record, *record.others) for end in ("", " node")}
-    mine.update(*(each.files.get("config", ()) for each in (trace, record.head)))
-    others = config_block.blocks(state.files["config"][0]) - mine
-    if others and (trace.keys or trace.files):
-        keys = {key.split()[1].encode() for key in record.head.uses}
-        own = [line for line in trace.files.get("authorized_keys", ()) if edits.blobs(edits.raw(line)) & keys]
-        trace.files = {"config": trace.files.get("config", []), "authorized_keys": own}
-        trace.keys, trace.modes = {}, {}
-        text = (
-            f"its key, and what lets the hosts in to each other, stays there: {', '.join(sorted(others))} may need it"
-        )
-        runtime.emit(Notice("info", text, host.name))
 
 
 def _forget(record: Record, everyone: Inventory, runtime: Runtime) -> None:

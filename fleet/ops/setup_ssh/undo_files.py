@@ -6,6 +6,7 @@ import stat
 from pathlib import Path
 
 from fleet.events import Notice
+from fleet.model import Host
 from fleet.ops.setup_ssh import config_block, edits, files, node
 from fleet.ops.setup_ssh.node import NodeState
 from fleet.ops.setup_ssh.record import Record, Trace
@@ -39,6 +40,24 @@ def calls_for(state: NodeState, trace: Trace, where: str) -> tuple[list[bytes], 
     if calls and ".ssh" not in (trace.kept or ()):
         widened.append(node.DROP_DIR)
     return [*calls, *widened], words
+
+
+def leave_to_others(state: NodeState, record: Record, host: Host, runtime: Runtime) -> None:
+    """What the hosts know and let in of each other stays where a block in its ssh config shows that another machine's
+    setup-ssh may rely on it; of what this one added, the entry of this machine goes."""
+    trace = record.hosts[host.name]
+    mine = {f"{each.block}{end}" for each in (record, *record.others) for end in ("", " node")}
+    mine.update(*(each.files.get("config", ()) for each in (trace, record.head)))
+    others = config_block.blocks(state.files["config"][0]) - mine
+    if others and (trace.keys or trace.files):
+        keys = {key.split()[1].encode() for key in record.head.uses}
+        own = [line for line in trace.files.get("authorized_keys", ()) if edits.blobs(edits.raw(line)) & keys]
+        trace.files = {"config": trace.files.get("config", []), "authorized_keys": own}
+        trace.keys, trace.modes = {}, {}
+        text = (
+            f"its key, and what lets the hosts in to each other, stays there: {', '.join(sorted(others))} may need it"
+        )
+        runtime.emit(Notice("info", text, host.name))
 
 
 def undone(name: str, data: bytes | None, trace: Trace, where: str) -> bytes | None:
