@@ -37,8 +37,8 @@ FOLDERS = (
     (f"~/{HOME}/{DATA}/", "notes of data that is being put in place, JSON: node, target, state folder"),
     (
         f"~/{HOME}/{WHEELS}/",
-        "wheels that were brought here (`SET-HEAD/`), which of them were verified, and which an install began and did not "
-        "(`verified/`), locks of installs",
+        "wheels that were brought here (`SET-HEAD/`), which of them were verified, and which an install began and did "
+        "not (`verified/`), locks of installs",
     ),
     (f"~/{HOME}/{IMPORTS}", "JSON: digests of what interpreters could import, so that preflight need not try it again"),
     (f"~/{HOME}/{SOURCES}/NAME-KEY/, ~/{HOME}/{BUILDS}/BUILD/", "source trees and builds of `fleet build`"),

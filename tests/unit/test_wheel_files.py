@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import base64
+import os
 import re
 import shutil
 import sys
@@ -13,7 +15,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from fleet.delivery.tree import scan
-from fleet.errors import UsageError
+from fleet.errors import Interrupted, UsageError
 from fleet.ops.wheels.wheel import read_folder, read_wheel
 from tests.in_process import fleet_here
 from tests.peak import LIMIT_MIB, peak_of
@@ -102,6 +104,15 @@ def test_folders_that_are_none(tmp_path: Path) -> None:
         fleet_here("a").plan.sync_wheels(tmp_path / "pkg-1.0.tar.gz")
     with pytest.raises(UsageError, match="does not exist"):
         fleet_here("a").plan.sync_wheels(tmp_path / "nowhere")
+
+
+def test_reading_ends_once_it_is_interrupted(tmp_path: Path) -> None:
+    path = make_wheel(tmp_path, "a", files={"a.txt": base64.b64encode(os.urandom(24 << 20)).decode()})
+    reads: list[int] = []
+    with pytest.raises(Interrupted):
+        read_wheel(path, lambda: reads.append(1) or len(reads) > 20)
+    assert len(reads) == 21
+    assert read_wheel(path, lambda: reads.append(1) or False).modules == () and len(reads) > 60  # asked all along
 
 
 def test_a_renamed_wheel(tmp_path: Path) -> None:
@@ -198,7 +209,7 @@ def test_a_wheel_that_unpacks_to_more_than_this_machine_holds(
     with pytest.raises(UsageError, match=f"damaged: .*{says}"):
         read_wheel(path)
     code = (
-        "import sys, contextlib, pathlib\nfrom fleet.errors import UsageError\n"
+        "import sys, contextlib, pathlib\nfrom fleet.errors import Interrupted, UsageError\n"
         "from fleet.ops.wheels.wheel import read_wheel\n"
         "with contextlib.suppress(UsageError):\n    read_wheel(pathlib.Path(sys.argv[1]))"
     )

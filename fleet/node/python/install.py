@@ -132,7 +132,7 @@ def import_all(
         status, _out, err = ask_python(argv, modules, env, left, "/")
         if status != 0:
             return failure(status, err, spec["import_deadline"])
-        os.rename(begun_file(answer, wheel["name"]), verified_file(answer, wheel))
+        os.rename(begun_file(answer, wheel), verified_file(answer, wheel))
         return None
 
     importing.set()
@@ -215,7 +215,7 @@ def work(spec: "messages.InstallSpec", seen: "dict[str, Any]") -> "dict[str, Any
     sweep(answer, wheels, states)
     os.makedirs(below_home(WHEELS, "verified"), 0o700, exist_ok=True)
     for wheel in wheels:
-        open(begun_file(answer, wheel["name"]), "w").close()
+        open(begun_file(answer, wheel), "w").close()
     todo = []
     if set(seen.values()) != {"there"}:
         todo = install(path, tools, spec, states, look)

@@ -178,9 +178,9 @@ def verified_file(answer: "dict[str, Any]", wheel: "messages.Asked") -> str:
     return below_home(WHEELS, "verified", hashlib.sha256(key.encode()).hexdigest())
 
 
-def begun_file(answer: "dict[str, Any]", name: str) -> str:
+def begun_file(answer: "dict[str, Any]", wheel: "messages.Asked | messages.Dist") -> str:
     """Exists from the start of an install of that distribution until it was imported."""
     import hashlib
 
-    key = "\n".join([answer["executable"], name])
+    key = "\n".join([answer["executable"], wheel["name"], wheel["version"]])
     return below_home(WHEELS, "verified", hashlib.sha256(key.encode()).hexdigest() + "-begun")

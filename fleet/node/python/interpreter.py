@@ -25,7 +25,7 @@ def facts(spec: "wheels.InterpreterSpec") -> "dict[str, Any]":
     answer = wheel_answer(path, tools, spec["wheels"], spec["judge"], spec["deadline"])
     for wheel, state in zip(spec["wheels"], answer["states"]):
         state["verified"] = os.path.exists(verified_file(answer, wheel))
-    answer["dists"] = [dist for dist in answer["dists"] if not os.path.exists(begun_file(answer, dist["name"]))]
+    answer["dists"] = [dist for dist in answer["dists"] if not os.path.exists(begun_file(answer, dist))]
     there = answer["target"]
     while not os.path.isdir(there) and there != os.path.dirname(there):
         there = os.path.dirname(there)

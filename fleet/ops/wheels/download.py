@@ -88,9 +88,10 @@ def _failure(out: str, held: Mapping[str, str]) -> FleetError:
     if REFUSED in out:
         began = re.findall(r"(?m)^ *(?:Collecting|Processing) (.+)", out) or ["something that a wheel depends on"]
         return UsageError(f"{began[-1].strip()} {NO_WHEEL}", hint=BUILD)
-    if changed := re.search(r"(?m)^ +(\S.*):\s+Expected (\w+ \w+)\s+Got +(\w+)", out):
+    if changed := re.search(r"(?m)^ +(\S.*):\n((?: +Expected .+\n)+) +Got +(\w+)", out):
         what, expected, got = changed.groups()
-        message = f"{what}: expected {expected}, got {got}: it was tampered with, or uploaded again"
+        wanted = " or ".join(re.findall(r"\w{32,}", expected))
+        message = f"{what}: expected {wanted}, got {got}: it was tampered with, or uploaded again"
         return HostFailed(message, kind="hash")
     errors = re.findall(r"(?m)^ERROR: (?!Exception:)(.+)|: error: (.+)", out)
     said = "".join(errors[-1]) if errors else (out.strip().splitlines() or ["pip failed"])[-1]
@@ -102,15 +103,14 @@ def _failure(out: str, held: Mapping[str, str]) -> FleetError:
         )
     elif why := re.search(r"(?m)^The conflict is caused by:\n((?: {4}.+\n)+)", out):
         said = f"pip: {'; '.join(map(str.strip, why[1].splitlines()))}"
-        hint = "loosen one of them" + "".join(
-            f"; the hosts keep their {name} {version} unless the file pins another: {name}==VERSION"
-            for name, version in held.items()
-            if name == "torch"
-        )
-    else:
+        keeps = f"; the hosts keep torch {held.get('torch')} unless the file pins another: torch==VERSION"
+        hint = "loosen one of them" + keeps * ("torch" in held)
+    elif "No matching distribution" in out:
         said = f"pip download: {said}"
         hint = (
             "no wheel of it fits the hosts' Python: build one there with 'fleet build PATH', or give "
             "pip an index that has it (PIP_EXTRA_INDEX_URL)"
         )
+    else:
+        said, hint = f"pip download: {said}", "by hand, 'pip download -d DIR -r FILE' shows all that it prints"
     return HostFailed(said, kind="collect", hint=hint)
