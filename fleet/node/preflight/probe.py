@@ -51,6 +51,7 @@ def steps(spec: "dict[str, Any]", tools: Tools, done: threading.Event) -> "list[
         ("gpus", tools.gpus),
         ("gpu processes", lambda: gpu_processes(tools)),
         ("builds", lambda: builds(tools)),
+        ("runs", lambda: {"runs": others(spec.get("run"))}),
         ("environment", tools.inherited),
     ]
     folders = [("home", "~"), ("shm", "/dev/shm"), ("tmp", "/tmp")]
@@ -67,7 +68,6 @@ def steps(spec: "dict[str, Any]", tools: Tools, done: threading.Event) -> "list[
             ("files", workdir.files),
             ("network", lambda: network(spec)),
             ("port", lambda: meet(spec, until, done)),
-            ("runs", lambda: {"runs": others(spec.get("run"))}),
         ]
     found += [
         *(("disk " + name, lambda name=name, path=path: disk(name, path)) for name, path in folders),
