@@ -34,7 +34,7 @@ FOLDERS = (
         "Where nodes share a home folder, the second has `RUN@NODE/`; "
         "`RUN@NODE.stop` forbids a run that was stopped before it began, or between two attempts",
     ),
-    (f"~/{HOME}/{DATA}/", "notes of data that is being put in place, JSON: node, target, state folder"),
+    (f"~/{HOME}/{DATA}/", "notes of data that came, JSON: node, target, state folder, whether all of it is there"),
     (
         f"~/{HOME}/{WHEELS}/",
         "wheels that were brought here (`SET-HEAD/`), which of them were verified, and which an install began and did "

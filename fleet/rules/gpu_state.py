@@ -55,7 +55,7 @@ def divided(view: View) -> str | None:
 
 
 def held(view: View) -> str | None:
-    """Memory that a process holds which is not to be seen from there."""
+    """Memory that a process holds which is not to be seen from there; of a run's, a container does not see its own."""
     gpus, processes = view.get("gpus") or (), view.get("gpu_processes")
     seen = {process.get("gpu") for process in processes or ()}
     found = [
@@ -63,7 +63,8 @@ def held(view: View) -> str | None:
         for gpu in gpus
         if gpu.get("uuid") not in seen and gpu.get("used", 0) > HELD * (gpu.get("memory") or 0) > 0
     ]
-    return f"no process shows that holds {', '.join(found)}" if found and processes is not None else None
+    told = processes is not None and view.get("runs") == []
+    return f"no process shows that holds {', '.join(found)}" if found and told else None
 
 
 def busy(view: View) -> Said | None:

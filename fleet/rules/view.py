@@ -29,7 +29,7 @@ def view(facts: View, want: Want = Want()) -> View:
         "link": {name: value for name, value in links[0].items() if value is not None} if links else {},
     }
     if (ports := facts.get("infiniband")) is not None:
-        active = [port for port in ports if port["state"] == "ACTIVE"]
+        active = [port for port in ports if port.get("state") == "ACTIVE"]
         result["infiniband_ports"] = len(active)
         result["infiniband"] = {name: _of_all(active, name) for name in ("device", "rate", "link_layer")}
     if result.get("python") is not None:

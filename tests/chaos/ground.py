@@ -32,7 +32,7 @@ PROCESSES = "for p in /proc/[0-9]*; do tr '\\0\\n' '  ' <$p/cmdline 2>/dev/null 
 PATHS = (
     "find /tmp /run /dev/shm /srv ! -path '/run/mount*'; "
     "find /root -maxdepth 1 ! -name .fleet; find /root/work /root/.ssh; "
-    "find /root/.fleet -name '*.tmp' -o -name '.[!.]*' ! -path /root/.fleet; find /root/.fleet/data -type f"
+    "find /root/.fleet -name '*.tmp' -o -name '.[!.]*' ! -path /root/.fleet; grep -rLs 'whole.*true' /root/.fleet/data"
 )
 
 

@@ -137,7 +137,13 @@ def healthy(told: dict[str, Any]) -> dict[str, Any]:
     return {**told, **known, "packages": {**BASE["packages"], "colossalai": "0.4.6"}, "deepspeed": None}
 
 
-@pytest.mark.parametrize("plant", PLANTS, ids=lambda plant: plant.name)
+QUICK = ("gcc 4.8.5", "heat")
+
+
+@pytest.mark.parametrize(
+    "plant",
+    [pytest.param(plant, marks=() if plant.name in QUICK else pytest.mark.slow, id=plant.name) for plant in PLANTS],
+)
 def test_what_is_planted_is_found_by_check_and_launch(
     plant: Plant, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

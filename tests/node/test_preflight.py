@@ -178,7 +178,9 @@ def test_interpreter_modules_and_files(home: Path) -> None:
     (home / "work").mkdir()
     (home / "work/train.py").write_text("print(1)\n")
     modules = ["pytest", "no-such-thing"]
-    found = facts(home, free_port(), workdir="~/work", script="train.py", modules=modules, deadline=60.0)
+    found = facts(
+        home, free_port(), workdir="~/work", script="train.py", modules=modules, packages=modules, deadline=60.0
+    )
     assert found["python"]["path"] == sys.executable and found["python"]["version"].startswith("3.")
     assert found["packages"] == {"pytest": pytest.__version__}
     workdir = found["disks"]["workdir"]
@@ -202,6 +204,7 @@ def test_what_is_missing_is_said(home: Path) -> None:
         script="train.py",
         python="no-such-python",
         modules=["torch"],
+        packages=["torch"],
         activate="source /no/such/activate",
     )
     assert "no such program" in found["python"]["error"]

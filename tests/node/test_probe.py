@@ -131,6 +131,17 @@ def test_tools_are_looked_for_behind_the_activate_line(home: Path, tmp_path: Pat
     assert facts["python"]["path"] == str(tmp_path / "python3") and facts["python"]["version"]
 
 
+@pytest.mark.parametrize(("named", "version"), [("g++-9 -m64", "9.4.0"), ("clang++", None), ("", "4.8.5")])
+def test_the_compiler_is_the_one_that_torch_would_take(
+    home: Path, tmp_path: Path, named: str, version: str | None
+) -> None:
+    """What `check` proposes for an old gcc, followed; of clang's versions no bound is known."""
+    for name, told in {"g++": "4.8.5", "g++-9": "9.4.0", "clang++": "14.0.6"}.items():
+        script(tmp_path, name, f"echo {told}")
+    found = probe(home, env={"CXX": named, "PATH": f"{tmp_path}:{os.environ['PATH']}"})["compilers"]
+    assert found.get("g++", "unknown") == (version or "unknown")
+
+
 @pytest.mark.parametrize(
     ("line", "problem"),
     [

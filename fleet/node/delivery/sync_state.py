@@ -24,12 +24,23 @@ from fleet.node.base.run_folder import read_json
 from fleet.node.base.state_folder import own_home, state_name
 from fleet.node.base.types import Any, Callable, Iterator, run
 from fleet.node.base.wire import decode, encode
-from fleet.node.delivery.journal import DIGEST, KIND, NODE_MTIME, PATH, SIZE, identity, read_state, rows_of, unchanged
+from fleet.node.delivery.journal import (
+    DIGEST,
+    KIND,
+    NODE_MTIME,
+    NOTHING,
+    PATH,
+    SIZE,
+    identity,
+    read_state,
+    rows_of,
+    unchanged,
+)
 from fleet.protocol.state import CODE_STATE, DATA, LOCK, MODULES, below_home
 
 SYNC_STATE = encode(CODE_STATE)
 MODULE_BYTES, OTHER_BYTES, CHANGED_MOST = 1 << 28, 1 << 20, 50  # of larger ones the size is compared
-LOOK_SECONDS = 3.0  # of a launch, at data that was delivered
+LOOK_SECONDS, STATE_BYTES = 3.0, 1 << 24  # at data that was delivered; of some 200,000 files
 BEGIN_SECONDS = 60.0  # no run takes longer to begin
 
 
@@ -168,9 +179,11 @@ def changed_data() -> "dict[str, Any]":
     found: dict[str, str] = {}
     for _, record in deliveries():
         target = encode(record["target"])
-        how = how_changed(target, None) if record.get("whole") else ""
-        state = read_state(encode(record["state"])) if record.get("whole") and not how else None
-        for row in rows_of(state) if state else ():
+        if not record.get("whole"):
+            continue
+        how, meta = how_changed(target, None), lstat(os.path.join(encode(record["state"]), b"state"))
+        known = meta is not None and meta.st_size < STATE_BYTES and not how
+        for row in rows_of(read_state(encode(record["state"])) or NOTHING) if known else ():
             if len(found) >= CHANGED_MOST or time.monotonic() > until:
                 break
             at = os.path.join(os.path.dirname(target) if os.path.isfile(target) else target, encode(row[PATH]))

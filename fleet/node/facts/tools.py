@@ -171,8 +171,9 @@ class Tools:
             return {"path": path, "version": None}
 
     def compiler(self, env: "dict[str, str]", name: str, word: str) -> "dict[str, str | None]":
-        """The one that torch would take: the variable `word` has the last say."""
-        return self.program(env, (env.get(word, "").split() or [name])[0], *GCC)
+        """The one that torch would take: the variable `word` has the last say. Clang has no version of gcc's."""
+        found = self.program(env, (env.get(word, "").split() or [name])[0], *GCC)
+        return dict(found, version=None) if "clang" in (found.get("path") or "") else found
 
     def nvcc(self, env: "dict[str, str]") -> "dict[str, str | None]":
         usual = "/usr/local/cuda"

@@ -2,12 +2,12 @@
 
 spec: {"python": str|null, "activate": str|null, "env": {}, "workdir": str|null, "deadline": seconds}; "survey": true
 has it tell of all "interpreters" there, as it does anyway where the one that trains, or its torch, is missing;
-"modules": names of those to import; for a launch also {"env_expand": {}, "run": str, "script": str, "program": bool,
-"module": bool, "unread": [paths], "node_rank", "peer_addresses": [str], "master": {"address", "port", "token": hex,
-"is_me": bool, "peers": n}}.
+"modules": names of those to import; "packages": of those to tell of, all where it is not there; for a launch also
+{"env_expand": {}, "run": str, "script": str, "program": bool, "module": bool, "unread": [paths], "node_rank",
+"peer_addresses": [str], "master": {"address", "port", "token": hex, "is_me": bool, "peers": n}}.
 Control lines: {"op": "clock"} is answered with J {"clock": its time}, {"op": "done"} ends the waiting for the other
 nodes. The last J frame is {"facts": {...}}; see protocol/messages/facts.py and, for code, data, builds, network, port
-and runs, sync_state.py, extension_builds.py, rendezvous.py and list_runs.py. packages: for a launch of `modules` only.
+and runs, sync_state.py, extension_builds.py, rendezvous.py and list_runs.py.
 
 Every step is a daemon thread: what does not answer by the deadline (a wedged NFS mount, nvidia-smi, df) is named
 in facts["timed_out"] and left behind. At the end the process group is killed, so no child outlives the probe.
@@ -46,20 +46,20 @@ def steps(spec: "dict[str, Any]", tools: Tools, done: threading.Event) -> "list[
         ("activate", tools.activate),
         ("system", system),
         ("hardware", hardware),
-        ("python", lambda: python(tools, spec.get("modules") if spec.get("master") else None)),
+        ("python", lambda: python(tools, spec.get("packages"))),
         ("driver", driver),
         ("gpus", tools.gpus),
         ("gpu processes", lambda: gpu_processes(tools)),
         ("builds", lambda: builds(tools)),
+        ("runs", lambda: {"runs": others(spec.get("run"))}),
         ("environment", tools.inherited),
     ]
     folders = [("home", "~"), ("shm", "/dev/shm"), ("tmp", "/tmp")]
     if spec.get("workdir"):
         folders.insert(0, ("workdir", spec["workdir"]))
-        found.append(("code", workdir.code))
+        found += [("code", workdir.code), ("shadows", workdir.shadows)]
     else:
         workdir.settled.set()
-    found.append(("shadows", workdir.shadows))
     if spec.get("unread"):
         found.append(("unread", lambda: {"unread": tools.first_file(spec["unread"])}))
     if spec.get("master"):
@@ -67,7 +67,6 @@ def steps(spec: "dict[str, Any]", tools: Tools, done: threading.Event) -> "list[
             ("files", workdir.files),
             ("network", lambda: network(spec)),
             ("port", lambda: meet(spec, until, done)),
-            ("runs", lambda: {"runs": others(spec.get("run"))}),
         ]
     found += [
         *(("disk " + name, lambda name=name, path=path: disk(name, path)) for name, path in folders),
@@ -82,10 +81,10 @@ def steps(spec: "dict[str, Any]", tools: Tools, done: threading.Event) -> "list[
     return found + ([("imports", lambda: tools.imports(spec["modules"]))] if spec.get("modules") else [])
 
 
-def python(tools: Tools, modules: "list[str] | None") -> "dict[str, Any]":
+def python(tools: Tools, packages: "list[str] | None") -> "dict[str, Any]":
     facts = tools.python()
-    if modules is not None:
-        facts["packages"] = {name: facts["packages"][name] for name in modules if name in facts["packages"]}
+    if packages is not None:
+        facts["packages"] = {name: facts["packages"][name] for name in packages if name in facts["packages"]}
     return facts
 
 

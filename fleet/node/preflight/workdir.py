@@ -2,6 +2,7 @@
 
 import hashlib
 import os
+import pkgutil
 import sys
 import threading
 
@@ -14,15 +15,7 @@ SYNC_WAIT = 5.0
 SHADOWS_MOST = 20
 # what else a script means that imports it, beside Python's own modules
 PACKAGES = ("torch", "numpy", "deepspeed", "colossalai", "accelerate", "transformers")
-UNMEANT = ("test", "this", "antigravity", "idlelib", "site-packages")  # no program imports these from Python
-
-
-def module_name(file: str) -> str:
-    return file[:-3] if file.endswith(".py") else file
-
-
-def is_module(path: str) -> bool:
-    return path.endswith(".py") or os.path.isfile(os.path.join(path, "__init__.py"))
+UNMEANT = ("test", "this", "antigravity", "idlelib")  # no program imports these from Python
 
 
 class Workdir:
@@ -80,11 +73,11 @@ class Workdir:
         self.settled.wait(2 * SYNC_WAIT + 1)
         inside = "" if self.program or self.module else os.path.dirname(self.script)
         folder = os.path.join(self.path, inside)
-        library = map(module_name, os.listdir(os.path.dirname(os.__file__)))
-        known = set(library).union(PACKAGES).difference(UNMEANT, sys.builtin_module_names)
-        names = os.listdir(folder) if os.path.isdir(folder) else []
-        files = [name for name in names if module_name(name) in known and is_module(os.path.join(folder, name))]
-        return {"shadows": {"folder": folder, "files": sorted(files)[:SHADOWS_MOST]}}
+        known = {module.name for module in pkgutil.iter_modules([os.path.dirname(os.__file__)])}
+        known = known.union(PACKAGES).difference(UNMEANT, sys.builtin_module_names)
+        found = [module for module in pkgutil.iter_modules([folder]) if module.name in known]
+        files = [module.name + ("/" if module.ispkg else ".py") for module in found]
+        return {"shadows": {"folder": folder, "files": files[:SHADOWS_MOST]}}
 
     def find(self) -> "str | None":
         """Where the script lies, or would lie; None for a module that is not to be found."""

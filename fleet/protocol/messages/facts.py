@@ -45,15 +45,6 @@ OwnAddress = Annotated[str, _of_an_interface]
 Interface = TypedDict(
     "Interface", {"name": str, "addresses": list[OwnAddress], "state": Text, "speed": Number, "mtu": Number}
 )
-_Port = TypedDict("_Port", {"state": str})
-
-
-class Port(_Port, total=False):
-    device: str
-    rate: Text
-    link_layer: Text
-
-
 _Gpu = TypedDict(
     "_Gpu", {"index": int, "name": str, "memory": Number, "uuid": Text, "driver": Text, "ecc_errors": Number}
 )
@@ -139,7 +130,7 @@ Facts = TypedDict(
         "torch": dict[str, Text] | None,
         "deepspeed": DeepSpeed | None,
         "interfaces": list[Interface],
-        "infiniband": list[Port],
+        "infiniband": list[dict[str, Text]],  # of each port: its device, state, rate, link_layer
         "gpus": list[Gpu],
         "gpu_processes": list[GpuProcess],
         "disks": dict[str, Disk],

@@ -17,6 +17,7 @@ from fleet.ops.run.plan.plan import Plan
 from fleet.ops.run.sessions import Sessions
 from fleet.ops.run.start import ways
 from fleet.protocol.messages.facts import Facts
+from fleet.rules.view import NOTABLE
 from fleet.transport.base import Cancel, Transport
 
 # what a run may depend on
@@ -111,6 +112,7 @@ def spec_for(plan: Plan, host: Host, master: tuple[str, int], token: str) -> dic
         "program": kind == "program",
         "module": kind == "module",
         "modules": list(chosen.needs(plan.job)),
+        "packages": [*chosen.needs(plan.job), *NOTABLE],
         "unread": list(chosen.unread(plan.job)),
         "deadline": DEADLINE_SECONDS,
         "peer_addresses": others[:1] if node.node_rank == 0 else [],
