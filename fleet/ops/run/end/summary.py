@@ -30,7 +30,7 @@ from fleet.ops.run.end.gang import Gang
 from fleet.ops.run.end.next_steps import next_steps
 from fleet.ops.run.kept.logs import NodeLogs
 from fleet.ops.run.kept.record import RunRecord
-from fleet.protocol.messages.run import RunState, Verdict
+from fleet.protocol.messages.run import Verdict
 from fleet.protocol.state import FINAL
 from fleet.rules.advice import UNEVEN
 from fleet.rules.hints import TAIL_BYTES, hint_for
@@ -96,7 +96,6 @@ def summarise(
     told = verdict and verdict["first"]
     first = describe(verdict, gang.told(told), run, logs, gang, tail) if verdict and told else None
     code = verdict["code"] if verdict else EXIT_CONNECT
-    statuses = [node.status for node in gang.nodes.values()]
     summary = RunSummary(
         run=run.run_id,
         world_size=run.world_size,
@@ -109,14 +108,9 @@ def summarise(
         tracebacks=_tracebacks(run, logs, tail) if code != EXIT_OK else [],
         incomplete_logs=incomplete,
         unknown=verdict["unknown"] if verdict else sorted(gang.unknown),
-        killed=sorted({rank for status in statuses for rank in _killed(status)}),
+        killed=sorted({rank for node in gang.nodes.values() for rank in node.status.get("killed", ())}),
     )
     return Report("launch", results, code, answer=summary)
-
-
-def _killed(status: RunState) -> Iterator[int]:
-    yield from status.get("killed", ())
-    yield from (behind["rank"] for behind in status.get("behind", ()))
 
 
 def _unfit(failure: Failure, verdict: Verdict, gang: Gang, kernel: Evidence | None) -> str | None:
