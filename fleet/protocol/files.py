@@ -71,7 +71,7 @@ OF_A_RUN = (
         TRIMMED,
         "JSON: with `--max-log`, by log, where that begins which is still here; the leader has the rest",
     ),
-    (STOP, "JSON: that the run is to stop, with its grace"),
+    (STOP, "JSON: that the run is to stop, with its grace and ranks' first signal"),
     (VERDICT, "JSON: how the run ended, as who led it has decided; the first one stays"),
     (f"{ATTEMPT}<K>/", "of a run that was started again: what attempt K left, of these"),
     (OVER, "empty: every rank on every node has ended well, as the head has heard"),

@@ -200,12 +200,6 @@ def put_verdict(folder: str, verdict: "Any") -> None:
         os.unlink(new)
 
 
-def rank_records(folder: str) -> "list[dict[str, Any]]":
-    """Of the ranks that have ended here."""
-    names = [name for name in os.listdir(folder) if name.startswith("rank") and name.endswith(".json")]
-    return [record for record in (read_json(os.path.join(folder, name)) for name in names) if "rank" in record]
-
-
 def lease_of(folder: str, spec: "dict[str, Any]") -> "float | None":
     """Seconds that the run goes on without a head, None for ever: as it was started, unless it was detached since."""
     lease: float | None = read_json(os.path.join(folder, LEASE)).get("lease", spec.get("lease"))

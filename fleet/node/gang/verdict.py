@@ -105,9 +105,7 @@ def left_behind(gang: Gang) -> str:
 
 def killed(gang: Gang) -> "list[int]":
     """Returns the ranks of which something had to be killed: they, or what they left."""
-    statuses = [node.status for node in gang.nodes.values()]
-    found = {rank for status in statuses for rank in status.get("killed") or ()}
-    return sorted(found.union(it["rank"] for status in statuses for it in status.get("behind") or ()))
+    return sorted({rank for node in gang.nodes.values() for rank in node.status.get("killed") or ()})
 
 
 def own_link(gang: Gang) -> "Failure | None":

@@ -246,12 +246,12 @@ def main() -> None:
     folder = os.environ["FLEET_RUN_DIR"]
     base = os.path.join(folder, "rank%d" % rank)
     started = time.time()
-    prctl(PR_SET_NAME, b"fleet-rank")
+    signal.pthread_sigmask(signal.SIG_BLOCK, PASSED_ON | {signal.SIGCHLD})
+    prctl(PR_SET_NAME, b"fleet-rank")  # by which the supervisor finds it, and may send it signals
     prctl(PR_SET_CHILD_SUBREAPER, 1)
     restarts = whole("TORCHELASTIC_MAX_RESTARTS", 0)  # the engine's own, before it is fleet's
     reserve(base + ".json")
     signal.signal(signal.SIGCHLD, signal.SIG_DFL)
-    signal.pthread_sigmask(signal.SIG_BLOCK, PASSED_ON | {signal.SIGCHLD})
     attempt, logs = count_attempts(), Logs(base)
     pid = start_rank(argv, base, logs, rank, json.loads(os.environ.pop("FLEET_PLAN", "{}")))
     logs.begin()

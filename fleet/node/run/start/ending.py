@@ -1,5 +1,6 @@
 """The end of a run's processes, whoever started them and wherever they went."""
 
+import glob
 import os
 import signal
 
@@ -10,7 +11,6 @@ from fleet.node.base.run_folder import (
     RANK_WRAPPER,
     final_status,
     only,
-    rank_records,
     read_json,
     read_status,
     write_final,
@@ -142,6 +142,12 @@ class Ending:
         while not self.step():
             self.clock.sleep(poll)
         return self.left
+
+
+def rank_records(folder: str) -> "list[dict[str, Any]]":
+    """Of the ranks that have ended here."""
+    found = map(read_json, glob.glob(os.path.join(glob.escape(folder), "rank*.json")))
+    return [record for record in found if "status" in record]
 
 
 def killed(ending: Ending, folder: str) -> "list[int]":

@@ -9,14 +9,13 @@ from fleet.node.base.run_folder import (
     disk_is_full,
     final_status,
     lease_of,
-    rank_records,
     ranks_up,
     read_json,
     write_final,
     write_json,
 )
 from fleet.node.base.types import Any, run
-from fleet.node.run.start.ending import LEFTOVER_GRACE, Ending, killed
+from fleet.node.run.start.ending import LEFTOVER_GRACE, Ending, killed, rank_records
 from fleet.node.run.start.engine import Beginning, engine_env
 from fleet.node.run.start.extension_builds import Builds, build_root
 from fleet.node.run.start.kernel_log import KernelLog
@@ -72,7 +71,6 @@ class Supervisor:
         self.lease: float | None = spec.get("lease")
         self.lease_seen: tuple[int, int] | None = None
         self.over = self.failed = False  # all ranks of the run have ended well; one of this node has not
-        self.elastic = bool((spec.get("about") or {}).get("least"))
         self.builds, self.times = Builds(folder), Times(folder, clock)
         self.builds.add(build_root(engine_env(spec, folder)))  # what it sets itself shows once it runs
         self.renewed = self.ticked = clock.monotonic()
@@ -93,7 +91,7 @@ class Supervisor:
             self.look()
             if self.ending is not None and self.ending.step():
                 self.reap()
-                return self.finish(self.ending.left)
+                return self.finish(self.ending)
 
     def begin_ending(self, grace: float, signum: int) -> Ending:
         self.began = self.clock.time()
@@ -137,8 +135,7 @@ class Supervisor:
         if self.ending is None and self.ended is None:
             self.look_at_builds(now)
             self.look_whether_over()
-            if not self.elastic:
-                self.look_at_ranks()
+            self.look_at_ranks()
         if self.ending or self.beginning.over(now):
             self.beginning.release()
 
@@ -151,7 +148,8 @@ class Supervisor:
 
     def look_at_ranks(self) -> None:
         """Ends all ranks of this node where one has failed: their launcher does not see it before they have ended."""
-        if any(record.get("status") != 0 for record in rank_records(self.folder)):
+        elastic = (self.spec.get("about") or {}).get("least")
+        if not elastic and any(record["status"] != 0 for record in rank_records(self.folder)):
             self.failed = True
             self.ending = self.begin_ending(self.spec["grace"], signal.SIGTERM)
 
@@ -188,14 +186,13 @@ class Supervisor:
         except OSError:
             pass
 
-    def finish(self, left: "list[int]") -> None:
+    def finish(self, ending: Ending) -> None:
         self.builds.finish()
         self.times.mark()
         state = "exited" if self.reason is None else "stopped"
-        status = final_status(state, self.reason, left, self.cause, self.began, self.end)
-        if self.ending is not None:
-            status["killed"] = killed(self.ending, self.folder)
-            status["behind"] = self.behind(self.ending) if self.reason is None and not self.failed else []
+        status = final_status(state, self.reason, ending.left, self.cause, self.began, self.end)
+        behind = self.behind(ending) if self.reason is None and not self.failed else []
+        status.update(killed=killed(ending, self.folder) + [it["rank"] for it in behind], behind=behind)
         if self.ended is not None and os.WIFEXITED(self.ended):
             status["engine_status"] = os.WEXITSTATUS(self.ended)
         elif self.over:
