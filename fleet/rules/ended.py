@@ -10,9 +10,10 @@ import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 
+from fleet.protocol.messages.run import KernelLine
 from fleet.rules.hint import Hint, first_match
 from fleet.rules.hints import HINTS
-from fleet.rules.kernel import Note, explains
+from fleet.rules.kernel import explains
 from fleet.rules.signals import CRASHES, signal_of, signalled
 from fleet.rules.tracebacks import Part, parts_of, plain, split, states
 
@@ -65,47 +66,41 @@ _NUMBER = re.compile(r"0x[0-9a-f]+|\d+")
 
 @dataclass(frozen=True)
 class Cause:
-    """What a process died of. why: in a line. traceback: the exception that ended it, with those it is chained to.
-    remedy: the next step, in which {host} stands for its host. collateral: it only reports another rank's death. own:
+    """What a process died of. why: in a line. remedy: the next step, in which {host} stands for its host. traceback:
+    the exception that ended it, with those it is chained to. collateral: it only reports another rank's death. own:
     it raised an error of its own. unfit: its host is not fit for another run as it is. kernel: the line that explains
     it."""
 
     why: str | None = None
-    traceback: str | None = None
     remedy: str | None = None
+    traceback: str | None = None
     collateral: bool = False
     own: bool = False
     unfit: bool = False
     kernel: str | None = None
 
 
-def ended_by(tail: str, status: int | None = None, kernel: Sequence[Note] | None = None) -> Cause:
+def ended_by(tail: str, status: int | None = None, kernel: Sequence[KernelLine] | None = None) -> Cause:
     """Returns the cause of a process's end. tail: the end of its stderr. status: its exit code, 128 + n of a signal;
-    None: not known. kernel: what the kernel said since it began; None: not known."""
-    cause = _by_text(tail, status)
-    for note in reversed(kernel or ()):
-        if (rule := explains(note, signal_of(status), tail)) is not None:
-            return replace(cause, why=rule.meaning, remedy=rule.remedy, unfit=rule.broken, kernel=note.text)
-    if status in (126, 127):
-        return replace(cause, remedy=cause.remedy or UNSTARTED)
-    if cause.why is not None or not signal_of(status):
-        return cause
-    why, remedy = signalled(signal_of(status), kernel is not None)
-    return Cause(why, remedy=remedy)
-
-
-def _by_text(tail: str, status: int | None) -> Cause:
+    None: not known. kernel: what the kernel said of it, or of no other, with the seconds from its end; None: not
+    known."""
     if status == 0:
         return Cause()
-    text = _Text(states(tail))
+    text, signal = _Text(states(tail)), signal_of(status)
     block = text.uncaught(status)
-    return text.last_words(status) if block is None else text.of_traceback(block)
+    cause = text.last_words(status) if block is None else text.of_traceback(block)
+    for line in reversed(kernel or ()):
+        if (rule := explains(line, signal, tail)) is not None:
+            return replace(cause, why=rule.meaning, remedy=rule.remedy, unfit=rule.broken, kernel=line["text"])
+    if status in (126, 127):
+        return replace(cause, remedy=cause.remedy or UNSTARTED)
+    return cause if cause.why else Cause(*signalled(signal, kernel is not None))
 
 
 @dataclass(frozen=True)
 class _Block:
     """A traceback, with those it is chained to. number: of the line behind its exception. above: what the line above
-    it makes of it. by_torch: torch wrote it, of what nobody caught. after: lines that follow. is_last: no other does."""
+    makes of it. by_torch: torch wrote it, of what nobody caught. after: lines that follow. is_last: no other does."""
 
     trace: str
     parts: Sequence[Part]
@@ -232,4 +227,4 @@ class _Text:
 
 def _cause(why: str, hint: Hint | None, trace: str | None = None, own: bool = False) -> Cause:
     it = hint or Hint("", "")
-    return Cause(why, trace, it.remedy or None, it.collateral, own and not it.collateral, it.unfit)
+    return Cause(why, it.remedy or None, trace, it.collateral, own and not it.collateral, it.unfit)

@@ -13,8 +13,9 @@ from fleet.errors import EXIT_CONNECT
 from fleet.ops.run.end.ends import Failure, RankEnd
 from fleet.ops.run.end.gang import Gang
 from fleet.ops.run.kept.record import RunRecord
+from fleet.protocol.messages.run import KernelLine
 from fleet.rules.ended import Cause, ended_by
-from fleet.rules.kernel import Note, rule_of
+from fleet.rules.kernel import rule_of
 from fleet.rules.signals import name_of
 
 Tail = Callable[..., str]
@@ -22,7 +23,6 @@ Tail = Callable[..., str]
 # is seen as late as this machine is busy
 LINK_SECONDS = 10.0
 KERNEL_LINES = 20  # more than any honest node sends
-SUDDEN_SECONDS = 30.0  # between what the kernel said and what that explains; the two clocks drift apart with the years
 
 
 # -- whose fault it was -----------------------------------------------------------------------------------
@@ -88,20 +88,15 @@ def blamed(failure: Failure, gang: Gang, tail: Tail) -> Failure:
     )
 
 
-def noted(failure: Failure, gang: Gang) -> list[Note] | None:
-    """Returns what the kernel of the failed host said since the run began; None: it could not be read."""
+def noted(failure: Failure, gang: Gang) -> list[KernelLine] | None:
+    """Returns what the kernel of the failed host said since the run began, but of other ranks; the time counts from the
+    failure. None: it could not be read."""
     node = gang.nodes[failure.host]
-    lines = node.status.get("kernel")
+    lines, clock = node.status.get("kernel"), node.clock
     if lines is None:
         return None
-    return [
-        Note(
-            line["text"],
-            mine=line["rank"] is not None and line["rank"] == failure.rank,
-            near=abs(failure.time - node.clock.on_head(line["time"])) <= SUDDEN_SECONDS,
-        )
-        for line in lines[-KERNEL_LINES:]
-    ]
+    mine = [line for line in lines[-KERNEL_LINES:] if line["rank"] in (None, failure.rank)]
+    return [{**line, "time": clock.on_head(line["time"]) - failure.time} for line in mine]
 
 
 def elsewhere(cause: Cause, failure: Failure, gang: Gang) -> tuple[str, Cause]:
