@@ -10,7 +10,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import replace
 
 from fleet.errors import EXIT_CONNECT
-from fleet.ops.run.end.ends import Failure, RankEnd
+from fleet.ops.run.end.ends import SIGTERM, Failure, RankEnd
 from fleet.ops.run.end.gang import Gang
 from fleet.ops.run.kept.record import RunRecord
 from fleet.protocol.messages.run import KernelLine
@@ -76,7 +76,7 @@ def blamed(failure: Failure, gang: Gang, tail: Tail) -> Failure:
     end = next(own, None)
     if end is None:
         return failure
-    told = end.until is not None and end.signal is not None
+    told = end.signal == SIGTERM or (end.until is not None and end.signal is not None)
     return replace(
         failure,
         host=end.host,
