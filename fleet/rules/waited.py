@@ -44,9 +44,8 @@ def who_waited(said: Mapping[int, str]) -> Waited | None:
         missing = sorted(waited.difference(there)) if len(there) > max(map(len, elsewhere.values())) else []
         more = [f"{ranks_text(ranks)} {place}" for place, ranks in elsewhere.items()]
     if missing and len(missing) <= len(there):
-        logs = "their logs say where they were" if len(missing) > 1 else "its log says where it was"
         why = "; ".join([f"{ranks_text(there)} waited {usual}", *more])
-        return Waited(why, f"{ranks_text(missing)}: {logs}; uneven data? {UNEVEN}", missing)
+        return Waited(why, f"what did {ranks_text(missing)} do meanwhile? Uneven data: {UNEVEN}", missing)
     if len(waited) < len(said):
         return None
     return Waited(f"all {len(said)} ranks waited until it timed out, none is missing", f"look for {DIFFER}")
