@@ -2,9 +2,9 @@
 
 spec: {"python": str|null, "activate": str|null, "env": {}, "workdir": str|null, "deadline": seconds}; "survey": true
 has it tell of all "interpreters" there, as it does anyway where the one that trains, or its torch, is missing; for a
-launch also {"env_expand": {}, "run": str, "script": str, "program": bool, "module": bool, "modules": [names],
-"unread": [paths], "node_rank", "peer_addresses": [str], "master": {"address", "port", "token": hex, "is_me": bool,
-"peers": n}}.
+launch also {"env_expand": {}, "run": str, "script": str, "program": bool, "module": bool, "configs": [paths],
+"modules": [names], "unread": [paths], "node_rank", "peer_addresses": [str], "master": {"address", "port", "token": hex,
+"is_me": bool, "peers": n}}.
 Control lines: {"op": "clock"} is answered with J {"clock": its time}, {"op": "done"} ends the waiting for the other
 nodes. The last J frame is {"facts": {...}}; see protocol/messages/facts.py and, for code, data, builds, network, port
 and runs, sync_state.py, extension_builds.py, rendezvous.py and list_runs.py. packages: of `modules` only, where they
