@@ -11,7 +11,7 @@ from fleet.cli.run.follow import show_summary
 from fleet.cli.run.launch_view import LaunchView
 from fleet.errors import ConnectError
 from fleet.model import Host, Inventory, Job, Report
-from fleet.ops.run.end.ends import RankEnd, run_end
+from fleet.ops.run.end.ends import Failure, RankEnd, run_end
 from fleet.ops.run.end.gang import Gang
 from fleet.ops.run.end.summary import decide, summarise
 from fleet.ops.run.kept.folder import RunFolder
@@ -67,9 +67,11 @@ def failed(
     lost: tuple[str, ...] = (),
     until: Mapping[int, int] | None = None,
     skew: Mapping[str, float] | None = None,
+    stalled: int | None = None,
 ) -> Report:
     """A run of four ranks on four hosts, in runs/ of the current folder. The first failure has all stopped at 100.2.
-    until: by rank, bytes of its stderr when SIGTERM came. skew: seconds by which clocks are ahead."""
+    until: by rank, bytes of its stderr when SIGTERM came. skew: seconds by which clocks are ahead. stalled: the rank
+    for which the others waited, until the run was stopped for its silence."""
     hosts = Inventory(tuple(Host(name, f"198.18.0.{10 + n}", slots=1) for n, name in enumerate(HOSTS, 1)))
     run = "train-20261122-060000-0a1b"
     record = plan(hosts, Job("train.py"), Launch("t.py", runs_dir=Path("runs")), run).record(0.0)
@@ -94,6 +96,8 @@ def failed(
             gang.rank_ended(end)
     for name in lost:
         gang.node_lost(name, 85.0, ConnectError("silent for 15 s", kind="lost", hint="the link to it is cut"))
+    if stalled is not None:
+        gang.stall = Failure(HOSTS[stalled], stalled, 124, 100.2, stalled, 0, what="stalled")
     gang.stop(run_end("failure", "a rank failed", 1), 100.2)
     folder.release()
     return summarise(record, gang, logs, list(lost), 61.2, decide(record, gang, logs))

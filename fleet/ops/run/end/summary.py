@@ -231,7 +231,8 @@ def describe(
     """The first failure: who, how, its traceback or last lines, a hint, and the log that tells more."""
     name, text, status = _last(failure, gang, logs, tail)
     text = text or failure.tail
-    ran = failure.what in ("rank", "engine", "vanished")  # else its log tells only what its node did to it
+    # else its log tells only what its node did to it, but for a thread that others of a stalled rank wait for
+    ran = failure.what in ("rank", "engine", "vanished") or (failure.what == "stalled" and status is None)
     if not ran:
         text, status = "", 128 + SIGKILL if failure.what == "supervisor" else None
     host, cause = elsewhere(ended_by(text, status, noted(failure, gang)), failure, gang)
