@@ -66,9 +66,11 @@ def failed(
     lost: tuple[str, ...] = (),
     until: Mapping[int, int] | None = None,
     skew: Mapping[str, float] | None = None,
+    stalled: int | None = None,
 ) -> Report:
     """A run of four ranks on four hosts, in runs/ of the current folder. The first failure has all stopped at 100.2.
-    until: by rank, bytes of its stderr when SIGTERM came. skew: seconds by which clocks are ahead."""
+    until: by rank, bytes of its stderr when SIGTERM came. skew: seconds by which clocks are ahead. stalled: the rank
+    for which the others waited, until the run was stopped for its silence."""
     hosts = Inventory(tuple(Host(name, f"198.18.0.{10 + n}", slots=1) for n, name in enumerate(HOSTS, 1)))
     run = "train-20261122-060000-0a1b"
     record = plan(hosts, Job("train.py"), Launch("t.py", runs_dir=Path("runs")), run).record(0.0)

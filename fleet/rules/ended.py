@@ -7,12 +7,13 @@ exception that nobody caught ends Python with 1, begins at a module's level, and
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
+from fleet.protocol.messages.run import KernelLine
 from fleet.rules.hint import Hint, first_match
 from fleet.rules.hints import HINTS
-from fleet.rules.kernel import Note, explains
+from fleet.rules.kernel import explains
 from fleet.rules.signals import CRASHES, signal_of, signalled
 from fleet.rules.tracebacks import Part, parts_of, plain, split, states
 
@@ -65,102 +66,79 @@ _NUMBER = re.compile(r"0x[0-9a-f]+|\d+")
 
 @dataclass(frozen=True)
 class Cause:
-    """What a process died of. why: in a line. traceback: the exception that ended it, with those it is chained to.
-    remedy: the next step, in which {host} stands for its host. collateral: it only reports another rank's death. own:
+    """What a process died of. why: in a line. remedy: the next step, in which {host} stands for its host. traceback:
+    the exception that ended it, with those it is chained to. collateral: it only reports another rank's death. own:
     it raised an error of its own. unfit: its host is not fit for another run as it is. kernel: the line that explains
     it."""
 
     why: str | None = None
-    traceback: str | None = None
     remedy: str | None = None
+    traceback: str | None = None
     collateral: bool = False
     own: bool = False
     unfit: bool = False
     kernel: str | None = None
 
 
-def ended_by(tail: str, status: int | None = None, kernel: Sequence[Note] | None = None) -> Cause:
+def ended_by(tail: str, status: int | None = None, kernel: Sequence[KernelLine] | None = None) -> Cause:
     """Returns the cause of a process's end. tail: the end of its stderr. status: its exit code, 128 + n of a signal;
-    None: not known. kernel: what the kernel said since it began; None: not known."""
-    cause = _by_text(tail, status)
-    for note in reversed(kernel or ()):
-        if (rule := explains(note, signal_of(status), tail)) is not None:
-            return replace(cause, why=rule.meaning, remedy=rule.remedy, unfit=rule.broken, kernel=note.text)
-    if status in (126, 127):
-        return replace(cause, remedy=cause.remedy or UNSTARTED)
-    if cause.why is not None or not signal_of(status):
-        return cause
-    why, remedy = signalled(signal_of(status), kernel is not None)
-    return Cause(why, remedy=remedy)
-
-
-def _by_text(tail: str, status: int | None) -> Cause:
+    None: not known. kernel: what the kernel said of it, or of no other, with the seconds from its end; None: not
+    known."""
     if status == 0:
         return Cause()
-    text = _Text(states(tail))
+    text, signal = _Text(states(tail)), signal_of(status)
     block = text.uncaught(status)
-    return text.last_words(status) if block is None else text.of_traceback(block)
+    cause = text.last_words(status) if block is None else text.of_traceback(block)
+    for line in reversed(kernel or ()):
+        if (rule := explains(line, signal, tail)) is not None:
+            return replace(cause, why=rule.meaning, remedy=rule.remedy, unfit=rule.broken, kernel=line["text"])
+    if status in (126, 127):
+        return replace(cause, remedy=cause.remedy or UNSTARTED)
+    return cause if cause.why else Cause(*signalled(signal, kernel is not None))
 
 
 @dataclass(frozen=True)
 class _Block:
-    """A traceback, with those it is chained to. number: of the line behind its exception. above: what the line above
-    it makes of it. by_torch: torch wrote it, of what nobody caught. after: lines that follow. is_last: no other does."""
+    """A traceback, with those it is chained to. above: what the line above makes of it. by_torch: torch wrote it, of
+    what nobody caught. after: lines that follow. goes_on: so did the process."""
 
     trace: str
     parts: Sequence[Part]
-    number: int
-    above: Mapping[str, str | None]
+    above: re.Match[str] | None
     by_torch: bool
     after: Sequence[str]
-    is_last: bool
+    goes_on: bool
 
     def of(self, *kinds: str) -> bool:
-        return any(self.above.get(kind) for kind in kinds)
+        return self.above is not None and any(self.above[kind] for kind in kinds)
 
-    @property
-    def may_be_handled(self) -> bool:
-        """Returns whether a program may have written it, and gone on: it begins inside a function, or is logged."""
+    def ends(self, status: int | None, is_last: bool) -> bool:
+        """Returns whether a process with that exit code ended with it, and with what it wrote then. is_last: no other
+        traceback follows."""
         file, function = next(iter(self.parts[-1].frames), ("", None))
         inside = function not in _OUTERMOST and not self.of("wraps")
-        return not self.by_torch and (inside or file == "<string>" or self.of("logged"))
-
-    def ends(self, status: int | None) -> bool:
-        """Returns whether a process with that exit code ended with it, and with what it wrote then."""
-        if self.may_be_handled:
-            return status in FAILED and self.is_last and not self.after
+        if not self.by_torch and (inside or file == "<string>" or self.of("logged")):  # it may have been handled
+            return status in FAILED and is_last and not self.after
         crashed = status in FAILED or self.by_torch or signal_of(status) in CRASHES
-        return crashed or (signal_of(status) > 0 and not self.after)
+        return not self.goes_on and (crashed or (signal_of(status) > 0 and not self.after))
 
 
 class _Text:
     """What a process wrote, in parts."""
 
     def __init__(self, raw: Sequence[str]) -> None:
-        self.lines = plain(raw)
+        self.lines, self.blocks = plain(raw), list[_Block]()
         found = [(first, end) for is_trace, first, end in split(raw) if is_trace]
         parts = [parts_of("\n".join(self.lines[first:end])) for first, end in found]
         # behind an exception its message goes on, or the program does: that is not to be told apart
-        numbers = [end - it[-1].exception.count("\n") + it[-1].at for (_, end), it in zip(found, parts, strict=True)]
-        inside = {n for (first, _), number in zip(found, numbers, strict=True) for n in range(first, number)}
+        behind = [end - it[-1].exception.count("\n") + it[-1].at for (_, end), it in zip(found, parts, strict=True)]
+        inside = {n for (first, _), number in zip(found, behind, strict=True) for n in range(first, number)}
         self.outside = [(n, line) for n, line in enumerate(self.lines) if line.strip() and n not in inside]
-        self.blocks = [
-            _Block(
-                "\n".join(self.lines[first:end]),
-                its,
-                number,
-                self._above(first),
-                raw[first] != self.lines[first],
-                [line for n, line in self.outside if n >= number and not _ASIDE.match(line)],
-                first == found[-1][0],
-            )
-            for (first, end), its, number in zip(found, parts, numbers, strict=True)
-        ]
-
-    def _above(self, first: int) -> Mapping[str, str | None]:
-        line = next((line for line in reversed(self.lines[:first]) if line.strip()), "")
-        found = _ABOVE.match(line)
-        return found.groupdict() if found else {}
+        for (first, end), its, number in zip(found, parts, behind, strict=True):
+            above = _ABOVE.match(next((line for line in reversed(self.lines[:first]) if line.strip()), ""))
+            after = [line for n, line in self.outside if n >= number and not _ASIDE.match(line)]
+            trace, by_torch = "\n".join(self.lines[first:end]), raw[first] != self.lines[first]
+            self.blocks.append(_Block(trace, its, above, by_torch, after, self.goes_on(number, after)))
 
     def goes_on(self, number: int, behind: Sequence[str]) -> bool:
         """Returns whether a process went on behind a line: it wrote more than while it ends, or the like of before."""
@@ -172,13 +150,13 @@ class _Text:
         """Returns the traceback that the process ended with."""
         own = [block for block in self.blocks if not block.of("ignored", "thread", "child")]
         own = [block for block in own if not _LAUNCHERS.match(block.parts[-1].exception)] or own
+        last = self.blocks[-1] if self.blocks else None
         for block in own[-1:]:
-            if block.parts[-1].exception and block.ends(status) and not self.goes_on(block.number, block.after):
-                others = [it for it in self.blocks if it.of("thread", "child") and it.number < block.number]
-                waited = [it for it in others if it.after == block.after]
-                return waited[-1] if waited and _WAITS.match(block.parts[-1].root) else block
-        last = self.blocks[-1:]
-        return next((it for it in last if it.of("thread") and not it.after and status in FAILED), None)
+            if block.parts[-1].exception and block.ends(status, block is last):
+                before = self.blocks[: self.blocks.index(block)]
+                others = [it for it in before if it.of("thread", "child") and it.after == block.after]
+                return others[-1] if others and _WAITS.match(block.parts[-1].root) else block
+        return last if last and last.of("thread") and not last.after and status in FAILED else None
 
     def of_traceback(self, block: _Block) -> Cause:
         """Returns the cause that a traceback tells of: of those that are chained the root, unless it says nothing."""
@@ -198,7 +176,7 @@ class _Text:
         chain = range(first, last + 1)
         root, again = next((parts[n].root for n in chain if ": " in parts[n].root), parts[last].root), parts[last].root
         why = root if root == again else f"{root}, raised again as {again}"
-        thread = block.above.get("thread")
+        thread = block.above and block.above["thread"]
         shown = "\n".join(block.trace.split("\n")[-SHOWN_LINES:])
         hint = next((hints[n] for n in chain if hints[n]), None)
         return _cause(f"{why}, in {thread}" if thread else why, hint, shown, not answers[last])
@@ -232,4 +210,4 @@ class _Text:
 
 def _cause(why: str, hint: Hint | None, trace: str | None = None, own: bool = False) -> Cause:
     it = hint or Hint("", "")
-    return Cause(why, trace, it.remedy or None, it.collateral, own and not it.collateral, it.unfit)
+    return Cause(why, it.remedy or None, trace, it.collateral, own and not it.collateral, it.unfit)

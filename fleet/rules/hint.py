@@ -10,7 +10,7 @@ from dataclasses import dataclass
 @dataclass(frozen=True)
 class Hint:
     """One rule. pattern: a regular expression, searched with MULTILINE in the uncaught exception's type and text, see
-    uncaught.py. remedy: \\1 is the pattern's first group. worked_out: makes the remedy of the match, where it is not
+    ended.py. remedy: \\1 is the pattern's first group. worked_out: makes the remedy of the match, where it is not
     always the same. collateral: a rank shows it because another one died, and is not the first failure's cause. unfit:
     the host is not fit for another run as it is."""
 

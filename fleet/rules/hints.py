@@ -4,17 +4,7 @@ from __future__ import annotations
 
 from fleet.rules.hint import Hint
 from fleet.rules.hints_host import HOST_HINTS
-from fleet.rules.worked_out import (
-    GONE,
-    NAMED,
-    NO_CHECKPOINT,
-    TIMED_OUT,
-    batch_sizes,
-    lament,
-    no_checkpoint,
-    not_joined,
-    not_resolved,
-)
+from fleet.rules.worked_out import DIFFER, NAMED, NO_CHECKPOINT, TIMED_OUT, batch_sizes, no_checkpoint
 
 TAIL_BYTES = 64 * 1024
 # of torch's own connections, and no others
@@ -52,9 +42,12 @@ HINTS = (
         "--master-addr, or 'data_address' of the first host, takes a number",
     ),
     Hint(
-        r"(?:Failed to resolve '([\w.-]+)'.*)?(?:gaierror|Name or service not known|Temporary failure in name res)",
-        "a name does not resolve there",
-        worked_out=not_resolved,
+        r"Failed to resolve '([\w.-]+)'",
+        r"that node does not resolve \1: 'fleet exec -- getent hosts \1' shows who does; /etc/hosts, or DNS there",
+    ),
+    Hint(
+        r"gaierror|Name or service not known|Temporary failure in name resolution",
+        "that node does not resolve a name: 'fleet exec -- getent hosts NAME' shows who does; /etc/hosts, or DNS there",
     ),
     Hint(
         r"(?i)\bloss\b.{0,20}?(?:\b(?:is|are|was|became) (?:nan|inf)\b|[=:] *nan\b)|non-finite loss|"
@@ -75,9 +68,9 @@ HINTS = (
     ),
     Hint(
         r"waiting for clients\. (\d+)/(\d+) clients joined",
-        "not all ranks came to the master",
+        r"\1 of \2 came to the master: the others' own logs say why, or a firewall keeps them from it; 'fleet check' "
+        "compares them",
         collateral=True,
-        worked_out=not_joined,
     ),
     Hint(
         r"CUDA unknown error|CUDA initialization: |cudaErrorUnknown",
@@ -147,14 +140,22 @@ HINTS = (
         "numactl is missing there: install it, or leave --bind-cores-to-rank away",
     ),
     Hint(
-        rf"{_TORCHS}(?![\s\S]*retrieving ncclUniqueId)[\s\S]*?(?:Connection closed by|Connection reset by peer|"
-        r"Broken pipe|remote process exited)|"
-        r"(?:Connection reset by peer|Connection closed by|Broken pipe)[\s\S]*raised in .*torch/distributed/|"
-        r"recvValue failed|failed to recv|SignalException: Process \d+ got signal: 15|"
-        rf"(?P<first>retrieving ncclUniqueId from \[0\])|{NAMED}|(?P<waited>{TIMED_OUT})",
-        GONE,
+        r"retrieving ncclUniqueId from \[0\]",
+        "rank 0 had failed, or was busy for longer than others wait: its log says; init_process_group(timeout=...)",
         collateral=True,
-        worked_out=lament,
+    ),
+    Hint(
+        NAMED,
+        r"rank \g<1>\g<2> never came to a barrier that others were in: its log says where it was",
+        collateral=True,
+    ),
+    Hint(TIMED_OUT, f"a collective timed out: a rank that did not come to it, {DIFFER}", collateral=True),
+    Hint(
+        rf"{_TORCHS}[\s\S]*?(?:Connection closed by|Connection reset by peer|Broken pipe|remote process exited)|"
+        r"(?:Connection reset by peer|Connection closed by|Broken pipe)[\s\S]*raised in .*torch/distributed/|"
+        r"recvValue failed|failed to recv|SignalException: Process \d+ got signal: 15",
+        "another rank went away first; its own log says why",
+        collateral=True,
     ),
     Hint(
         r"(?:NCCL|nccl)[\s\S]*(?:connect|Connect)\b.*(?:refused|timed out|No route)",

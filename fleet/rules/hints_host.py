@@ -3,8 +3,12 @@
 from __future__ import annotations
 
 from fleet.rules.hint import Hint
-from fleet.rules.worked_out import gpu_memory
 
+OUT_OF_MEMORY = r"(?:CUDA out of memory|CUDA error: out of memory|OutOfMemoryError|CUBLAS_STATUS_ALLOC_FAILED)"
+LESS_MEMORY = (
+    "a smaller batch, activation checkpointing or a higher ZeRO stage; 'fleet exec -- nvidia-smi' shows who else uses "
+    "it"
+)
 BY_TORCH = r"[\s\S]*raised in .*/torch/distributed/"
 
 HOST_HINTS = (
@@ -57,15 +61,14 @@ HOST_HINTS = (
     ),
     Hint(
         r"EADDRINUSE|[Aa]ddress already in use",
-        "a port is taken there: 'fleet kill-port PORT' shows by whom; a server of the script's own may listen there once "
-        "a node (LOCAL_RANK 0)",
+        "a port is taken there: 'fleet kill-port PORT' shows by whom; a server of the script's own may listen there "
+        "once a node (LOCAL_RANK 0)",
     ),
     Hint(
-        r"(?:CUDA out of memory|CUDA error: out of memory|OutOfMemoryError|CUBLAS_STATUS_ALLOC_FAILED)"
-        r"(?:.*?Process (\d+) has ([\d.]+ [GM]iB) memory in use)?",
-        "GPU memory ran out",
-        worked_out=gpu_memory,
+        rf"{OUT_OF_MEMORY}.*?Process (\d+) has ([\d.]+ [GM]iB) memory in use",
+        rf"GPU memory ran out; process \1 holds \2 of it: {LESS_MEMORY}",
     ),
+    Hint(OUT_OF_MEMORY, f"GPU memory ran out: {LESS_MEMORY}"),
     Hint(
         r"uncorrectable ECC error|cudaErrorECCUncorrectable",
         "a GPU there has broken memory, 'fleet check' counts its errors: leave the host out; reset or replace the GPU",

@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from dataclasses import dataclass, replace
 
+from fleet.protocol.messages.run import KernelLine
 from fleet.rules.signals import SIGBUS, SIGFPE, SIGILL, SIGKILL, SIGSEGV
 
 MEMORY = "fewer data loader workers, a smaller batch, or fewer ranks a node (--nproc-per-node)"
@@ -39,14 +40,7 @@ def _out_of_memory(pattern: str, why: str, remedy: str) -> KernelRule:
     return KernelRule(pattern, why, remedy, signals=(SIGKILL,), words=_LOST_A_CHILD, sudden=True)
 
 
-@dataclass(frozen=True)
-class Note:
-    """A line of the kernel's. mine: it names this very process. near: it was said about when the process ended."""
-
-    text: str
-    mine: bool = False
-    near: bool = True
-
+SUDDEN_SECONDS = 30.0  # between what the kernel said and what that explains; two clocks drift apart with the years
 
 KERNEL = (
     _out_of_memory(
@@ -147,10 +141,10 @@ def rule_of(text: str) -> KernelRule | None:
     return None
 
 
-def explains(note: Note, signal: int, text: str) -> KernelRule | None:
-    """Returns the rule by which a line explains the end of a process. signal: that ended it, 0 for none. text: the end
-    of what it wrote."""
-    rule = rule_of(note.text)
-    if rule is None or not note.mine and rule.sudden and not note.near:
+def explains(line: KernelLine, signal: int, text: str) -> KernelRule | None:
+    """Returns the rule by which a line explains the end of a process. line: its time counts from that end, its rank is
+    the process's own, or None. signal: that ended it, 0 for none. text: the end of what it wrote."""
+    rule, mine = rule_of(line["text"]), line["rank"] is not None
+    if rule is None or (rule.sudden and not mine and abs(line["time"]) > SUDDEN_SECONDS):
         return None
-    return rule if note.mine or signal in rule.signals or re.search(rule.words, text) else None
+    return rule if mine or signal in rule.signals or re.search(rule.words, text) else None

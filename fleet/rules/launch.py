@@ -121,6 +121,13 @@ def script(view: View) -> Said | None:
     return None
 
 
+def configs(view: View) -> Said | None:
+    missing = view.get("configs_missing")
+    if view["want"].part is None or not missing or code(view) or workdir(view) or stuck("files", view):
+        return None
+    return Said(Reason("DeepSpeed's configuration {path} does not exist", path=missing[0]))
+
+
 def no_runs(view: View) -> Said | None:
     path = view.get("no_runs")
     return (
@@ -246,6 +253,7 @@ RULES = (
     Rule("runs-folder", no_runs, "clear", "the runs' folder", "move it away, or correct its owner", run=True),
     Rule("workdir-missing", workdir, "clear", "the workdir", SYNC, needs="launch"),
     Rule("script-missing", script, "clear", "the script", SYNC, run=True),
+    Rule("config-missing", configs, "clear", "a configuration", SYNC, run=True),
     Rule(
         "ranks-share-gpus",
         crowded,

@@ -8,13 +8,9 @@ from collections.abc import Mapping
 
 from fleet.inventory.nodeset import fold
 
-GONE = "another rank went away first; its own log says why"
-# what a rank writes that waited in vain, and where it names the one that it waited for
+# what a rank writes that waited in vain; and where it names the one that it waited for, as \1 or \2
 TIMED_OUT = r"Watchdog caught collective operation timeout|Timed out waiting \d+ms for (?:recv|send) operation"
-NAMED = (
-    r"Ranks? (?P<missing>[\d, ]+) failed to pass monitoredBarrier|"
-    r"errors while waiting for send/recv from rank (?P<late>\d+)"
-)
+NAMED = r"Ranks? ([\d, ]+) failed to pass monitoredBarrier|errors while waiting for send/recv from rank (\d+)"
 DIFFER = (
     "collectives that differ in shape or order, or the network between the hosts: --env TORCH_DISTRIBUTED_DEBUG=DETAIL "
     "has torch compare them"
@@ -32,46 +28,6 @@ def batch_sizes(found: re.Match[str]) -> str:
         fitting.append(f"train_micro_batch_size_per_gpu {each // steps}")
     how = ", or ".join(fitting)
     return f"this run has {ranks} ranks: {how} would fit; DeepSpeed works out what is left away of the three"
-
-
-def gpu_memory(found: re.Match[str]) -> str:
-    """Whose memory it is, where torch tells."""
-    others = f"; process {found[1]} holds {found[2]} of it" if found[1] else ""
-    return (
-        f"GPU memory ran out{others}: a smaller batch, activation checkpointing or a higher ZeRO stage; "
-        "'fleet exec -- nvidia-smi' shows who else uses it"
-    )
-
-
-def not_joined(found: re.Match[str]) -> str:
-    """Of a store that not all came to."""
-    joined, wanted = int(found[1]), int(found[2])
-    return (
-        f"{joined} of {wanted} came to the master: the others' own logs say why, or a firewall keeps them from it; "
-        "'fleet check' compares them"
-    )
-
-
-def lament(found: re.Match[str]) -> str:
-    """Of a rank that another one has left, or has kept waiting."""
-    if found["first"]:
-        return (
-            "rank 0 had failed, or was busy for longer than others wait: its log says; init_process_group(timeout=...)"
-        )
-    if late := found["missing"] or found["late"]:
-        return f"rank {late} never came to a barrier that others were in: its log says where it was"
-    if found["waited"]:
-        return f"a collective timed out: a rank that did not come to it, {DIFFER}"
-    return GONE
-
-
-def not_resolved(found: re.Match[str]) -> str:
-    """Of a name that means nothing to a node."""
-    name = found[1] or "NAME"
-    return (
-        f"that node does not resolve {found[1] or 'a name'}: 'fleet exec -- getent hosts {name}' shows who does; "
-        "/etc/hosts, or DNS there"
-    )
 
 
 # -- checkpoints that only some nodes have: what ranks say that go on from one, and what those that find none

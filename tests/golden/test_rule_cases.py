@@ -80,4 +80,4 @@ def test_what_check_calls_an_error_launch_refuses_and_the_other_way_round() -> N
             assert path.stem in ONLY_A_RUN_HAS, path.stem
 
 
-ONLY_A_RUN_HAS = ("live-run", "script-missing", "workdir-missing", "master", "way-to-master")
+ONLY_A_RUN_HAS = ("live-run", "config-missing", "script-missing", "workdir-missing", "master", "way-to-master")

@@ -46,9 +46,9 @@ class _Maker:
         self.rng, self.step = rng, rng.randrange(90)
 
     def end(self) -> End:
-        before = self.steps(self.rng.randrange(9))
+        before = self.steps(self.rng.randrange(1, 9))
         for _ in range(self.rng.randrange(3)):
-            before += self.past() + self.steps(self.rng.randrange(1, 20))
+            before += self.past(goes_on=True) + self.steps(self.rng.randrange(1, 20))
         if self.rng.random() < 0.3:  # at once before the end
             before += self.past()
         text, status, cause = self.rng.choice(
@@ -73,10 +73,13 @@ class _Maker:
             frames += f'  File "/root/work/train.py", line {self.rng.randrange(200)}, in {name}\n    {code}\n'
         return f"{HEADER}\n{frames}{exception}\n"
 
-    def past(self) -> str:
-        """A traceback that ended nothing: of the program itself, which went on, of a thread, of a child."""
+    def past(self, goes_on: bool = False) -> str:
+        """A traceback that ended nothing: of the program itself, which went on, of a thread, of a child. goes_on: more
+        steps follow."""
         exception = self.rng.choice(EXCEPTIONS)
-        kind = self.rng.randrange(6)
+        kind = self.rng.randrange(7 if goes_on else 6)
+        if kind == 6:  # a plugin that is not there, as a module is imported
+            return self.trace(exception)
         if kind == 0:
             return self.trace(exception, "retry_load")
         if kind == 1:
@@ -110,6 +113,10 @@ class _Maker:
     def ends(self, trace: str, cause: str) -> tuple[str, int, str]:
         if self.rng.random() < 0.5:  # as torch writes it
             trace = "".join(f"[rank3]: {line}\n" if line else "\n" for line in trace.splitlines())
+        if self.rng.random() < 0.2 and trace.startswith((HEADER, "[rank3]: " + HEADER)):
+            trace = (
+                f"\r 44%|####      | 44/99 [00:01<00:02, 31.2it/s]\r 45%|####5     | 45/99 [00:01<00:02, 31it/s]{trace}"
+            )
         return trace + self.after(), 1, cause
 
     def uncaught(self, before: str) -> tuple[str, int, str | None]:

@@ -11,6 +11,7 @@ from pathlib import Path
 
 import pytest
 
+from fleet.rules.ended import ended_by
 from tests.free_port import free_port
 from tests.node.nodes import Running, answer, final, folder_of, read_json, supervise_spec, until
 from tests.node.test_preflight import facts, spec

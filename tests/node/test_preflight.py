@@ -318,3 +318,9 @@ def test_an_interpreter_that_hangs(home: Path) -> None:
     (home / "slow").chmod(0o755)
     found = facts(home, free_port(), python=str(home / "slow"), modules=["torch"], deadline=10.0)
     assert found["timed_out"] == ["python", "imports"] and "packages" not in found
+
+
+def test_a_configuration_that_is_not_there(home: Path, tmp_path: Path) -> None:
+    (tmp_path / "ds.json").write_text("{}")
+    script = {"workdir": str(tmp_path), "script": "t.py", "configs": ["ds.json", "./deepspeed.json"]}
+    assert facts(home, 0, **script)["configs_missing"] == ["./deepspeed.json"]

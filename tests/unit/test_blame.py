@@ -48,6 +48,21 @@ def test_a_host_that_is_to_blame_is_left_out_next(tmp_path: Path, monkeypatch: p
     assert a_node_that_was_cut_off().data["next"] == ["fleet launch --again train-20261122-060000-0a1b -x gpu2"]
 
 
+THREAD = "Exception in thread Thread-1 (feed):\n" + trace("OSError: the shards are gone")
+
+
+@pytest.mark.parametrize(
+    ("text", "why"), [(THREAD, "OSError: the shards are gone, in Thread-1 (feed)"), (THREAD + "step 20\n", None)]
+)
+def test_a_thread_that_a_stalled_rank_waits_for(
+    text: str, why: str | None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    report = failed(dict.fromkeys(range(4), ASKED), {2: text}, until={2: len(text)}, stalled=2)
+    first = report.data["first_failure"]
+    assert (first["what"], first["rank"], first["why"]) == ("stalled", 2, why)
+
+
 @pytest.mark.parametrize(
     ("text", "own"),
     [

@@ -6,7 +6,9 @@ from typing import Any
 
 from fleet.node.gang.ends import Failure
 from fleet.node.gang.gang import Gang
-from fleet.ops.run.end.failure import evidence
+from fleet.ops.run.end.failure import elsewhere, noted
+from fleet.rules.ended import ended_by
+from tests.failures import gave_up
 
 OOM = (
     "Out of memory: Killed process 28892 (python3) total-vm:221384kB, anon-rss:72192kB, file-rss:6608kB, "
@@ -21,13 +23,14 @@ def told(text: str, time: float = 100.0, rank: int | None = None) -> dict[str, A
     return {"text": text, "time": time, "rank": rank}
 
 
-def found(failure: Failure, text: str = "", victim: bool = False, **lines: list[dict[str, Any]]) -> str | None:
+def found(failure: Failure, text: str = "", **lines: list[dict[str, Any]]) -> str | None:
     gang = Gang({"a": (0, ()), "b": (1, ())})
     for host, offset in (("a", 0.0), ("b", 50.0)):  # b's clock is behind by 50 s
         gang.nodes[host].clock.heard(100.0, 100.0 + offset)
         gang.nodes[host].status = {"kernel": lines.get(host, [])}
-    seen = evidence(failure, gang, text, victim)
-    return seen and seen.host
+    status = 137 if failure.what == "supervisor" else failure.exit_code
+    host, cause = elsewhere(ended_by(text, status, noted(failure, gang)), failure, gang)
+    return host if cause.kernel else None
 
 
 def failure(
@@ -47,14 +50,13 @@ def test_memory_ran_out_for_a_rank_that_was_killed_just_then() -> None:
     )
     assert found(failure(signal=1, rank=None, what="supervisor"), a=[told(OOM)]) == "a"
     assert found(failure(), b=[told(OOM)]) is None
+    assert found(failure(), a=[told(OOM, rank=1)]) is None
 
 
 def test_a_broken_gpu_explains_what_cuda_says_and_the_laments_of_others() -> None:
     early = told(XID, time=3.0)
     assert found(failure(signal=None), "RuntimeError: CUDA error: unspecified launch failure", a=[early]) == "a"
     assert found(failure(signal=None), "ValueError: learning rate is negative", a=[early]) is None
-    assert found(failure(signal=None), "Watchdog caught collective operation timeout", victim=True, b=[early]) == "b"
-    assert (
-        found(failure(signal=None), "Watchdog caught collective operation timeout", victim=True, b=[told(OOM)]) is None
-    )
+    assert found(failure(signal=6), gave_up(0), b=[early]) == "b"
+    assert found(failure(signal=6), gave_up(0), b=[told(OOM)]) is None
     assert found(failure(signal=None), "ValueError: no", b=[early]) is None

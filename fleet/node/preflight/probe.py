@@ -3,7 +3,8 @@
 spec: {"python": str|null, "activate": str|null, "env": {}, "workdir": str|null, "deadline": seconds}; "survey": true
 has it tell of all "interpreters" there, as it does anyway where the one that trains, or its torch, is missing;
 "modules": names of those to import; "packages": of those to tell of, all where it is not there; for a launch also
-{"env_expand": {}, "run": str, "script": str, "program": bool, "module": bool, "unread": [paths], "node_rank",
+{"env_expand": {}, "run": str, "script": str, "program": bool, "module": bool, "configs": [paths],
+"unread": [paths], "node_rank",
 "peer_addresses": [str], "master": {"address", "port", "token": hex, "is_me": bool, "peers": n}}.
 Control lines: {"op": "clock"} is answered with J {"clock": its time}, {"op": "done"} ends the waiting for the other
 nodes. The last J frame is {"facts": {...}}; see protocol/messages/facts.py and, for code, data, builds, network, port

@@ -19,8 +19,9 @@ UNMEANT = ("test", "this", "antigravity", "idlelib")  # no program imports these
 
 
 class Workdir:
-    """spec: {"workdir": str|null, "script": str|null, "program": bool, "module": bool}; program: exec looks for the
-    script, no interpreter; module: `python -m` does. tools: finds programs on the PATH, and modules."""
+    """spec: {"workdir": str|null, "script": str|null, "program": bool, "module": bool, "configs": [paths]}; program:
+    exec looks for the script, no interpreter; module: `python -m` does; configs: files that the script will read.
+    tools: finds programs on the PATH, and modules."""
 
     def __init__(self, spec: "dict[str, Any]", tools: "Tools") -> None:
         self.tools = tools
@@ -28,6 +29,7 @@ class Workdir:
         self.program = spec.get("program") and "/" not in self.script
         self.module = spec.get("module")
         self.path = os.path.abspath(os.path.expanduser(spec.get("workdir") or "~"))
+        self.configs = [str(path) for path in spec.get("configs") or ()]
         self.settled = threading.Event()
 
     def code(self) -> "dict[str, Any]":
@@ -66,7 +68,9 @@ class Workdir:
                     facts["executable"] = True
                 elif path.endswith(".py"):
                     facts["executable"] = False
-        return {"script": facts, **({"script_folder": path} if os.path.isdir(path) else {})}
+        missing = [it for it in self.configs if not os.path.isfile(os.path.join(self.path, os.path.expanduser(it)))]
+        folder = {"script_folder": path} if os.path.isdir(path) else {}
+        return {"script": facts, "configs_missing": missing, **folder}
 
     def shadows(self) -> "dict[str, Any]":
         """Files of the folder that Python looks in first, before its own modules and packages of the same names."""

@@ -136,6 +136,7 @@ Facts = TypedDict(
         "disks": dict[str, Disk],
         "clock": Clock,
         "script": Script | None,
+        "configs_missing": list[str],
         "script_folder": str,  # where it is one
         "no_runs": Text,  # what is in the way of folders for runs
         "code": Code | None,

@@ -147,7 +147,9 @@ def allowed(history: History, story: Story, began: float, stopped: float | None)
         first, left = gone.host == hosts[0], len(hosts) - 1
         if gone.fatal or first or left - len(maybe - {gone.host}) < story.least:
             perhaps.append(gone)
-            hidden = gone.unsure or len(dark) > 1 or any(it.host == gone.host and it.begins < gone.begins for it in dark)
+            hidden = (
+                gone.unsure or len(dark) > 1 or any(it.host == gone.host and it.begins < gone.begins for it in dark)
+            )
             if not hidden and (gone.fatal or first or left - len(surely - {gone.host}) < story.least):
                 sure.append(gone)
     ends = min((it.ends for it in sure), default=1e18) + ERROR

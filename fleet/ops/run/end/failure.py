@@ -7,16 +7,15 @@ from collections.abc import Callable, Mapping
 from dataclasses import replace
 
 from fleet.errors import FleetError
-from fleet.node.gang.ends import Failure, RankEnd
+from fleet.node.gang.ends import SIGTERM, Failure, RankEnd
 from fleet.node.gang.gang import Gang
 from fleet.ops.run.kept.record import RunRecord
-from fleet.protocol.messages.run import Why
+from fleet.protocol.messages.run import KernelLine, Why
 from fleet.rules.ended import Cause, ended_by
-from fleet.rules.kernel import Note, rule_of
+from fleet.rules.kernel import rule_of
 
 Tail = Callable[..., str]
 KERNEL_LINES = 20  # more than any honest node sends
-SUDDEN_SECONDS = 30.0  # between what the kernel said and what that explains; the two clocks drift apart with the years
 
 
 # -- whose fault it was -----------------------------------------------------------------------------------
@@ -57,7 +56,7 @@ def blamed(failure: Failure, gang: Gang, tail: Tail) -> Failure:
     end = next(own, None)
     if end is None:
         return failure
-    told = end.until is not None and end.signal is not None
+    told = end.signal == SIGTERM or (end.until is not None and end.signal is not None)
     return failure._replace(
         host=end.host,
         node_rank=end.node_rank,
@@ -68,20 +67,15 @@ def blamed(failure: Failure, gang: Gang, tail: Tail) -> Failure:
     )
 
 
-def noted(failure: Failure, gang: Gang) -> list[Note] | None:
-    """Returns what the kernel of the failed host said since the run began; None: it could not be read."""
+def noted(failure: Failure, gang: Gang) -> list[KernelLine] | None:
+    """Returns what the kernel of the failed host said since the run began, but of other ranks; the time counts from the
+    failure. None: it could not be read."""
     node = gang.nodes[failure.host]
-    lines = node.status.get("kernel")
+    lines, clock = node.status.get("kernel"), node.clock
     if lines is None:
         return None
-    return [
-        Note(
-            line["text"],
-            mine=line["rank"] is not None and line["rank"] == failure.rank,
-            near=abs(failure.time - node.clock.here(line["time"])) <= SUDDEN_SECONDS,
-        )
-        for line in lines[-KERNEL_LINES:]
-    ]
+    mine = [line for line in lines[-KERNEL_LINES:] if line["rank"] in (None, failure.rank)]
+    return [{**line, "time": clock.here(line["time"]) - failure.time} for line in mine]
 
 
 def elsewhere(cause: Cause, failure: Failure, gang: Gang) -> tuple[str, Cause]:

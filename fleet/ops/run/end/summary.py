@@ -30,7 +30,7 @@ from fleet.ops.run.kept.logs import NodeLogs
 from fleet.ops.run.kept.record import RunRecord
 from fleet.protocol.messages.run import Verdict
 from fleet.rules.advice import UNEVEN
-from fleet.rules.ended import Cause, ended_by
+from fleet.rules.ended import ended_by
 from fleet.rules.hints import TAIL_BYTES
 from fleet.rules.launch import undying
 from fleet.rules.signals import SIGKILL
@@ -147,12 +147,6 @@ def _last_end(gang: Gang, host: str, rank: int | None) -> RankEnd | None:
     return max(ends, key=lambda end: end.attempt, default=None)
 
 
-def _own(end: RankEnd | None, tail: Tail) -> Cause | None:
-    """Returns what a rank had raised of its own before it was told to end."""
-    before = before_stop(end, tail) if end is not None and end.until is not None else None
-    return before if before is not None and before.own else None
-
-
 def _tracebacks(run: RunRecord, gang: Gang, logs: Mapping[str, NodeLogs], tail: Tail) -> list[TracebackOf]:
     """The traceback that each rank ended with, equal ones once: whose it is, the exception, the first one's log."""
     groups: dict[str, TracebackOf] = {}
@@ -160,9 +154,9 @@ def _tracebacks(run: RunRecord, gang: Gang, logs: Mapping[str, NodeLogs], tail: 
         host = node.host.name
         for rank in node.ranks:
             name, end = f"rank{rank}.err", _last_end(gang, host, rank)
-            own = _own(end, tail)
+            own = before_stop(end, tail) if end else None
             cause = own or ended_by(tail(host, rank), end.exit_code if end else None)
-            answered = own is None and end is not None and end.until is not None  # a stop
+            answered = own is None and end is not None  # a stop
             if cause.traceback is not None and not (answered and exception_of(cause.traceback) == "KeyboardInterrupt"):
                 follows = cause.collateral or answered
                 new = TracebackOf((), (), exception_of(cause.traceback), follows, str(logs[host].folder / name))
@@ -205,38 +199,31 @@ def _result(gang: Gang, host: str, run: RunRecord) -> Result:
     )
 
 
-def _last(failure: Failure, gang: Gang, logs: Mapping[str, NodeLogs], tail: Tail) -> tuple[str, str]:
-    """(the name of the log that tells more, its end; where the rank had raised an error of its own before it was told
-    to end, until then)."""
-    if failure.rank is None:
-        return "node.log", logs[failure.host].tail("node.log", TAIL_BYTES)
-    own = _own(_last_end(gang, failure.host, failure.rank), tail)
-    text = tail(failure.host, failure.rank, before=own is not None)
-    if not text.strip() and (text := tail(failure.host, failure.rank, "out")):
-        return f"rank{failure.rank}.out", text
-    return f"rank{failure.rank}.err", text
-
-
-def _judge(failure: Failure, name: str, text: str, gang: Gang, tail: Tail) -> Cause:
-    """Returns what the first failure died of. name, text: of its log."""
-    ran = failure.what in ("rank", "engine", "vanished")  # else its log tells only what its node did to it
-    if (own := _own(_last_end(gang, failure.host, failure.rank), tail)) is not None and ran:
-        return own
-    status: int | None = 128 + SIGKILL if failure.what == "supervisor" else failure.exit_code
-    if failure.what == "vanished" or (status == 1 and name.endswith(".out")):  # where any text may be the last
-        status = None
-    cause = ended_by(text if ran else "", status, noted(failure, gang))
-    return cause if ran or cause.kernel else Cause()
+def _last(failure: Failure, gang: Gang, logs: Mapping[str, NodeLogs], tail: Tail) -> tuple[str, str, int | None]:
+    """(the name of the log that tells more, its end, the exit code that goes with it, None where none does). What a
+    rank had raised of its own before it was told to end is its end."""
+    host, rank, status = failure.host, failure.rank, failure.exit_code
+    if rank is None:
+        return "node.log", logs[host].tail("node.log", TAIL_BYTES), status
+    end = _last_end(gang, host, rank)
+    before = end is not None and end.until is not None and before_stop(end, tail) is not None
+    text = tail(host, rank, before=before)
+    if not text.strip() and (text := tail(host, rank, "out")):
+        return f"rank{rank}.out", text, status if status > 1 else None  # the last line there is none of sys.exit()
+    return f"rank{rank}.err", text, None if before or failure.what == "vanished" else status
 
 
 def describe(
     verdict: Verdict, failure: Failure, run: RunRecord, logs: Mapping[str, NodeLogs], gang: Gang, tail: Tail
 ) -> FirstFailure:
     """The first failure: who, how, its traceback or last lines, a hint, and the log that tells more."""
-    name, text = _last(failure, gang, logs, tail)
+    name, text, status = _last(failure, gang, logs, tail)
     text = text or failure.tail
-    ran = failure.what in ("rank", "engine", "vanished")
-    host, cause = elsewhere(_judge(failure, name, text, gang, tail), failure, gang)
+    # else its log tells only what its node did to it, but for a thread that others of a stalled rank wait for
+    ran = failure.what in ("rank", "engine", "vanished") or (failure.what == "stalled" and status is None)
+    if not ran:
+        text, status = "", 128 + SIGKILL if failure.what == "supervisor" else None
+    host, cause = elsewhere(ended_by(text, status, noted(failure, gang)), failure, gang)
     said, why, hint = verdict["message"], cause.why, cause.remedy or plain_hint(failure, run)
     early, waited = None, None
     if cause.collateral and cause.kernel is None:
@@ -267,7 +254,7 @@ def describe(
         missing=waited.missing if waited and not early else (),
         kernel=KernelSays(host, cause.kernel) if cause.kernel else None,
         traceback=cause.traceback,
-        tail=None if cause.traceback or not ran else shown or None,
+        tail=None if cause.traceback else shown or None,
         hint=hint and hint.replace("{host}", host),
         unfit=host if cause.unfit else _unfit(failure, verdict, gang),
         log=str(logs[failure.host].folder / name),

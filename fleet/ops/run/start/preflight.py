@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import re
 import secrets
 import socket
+from collections.abc import Sequence
 from ipaddress import ip_address
 from typing import Any
 
@@ -25,6 +27,8 @@ KEPT = frozenset(
     ("hostname", "user", "os", "kernel", "arch", "glibc", "driver", "cuda_toolkit", "nccl_library", "cpu", "memory")
     + ("python", "packages", "torch", "deepspeed", "gpus", "script")
 )
+# options by which scripts are given a configuration of DeepSpeed's, of which each rank would die that finds none
+CONFIG_OPTION = re.compile(r"--(?:deepspeed|ds)(?:[-_]config)?(?:=(.*))?")
 MAX_CPUS = 4096  # more ranks than any node runs, whatever a broken one says it has
 
 
@@ -103,6 +107,7 @@ def spec_for(plan: Plan, host: Host, master: tuple[str, int], token: str) -> dic
         },
         "run": plan.run_id,
         "script": plan.job.script,
+        "configs": configs_of(plan.job.args),
         "workdir": node.workdir,
         "python": plan.job.python or host.python,
         "activate": host.activate,
@@ -117,6 +122,16 @@ def spec_for(plan: Plan, host: Host, master: tuple[str, int], token: str) -> dic
         "deadline": DEADLINE_SECONDS,
         "peer_addresses": others[:1] if node.node_rank == 0 else [],
     }
+
+
+def configs_of(args: Sequence[str]) -> list[str]:
+    """Returns DeepSpeed's configurations that a script is given as files."""
+    named = [
+        found[1] or value
+        for option, value in zip(args, [*args[1:], ""], strict=True)
+        if (found := CONFIG_OPTION.fullmatch(option))
+    ]
+    return [path for path in named if path[:1] != "-" and path.endswith((".json", ".yaml", ".yml"))]
 
 
 def known_of(facts: Facts) -> Known:
