@@ -202,12 +202,12 @@ def _not_again(
     assert verdict is not None
     if by_hand := isinstance(error, Interrupted):
         end = run_end("stop" if error.kind == "stop" else "interrupt", error.message, EXIT_INTERRUPTED, who=whoami())
-        verdict = {**end, "attempt": verdict["attempt"]}
+        verdict = {**end, "attempt": verdict["attempt"], "unknown": verdict["unknown"]}
     else:
         runtime.emit(folder.notice("error", f"no restart: {error}", NoRestart(), error.host, error.hint))
     with closing(Sessions(replace(runtime, cancel=Cancel(), emit=silent))) as sessions:
         verdict, _ = agree(plan.run_id, verdict, hosts, sessions, None if by_hand else plan.attempt)
-    summary = replace(report.read(RunSummary), end=verdict)
+    summary = replace(report.read(RunSummary), end=verdict, unknown=verdict["unknown"])
     if verdict["first"] is None:
         summary = replace(summary, stopped=verdict["message"], first_failure=None, next=(), tracebacks=())
     return replace(report, exit_code=verdict["code"], answer=summary)
