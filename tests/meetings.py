@@ -165,6 +165,8 @@ class Meeting:
         found: dict[str, Any] = json.loads((self.runs / RUN / "summary.json").read_text())
         from_json(RunSummary, found)
         assert found["exit_code"] == found["end"]["code"]
+        lines = (self.runs / RUN / "events.jsonl").read_text().splitlines()
+        assert [json.loads(line)["event"] for line in lines] == self.kinds(), "an event that no head knows"
         return found
 
     def events(self) -> list[RunEvent]:
