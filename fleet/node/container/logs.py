@@ -1,4 +1,4 @@
-"""Brings what the ranks of a container write from the node's folder of the run to runs/RUN/HOST/ and to the terminal."""
+"""Brings what ranks of a container write from the node's folder of the run to runs/RUN/HOST/ and to the terminal."""
 
 import errno
 import os

@@ -1,5 +1,5 @@
-"""Who takes part in a run of containers: anybody may dial, so each value of a hello is checked; when the run begins, and
-as which node each takes part."""
+"""Who takes part in a run of containers: anybody may dial, so each value of a hello is checked; when the run begins,
+and as which node each takes part."""
 
 import hmac
 import os
