@@ -57,9 +57,9 @@ class Container:
                 if kind in message:
                     self.inbox.remove(message)
                     return message[kind]
-            message = self.line.receive(LIMIT)
-            assert message is not None, f"no {kind} came, but {self.inbox}"
-            self.inbox.append(message)
+            received = self.line.receive(LIMIT)
+            assert received is not None, f"no {kind} came, but {self.inbox}"
+            self.inbox.append(received)
 
     def begun(self) -> Container:
         self.token = self.token or self.wait("token")
