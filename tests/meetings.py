@@ -57,9 +57,9 @@ class Container:
                 if kind in message:
                     self.inbox.remove(message)
                     return message[kind]
-            message = self.line.receive(LIMIT)
-            assert message is not None, f"no {kind} came, but {self.inbox}"
-            self.inbox.append(message)
+            received = self.line.receive(LIMIT)
+            assert received is not None, f"no {kind} came, but {self.inbox}"
+            self.inbox.append(received)
 
     def begun(self) -> Container:
         self.token = self.token or self.wait("token")
@@ -165,6 +165,8 @@ class Meeting:
         found: dict[str, Any] = json.loads((self.runs / RUN / "summary.json").read_text())
         from_json(RunSummary, found)
         assert found["exit_code"] == found["end"]["code"]
+        lines = (self.runs / RUN / "events.jsonl").read_text().splitlines()
+        assert [json.loads(line)["event"] for line in lines] == self.kinds(), "an event that no head knows"
         return found
 
     def events(self) -> list[RunEvent]:

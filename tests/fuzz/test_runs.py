@@ -25,7 +25,10 @@ def test_nothing_is_found(capsys: pytest.CaptureFixture[str]) -> None:
 
 
 # found by the same: who leaves in a pause; clocks that are set, an engine that is killed, stops on a full disk
-SEEDS = [500148, *(pytest.param(seed, marks=pytest.mark.slow) for seed in (77068, 810307, 810333, 810362, 830844, 910415))]
+SEEDS = [
+    500148,
+    *(pytest.param(seed, marks=pytest.mark.slow) for seed in (77068, 810307, 810333, 810362, 830844, 910415)),
+]
 
 
 @pytest.mark.parametrize("seed", SEEDS)

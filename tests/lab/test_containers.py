@@ -155,7 +155,7 @@ class Job:
         line += f"; {self.command}"
 
         def run() -> tuple[int, str]:
-            done = self.lab.inside(host, "timeout", "200", "bash", "-c", line, check=False)
+            done = self.lab.inside(host, "timeout", "500", "bash", "-c", line, check=False, timeout=600)
             return done.returncode, self.output(number)
 
         return self.pool.submit(run)
@@ -305,9 +305,9 @@ def test_an_elastic_run_goes_on_without_one_and_takes_another(lab: VirtualLab, p
     job.until(lambda: "world 3" in job.output(0), 150)
     lab.fleet("lab", "kill", lab.names[3], check=True)
     try:
-        job.until(lambda: "world 2" in job.output(0), 120)
+        job.until(lambda: "world 2" in job.output(0), 200)
         outs.append(job.start(2))
-        job.until(lambda: job.output(0).rpartition("world 2")[2].count("world 3") > 2, 120)
+        job.until(lambda: job.output(0).rpartition("world 2")[2].count("world 3") > 2, 200)
         lab.sh(lab.names[0], "touch /share/over")
         assert [outs[number].result(200)[0] for number in (0, 1, 3)] == [0, 0, 0], job.output(0)
         assert f"{lab.names[3]} is gone; the rest go on" in job.output(0)

@@ -83,3 +83,13 @@ def test_what_a_supervisor_answers() -> None:
     frames = frame("H", 0, b"") + frame("J", 0, message) + frame("X", 0, b'{"exit_status": 0}')
     assert answer_in(b"motd {\n" + PREAMBLE + frames) == {"event": "started", "dir": "/a}b", "pid": 1}
     assert answer_in(b"") == answer_in(PREAMBLE) == answer_in(b"Traceback") == {}
+
+
+def test_a_line_that_does_not_end_is_shown_in_pieces(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
+    """A progress bar holds no more than that in memory."""
+    (tmp_path / "target").mkdir()
+    logs, bar = Logs(str(tmp_path), str(tmp_path / "target"), "a"), b"\r  3%" * 20_000
+    (tmp_path / "rank0.err").write_bytes(b"x\n" + bar)
+    logs.bring()
+    assert capfd.readouterr().err.splitlines()[0] == "[a:0] x" and not any(logs.rest.values())
+    assert (tmp_path / "target" / "rank0.err").read_bytes() == b"x\n" + bar

@@ -321,6 +321,10 @@ def test_a_failure_restarts_all(meet: Meet) -> None:
     found = it.summary()
     assert (found["attempt"], [each["exit_code"] for each in found["restarts"]]) == (2, [5, 6])
     assert [each["restart"] for each in found["restarts"]] == [1, 2] and len(ports) == 3
+    assert [kind for kind in it.kinds() if kind in ("running", "restart", "attempt")] == [
+        *("running", "restart", "attempt"),
+        *("restart", "attempt"),
+    ]
 
 
 def test_a_container_that_its_platform_starts_again_takes_its_place(meet: Meet) -> None:
@@ -340,6 +344,34 @@ def test_a_container_that_its_platform_starts_again_takes_its_place(meet: Meet) 
     assert {verdict["by"] for verdict in verdicts(first, again)} == {"done"}
     found = it.summary()
     assert (found["attempt"], found["exit_code"]) == (1, 0) and found["restarts"][0]["host"] == "b"
+
+
+def test_one_that_is_started_again_at_once_waits_for_the_restart(meet: Meet) -> None:
+    """Before it is known that it was lost; where no restart is left it takes no part."""
+    it = meet(2, max_restarts=1)
+    first, second = it.all("a", "b")
+    for attempt in (0, 1):
+        second.line.close()
+        until(lambda: not all(member.there for member in it.coordinator.roll.members))
+        again = it.dial("b", 1)
+        if attempt:
+            assert refusal(again) == "the run has begun"
+            break
+        first.wait("op")
+        it.pass_time(2.0, first, again)
+        first.exit(143, "stopped", cause="asked")
+        until(lambda: "restart" in it.kinds())
+        it.pass_time(4.0, first, again)
+        assert (again.begun().begin["node"], first.begun().begin["attempt"]) == (1, 1)
+        second = again
+    it.pass_time(10.0, first)
+    first.wait("op")
+    first.exit(143, "stopped", cause="asked")
+    assert first.verdict()["host"] == "b"
+    assert (
+        it.summary()["restarts"][0]["message"]
+        == "restart 1 of 1 in 1 s: b (node rank 1) was lost: its platform has started it again"
+    )
 
 
 def test_a_restart_whose_container_does_not_come_ends_the_run(meet: Meet) -> None:
@@ -393,3 +425,20 @@ def test_a_run_that_stalls_is_ended(meet: Meet) -> None:
     assert [stacks.count(f"{host} rank {rank}: f") for host, rank in (("a", 0), ("a", 1), ("b", 2), ("b", 3))] == [
         1
     ] * 4
+
+
+def test_where_ranks_stand_that_may_wait_for_one_that_is_done(meet: Meet) -> None:
+    """A minute after it has ended well; nothing is ended for that."""
+    it = meet(2)
+    first, second = it.all("a", "b")
+    first.rank(0)
+    it.pass_time(64.0, first, second)
+    assert it.kinds().count("advice") == 1
+    for rank, each in ((1, first), (2, second), (3, second)):
+        each.line.send(event="stacks", rank=rank, at="f (t.py:1)", text="    f (t.py:1)\n")
+    until(lambda: (it.runs / RUN / "stacks.txt").exists())
+    assert (it.runs / RUN / "stacks.txt").read_text().count("f (t.py:1)\n    f") == 3
+    first.rank(1)
+    first.exit()
+    second.end()
+    assert {verdict["by"] for verdict in verdicts(first, second)} == {"done"}

@@ -74,8 +74,14 @@ class Leading:
             probe.bind(("", 0))
             self.port = probe.getsockname()[1]  # where ranks meet
         self.gang = gang_of({it.host: (it.node or 0, it.ranks) for it in self.roll.members}, self.least)
-        self.texts, self.stacks, self.ended_well, self.stop_by = {}, {}, [], 0.0
+        self.texts, self.stacks, self.ended_well, self.stop_by, self.until = {}, {}, [], 0.0, 0.0
+        self.roll.restarts = self.attempts.restarts < self.attempts.most
         self.began, self.watch, self.phase = now, Watch(self.spec["stall_timeout"], now), self.follow
+        if self.attempt:
+            first = {it.host: it.first for it in self.roll.members}
+            size, master = sum(it.each for it in self.roll.members), "%s:%d" % (self.master, self.port)
+            about: dict[str, Any] = {"world_size": size, "first_ranks": first, "attempt": self.attempt}
+            self.record.event("attempt", "all ranks have been started again", **about, master=master)
         for member in self.roll.members:
             self.start(member)
 
@@ -87,8 +93,10 @@ class Leading:
         self.send(member, start=dict(about, nodes=nodes))
 
     def came(self, member: Member) -> None:
-        """One came when the run has begun: an elastic one takes it in."""
-        if self.phase == self.follow:
+        """One came when the run has begun: an elastic one takes it in, another one when all start again."""
+        if self.phase == self.follow and not self.least:
+            self.lose(member, "its platform has started it again", 0.0)
+        elif self.phase == self.follow:
             self.roll.number(True)
             self.gang.absent.discard(member.host)
             self.gang.away.discard(member.host)
@@ -169,7 +177,7 @@ class Leading:
         if node.state not in FINAL:
             said = {"kind": "lost", "message": why, "hint": None}
             reason = self.gang.node_lost(member.host, self.clock.time() - silent, said)  # type: ignore[arg-type]
-            self.record.event("lost", "%s is lost: %s" % (member.host, why), "error", member.host)
+            self.record.event("lost", "%s is lost: %s" % (member.host, why), "error", member.host, kind="lost")
             if reason is not None:
                 self.stop(reason)
 
@@ -210,7 +218,7 @@ class Leading:
             said = "no rank has written anything for %.0f s" % quiet
             if kind == "early":
                 said = "a rank has ended well, and others still run"
-            about: dict[str, Any] = {"id": kind, "remedy": None}
+            about: dict[str, Any] = {"id": kind, "remedy": "stacks.txt in the run's folder has where ranks stand"}
             if kind == "stalled":
                 about = {"seconds": round(quiet, 1), "ranks": [it for node in running for it in node.unaccounted]}
             self.record.event("stalled" if kind == "stalled" else "advice", said, "warning", None, **about)
@@ -219,7 +227,8 @@ class Leading:
             self.send_all(stacks=1)
         if self.until and (now >= self.until or len(self.stacks) >= sum(running.values())):
             self.until = 0.0
-            self.record.add("stacks.txt", "".join(self.stacks[rank] for rank in sorted(self.stacks)))
+            if self.stacks:
+                self.record.add("stacks.txt", "\n".join(self.stacks[rank] for rank in sorted(self.stacks)) + "\n")
             if self.watch.still_stalled(quiet):
                 self.stall(next(node for node, count in running.items() if count))
 

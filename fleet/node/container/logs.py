@@ -9,6 +9,7 @@ from fleet.node.base.types import Any
 from fleet.protocol.state import NODE_LOG
 
 BLOCK = 1 << 20
+LINE_BYTES = 1 << 16  # of a line that has not ended yet; a longer one is shown in pieces
 
 
 class Logs:
@@ -19,6 +20,7 @@ class Logs:
         self.offsets: dict[str, int] = {}
         self.rest: dict[str, bytes] = {}
         self.blocked: str | None = None  # why the target took nothing, the last time
+        self.over = False  # nothing more will come
 
     def bring(self) -> bool:
         """Brings what is new; returns whether a rank wrote any of it."""
@@ -52,7 +54,10 @@ class Logs:
 
     def show(self, name: str, data: bytes) -> None:
         """Whole lines, each with whose it is."""
-        whole, end, self.rest[name] = (self.rest.get(name, b"") + data).rpartition(b"\n")
+        whole, end, rest = (self.rest.get(name, b"") + data).rpartition(b"\n")
+        if len(rest) > LINE_BYTES:
+            whole, end, rest = whole + end + rest, b"\n", b""
+        self.rest[name] = rest
         stream = sys.stdout if name.endswith(".out") else sys.stderr
         for line in whole.split(b"\n") if end else ():
             stream.write("[%s:%s] %s\n" % (self.host, name[4:-4], line.decode("utf-8", "replace")))

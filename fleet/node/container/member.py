@@ -32,7 +32,7 @@ BEAT_SECONDS, POLL_SECONDS = 2.0, 0.2
 OPS = ("stop", "over", "renew-ranks")
 TAIL = 4096
 NO_RUN = "what responds at MASTER_ADDR begins no run of fleet's", "give MASTER_PORT another value in all containers"
-PATIENCE = 600.0  # for what follows the end of its part
+FINISH_SECONDS = 10.0  # in which the terminal takes what its ranks wrote last
 
 
 class Member:
@@ -87,10 +87,7 @@ class Member:
                 if "verdict" in message:
                     return self.over(message)
                 self.heed(message)
-            if self.logs is not None:
-                if self.logs.bring() or self.logs.blocked:
-                    self.wrote = time.monotonic()
-            elif not self.begin and time.monotonic() > until:
+            if not self.begin and time.monotonic() > until:
                 raise Refused("within %g s no run began: others are missing" % self.options.wait)
             if self.signalled and not self.reported and self.begin:
                 self.reported = True
@@ -104,6 +101,23 @@ class Member:
             if self.record is not None:
                 self.record.sign()
             time.sleep(BEAT_SECONDS)
+
+    def bring(self, logs: Logs) -> None:
+        """Brings what its ranks write, in a thread: the terminal may take no more output for ever."""
+        try:
+            while not logs.over:
+                if logs.bring() or logs.blocked:
+                    self.wrote = time.monotonic()
+                time.sleep(POLL_SECONDS)
+            logs.finish()
+        except OSError:
+            pass  # its folder was removed, which the program that follows reports; or nobody reads the output
+
+    def finish(self) -> None:
+        """Waits, for a while, until all that the attempt wrote is here."""
+        if self.logs is not None:
+            self.logs.over = True
+            self.bringing.join(FINISH_SECONDS)
 
     def resumed(self) -> bool:
         """Returns whether the connection is there again; all that its node reports is sent anew."""
@@ -128,9 +142,9 @@ class Member:
                 raise Refused(*NO_RUN) from None
             self.start()
         elif message.get("op") in OPS:
+            self.ask(**message)
             if message["op"] == "stop" and isinstance(message.get("reason"), str):
                 report("stopping: %s" % message["reason"])
-            self.ask(**message)
         elif "stacks" in message:
             threading.Thread(target=self.take_stacks, daemon=True).start()
 
@@ -138,8 +152,7 @@ class Member:
     def start(self) -> None:
         """Of an attempt. What it cannot begin it reports, and waits for the verdict."""
         begin, self.wrote = self.begin, None
-        if self.logs is not None:
-            self.logs.finish()
+        self.finish()
         self.target = os.path.join(os.path.abspath(self.options.runs_dir), begin["run"], begin["host"])
         least = self.hello["about"]["least"] if self.elastic else 0
         self.gang = gang_of(
@@ -162,6 +175,8 @@ class Member:
             self.send(event="end")
             return
         self.logs = Logs(self.folder, self.target, begin["host"])
+        self.bringing = threading.Thread(target=self.bring, args=(self.logs,), daemon=True)
+        self.bringing.start()
         if not begin["attempt"]:
             said = (begin["run"], begin["node"], len(begin["nodes"]), self.target)
             report("run %s: node %d of %d, logs in %s" % said)
@@ -268,8 +283,7 @@ class Member:
             while self.follower.poll() is None and time.monotonic() < until:
                 time.sleep(POLL_SECONDS / 4)
             put_verdict(self.folder, verdict)
-        if self.logs is not None:
-            self.logs.finish()
+        self.finish()
         if verdict["by"] != "done":
             report(str(verdict["message"]) + (": %s" % why if isinstance(why, str) and why else ""))
         if self.signalled:

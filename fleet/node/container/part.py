@@ -52,7 +52,7 @@ class Part:
             begin["master"],
             begin["port"],
             self.address if self.several else None,
-            RESTARTS if self.least else 0,
+            options.max_restarts if self.least else 0,
         )
         argv = [options.python, {"run_dir": "console.py"}, "torch.distributed.run", "torchrun", *found]
         script = ["-m"] * options.module + [options.script, *options.args]
@@ -108,7 +108,7 @@ class Part:
             "alone": False,
             "about": {
                 "attempt": begin["attempt"],
-                "max_restarts": RESTARTS if self.least else options.max_restarts,
+                "max_restarts": options.max_restarts or (RESTARTS if self.least else 0),
                 "least": self.least,
                 "max_log": 0,
             },

@@ -65,9 +65,9 @@ class Kept(Record):
         except OSError:
             pass
 
-    def event(self, kind: str, message: str = "", level: str = "info", host: "str | None" = None, **more: Any) -> None:
+    def event(self, event: str, message: str = "", level: str = "info", host: "str | None" = None, **more: Any) -> None:
         if self.held is not None:
-            about = {"event": kind, "time": round(time.time(), 3), "level": level, "host": host, "message": message}
+            about = {"event": event, "time": round(time.time(), 3), "level": level, "host": host, "message": message}
             self.append(dict(about, **more))
 
     def end(self, summary: "Mapping[str, Any]") -> None:

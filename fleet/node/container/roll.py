@@ -46,6 +46,7 @@ class Roll:
 
     def __init__(self, about: "dict[str, Any]") -> None:
         self.about, self.begun = about, False
+        self.restarts = False  # whether another attempt may follow
         self.members: list[Member] = []
         self.latest = 0.0  # when the last one came
 
@@ -62,13 +63,17 @@ class Roll:
             return "two containers have node rank %d" % new.rank, "each container has a rank of its own, from 0 on"
         if len(there) >= self.about["most"]:
             return "all %d containers are there already" % self.about["most"], "is one of them started twice?"
-        if self.begun and not self.elastic:
+        if self.begun and not self.elastic and not (self.restarts and self.predecessor(new)):
             return "the run has begun", "start all containers again, together"
         return None
 
+    def predecessor(self, new: Member) -> "Member | None":
+        """Returns the one of its rank and name that is gone."""
+        return next((it for it in self.members if not it.there and it.rank == new.rank and it.host == new.host), None)
+
     def take_in(self, new: Member, now: float) -> None:
-        """It takes the place of one of its rank that is gone, else one of its own."""
-        old = next((it for it in self.members if not it.there and it.rank == new.rank and it.host == new.host), None)
+        """It takes the place of its predecessor, else one of its own."""
+        old = self.predecessor(new)
         names = {it.host for it in self.members if it is not old}
         if new.host in names:
             numbered = ("%s-%d" % (new.host, number) for number in range(2, 3 + len(names)))

@@ -2,8 +2,8 @@
 
 spec: {"run", "offsets": {name: bytes}, "attempt": n, "once": bool, "passive": bool, "heartbeat": s, "waits": bool,
 "logs": bool}, the last six if need be: of an earlier attempt, send what is there now, renew nothing, how often to tell
-that this node lives, wait for the verdict of who leads the run, send no logs. Files: rank<R>.out, rank<R>.err,
-node.log. Sends
+that this node lives, wait for the verdict of who leads it, send no logs. Files: rank<R>.out, rank<R>.err, node.log.
+Sends
     J {"event": "stream", "id", "name", "offset"}  once a file, then its bytes as O frames of that id, in order; again
         where bytes before the offset are no longer there (--max-log)
     J {"event": "rank", "sent", ...}    rank<R>.json, whenever it is new; after what that rank wrote, as a rule;
