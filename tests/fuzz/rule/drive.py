@@ -127,15 +127,16 @@ class Head:
         heard = max(world.now - world.rng.uniform(0.0, self.play.history.beat), min(link.last, world.now), self.play.began)
         if link.broken:
             world.at(heard + self.play.history.timeout / 3, self.is_silent, host, heard, link)
-            world.at(link.back, self.is_back, host)
+            world.at(link.back, self.is_back, host, link)
 
     def is_silent(self, host: str, since: float, link: Link) -> None:
         if link.is_down and not link.closed:
-            self.silent[host] = since
+            self.silent.setdefault(host, since)
             self.tick_from(0.0)
 
-    def is_back(self, host: str) -> None:
-        self.silent.pop(host, None)
+    def is_back(self, host: str, link: Link) -> None:
+        if not link.is_down:
+            self.silent.pop(host, None)
 
     def tick_from(self, wait: float) -> None:
         if not self.ticking and not self.done:
@@ -427,7 +428,7 @@ class Play:
     def cut(self, head: Head, nodes: list[Node], until: float, breaks: bool = False) -> None:
         for node in nodes:
             link = node.links[head.number]
-            if not link.is_down:
+            if not link.is_down or until > link.back:
                 link.cut(until, breaks)
                 head.hears_nothing(node.host, link)
 

@@ -135,6 +135,7 @@ def allowed(history: History, story: Story, began: float, stopped: float | None)
     hosts, late = [node.host for node in story.nodes], dict(history.late)
     sure, perhaps = list[Gone](), list[Gone]()
     dark = [it for it in story.gone if it.outcome[4] == "node"]
+    together = len(dark) > 1 or bool(dark and (late or len(story.gone) > 1))  # all that are there are silent, perhaps
     for gone in story.gone:
         others = [it for it in story.gone if it.host != gone.host]
         maybe = {it.host for it in others if it.begins <= gone.latest and not _back(story, it, gone.begins)}
@@ -147,14 +148,14 @@ def allowed(history: History, story: Story, began: float, stopped: float | None)
         first, left = gone.host == hosts[0], len(hosts) - 1
         if gone.fatal or first or left - len(maybe - {gone.host}) < story.least:
             perhaps.append(gone)
-            hidden = gone.unsure or len(dark) > 1 or any(it.host == gone.host and it.begins < gone.begins for it in dark)
+            hidden = gone.unsure or together or any(it.host == gone.host and it.begins < gone.begins for it in dark)
             if not hidden and (gone.fatal or first or left - len(surely - {gone.host}) < story.least):
                 sure.append(gone)
     ends = min((it.ends for it in sure), default=1e18) + ERROR
     known = min((it.latest for it in sure), default=1e18)
     unheard = [it for it in story.gone if it.latest >= min((each.begins for each in perhaps), default=1e18)]
     found = {it.outcome for it in [*perhaps, *unheard] if it.begins - ERROR <= ends}
-    if len(dark) > 1:
+    if together:
         found.add(("lost", 122, None, None, "link"))
         found |= {("failure", 122, it.host, None, "frozen") for it in dark}
         found |= {("lease", 124, it.host, None, "lease") for it in dark}

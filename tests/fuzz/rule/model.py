@@ -110,7 +110,7 @@ class Truth:
             blind = [e.at + e.lasts for e in self.events if e.what in DARK + OF_ALL and e.lasts < 1e9 and e.at < when + 2.5]
             last = max([when, *(end + history.stall + history.timeout for end in blind)]) + 3.0
             said_by = [("stall", 124, h, rank, "stalled") for h in self.hosts for rank in range(sum(history.ranks))]
-            return [Cause(when - TIE, last, when - TIE, last, frozenset(said_by))]
+            return [Cause(when - TIE - history.timeout, last, when - TIE, last, frozenset(said_by))]
         return []
 
     def goes_dark(self, event: Event, host: str, sure: bool) -> list[Cause]:
@@ -171,14 +171,15 @@ class Truth:
         return [Cause(when - 5.0 - ERROR, when + ERROR, end, end + 1.0, lease, sure)] if there else []
 
     # -- how it may end -------------------------------------------------------------------------------------------
-    def firsts(self) -> list[Cause]:
-        """Returns those that may have been the first."""
-        least = min((cause.ends for cause in self.all if cause.sure), default=NEVER)
+    def firsts(self, second: bool) -> list[Cause]:
+        """Returns those that may have been the first. second: to a head that may not know who was silent."""
+        known = [cause for cause in self.all if not second or not any(said[4] in ("node", "link") for said in cause.outcomes)]
+        least = min((cause.ends for cause in known if cause.sure), default=NEVER)
         return [cause for cause in self.all if cause.begins <= least]
 
     def allowed(self, stopped: float | None, second: bool = False) -> set[Outcome]:
         """Returns how it may end. stopped: when its leader had all stopped. second: to a head that does not lead."""
-        firsts = self.firsts()
+        firsts = self.firsts(second)
         latest = min((cause.latest for cause in self.all if cause.sure), default=NEVER)
         soonest = min((cause.soonest for cause in self.all), default=NEVER)
         found, hand = set[Outcome](), self.hand
