@@ -74,7 +74,9 @@ def main() -> int:
     parser = hunting.parser()
     parser.add_argument("--count", type=int, default=0, help="so many histories at most")
     given = parser.parse_args()
-    return hunting.run(given, case, lambda first, say: hunt(first, given.seconds, given.faults, count=given.count, say=say))
+    return hunting.run(
+        given, case, lambda first, say: hunt(first, given.seconds, given.faults, count=given.count, say=say)
+    )
 
 
 if __name__ == "__main__":

@@ -63,7 +63,9 @@ class History(NamedTuple):
 
     def attempt(self, number: int) -> Attempt:
         """Returns what befalls that one: nothing, where nothing was drawn."""
-        return self.attempts[number] if number < len(self.attempts) else self.attempts[-1]._replace(events=(), refuses=())
+        return (
+            self.attempts[number] if number < len(self.attempts) else self.attempts[-1]._replace(events=(), refuses=())
+        )
 
     def __str__(self) -> str:
         told = [f"{name} {value}" for name, value in self._asdict().items() if name != "attempts"]
@@ -91,13 +93,18 @@ def make(seed: int) -> History:
         absent = rng.sample(range(1, nodes), rng.randint(0, nodes - max(1, least)))
         late = tuple((node, rng.choice((rng.uniform(2.0, 12.0), 1e9))) for node in absent)
     base = History(seed, ranks, clocks, latency, (), most, spares, least, stall, timeout, lease, late=late)
-    base = base._replace(slow=rng.choice((0.0, 0.0, 3.0)), looks=not elastic and rng.random() < 0.5, grace=rng.choice((0.0, 3.0, 10.0)))
+    base = base._replace(
+        slow=rng.choice((0.0, 0.0, 3.0)), looks=not elastic and rng.random() < 0.5, grace=rng.choice((0.0, 3.0, 10.0))
+    )
     count = 1 if elastic else rng.randint(1, 1 + most + spares)
     return base._replace(attempts=tuple(_attempt(rng, base, number) for number in range(count)))
 
 
 def _attempt(rng: Random, base: History, number: int) -> Attempt:
-    nodes, last = len(base.ranks), rng.choice((rng.uniform(6.0, 40.0), rng.uniform(6.0, 40.0), rng.uniform(90.0, 200.0)))
+    nodes, last = (
+        len(base.ranks),
+        rng.choice((rng.uniform(6.0, 40.0), rng.uniform(6.0, 40.0), rng.uniform(90.0, 200.0))),
+    )
     together = rng.random() < 0.6
     works = tuple(
         tuple(last + (rng.uniform(0.0, 0.3) if together else rng.uniform(0.0, 30.0)) for _ in range(count))

@@ -124,7 +124,9 @@ class Head:
     def hears_nothing(self, host: str, link: Link) -> None:
         """A link is cut now: when that is noticed, the last message was some time ago."""
         world = self.play.world
-        heard = max(world.now - world.rng.uniform(0.0, self.play.history.beat), min(link.last, world.now), self.play.began)
+        heard = max(
+            world.now - world.rng.uniform(0.0, self.play.history.beat), min(link.last, world.now), self.play.began
+        )
         if link.broken:
             world.at(heard + self.play.history.timeout / 3, self.is_silent, host, heard, link)
             world.at(link.back, self.is_back, host, link)
@@ -215,9 +217,7 @@ class Head:
             host, rank = left[0]
             why: Any = {"kind": "stalled", "message": "no rank wrote anything", "hint": None}
             node_rank = self.gang.nodes[host].node_rank
-            self.gang.stall = Failure(
-                host, node_rank, EXIT_TIMEOUT, self.time, rank, 0, what="stalled", why=why
-            )
+            self.gang.stall = Failure(host, node_rank, EXIT_TIMEOUT, self.time, rank, 0, what="stalled", why=why)
             self.stop_if(self.gang.stall.reason("no rank wrote anything"))
 
     def watch_elastic(self, gang: ElasticGang) -> None:
@@ -471,7 +471,10 @@ class Run:
 def play(history: History, tells: bool = False) -> Run:
     """Returns how a history goes by the rule."""
     run, now = Run(), 1_700_000_000.0
-    hosts, spares = list(range(len(history.ranks))), list(range(len(history.ranks), len(history.ranks) + history.spares))
+    hosts, spares = (
+        list(range(len(history.ranks))),
+        list(range(len(history.ranks), len(history.ranks) + history.spares)),
+    )
     attempts, dark, number = Attempts(history.most), dict[int, float](), 0
     while True:
         one = Play(history, number, now, hosts, len(spares), tells)

@@ -28,8 +28,20 @@ MENDS = [
         "elif self._own_cause(node) is not None or self._gave_up(node):",
         "elif node.lost is None and (self._own_cause(node) is not None or self._gave_up(node)):",
     ),
-    ("times are put on the leader's clock", "43.1", ENDS, "time + (self.fastest[0][1] if self.fastest else 0.0)", "time"),
-    ("all nodes at once are the leader's own link", "43.1", VERDICT, "(own_link(gang), gang.first(words.answers))", "(gang.first(words.answers),)"),
+    (
+        "times are put on the leader's clock",
+        "43.1",
+        ENDS,
+        "time + (self.fastest[0][1] if self.fastest else 0.0)",
+        "time",
+    ),
+    (
+        "all nodes at once are the leader's own link",
+        "43.1",
+        VERDICT,
+        "(own_link(gang), gang.first(words.answers))",
+        "(gang.first(words.answers),)",
+    ),
     (
         "a link that goes down later is no cause",
         "43.1",
@@ -40,7 +52,13 @@ MENDS = [
     ("restarts are bounded", "43.1", ATTEMPTS, " if self.restarts < self.most else None", ""),
     ("a spare's start is no restart", "43.1", ATTEMPTS, "if 0 < lost <= spares:", "if False:"),
     ("all that are silent are waited for", "43.1", SILENCE, "wait and len(times) == len(since) > 0", "False"),
-    ("a stall ends a run", "43.1", SILENCE, "self.timeout is not None and quiet >= self.timeout and not", "False and not"),
+    (
+        "a stall ends a run",
+        "43.1",
+        SILENCE,
+        "self.timeout is not None and quiet >= self.timeout and not",
+        "False and not",
+    ),
     ("an elastic run has a least", "43.1", ELASTIC, "elif left < self.least:", "elif False:"),
     ("an elastic run needs its first node", "43.1", ELASTIC, "if self.nodes[host].node_rank == 0:", "if False:"),
 ]

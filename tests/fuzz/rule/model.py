@@ -92,9 +92,10 @@ class Truth:
             sigterm = event.code == -SIGTERM  # an engine passes a failure on so: not the first, within a tie
             return [Cause(at, at + self.error(node) + TIE * sigterm, at, at, frozenset([said]), sure, sigterm)]
         if event.what in ("engine", "supervisor", "signal") and perhaps:
-            late, code = {"engine": (0.45, 128 - event.code if event.code < 0 else event.code), "supervisor": (1.1, 1)}.get(
-                event.what, (0.05, 1)
-            )
+            late, code = {
+                "engine": (0.45, 128 - event.code if event.code < 0 else event.code),
+                "supervisor": (1.1, 1),
+            }.get(event.what, (0.05, 1))
             said = {("failure", code, host, None, event.what)}
             hidden = any(e.at < at + 3.5 for e in self.events if e.what in OF_ALL or e.what in DARK and e.node == node)
             if hidden:  # nobody hears more than how its ranks answered
@@ -107,7 +108,9 @@ class Truth:
         if event.what == "hang" and history.stall is not None and any(max(w) == NEVER for w in self.works):
             done = [at for works in self.works for at in works if at < NEVER]
             when = max([event.at, *done]) + history.stall
-            blind = [e.at + e.lasts for e in self.events if e.what in DARK + OF_ALL and e.lasts < 1e9 and e.at < when + 2.5]
+            blind = [
+                e.at + e.lasts for e in self.events if e.what in DARK + OF_ALL and e.lasts < 1e9 and e.at < when + 2.5
+            ]
             last = max([when, *(end + history.stall + history.timeout for end in blind)]) + 3.0
             said_by = [("stall", 124, h, rank, "stalled") for h in self.hosts for rank in range(sum(history.ranks))]
             return [Cause(when - TIE - history.timeout, last, when - TIE, last, frozenset(said_by))]
@@ -134,7 +137,9 @@ class Truth:
         soonest = event.at + history.timeout - history.beat - 1.0
         latest = event.at + history.timeout + 2.0 if not long else event.at + history.lease + 2 * history.timeout
         # who is silent with all others is silent by itself from their return on
-        ends = max([event.at, *(e.at + e.lasts + 2.0 for e in others if e.lasts < 1e9 and e.at < event.at + event.lasts)])
+        ends = max(
+            [event.at, *(e.at + e.lasts + 2.0 for e in others if e.lasts < 1e9 and e.at < event.at + event.lasts)]
+        )
         return [Cause(event.at - history.beat - ERROR, ends + ERROR, soonest, latest, frozenset(said_by), sure)]
 
     def all_at_once(self, event: Event, end: float) -> list[Cause]:
@@ -173,7 +178,9 @@ class Truth:
     # -- how it may end -------------------------------------------------------------------------------------------
     def firsts(self, second: bool) -> list[Cause]:
         """Returns those that may have been the first. second: to a head that may not know who was silent."""
-        known = [cause for cause in self.all if not second or not any(said[4] in ("node", "link") for said in cause.outcomes)]
+        known = [
+            cause for cause in self.all if not second or not any(said[4] in ("node", "link") for said in cause.outcomes)
+        ]
         least = min((cause.ends for cause in known if cause.sure), default=NEVER)
         return [cause for cause in self.all if cause.begins <= least]
 
@@ -188,7 +195,9 @@ class Truth:
             at, late = self.comes(hand), 0.1 if hand.what == "interrupt" else 0.4
             if second and any(event.what in DARK + OF_ALL for event in self.events):
                 late = NEVER  # some nodes hear of it later
-            other = NEVER if hand.what == "stop" and any(e.what in DARK + OF_ALL for e in self.events) else 0.0  # it comes first to those who hear no other
+            other = (
+                NEVER if hand.what == "stop" and any(e.what in DARK + OF_ALL for e in self.events) else 0.0
+            )  # it comes first to those who hear no other
             if at <= latest + late + other and at < self.heard(self.over + 2.0):
                 found.add((hand.what, 130, None, None, None))
             surely = at + late < min(soonest, self.over)
@@ -236,7 +245,9 @@ def judge(history: History, run: Run) -> list[str]:
         replaces = not kind and 0 < lost <= spares
         goes_on = not kind and (replaces or restarts < history.most)
         if goes_on == last and not (run.refused and last):
-            wrong.append(f"attempt {played.number}: {restarts} restarts of {history.most}, {spares} spares, goes on: {not last}")
+            wrong.append(
+                f"attempt {played.number}: {restarts} restarts of {history.most}, {spares} spares, goes on: {not last}"
+            )
         restarts += not last and not replaces
     if run.restarts > history.most:
         wrong.append(f"{run.restarts} restarts, of {history.most}")
@@ -275,7 +286,11 @@ def _attempt(history: History, played: Played) -> list[str]:
             wrong.append(f"{node.host} still runs")
         elif played.stopped is not None and not truth.dark and not any(e.what in OF_ALL for e in truth.events):
             late = node.stop_heard is None or node.stop_heard > played.stopped + 1.0
-            if late and node.clock + played.stopped + 1.0 < node.status["time"] and not node.status.get("cause") == "supervisor":
+            if (
+                late
+                and node.clock + played.stopped + 1.0 < node.status["time"]
+                and not node.status.get("cause") == "supervisor"
+            ):
                 wrong.append(f"{node.host} was not stopped within a second")
     return wrong
 
@@ -289,7 +304,9 @@ def _second(history: History, played: Played, truth: Truth, may: set[Outcome]) -
     if second is None and not played.unknown:
         wrong.append("a second head has no verdict")
     if second is not None and second not in may:
-        wrong.append(f"a second head says {second}, the leader {outcome(played.verdict)}; {sorted(may, key=str)} may be")
+        wrong.append(
+            f"a second head says {second}, the leader {outcome(played.verdict)}; {sorted(may, key=str)} may be"
+        )
     if not truth.all and truth.hand is None and played.why:
         wrong.append(f"it was stopped, and nothing failed: {played.why}")
     return wrong

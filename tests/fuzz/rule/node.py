@@ -47,7 +47,11 @@ class Link:
 
     def cut(self, until: float, breaks: bool) -> None:
         world = self.world
-        self.down, self.back, self.broken = min(self.down, world.now), until, breaks or until - world.now > self.node.timeout / 3
+        self.down, self.back, self.broken = (
+            min(self.down, world.now),
+            until,
+            breaks or until - world.now > self.node.timeout / 3,
+        )
         if self.broken and until < NEVER:
             self.back = until + world.rng.uniform(0.2, 1.5)
             world.at(self.back, self.resend)
@@ -82,7 +86,14 @@ class Node:
     """A node's part of an attempt. ranks: their numbers. works: when each of them ends well."""
 
     def __init__(
-        self, world: World, host: str, clock: float, ranks: range, works: tuple[float, ...], timeout: float, lease: float
+        self,
+        world: World,
+        host: str,
+        clock: float,
+        ranks: range,
+        works: tuple[float, ...],
+        timeout: float,
+        lease: float,
     ) -> None:
         self.world, self.host, self.clock, self.ranks = world, host, clock, ranks
         self.timeout, self.lease = timeout, lease
@@ -234,7 +245,9 @@ class Node:
     def bury(self, cause: str) -> None:
         self.off = False
         if not self.final:
-            said = self.status if self.status["state"] == "stopping" else {"cause": cause, "began": self.time, "end": None}
+            said = (
+                self.status if self.status["state"] == "stopping" else {"cause": cause, "began": self.time, "end": None}
+            )
             self.exit = {}
             first = {name: said[name] for name in ("cause", "began", "end")}  # the first word counts
             self.end_all(2.0, state="lost", reason=first["cause"], **first)
