@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from tests.fuzz.mutants import applied
-from tests.fuzz.mutants import MUTANTS, RULE, Mutant
+from tests.fuzz.mutants import MUTANTS, RULE, Mutant, applied
 from tests.fuzz.rule.__main__ import case
 from tests.fuzz.rule.draw import BY_HAND, DARK, OF_A_RANK, OF_ALL, make
 

@@ -309,9 +309,7 @@ def test_a_supervisor_that_is_killed_while_it_ends_its_part_leaves_why(home: Pat
     assert (status["state"], status["cause"], status["began"]) == ("lost", "signal", stopping["began"])
 
 
-def test_an_engine_that_was_killed_was_not_stopped_though_its_supervisor_sees_both_at_once(
-    home: Path, run: str
-) -> None:
+def test_an_engine_that_was_killed_was_not_stopped_though_both_are_seen_at_once(home: Path, run: str) -> None:
     start(home, run, ranks_argv(STUBBORN), env={"PIDS": str(home)})
     until((home / "stubborn").exists)
     supervisor, _ = owners(home, run)

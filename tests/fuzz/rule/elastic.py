@@ -140,7 +140,7 @@ def allowed(history: History, story: Story, began: float, stopped: float | None)
         others = [it for it in story.gone if it.host != gone.host]
         maybe = {it.host for it in others if it.begins <= gone.latest and not _back(story, it, gone.begins)}
         surely = {it.host for it in others if it.latest <= gone.begins and not _back(story, it, gone.latest)}
-        for node, when in late.items():
+        for node in late:
             back = next((at for host, at in story.backs if host == hosts[node]), 1e18)
             maybe |= {hosts[node]} if back >= gone.begins else set()
             surely |= {hosts[node]} if back > gone.latest else set()
@@ -162,7 +162,9 @@ def allowed(history: History, story: Story, began: float, stopped: float | None)
     for at, said in story.failures:
         if story.stuck is not None or any(it.begins - 4.0 <= at <= it.ends + ERROR for it in perhaps):
             found.add(said)
-        if any(it.outcome[2] == said[2] and it.begins - 8.0 <= at for it in dark):  # nobody hears that it goes on
+        if any(
+            it.host == said[2] and it.outcome[4] in ("node", "reboot") for it in story.gone
+        ):  # nobody hears that it goes on
             found.add(said)
     if story.stuck is not None:  # too few can start ranks again
         found |= {it.outcome for it in story.gone} | {("failure", 1, None, None, None)}
@@ -170,14 +172,13 @@ def allowed(history: History, story: Story, began: float, stopped: float | None)
     if not sure:
         found.add(("done", 0, None, None, None))
     hand = next((event for event in history.attempt(0).events if event.what in BY_HAND), None)
-    if hand is not None:
-        if began + hand.at <= known + 0.5 or dark:
-            said = (hand.what, 130, None, None, None)
-            soonest = min([it.begins for it in story.gone if it in perhaps], default=1e18)
-            over = all(node.final and node.status["time"] - node.clock < began + hand.at for node in story.nodes)
-            if not over and soonest > began + hand.at + 0.5 and stopped is not None and story.stuck is None:
-                return {said}
-            found.add(said)
+    if hand is not None and (began + hand.at <= known + 0.5 or dark):
+        said = (hand.what, 130, None, None, None)
+        soonest = min([it.begins for it in story.gone if it in perhaps], default=1e18)
+        over = all(node.final and node.status["time"] - node.clock < began + hand.at for node in story.nodes)
+        if not over and soonest > began + hand.at + 0.5 and stopped is not None and story.stuck is None:
+            return {said}
+        found.add(said)
     return found
 
 

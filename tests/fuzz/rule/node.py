@@ -1,5 +1,5 @@
-"""A node as it looks from a head: what fleet/node/run sends when its ranks, its engine or itself come to an end. Time is
-simulated: a heap of what is due."""
+"""A node as it looks from a head: what fleet/node/run sends when its ranks, its engine or itself come to an end. Time
+is simulated: a heap of what is due."""
 
 from __future__ import annotations
 
