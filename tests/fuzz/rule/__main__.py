@@ -6,7 +6,6 @@ import sys
 import traceback
 from collections.abc import Callable
 from typing import Any
-from typing import Any
 
 from tests.fuzz import hunting
 from tests.fuzz.rule.draw import Attempt, History, make
