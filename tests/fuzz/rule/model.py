@@ -204,7 +204,7 @@ class Truth:
             surely = at + late < min(soonest, self.over)
         if not surely:
             for cause in firsts:
-                if not self.is_an_answer(cause, firsts, stopped):
+                if second or not self.is_an_answer(cause, firsts, stopped):
                     found |= cause.outcomes
             if not any(cause.sure for cause in self.all) and self.over < NEVER:
                 found.add(("done", 0, None, None, None))
