@@ -316,6 +316,33 @@ def test_killed_supervisor_the_guardian_ends_the_run(home: Path, run: str) -> No
     assert not marked(run)
 
 
+def test_a_supervisor_that_is_killed_while_it_ends_its_part_leaves_why(home: Path, run: str) -> None:
+    start(home, run, ranks_argv(STUBBORN), env={"PIDS": str(home)}, grace=900.0)
+    until((home / "stubborn").exists)
+    supervisor, _ = owners(home, run)
+    os.kill(supervisor, signal.SIGTERM)
+    path = folder_of(home, run) / "status.json"
+    stopping = until(lambda: path.exists() and (found := read_json(path))["state"] == "stopping" and found)
+    os.kill(supervisor, signal.SIGKILL)
+    for pid in marked(run):
+        os.kill(pid, signal.SIGKILL)
+    status = final(home, run)
+    assert (status["state"], status["cause"], status["began"]) == ("lost", "signal", stopping["began"])
+
+
+def test_an_engine_that_was_killed_was_not_stopped_though_both_are_seen_at_once(home: Path, run: str) -> None:
+    start(home, run, ranks_argv(STUBBORN), env={"PIDS": str(home)})
+    until((home / "stubborn").exists)
+    supervisor, _ = owners(home, run)
+    engine = subprocess.run(["pgrep", "-P", str(supervisor)], capture_output=True, text=True, check=True).stdout
+    os.kill(supervisor, signal.SIGSTOP)
+    os.kill(int(engine), signal.SIGKILL)
+    run_folder.request_stop(str(folder_of(home, run)), 0.0, "rank 0 failed")
+    os.kill(supervisor, signal.SIGCONT)
+    status = final(home, run)
+    assert (status["state"], status["signal"], status["cause"]) == ("exited", 9, "engine")
+
+
 def test_a_guardian_that_ends_the_run_is_not_ended_itself(home: Path, run: str) -> None:
     """A stop on a full disk is a signal to whoever keeps the run."""
     rank = "trap 'touch ~/told' TERM; touch ~/up; until [ -e ~/go ]; do sleep 0.05; done"

@@ -13,7 +13,7 @@ from fleet.model import Host, Inventory, Job
 from fleet.node.gang.elastic import gang_of
 from fleet.node.gang.ends import Clock, RankEnd, run_end
 from fleet.node.gang.gang import Gang
-from fleet.node.gang.verdict import own_link
+from fleet.node.gang.verdict import About, Words, decide, own_link
 from fleet.ops.run.follow.follow import Heard
 from fleet.ops.run.kept.folder import RunFolder
 from fleet.ops.run.launch.loop import Run
@@ -144,6 +144,36 @@ def test_ranks_that_an_engine_took_with_it_are_not_its_cause(signal: int | None,
     g.node_status("a", {**status, "time": 105.2})
     found = g.first()
     assert found and (found.rank, found.what, found.exit_code) == first
+
+
+def test_an_engine_that_was_killed_is_the_cause_though_its_ranks_are_heard_of_first() -> None:
+    """All are stopped because of them before a busy supervisor notices."""
+    g = gang({"a": 0.0})
+    reason = g.rank_ended(end("a", 0, 105.0, None, 15))
+    assert reason and g.stop(reason, 105.1)
+    g.node_status("a", {"state": "exited", "signal": 9, "began": 105.3, "time": 105.4})
+    found = g.first()
+    assert found and (found.what, found.exit_code) == ("engine", 137)
+
+
+def test_who_ended_its_part_and_is_lost_then_is_named_for_what_it_reported() -> None:
+    g = gang({"a": 0.0})
+    reason = g.node_status("a", {"state": "stopping", "cause": "signal", "began": 100.0, "time": 100.0})
+    assert reason and g.stop(reason, 100.1)
+    g.node_lost("a", 108.0, SILENT)
+    found = g.first()
+    assert found and (found.what, found.exit_code) == ("signal", 1)
+
+
+def test_a_link_that_goes_down_while_all_are_stopped_is_no_cause() -> None:
+    g = gang({"a": 0.0, "b": 0.0})
+    reason = g.rank_ended(end("b", 3, 100.0, 7))
+    assert reason and g.stop(reason, 100.1)
+    for host in "ab":
+        g.node_lost(host, 104.0, SILENT)
+    assert own_link(g) is not None
+    verdict = decide(About("run", "torchrun", 0), g, Words())
+    assert verdict and (verdict["by"], verdict["code"], verdict["unknown"]) == ("failure", 7, ["a", "b"])
 
 
 def test_an_engine_that_fails_without_a_failed_rank_is_named() -> None:

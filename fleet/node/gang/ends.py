@@ -192,7 +192,7 @@ class NodeState:
 
     def started_since(self, time: float) -> bool:
         """Returns whether its elastic engine has started all ranks again, after one that ended then, on its clock."""
-        return bool(self.up[0]) and self.up[0] >= len(self.ranks) and self.up[1] > time
+        return 0 < len(self.ranks) <= (self.up[0] or 0) and self.up[1] > time
 
     # -- as what it ended the run ---------------------------------------------------------------------------
     def of_engine(self) -> Failure:

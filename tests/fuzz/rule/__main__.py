@@ -5,10 +5,12 @@ from __future__ import annotations
 import sys
 import traceback
 from collections.abc import Callable
+from typing import Any
 
 from tests.fuzz import hunting
 from tests.fuzz.rule.draw import Attempt, History, make
-from tests.fuzz.rule.drive import outcome, play
+from tests.fuzz.rule.drive import play
+from tests.fuzz.rule.head import outcome
 from tests.fuzz.rule.model import judge
 
 
@@ -40,7 +42,8 @@ def _less(history: History) -> list[History]:
         for gone in range(len(attempt.events)):
             events = attempt.events[:gone] + attempt.events[gone + 1 :]
             found.append(history._replace(attempts=_with(history.attempts, number, attempt._replace(events=events))))
-    for name, value in (("slow", 0.0), ("looks", False), ("most", 0), ("spares", 0), ("late", ())):
+    simple: dict[str, Any] = {"slow": 0.0, "looks": False, "most": 0, "spares": 0, "late": ()}
+    for name, value in simple.items():
         if getattr(history, name) != value:
             found.append(history._replace(**{name: value}))
     if any(history.clocks):

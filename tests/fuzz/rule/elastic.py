@@ -135,11 +135,12 @@ def allowed(history: History, story: Story, began: float, stopped: float | None)
     hosts, late = [node.host for node in story.nodes], dict(history.late)
     sure, perhaps = list[Gone](), list[Gone]()
     dark = [it for it in story.gone if it.outcome[4] == "node"]
+    together = len(dark) > 1 or bool(dark and (late or len(story.gone) > 1))  # all that are there are silent, perhaps
     for gone in story.gone:
         others = [it for it in story.gone if it.host != gone.host]
         maybe = {it.host for it in others if it.begins <= gone.latest and not _back(story, it, gone.begins)}
         surely = {it.host for it in others if it.latest <= gone.begins and not _back(story, it, gone.latest)}
-        for node, when in late.items():
+        for node in late:
             back = next((at for host, at in story.backs if host == hosts[node]), 1e18)
             maybe |= {hosts[node]} if back >= gone.begins else set()
             surely |= {hosts[node]} if back > gone.latest else set()
@@ -147,23 +148,23 @@ def allowed(history: History, story: Story, began: float, stopped: float | None)
         first, left = gone.host == hosts[0], len(hosts) - 1
         if gone.fatal or first or left - len(maybe - {gone.host}) < story.least:
             perhaps.append(gone)
-            hidden = (
-                gone.unsure or len(dark) > 1 or any(it.host == gone.host and it.begins < gone.begins for it in dark)
-            )
+            hidden = gone.unsure or together or any(it.host == gone.host and it.begins < gone.begins for it in dark)
             if not hidden and (gone.fatal or first or left - len(surely - {gone.host}) < story.least):
                 sure.append(gone)
     ends = min((it.ends for it in sure), default=1e18) + ERROR
     known = min((it.latest for it in sure), default=1e18)
     unheard = [it for it in story.gone if it.latest >= min((each.begins for each in perhaps), default=1e18)]
     found = {it.outcome for it in [*perhaps, *unheard] if it.begins - ERROR <= ends}
-    if len(dark) > 1:
+    if together:
         found.add(("lost", 122, None, None, "link"))
         found |= {("failure", 122, it.host, None, "frozen") for it in dark}
         found |= {("lease", 124, it.host, None, "lease") for it in dark}
     for at, said in story.failures:
         if story.stuck is not None or any(it.begins - 4.0 <= at <= it.ends + ERROR for it in perhaps):
             found.add(said)
-        if any(it.outcome[2] == said[2] and it.begins - 8.0 <= at for it in dark):  # nobody hears that it goes on
+        if any(
+            it.host == said[2] and it.outcome[4] in ("node", "reboot") for it in story.gone
+        ):  # nobody hears that it goes on
             found.add(said)
     if story.stuck is not None:  # too few can start ranks again
         found |= {it.outcome for it in story.gone} | {("failure", 1, None, None, None)}
@@ -171,14 +172,13 @@ def allowed(history: History, story: Story, began: float, stopped: float | None)
     if not sure:
         found.add(("done", 0, None, None, None))
     hand = next((event for event in history.attempt(0).events if event.what in BY_HAND), None)
-    if hand is not None:
-        if began + hand.at <= known + 0.5 or dark:
-            said = (hand.what, 130, None, None, None)
-            soonest = min([it.begins for it in story.gone if it in perhaps], default=1e18)
-            over = all(node.final and node.status["time"] - node.clock < began + hand.at for node in story.nodes)
-            if not over and soonest > began + hand.at + 0.5 and stopped is not None and story.stuck is None:
-                return {said}
-            found.add(said)
+    if hand is not None and (began + hand.at <= known + 0.5 or dark):
+        said = (hand.what, 130, None, None, None)
+        soonest = min([it.begins for it in story.gone if it in perhaps], default=1e18)
+        over = all(node.final and node.status["time"] - node.clock < began + hand.at for node in story.nodes)
+        if not over and soonest > began + hand.at + 0.5 and stopped is not None and story.stuck is None:
+            return {said}
+        found.add(said)
     return found
 
 

@@ -1,5 +1,5 @@
-"""What `python -m tests.fuzz.mutants --by rule` takes back of the rule: (name, case, file below fleet/, text, what stands
-there without it)."""
+"""What `python -m tests.fuzz.mutants --by rule` takes back of the rule: (name, case, file below fleet/, text, what
+stands there without it)."""
 
 from __future__ import annotations
 

@@ -10,8 +10,9 @@ from __future__ import annotations
 from typing import NamedTuple
 
 from tests.fuzz.rule.draw import BY_HAND, DARK, LATENCY, OF_ALL, SIGTERM, Event, History
-from tests.fuzz.rule.drive import Played, Run, outcome
+from tests.fuzz.rule.drive import Played, Run
 from tests.fuzz.rule.elastic import Outcome, allowed
+from tests.fuzz.rule.head import outcome
 
 TIE = 0.1
 ERROR = LATENCY + 0.02  # of a time on another machine's clock
@@ -40,7 +41,8 @@ class Truth:
         self.events = list(self.attempt.events)
         hang = min((event.at for event in self.events if event.what == "hang"), default=NEVER)
         self.frozen = [event for event in self.events if event.what in ("freeze", "all freeze")]
-        self.meant = [[NEVER if at >= hang else at for at in works] for works in self.attempt.works]
+        works = self.attempt.works
+        self.meant = [[NEVER if self.awake(n, at) >= hang else at for at in of] for n, of in enumerate(works)]
         self.works = [[self.awake(node, at) for at in works] for node, works in enumerate(self.meant)]
         self.over = max(max(works) for works in self.works)
         self.dark = [event for event in self.events if event.what in DARK]
@@ -92,15 +94,14 @@ class Truth:
             sigterm = event.code == -SIGTERM  # an engine passes a failure on so: not the first, within a tie
             return [Cause(at, at + self.error(node) + TIE * sigterm, at, at, frozenset([said]), sure, sigterm)]
         if event.what in ("engine", "supervisor", "signal") and perhaps:
-            late, code = {
-                "engine": (0.45, 128 - event.code if event.code < 0 else event.code),
-                "supervisor": (1.1, 1),
-            }.get(event.what, (0.05, 1))
-            said = {("failure", code, host, None, event.what)}
+            late, code = {"engine": 0.45, "supervisor": 1.1}.get(event.what, 0.05), 1
+            if event.what == "engine":
+                code = 128 - event.code if event.code < 0 else event.code
+            ends: set[Outcome] = {("failure", code, host, None, event.what)}
             hidden = any(e.at < at + 3.5 for e in self.events if e.what in OF_ALL or e.what in DARK and e.node == node)
             if hidden:  # nobody hears more than how its ranks answered
-                said |= {("failure", code, host, rank, "rank") for code in (1, 137, 143) for rank in self.ranks(node)}
-            return [Cause(at, at + late + ERROR, at, at + late + 3.0, frozenset(said), sure and not hidden)]
+                ends |= {("failure", code, host, rank, "rank") for code in (1, 137, 143) for rank in self.ranks(node)}
+            return [Cause(at, at + late + ERROR, at, at + late + 3.0, frozenset(ends), sure and not hidden)]
         if event.what in DARK and self.lives(node, event.at)[1]:
             return self.goes_dark(event, host, self.lives(node, event.at)[0])
         if event.what in OF_ALL:
@@ -113,7 +114,7 @@ class Truth:
             ]
             last = max([when, *(end + history.stall + history.timeout for end in blind)]) + 3.0
             said_by = [("stall", 124, h, rank, "stalled") for h in self.hosts for rank in range(sum(history.ranks))]
-            return [Cause(when - TIE, last, when - TIE, last, frozenset(said_by))]
+            return [Cause(when - TIE - history.timeout, last, when - TIE, last, frozenset(said_by))]
         return []
 
     def goes_dark(self, event: Event, host: str, sure: bool) -> list[Cause]:
@@ -126,7 +127,7 @@ class Truth:
         if event.lasts < history.timeout:
             return []
         long = [e for e in others if e.lasts > history.timeout]
-        said_by = {lost}
+        said_by: set[Outcome] = {lost}
         if long or sure is False:  # all were silent at once, perhaps: then it is waited for
             sure = sure and event.what == "power"
             own = {"cut": ("lease", 124), "freeze": ("failure", 122)}.get(event.what)
@@ -176,14 +177,17 @@ class Truth:
         return [Cause(when - 5.0 - ERROR, when + ERROR, end, end + 1.0, lease, sure)] if there else []
 
     # -- how it may end -------------------------------------------------------------------------------------------
-    def firsts(self) -> list[Cause]:
-        """Returns those that may have been the first."""
-        least = min((cause.ends for cause in self.all if cause.sure), default=NEVER)
+    def firsts(self, second: bool) -> list[Cause]:
+        """Returns those that may have been the first. second: to a head that may not know who was silent."""
+        known = [
+            cause for cause in self.all if not second or not any(said[4] in ("node", "link") for said in cause.outcomes)
+        ]
+        least = min((cause.ends for cause in known if cause.sure), default=NEVER)
         return [cause for cause in self.all if cause.begins <= least]
 
     def allowed(self, stopped: float | None, second: bool = False) -> set[Outcome]:
         """Returns how it may end. stopped: when its leader had all stopped. second: to a head that does not lead."""
-        firsts = self.firsts()
+        firsts = self.firsts(second)
         latest = min((cause.latest for cause in self.all if cause.sure), default=NEVER)
         soonest = min((cause.soonest for cause in self.all), default=NEVER)
         found, hand = set[Outcome](), self.hand
@@ -200,7 +204,7 @@ class Truth:
             surely = at + late < min(soonest, self.over)
         if not surely:
             for cause in firsts:
-                if not self.is_an_answer(cause, firsts, stopped):
+                if second or not self.is_an_answer(cause, firsts, stopped):
                     found |= cause.outcomes
             if not any(cause.sure for cause in self.all) and self.over < NEVER:
                 found.add(("done", 0, None, None, None))
@@ -209,7 +213,7 @@ class Truth:
     def comes(self, hand: Event) -> float:
         """Returns when a stop comes to who is to hear of it."""
         kinds = ("head freeze",) if hand.what == "interrupt" else ("all freeze", "own link")
-        ends = [e.at + e.lasts for e in self.events if e.what in kinds and e.at <= hand.at < e.at + e.lasts]
+        ends = [e.at + e.lasts for e in self.events if e.what in kinds and e.at - 0.5 <= hand.at < e.at + e.lasts]
         return max([hand.at, *ends])
 
     @staticmethod
@@ -271,9 +275,9 @@ def _attempt(history: History, played: Played) -> list[str]:
         wrong.append(f"it lost {sorted(played.lost - dark)}, which were there")
     for event in truth.dark:
         host = played.hosts[event.node]
-        if verdict["first"] and event.what == "power" and event.at + 2.0 < truth.over and host not in played.lost:
-            if not played.nodes[event.node].final and event.at < played.ended - played.began:
-                wrong.append(f"it did not lose {host}")
+        there = played.nodes[event.node].final or host in played.lost or event.at >= played.ended - played.began
+        if verdict["first"] and event.what == "power" and event.at + 2.0 < truth.over and not there:
+            wrong.append(f"it did not lose {host}")
     if played.reported is not None and (played.stopped is None or played.stopped > played.reported + 1.0):
         wrong.append(f"reported after {played.reported - played.began:.3f} s, stopped after {stopped} s")
     for node in played.nodes:
@@ -286,7 +290,7 @@ def _attempt(history: History, played: Played) -> list[str]:
             if (
                 late
                 and node.clock + played.stopped + 1.0 < node.status["time"]
-                and not node.status.get("cause") == "supervisor"
+                and node.status.get("cause") != "supervisor"
             ):
                 wrong.append(f"{node.host} was not stopped within a second")
     return wrong

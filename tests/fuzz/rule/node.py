@@ -1,5 +1,5 @@
-"""A node as it looks from a head: what fleet/node/run sends when its ranks, its engine or itself come to an end. Time is
-simulated: a heap of what is due."""
+"""A node as it looks from a head: what fleet/node/run sends when its ranks, its engine or itself come to an end. Time
+is simulated: a heap of what is due."""
 
 from __future__ import annotations
 
@@ -47,7 +47,11 @@ class Link:
 
     def cut(self, until: float, breaks: bool) -> None:
         world = self.world
-        self.down, self.back, self.broken = world.now, until, breaks or until - world.now > self.node.timeout / 3
+        self.down, self.back, self.broken = (
+            min(self.down, world.now),
+            until,
+            breaks or until - world.now > self.node.timeout / 3,
+        )
         if self.broken and until < NEVER:
             self.back = until + world.rng.uniform(0.2, 1.5)
             world.at(self.back, self.resend)
@@ -57,8 +61,9 @@ class Link:
         return self.down <= self.world.now < self.back
 
     def resend(self) -> None:
-        self.down = NEVER
-        self.node.hello(self)
+        if not self.is_down:  # else it was cut again meanwhile
+            self.down = NEVER
+            self.node.hello(self)
 
     def send(self, message: Message, fast: bool = False) -> None:
         world, late = self.world, 0.0
