@@ -69,7 +69,7 @@ class Watch:
     """A rank until it has ended, and what it leaves. status: its wait status. stopping: the supervisor has it end.
     signalled: its engine has. until: bytes of .err when the first request to stop came."""
 
-    def __init__(self, pid: int, bosses: "set[int]", logs: Logs) -> None:
+    def __init__(self, pid: int, bosses: "set[int]", logs: "Logs") -> None:
         self.pid, self.bosses, self.logs, self.signals = pid, bosses, logs, signal_file()
         self.status: int | None = None
         self.until: int | None = None

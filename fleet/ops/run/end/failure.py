@@ -193,11 +193,11 @@ def hint(failure: Failure, run: RunRecord) -> str | None:
 
 def left_behind(statuses: Iterable[RunState]) -> str | None:
     """Returns which processes scripts that ended well have left, so that fleet had to end them."""
-    found = [it for status in statuses for it in status.get("behind") or ()]
-    count, ranks = sum(it["count"] for it in found), ranks_text([it["rank"] for it in found])
-    which = few(dict.fromkeys(line for it in found for line in it["commands"]))
-    said = f"ended {count} process{'es' * (count != 1)} that {ranks} left behind: {which}; `wait` keeps the run up"
-    return said if found else None
+    if not (found := [it for status in statuses for it in status.get("behind") or ()]):
+        return None
+    count, which = sum(it["count"] for it in found), few(dict.fromkeys(line for it in found for line in it["commands"]))
+    who = ranks_text([it["rank"] for it in found])
+    return f"ended {count} process{'es' * (count != 1)} that {who} left behind: {which}; `wait` keeps the run up"
 
 
 def alone(nodes: int, lease: float | None) -> str:
