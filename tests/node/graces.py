@@ -138,7 +138,7 @@ class Cell:
 
     @property
     def seconds(self) -> float:
-        return LASTS[self.lasts] * self.grace
+        return LASTS["ever" if self.event == "twice" else self.lasts] * self.grace
 
     @property
     def first(self) -> str:
