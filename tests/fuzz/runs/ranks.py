@@ -43,6 +43,8 @@ for stop in (signal.SIGINT, signal.SIGTERM):
         signal.signal(stop, signal.SIG_IGN)
     elif PLAN["term"] == "save":
         signal.signal(stop, term)
+    else:  # without a traceback of Python's
+        signal.signal(stop, signal.SIG_DFL)
 time.sleep(PLAN["wait"])
 until, number, fails = time.monotonic() + PLAN["most"], 0, [key.split(".")[0] for key in PLAN["fail"]]
 while time.monotonic() < until:
