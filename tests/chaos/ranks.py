@@ -40,6 +40,9 @@ def resume(rank: int, steps: int) -> None:
         time.sleep(0.01)
 
 
+STOPS = (signal.SIGINT, signal.SIGTERM)
+
+
 def save(signum: int, frame: object) -> None:
     subprocess.run(["sh", "-c", "sleep 1; echo saved >/root/saved-" + os.environ["RANK"]], check=True)
     sys.exit(0)
@@ -48,9 +51,11 @@ def save(signum: int, frame: object) -> None:
 def at_once(how: str, who: int, rank: int) -> bool:
     """What does not wait to befall anybody; True when that was all."""
     if how == "stubborn":
-        signal.signal(signal.SIGTERM, signal.SIG_IGN)
+        for signum in STOPS:
+            signal.signal(signum, signal.SIG_IGN)
     if how == "save":
-        signal.signal(signal.SIGTERM, save)
+        for signum in STOPS:
+            signal.signal(signum, save)
     if how == "hidden":  # in a session of its own, with an empty environment
         forever = "trap '' TERM; while sleep 1; do :; done"
         subprocess.run(["/usr/bin/setsid", "-f", "/bin/sh", "-c", forever], env={}, check=True)

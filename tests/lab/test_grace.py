@@ -85,5 +85,5 @@ def test_a_script_that_leaves_its_training_in_the_background_is_told_so(
         saves.inside(host, "sh", "-c", "cat > ~/work/behind.sh", stdin=b"nohup ./s.py sleep 9 &\necho begun\n")
     done = launch("--nproc-per-node", "1", "behind.sh")
     assert done.returncode == 1 and summary(tmp_path)["killed"] == [0, 1, 2]
-    said = "ended 1 process that rank 0 left behind: /usr/bin/python3 ./s.py sleep 9; `wait` keeps the run up"
+    said = "ended 3 processes that ranks 0-2 left behind: /usr/bin/python3 ./s.py sleep 9; `wait` keeps the run up"
     assert f"failed: {said}" in done.stderr and summary(tmp_path)["end"]["code"] == 1

@@ -27,6 +27,7 @@ if how == "show":
                                      for k in ("V", "W", "X", "HEAD_ONLY", "GLOO_SOCKET_IFNAME")}]))
 if how == "stubborn":
     signal.signal(signal.SIGTERM, signal.SIG_IGN)
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
 if how == "flood":
     block = b"".join(b"rank %d line %d\\rbar \\xff\\xfe\\n" % (rank, i) for i in range(who)) + b"no newline at the end"
     os.write(2, block[:1000])

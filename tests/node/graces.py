@@ -138,7 +138,7 @@ class Cell:
 
     @property
     def seconds(self) -> float:
-        return LASTS[self.lasts] * self.grace
+        return LASTS["ever" if self.event == "twice" else self.lasts] * self.grace
 
     @property
     def first(self) -> str:
@@ -176,13 +176,14 @@ def cells(launchers: Sequence[str], graces: Sequence[float]) -> Iterator[Cell]:
 
 
 def draw(seed: int, launchers: Sequence[str], graces: Sequence[float], most: int | None = None) -> list[Cell]:
-    """Returns cells in which each two values meet, or the first `most` of them."""
+    """Returns cells in which each two values meet, those with something to save first, or the first `most` of them."""
     left = list(cells(launchers, graces))
     random.Random(seed).shuffle(left)
     todo = {pair for cell in left for pair in pairs(cell)}
     drawn: list[Cell] = []
     while todo and (most is None or len(drawn) < most):
-        drawn.append(max(left, key=lambda cell: len(pairs(cell) & todo)))
+        new = [(len(pairs(cell) & todo), cell) for cell in left]
+        drawn.append(max(new, key=lambda it: it[0] and it[0] + 4 * it[1].begins)[1])
         todo -= pairs(drawn[-1])
     return drawn
 

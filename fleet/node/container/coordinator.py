@@ -71,7 +71,7 @@ class Coordinator:
             try:
                 if "beat" not in what:
                     self.leading.heard(member, news_of(what), self.clock.time())
-                elif what["silent"] is not None:
+                elif what.get("silent") is not None:
                     member.spoke = self.clock.monotonic() - time(what["silent"])
             except NONSENSE:  # not of fleet: nothing of it is believed any more
                 connection.close()

@@ -192,7 +192,8 @@ class NodeState:
 
     def started_since(self, time: float) -> bool:
         """Returns whether its elastic engine has started all ranks again, after one that ended then, on its clock."""
-        return 0 < len(self.ranks) <= (self.up[0] or 0) and self.up[1] > time
+        up, when = self.up
+        return 0 < len(self.ranks) <= (up or 0) and when > time
 
     # -- as what it ended the run ---------------------------------------------------------------------------
     def of_engine(self) -> Failure:

@@ -259,8 +259,10 @@ def listen(run: str, folder: str, passive: bool = False, term: int = 0) -> None:
             elif op == "have":
                 trim(folder, message["sizes"], read_json(os.path.join(folder, SPEC))["about"]["max_log"])
             elif op == "stop":
-                reason = str(message.get("reason") or "stopped")
-                signum = SIGINT if message.get("interrupt") else SIGTERM
+                reason, signum = (
+                    str(message.get("reason") or "stopped"),
+                    SIGINT if message.get("interrupt") else SIGTERM,
+                )
                 request_stop(folder, float(message["grace"]), reason, message.get("end"), signum)
             elif op == "renew-ranks":
                 from fleet.node.run.look.trainers import trainers

@@ -38,10 +38,13 @@ def term(signum: int, frame: object) -> None:
     end(143)
 
 
-if PLAN["term"] == "ignore":
-    signal.signal(signal.SIGTERM, signal.SIG_IGN)
-elif PLAN["term"] == "save":
-    signal.signal(signal.SIGTERM, term)
+for stop in (signal.SIGINT, signal.SIGTERM):
+    if PLAN["term"] == "ignore":
+        signal.signal(stop, signal.SIG_IGN)
+    elif PLAN["term"] == "save":
+        signal.signal(stop, term)
+    else:  # without a traceback of Python's
+        signal.signal(stop, signal.SIG_DFL)
 time.sleep(PLAN["wait"])
 until, number, fails = time.monotonic() + PLAN["most"], 0, [key.split(".")[0] for key in PLAN["fail"]]
 while time.monotonic() < until:

@@ -25,7 +25,7 @@ LEFTOVER_GRACE = 2.0  # of what is left when nobody waits for it any more
 TICK = 1 / os.sysconf("SC_CLK_TCK")  # the grain of start times, in seconds
 RECORD_GRACE = 5.0  # of a rank's wrapper: it puts on record how its rank ended, also on a node that swaps
 LINE_BYTES = 200
-LAUNCHER_GRACE = 0.5  # of a launcher that has no rank left, before SIGTERM, and then before SIGKILL
+LAUNCHER_GRACE = 1.0  # of a launcher that has no rank left, before SIGTERM, and then before SIGKILL
 
 
 def descendants(ancestors: "list[int]") -> "dict[int, int]":
