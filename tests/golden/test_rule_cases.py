@@ -78,6 +78,9 @@ def test_what_check_calls_an_error_launch_refuses_and_the_other_way_round() -> N
         assert check <= launch, path.stem
         if launch - check:
             assert path.stem in ONLY_A_RUN_HAS, path.stem
+        told = {verb: {line.split(":")[0].split()[1] for line in case[verb] if line[:4] != "info"} for verb in VERBS}
+        assert told["check"] <= told["launch"], path.stem
 
 
+VERBS = ("check", "launch")
 ONLY_A_RUN_HAS = ("live-run", "config-missing", "script-missing", "workdir-missing", "master", "way-to-master")

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from fleet.model import Host
-from fleet.ops.run.plan.findings import unsent
+from fleet.ops.run.plan.findings import refuse, unsent
 from tests.plans import Plan, planned
 from tests.verdicts import of_check, of_late, of_launch
 
@@ -152,6 +152,19 @@ def test_gpus_in_use_missing_or_shared() -> None:
         ("warning", ("n0",), "n0: 2 ranks share 1 GPU"),
         ("warning", ("n0",), "n0 has GPU count 1, the 2 others 2"),
     ]
+
+
+def test_what_check_would_warn_of_too_is_one_line_of_a_launch() -> None:
+    heard: list[Any] = []
+    other = good(kernel="2", glibc="2.31", code=None)
+    found = of_launch(
+        plan_for(), {"n0": good(kernel="1", glibc="2.35"), "n1": good(kernel="1", glibc="2.35"), "n2": other}
+    )
+    refuse(plan_for(), found, {}, heard.append)
+    full, rest = heard
+    assert "the code there did not come by 'fleet sync'" in full.message and rest.level == "warning"
+    assert rest.message == "2 findings that may slow or spoil the run: glibc, kernel" and "fleet check" in rest.hint
+    assert [event.id for event in rest.happened] == ["glibc", "kernel"]
 
 
 ODD: list[dict[str, Any]] = [

@@ -1,10 +1,10 @@
 """Launchers that a script of the user's started, and ranks of its own: those that wait for others at this very node."""
 
 import re
-import socket
 
 from fleet.node.base.processes import environment, read_file
 from fleet.node.base.run_folder import RANK_WRAPPER
+from fleet.node.run.look.rendezvous import interface_of, resolve
 from fleet.node.run.marks import marked
 
 LAUNCHER = re.compile(rb"torchrun|torch\.distributed|accelerate|deepspeed|colossalai")
@@ -39,9 +39,7 @@ def is_own(address: str) -> bool:
     """Whether this node has that address, by number or by name; a port may stand behind it."""
     name = re.sub(r"^\[(.*)\](:\d+)?$|^([^:]*):\d+$", r"\1\3", address)
     try:
-        family, kind, _, _, at = socket.getaddrinfo(name, 0, type=socket.SOCK_STREAM)[0]
-        with socket.socket(family, kind) as probe:
-            probe.bind(at)
+        at = resolve(name)
+        return at.startswith("127.") or interface_of(at) is not None
     except (OSError, UnicodeError):
         return False
-    return True
