@@ -1,6 +1,6 @@
 """Requirement files of well-known projects, their pins and extras.
 
-None names torchvision (the registry's is built for CUDA, the torch of the tests is not), or asks for what is no wheel."""
+None names torchvision (the registry's is built for CUDA, the tests' torch is not), or what has no wheel."""
 
 FILES = {
     "torchmetrics": "numpy>1.20.0\npackaging>17.1\ntorch>=2.0.0\nlightning-utilities>=0.8.0\ntorchmetrics\n",
