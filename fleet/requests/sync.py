@@ -75,7 +75,7 @@ class SyncData(Request):
 @dataclass(frozen=True, kw_only=True)
 class SyncWheels(Request):
     """Install wheels into every host's Python, offline, all or none. source: a folder, one wheel, or a requirements
-    file. refresh: resolve requirements again. import_timeout: seconds that importing them may take on a host. yes:
+    file. refresh: resolve requirements again. import_timeout: seconds that importing one of them may take. yes:
     replace what the hosts have, torch for instance, without asking. force: also where it breaks what they have."""
 
     source: str | os.PathLike[str] = field(kw_only=False)

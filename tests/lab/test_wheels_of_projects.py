@@ -45,7 +45,9 @@ def four(breakable: BreakableLab) -> VirtualLab:
 def test_what_is_missing_travels_and_pip_check_is_clean(four: VirtualLab, tmp_path: Path, project: str) -> None:
     file = tmp_path / "requirements.txt"
     file.write_text(FILES[project])
-    done = four.fleet("-i", "torch.yaml", "--json", "sync", "--wheels", str(file), timeout=1800)
+    done = four.fleet(
+        "-i", "torch.yaml", "--json", "sync", "--wheels", str(file), "--import-timeout", "900", timeout=1800
+    )
     assert done.returncode == 0, done.stdout + done.stderr
     sent = {wheel["name"] for wheel in json.loads(done.stdout)["wheels"]}
     assert sent and not sent & {"torch", "numpy"}

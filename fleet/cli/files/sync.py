@@ -143,7 +143,7 @@ class SyncVerb(Verb):
     type=Limited(SyncWheels, "import_timeout"),
     default=SyncWheels.import_timeout,
     metavar="S",
-    help="With --wheels: seconds that importing them may take on a host [120].",
+    help="With --wheels: seconds that importing one of them may take on a host [120].",
 )
 @common_options
 def sync(

@@ -1,7 +1,7 @@
 """Installs carried wheels into the training interpreter, all of them or says why not, and imports them.
 
 spec: {"python", "workdir", "activate", "env", "folder": str, "mark": str, "wait": s for the lock, "deadline": s for an
-answer, "import_deadline": s,
+answer, "import_deadline": s for each wheel,
 "wheels": [{"name", "version", "identity", "file", "sha256", "modules": [str]}]}.
 J {"event": "doing", "what"} as it goes, at the end one of
     {"event": "done", "executable", "wheels": {name: "installed" | "there"}}
@@ -123,20 +123,19 @@ def import_all(
 ) -> None:
     """Imports the modules of each wheel in a process of its own, a few at a time."""
     env = dict(tools.env, FLEET_EXEC_ID=spec["mark"])
-    end = time.monotonic() + spec["import_deadline"]
     argv = [path, "-c", IMPORT]
 
     def one(wheel: "messages.Carried") -> "Refused | None":
         modules = json.dumps(wheel["modules"]).encode()
-        left = 0.0 if stopped.is_set() else max(0.0, end - time.monotonic())
-        status, _out, err = ask_python(argv, modules, env, left, "/")
+        seconds = 0.0 if stopped.is_set() else spec["import_deadline"]
+        status, _out, err = ask_python(argv, modules, env, seconds, "/")
         if status != 0:
             return failure(status, err, spec["import_deadline"])
         os.rename(begun_file(answer, wheel), verified_file(answer, wheel))
         return None
 
     importing.set()
-    with ThreadPoolExecutor(IMPORTS) as pool:
+    with ThreadPoolExecutor(min(IMPORTS, os.cpu_count() or 1)) as pool:
         failures = [each for each in pool.map(one, wheels) if each]
     importing.clear()
     if stopped.is_set():

@@ -44,7 +44,7 @@ Stopped = Callable[[], bool]
 
 
 class Reading(io.BufferedReader):
-    """A regular file that is read; Interrupted from the next read on once `stopped`."""
+    """Reads a regular file; raises Interrupted once `stopped`."""
 
     def __init__(self, path: Path, stopped: Stopped) -> None:
         super().__init__(open_regular(str(path)).detach())  # type: ignore[attr-defined]
