@@ -62,6 +62,10 @@ _PROGRESS = re.compile(
     r"[\[({|]*\d{2,4}[-/:]\d\d|[{|]|[\[(]?(?i:(?:\w+[.:])?(?:debug|info|notice|warn\w*)\b)|(?:ERROR|CRITICAL):[\w.]+:|"
     r"(?i:step|epoch|iter|loss|train|eval|sav|load|writ|wrote|resum|start|done|finish|complet)|.*(?:\d%\||it/s|s/it)"
 )
+_OPTIONAL = (
+    "ImportError",
+    "ModuleNotFoundError",
+)  # what a script may do without: all that follows is within its handler
 _NUMBER = re.compile(r"0x[0-9a-f]+|\d+")
 
 
@@ -173,11 +177,9 @@ class _Text:
             _OF_A_STOP.match(part.exception) is not None or (hint is not None and hint.collateral)
             for part, hint in zip(parts, hints, strict=True)
         ]
-        last = len(parts) - 1
         # what is raised as one cleans up, while others go, too, is the answer to what was raised before
-        while last and answers[last] and not answers[last - 1] and not parts[last - 1].root.startswith("ImportError"):
-            last -= 1
-        first = last
+        own = [n for n, part in enumerate(parts) if not answers[n] and not part.root.startswith(_OPTIONAL)]
+        first = last = own[-1] if own and answers[-1] else len(parts) - 1
         while first and parts[first].translates(parts[first - 1]):
             first -= 1
         chain = range(first, last + 1)
