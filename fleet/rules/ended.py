@@ -9,6 +9,7 @@ from __future__ import annotations
 import re
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from typing import NamedTuple
 
 from fleet.protocol.messages.run import KernelLine
 from fleet.rules.hint import Hint, first_match
@@ -61,6 +62,10 @@ _PROGRESS = re.compile(
     r"[\[({|]*\d{2,4}[-/:]\d\d|[{|]|[\[(]?(?i:(?:\w+[.:])?(?:debug|info|notice|warn\w*)\b)|(?:ERROR|CRITICAL):[\w.]+:|"
     r"(?i:step|epoch|iter|loss|train|eval|sav|load|writ|wrote|resum|start|done|finish|complet)|.*(?:\d%\||it/s|s/it)"
 )
+_OPTIONAL = (
+    "ImportError",
+    "ModuleNotFoundError",
+)  # what a script may do without: all that follows is within its handler
 _NUMBER = re.compile(r"0x[0-9a-f]+|\d+")
 
 
@@ -97,66 +102,72 @@ def ended_by(tail: str, status: int | None = None, kernel: Sequence[KernelLine] 
     return cause if cause.why else Cause(*signalled(signal, kernel is not None))
 
 
-@dataclass(frozen=True)
-class _Block:
-    """A traceback, with those it is chained to. above: what the line above makes of it. by_torch: torch wrote it, of
-    what nobody caught. after: lines that follow. goes_on: so did the process."""
+class _Block(NamedTuple):
+    """A traceback, with those it is chained to. number: of the line behind its exception. above: what the line above
+    makes of it. by_torch: torch wrote it, of what nobody caught."""
 
     trace: str
     parts: Sequence[Part]
+    number: int
     above: re.Match[str] | None
     by_torch: bool
-    after: Sequence[str]
-    goes_on: bool
 
     def of(self, *kinds: str) -> bool:
         return self.above is not None and any(self.above[kind] for kind in kinds)
 
-    def ends(self, status: int | None, is_last: bool) -> bool:
-        """Returns whether a process with that exit code ended with it, and with what it wrote then. is_last: no other
-        traceback follows."""
+    @property
+    def may_be_handled(self) -> bool:
+        """Returns whether a program may have written it, and gone on: it begins inside a function, or is logged."""
         file, function = next(iter(self.parts[-1].frames), ("", None))
         inside = function not in _OUTERMOST and not self.of("wraps")
-        if not self.by_torch and (inside or file == "<string>" or self.of("logged")):  # it may have been handled
-            return status in FAILED and is_last and not self.after
-        crashed = status in FAILED or self.by_torch or signal_of(status) in CRASHES
-        return not self.goes_on and (crashed or (signal_of(status) > 0 and not self.after))
+        return not self.by_torch and (inside or file == "<string>" or self.of("logged"))
 
 
 class _Text:
     """What a process wrote, in parts."""
 
     def __init__(self, raw: Sequence[str]) -> None:
-        self.lines, self.blocks = plain(raw), list[_Block]()
-        found = [(first, end) for is_trace, first, end in split(raw) if is_trace]
-        parts = [parts_of("\n".join(self.lines[first:end])) for first, end in found]
-        # behind an exception its message goes on, or the program does: that is not to be told apart
-        behind = [end - it[-1].exception.count("\n") + it[-1].at for (_, end), it in zip(found, parts, strict=True)]
-        inside = {n for (first, _), number in zip(found, behind, strict=True) for n in range(first, number)}
-        self.outside = [(n, line) for n, line in enumerate(self.lines) if line.strip() and n not in inside]
-        for (first, end), its, number in zip(found, parts, behind, strict=True):
+        self.lines, self.blocks, inside = plain(raw), list[_Block](), set[int]()
+        for first, end in [(first, end) for is_trace, first, end in split(raw) if is_trace]:
+            trace = "\n".join(self.lines[first:end])
+            parts = parts_of(trace)
+            # behind an exception its message goes on, or the program does: that is not to be told apart
+            number = end - parts[-1].exception.count("\n") + parts[-1].at
+            inside.update(range(first, number))
             above = _ABOVE.match(next((line for line in reversed(self.lines[:first]) if line.strip()), ""))
-            after = [line for n, line in self.outside if n >= number and not _ASIDE.match(line)]
-            trace, by_torch = "\n".join(self.lines[first:end]), raw[first] != self.lines[first]
-            self.blocks.append(_Block(trace, its, above, by_torch, after, self.goes_on(number, after)))
+            self.blocks.append(_Block(trace, parts, number, above, raw[first] != self.lines[first]))
+        self.outside = [(n, line) for n, line in enumerate(self.lines) if line.strip() and n not in inside]
+
+    def after(self, block: _Block) -> list[str]:
+        """Returns the lines that were written behind it."""
+        return [line for n, line in self.outside if n >= block.number and not _ASIDE.match(line)]
 
     def goes_on(self, number: int, behind: Sequence[str]) -> bool:
         """Returns whether a process went on behind a line: it wrote more than while it ends, or the like of before."""
-        before = {_NUMBER.sub("#", line) for n, line in self.outside if n < number}
-        alike = any(_GOES_ON.search(line) or _NUMBER.sub("#", line) in before for line in behind)
-        return alike or len(behind) > LAST_LINES
+        if len(behind) > LAST_LINES or any(map(_GOES_ON.search, behind)):
+            return True
+        alike = {_NUMBER.sub("#", line) for line in behind}
+        return any(_NUMBER.sub("#", line) in alike for n, line in self.outside if n < number)
+
+    def ends_with(self, block: _Block, status: int | None) -> bool:
+        """Returns whether a process with that exit code ended with it, and with what it wrote then."""
+        after, signal = self.after(block), signal_of(status)
+        if block.may_be_handled:
+            return status in FAILED and block is self.blocks[-1] and not after
+        if not (status in FAILED or block.by_torch or signal in CRASHES) and (not signal or after):
+            return False
+        return not self.goes_on(block.number, after)
 
     def uncaught(self, status: int | None) -> _Block | None:
         """Returns the traceback that the process ended with."""
         own = [block for block in self.blocks if not block.of("ignored", "thread", "child")]
         own = [block for block in own if not _LAUNCHERS.match(block.parts[-1].exception)] or own
+        if own and own[-1].parts[-1].exception and self.ends_with(own[-1], status):
+            before = self.blocks[: self.blocks.index(own[-1])] if _WAITS.match(own[-1].parts[-1].root) else []
+            waited = (it for it in reversed(before) if it.of("thread", "child"))
+            return next((it for it in waited if self.after(it) == self.after(own[-1])), own[-1])
         last = self.blocks[-1] if self.blocks else None
-        for block in own[-1:]:
-            if block.parts[-1].exception and block.ends(status, block is last):
-                before = self.blocks[: self.blocks.index(block)]
-                others = [it for it in before if it.of("thread", "child") and it.after == block.after]
-                return others[-1] if others and _WAITS.match(block.parts[-1].root) else block
-        return last if last and last.of("thread") and not last.after and status in FAILED else None
+        return last if last and last.of("thread") and not self.after(last) and status in FAILED else None
 
     def of_traceback(self, block: _Block) -> Cause:
         """Returns the cause that a traceback tells of: of those that are chained the root, unless it says nothing."""
@@ -166,11 +177,9 @@ class _Text:
             _OF_A_STOP.match(part.exception) is not None or (hint is not None and hint.collateral)
             for part, hint in zip(parts, hints, strict=True)
         ]
-        last = len(parts) - 1
         # what is raised as one cleans up, while others go, too, is the answer to what was raised before
-        while last and answers[last] and not answers[last - 1] and not parts[last - 1].root.startswith("ImportError"):
-            last -= 1
-        first = last
+        own = [n for n, part in enumerate(parts) if not answers[n] and not part.root.startswith(_OPTIONAL)]
+        first = last = own[-1] if own and answers[-1] else len(parts) - 1
         while first and parts[first].translates(parts[first - 1]):
             first -= 1
         chain = range(first, last + 1)

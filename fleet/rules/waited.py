@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping, Sequence
-from typing import NamedTuple
+from collections.abc import Mapping
 
 from fleet.rules.advice import UNEVEN
 from fleet.rules.ended import ended_by
@@ -15,16 +14,9 @@ _IN = re.compile(r"WorkNCCL\(SeqNum=(\d+), OpType=(\w+)")
 _TIMED_OUT = re.compile(rf"{TIMED_OUT}|{NAMED}|Timed out after .* waiting for clients")
 
 
-class Waited(NamedTuple):
-    """why, remedy: in words. missing: ranks that did not come to where the others waited."""
-
-    why: str
-    remedy: str
-    missing: Sequence[int] = ()
-
-
-def who_waited(said: Mapping[int, str]) -> Waited | None:
-    """said: the end of what each rank of the run wrote. None: nobody timed out, or it is not to be told who came."""
+def who_waited(said: Mapping[int, str]) -> tuple[str, str, list[int]] | None:
+    """Returns (why, remedy, ranks that did not come to where the others waited). said: the end of what each rank of the
+    run wrote. None: nobody timed out, or it is not to be told who came."""
     places = dict[str, list[int]]()
     for rank, text in said.items():
         if _TIMED_OUT.search(text):
@@ -45,7 +37,6 @@ def who_waited(said: Mapping[int, str]) -> Waited | None:
         more = [f"{ranks_text(ranks)} {place}" for place, ranks in elsewhere.items()]
     if missing and len(missing) <= len(there):
         why = "; ".join([f"{ranks_text(there)} waited {usual}", *more])
-        return Waited(why, f"what did {ranks_text(missing)} do meanwhile? Uneven data: {UNEVEN}", missing)
-    if len(waited) < len(said):
-        return None
-    return Waited(f"all {len(said)} ranks waited until it timed out, none is missing", f"look for {DIFFER}")
+        return why, f"what did {ranks_text(missing)} do meanwhile? Uneven data: {UNEVEN}", missing
+    why = f"all {len(said)} ranks waited until it timed out, none is missing"
+    return (why, f"look for {DIFFER}", []) if len(waited) == len(said) else None

@@ -15,6 +15,7 @@ from fleet.ops.run.start.preflight import configs_of
         (("--deepspeed-config", "conf/ds.yaml", "--lr", "1"), ["conf/ds.yaml"]),
         (("--deepspeed", "eyJ0cmFpbiI6IDF9"), []),  # base64
         (("--deepspeed",), []),
+        ((), []),
         (("--out", "ds.json"), []),
     ],
 )

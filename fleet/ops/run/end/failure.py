@@ -80,13 +80,13 @@ def noted(failure: Failure, gang: Gang) -> list[KernelLine] | None:
 
 def elsewhere(cause: Cause, failure: Failure, gang: Gang) -> tuple[str, Cause]:
     """Returns (the host, the cause) of a rank that only reports another one's death: what is broken there is why."""
-    for host in gang.nodes if cause.collateral and cause.kernel is None else ():
-        for line in reversed((gang.nodes[host].status.get("kernel") or [])[-KERNEL_LINES:]):
-            rule = rule_of(line["text"])
-            if rule is not None and rule.broken and host != failure.host:
-                why = f"on {host}: {rule.meaning}"
-                return host, replace(cause, why=why, remedy=rule.remedy, kernel=line["text"], unfit=True)
-    return failure.host, cause
+    broken = [
+        (host, replace(cause, why=f"on {host}: {rule.meaning}", remedy=rule.remedy, kernel=line["text"], unfit=True))
+        for host, node in gang.nodes.items()
+        for line in reversed((node.status.get("kernel") or [])[-KERNEL_LINES:])
+        if host != failure.host and (rule := rule_of(line["text"])) is not None and rule.broken
+    ]
+    return broken[0] if broken and cause.collateral and cause.kernel is None else (failure.host, cause)
 
 
 def why_of(error: FleetError) -> Why:

@@ -38,8 +38,7 @@ def next_steps(failure: FirstFailure, run: RunRecord, said: Iterable[str]) -> li
     if failure.left_early:
         steps.append(_line(run, "logs", run.run_id, "--rank", str(failure.left_early.rank), "--tail", str(TAIL)))
     if failure.missing:
-        ranks = ",".join(map(str, failure.missing))
-        steps.append(_line(run, "logs", run.run_id, "--rank", ranks, "--tail", str(TAIL)))
+        steps.append(_line(run, "logs", run.run_id, "--rank", ",".join(map(str, failure.missing)), "--tail", str(TAIL)))
     if failure.rank is not None and failure.what in ("rank", "vanished"):
         stream = ["--err"] * failure.log.endswith(".err")
         steps.append(_line(run, "logs", run.run_id, "--rank", str(failure.rank), *stream, "--tail", str(TAIL)))

@@ -225,7 +225,7 @@ def describe(
         text, status = "", 128 + SIGKILL if failure.what == "supervisor" else None
     host, cause = elsewhere(ended_by(text, status, noted(failure, gang)), failure, gang)
     said, why, hint = verdict["message"], cause.why, cause.remedy or plain_hint(failure, run)
-    early, waited = None, None
+    early, waited, missing = None, None, list[int]()
     if cause.collateral and cause.kernel is None:
         early = left_early(failure, gang)
         waited = who_waited({rank: tail(node.host.name, rank) for node in run.nodes for rank in node.ranks})
@@ -235,7 +235,7 @@ def describe(
         words = {node.host.name: "".join(_words(node, tail)) for node in run.nodes}
         hint = f"{why}: did the others still need it? {disagreed(words) or f'Then {UNEVEN}'}"
     elif waited is not None:
-        why, hint = waited.why, waited.remedy
+        why, hint, missing = waited
     elif cause.kernel is None and ran and gang.nodes[failure.host].status.get("disk_full"):
         said += "; the disk of ~/.fleet/runs is full there, so its log may lack the reason"
         hint = f"make room there: 'fleet exec -w {failure.host} -- df -h' shows where"
@@ -251,7 +251,7 @@ def describe(
         message=said,
         why=why,
         left_early=early and LeftEarly(early[0].rank, early[0].host, round(early[1], 3)),
-        missing=waited.missing if waited and not early else (),
+        missing=missing,
         kernel=KernelSays(host, cause.kernel) if cause.kernel else None,
         traceback=cause.traceback,
         tail=None if cause.traceback else shown or None,

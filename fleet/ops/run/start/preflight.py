@@ -128,7 +128,7 @@ def configs_of(args: Sequence[str]) -> list[str]:
     """Returns DeepSpeed's configurations that a script is given as files."""
     named = [
         found[1] or value
-        for option, value in zip(args, [*args[1:], ""], strict=True)
+        for option, value in zip(args, [*args[1:], ""], strict=False)
         if (found := CONFIG_OPTION.fullmatch(option))
     ]
     return [path for path in named if path[:1] != "-" and path.endswith((".json", ".yaml", ".yml"))]
