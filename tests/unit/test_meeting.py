@@ -141,7 +141,12 @@ def test_the_first_failure_is_the_one_that_came_first(meet: Meet) -> None:
     victim.rank(0, 1, 0.1, tail="RuntimeError: Connection closed by peer\n")
     for each in (culprit, third):
         assert each.wait("op") == "stop"
-    culprit.rank(1, 7, 1.0, tail="Traceback (most recent call last):\n  File \"t.py\", line 3, in f\n    f()\nValueError: no such sample\n")
+    culprit.rank(
+        1,
+        7,
+        1.0,
+        tail='Traceback (most recent call last):\n  File "t.py", line 3, in f\n    f()\nValueError: no such sample\n',
+    )
     for each in (victim, culprit, third):
         each.exit(1)
     for verdict in verdicts(victim, culprit, third):
