@@ -10,7 +10,7 @@ import click
 from fleet.cli.run.follow import show_summary
 from fleet.cli.run.launch_view import LaunchView
 from fleet.model import Host, Inventory, Job, Report
-from fleet.node.gang.ends import RankEnd, run_end
+from fleet.node.gang.ends import Failure, RankEnd, run_end
 from fleet.node.gang.gang import Gang
 from fleet.ops.run.end.summary import decide, summarise
 from fleet.ops.run.kept.folder import RunFolder
@@ -95,6 +95,8 @@ def failed(
             gang.rank_ended(end)
     for name in lost:
         gang.node_lost(name, 85.0, {"kind": "lost", "message": "silent for 15 s", "hint": "the link to it is cut"})
+    if stalled is not None:
+        gang.stall = Failure(HOSTS[stalled], stalled, 124, 100.2, stalled, 0, what="stalled")
     gang.stop(run_end("failure", "a rank failed", 1), 100.2)
     folder.release()
     return summarise(record, gang, logs, list(lost), 61.2, decide(record, gang, logs))

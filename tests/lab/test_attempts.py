@@ -20,6 +20,7 @@ from tests.lab.virtual_lab import VirtualLab
 # counts as far as its first argument, or until it is enough, from where it has been, a step each 0.2 s; the second: in
 # which attempts rank 1 dies half way
 COUNT = """#!/bin/bash
+RANK=$NODE_RANK WORLD_SIZE=$NNODES
 seen=$HOME/work/count.$FLEET_RUN_ID.$RANK
 n=$(cat "$seen" 2>/dev/null || echo 0)
 echo "attempt $FLEET_ATTEMPT port $MASTER_PORT rank $RANK of $WORLD_SIZE from $n"

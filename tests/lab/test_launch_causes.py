@@ -65,7 +65,7 @@ def test_the_last_node_falls_silent(ready: VirtualLab, tmp_path: Path) -> None: 
     first, second = ready.names[:2]
     for host in (first, second):
         line = "cat > /tmp/half.sh && chmod +x /tmp/half.sh"
-        ready.inside(host, "sh", "-c", line, stdin=b'#!/bin/sh\n[ "$RANK" = 0 ] && exit 0\nexec sleep 600\n')
+        ready.inside(host, "sh", "-c", line, stdin=b'#!/bin/sh\n[ "$NODE_RANK" = 0 ] && exit 0\nexec sleep 600\n')
     words = ("-i", "lab", "-w", f"{first},{second}", "launch", "--nproc-per-node", "1", "--lease", "900")
     process = ready.popen(*words, "--node-timeout", "20", "--workdir", "/tmp", "/tmp/half.sh", cwd=tmp_path)
     try:

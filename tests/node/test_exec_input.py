@@ -79,7 +79,7 @@ def test_one_that_is_shared_is_left_alone(folder: Path) -> None:
     assert (status, shown) == (0, ["n1", "n2"])
     assert stderr == "  hint: what waits on standard input is not sent, as fleet's caller has it, too: --stdin, or -n\n"
     # the input of a script, of which nothing is read before its turn
-    for line in ("exec -n -- true", "exec -q -- true", "exec --stdin -- cat"):
+    for line in ("exec -n -- true", "exec --stdin -- cat"):
         assert bash(folder, f"(sleep 0; $F {line}; cat) < hosts") == (0, ["n1", "n2"], "")
 
 

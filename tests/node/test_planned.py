@@ -14,7 +14,7 @@ from tests.node.nodes import answer, final, folder_of, read_json, supervise_spec
 
 RANKS = Path(fleet.__file__).parent / "node/run/rank"
 FILES = {
-    **{name: (RANKS / name).read_text() for name in ("rank.py", "drain.py", "spawn.py")},
+    **{name: (RANKS / name).read_text() for name in ("rank.py", "drain.py", "watch.py", "spawn.py")},
     "command.json": json.dumps({"argv": ["sh", "-c", "env; pwd", "sh", "a b"], "local_rank_at": 4}),
 }
 SPAWN = [{"python": True}, {"run_dir": "spawn.py"}]

@@ -107,7 +107,7 @@ def test_ranks_have_the_signal_that_a_terminal_sends_where_one_did(
     sent: list[bool] = []
     follower: Any = SimpleNamespace(silent_since=None, stop=lambda *_, **how: sent.append(how["interrupt"]))
     runtime = Runtime(LocalTransport(), clock=HandClock())
-    stopping = Stopping(record, Gang({"a": 0}), {"a": follower}, runtime, lambda *_: None)
+    stopping = Stopping(record, Gang({"a": (0, ())}), {"a": follower}, runtime, lambda *_: None)
     runtime.cancel.within = within
     if end is None:
         runtime.cancel.set()

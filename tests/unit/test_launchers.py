@@ -11,6 +11,7 @@ import pytest
 
 from fleet.cli.line.launchers import REFUSED, SAME
 from fleet.cli.main import run
+from fleet.node.container.options import FLEETS
 from tests.unit.test_slips import here as here  # two hosts of two slots
 
 
@@ -58,6 +59,7 @@ def test_the_same_thing(theirs: str, ours: str, here: Path, capsys: pytest.Captu
 def test_refused_with_the_reason(name: str, capsys: pytest.CaptureFixture[str]) -> None:
     word = f"-{name}" if len(name) == 1 else f"--{name.replace('-', '_')}"
     assert run(["launch", word, "x", "t.py"]) == 2
+    word = f"--{name}" if name in FLEETS else word
     assert capsys.readouterr().err == f"error: {word}: {REFUSED[name][0]}\n  hint: {REFUSED[name][1]}\n"
 
 

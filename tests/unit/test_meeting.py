@@ -141,23 +141,19 @@ def test_the_first_failure_is_the_one_that_came_first(meet: Meet) -> None:
     victim.rank(0, 1, 0.1, tail="RuntimeError: Connection closed by peer\n")
     for each in (culprit, third):
         assert each.wait("op") == "stop"
-    culprit.rank(
-        1,
-        7,
-        1.0,
-        tail='Traceback (most recent call last):\n  File "t.py", line 3, in f\n    f()\nValueError: no such sample\n',
-    )
+    trace = 'Traceback (most recent call last):\n  File "t.py", line 3, in <module>\n    f()\n'
+    culprit.rank(1, 1, 1.0, tail=trace + "ValueError: no such sample\n")
     for each in (victim, culprit, third):
         each.exit(1)
     for verdict in verdicts(victim, culprit, third):
-        assert (verdict["host"], verdict["code"]) == ("b", 7)
-        assert verdict["message"] == "rank 3 on b (node rank 1) failed: exit code 7"
+        assert (verdict["host"], verdict["code"]) == ("b", 1)
+        assert verdict["message"] == "rank 3 on b (node rank 1) failed: exit code 1"
     found = it.summary()
     first = found["first_failure"]
     assert (first["rank"], first["host"], first["why"]) == (3, "b", "ValueError: no such sample")
     stops = [event for event in it.events() if event.event == "stop"]
     assert [event.as_json(0.0)["reason"] for event in stops] == ["rank 0 on a failed"]
-    assert found["exit_code"] == 7 and fleet.runs(it.runs)[0].state == "failed"
+    assert found["exit_code"] == 1 and fleet.runs(it.runs)[0].state == "failed"
 
 
 def test_who_only_reports_the_end_of_another_is_passed_over(meet: Meet) -> None:
@@ -411,14 +407,14 @@ def test_a_run_that_stalls_is_ended(meet: Meet) -> None:
     it = meet(2, stall_timeout=30.0)
     containers = it.all("a", "b")
     it.pass_time(20.0, *containers)
-    containers[1].line.send(event="clock", sent=it.clock.time(), silent=0.0)
+    containers[1].line.send(beat=1, silent=0.0)
     it.pass_time(20.0, *containers)
     assert not [message for message in containers[0].inbox if "stacks" in message]
     it.pass_time(12.0, *containers)
     for number, each in enumerate(containers):
         each.wait("stacks")
         for rank in (2 * number, 2 * number + 1):
-            each.line.send(event="stacks", rank=rank, at="f (t.py:1)", text="    f (t.py:1)\n")
+            each.line.send(event="stacks", rank=rank, at="f (t.py:1)", frames="    f (t.py:1)\n")
     for each in containers:
         assert each.wait("op") == "stop"
         each.exit(143, "stopped", cause="asked")
@@ -440,7 +436,7 @@ def test_where_ranks_stand_that_may_wait_for_one_that_is_done(meet: Meet) -> Non
     it.pass_time(64.0, first, second)
     assert it.kinds().count("advice") == 1
     for rank, each in ((1, first), (2, second), (3, second)):
-        each.line.send(event="stacks", rank=rank, at="f (t.py:1)", text="    f (t.py:1)\n")
+        each.line.send(event="stacks", rank=rank, at="f (t.py:1)", frames="    f (t.py:1)\n")
     until(lambda: (it.runs / RUN / "stacks.txt").exists())
     assert (it.runs / RUN / "stacks.txt").read_text().count("f (t.py:1)\n    f") == 3
     first.rank(1)

@@ -16,7 +16,7 @@ ARGS = ("--m", "1", "--l", "--r", "--", "$$", "${local_rank}", "it's", "", "a\nb
 def spawn(
     tmp_path: Path, argv: list[str], *words: str, at: int | None = None, **env: str
 ) -> subprocess.CompletedProcess[bytes]:
-    for name in ("rank", "drain", "spawn"):
+    for name in ("rank", "drain", "watch", "spawn"):
         (tmp_path / f"{name}.py").write_bytes((REMOTE / f"{name}.py").read_bytes())
     (tmp_path / "command.json").write_text(json.dumps({"argv": argv, "local_rank_at": at}))
     return subprocess.run(

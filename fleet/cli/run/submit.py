@@ -16,6 +16,7 @@ from fleet.api import Fleet
 from fleet.cli.context import finish
 from fleet.cli.inventory import job_here
 from fleet.cli.line.command import CommonOption
+from fleet.cli.line.launchers import REFUSED
 from fleet.cli.line.options import settings_of
 from fleet.cli.line.values import Scrolling
 from fleet.cli.run.follow import BY_ATTACH, follow
@@ -54,9 +55,10 @@ def waited_for(asked: Mapping[str, Any]) -> Source | None:
     for given in (option.replace("_", "-") for option in asked):
         owner = next(SOURCES.get(own) for own in SOURCES.own if given in {it.name for it in SOURCES.get(own).options})
         if owner.name != name or within:
-            where = f"this is {within}, which has its nodes" if within else f"it is for --on {owner.asked}"
+            why, instead = REFUSED.get(given, (f"it is for --on {owner.asked}", ""))
+            where = f"this is {within}, which has its nodes" if within else why
             hint = f"leave out --{given}" if within else f"give --on {owner.name}, or leave out --{given}"
-            raise UsageError(f"--{given} has no meaning here: {where}", hint=hint)
+            raise UsageError(f"--{given}: {where}", hint=instead or hint)
     return source if source is not None and source.options and within is None else None
 
 

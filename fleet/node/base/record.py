@@ -29,14 +29,12 @@ class Record:
                 pass
 
     def add(self, name: str, text: str) -> Any:
-        """Appends to a file for people; returns its path. What a full disk does not take is gone."""
-        path = os.path.join(str(self.path), name)
+        """Appends to a file for people. What a full disk does not take is gone."""
         try:
-            with open(path, "a", opener=private) as file:
+            with open(os.path.join(str(self.path), name), "a", opener=private) as file:
                 file.write(text)
         except OSError:
             pass
-        return path
 
     def replace(self, name: str, document: "Mapping[str, Any]") -> None:
         """Writes a document. OSError where the disk does not take it."""

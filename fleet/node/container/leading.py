@@ -124,7 +124,7 @@ class Leading:
             said = "%s was ended by signal %d of its platform" % (host, news["number"])
             self.stop(run_end("queue", said, 128 + news["number"], host))
         elif kind == "stacks":
-            self.stacks[news["rank"]] = "%s rank %d: %s\n%s" % (host, news["rank"], news["at"], news["text"])
+            self.stacks[news["rank"]] = "%s rank %d: %s\n%s" % (host, news["rank"], news["at"], news["frames"])
         elif host in self.gang.nodes and self.phase == self.follow:
             self.keep(member, news)
             reason = self.gang.heard(host, news, time)  # type: ignore[arg-type]

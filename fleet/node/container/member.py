@@ -249,9 +249,8 @@ class Member:
                 "%s (%s:%d)" % (it["name"], it["file"], it["line"]) for each in threads[:1] for it in each["frames"]
             ]
             at = frames[0] if frames else told["waits"] or told["state"]
-            self.send(
-                event="stacks", rank=told["rank"], at=at[:300], text="".join("    %s\n" % it for it in frames[:60])
-            )
+            lines = "".join("    %s\n" % it for it in frames[:60])
+            self.send(event="stacks", rank=told["rank"], at=at[:300], frames=lines)
 
     # -- the end --------------------------------------------------------------------------------------------
     def over(self, message: "dict[str, Any]") -> int:

@@ -87,7 +87,7 @@ FIELDS: "dict[str, dict[str, Callable[[Any], Any]]]" = {
     "end": {},
     "over": {},
     "signal": {"number": lambda value: bounded(value, 65)},
-    "stacks": {"rank": whole, "at": text, "text": lambda value: str(value)[: 1 << 15]},
+    "stacks": {"rank": whole, "at": text, "frames": lambda value: str(value)[: 1 << 15]},
 }
 
 

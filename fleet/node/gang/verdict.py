@@ -94,10 +94,17 @@ def status_of(gang: Gang, node: NodeState) -> "int | None":
     return (failed or [node.engine_code])[0] if node.state in FINAL else None
 
 
+def spans(numbers: "list[int]") -> str:
+    """Returns them, in their order, as people write them: 0-2,5."""
+    ends = [it for it in numbers if it + 1 not in numbers]
+    firsts = [it for it in numbers if it - 1 not in numbers]
+    return ",".join(str(a) if a == b else "%d-%d" % (a, b) for a, b in zip(firsts, ends))
+
+
 def left_behind(gang: Gang) -> str:
     """Returns which processes scripts that ended well have left, so that fleet had to end them; "" for none."""
     found = [it for node in gang.nodes.values() for it in node.status.get("behind") or ()]
-    count, ranks = sum(it["count"] for it in found), ", ".join(str(it["rank"]) for it in found[:MOST])
+    count, ranks = sum(it["count"] for it in found), spans(sorted(it["rank"] for it in found))
     which = ", ".join(list(dict.fromkeys(line for it in found for line in it["commands"]))[:MOST])
     said = "ended %d process%s that rank%s %s left behind: %s; `wait` keeps the run up"
     return said % (count, "es" * (count != 1), "s" * (len(found) > 1), ranks, which) if found else ""

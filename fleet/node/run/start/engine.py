@@ -198,7 +198,7 @@ def planned(spec: "run.Starting", env: "dict[bytes, bytes]") -> "dict[str, Any]"
     plan: dict[str, Any] = {"cwd": working_folder(spec["cwd"])}
     about: Any = spec.get("about") or {}
     if not spec.get("activate"):
-        by_launcher = isinstance(spec["argv"][0], str)
+        by_launcher = any(isinstance(word, str) for word in spec["argv"][:1])
         names = {*(spec.get("env") or ()), *(spec.get("env_expand") or ())}.difference(SET, CHANGED_BY_PYTHON)
         own = [name for name in names if not name.startswith("FLEET_")]
         plan["env"] = {name: None if by_launcher else crc32(env[encode(name)]) for name in own}
