@@ -3,18 +3,21 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
-from fleet.engines import engine
+from fleet.engines import check, engine
 from fleet.engines.base import World
+from fleet.errors import UsageError
 from fleet.model import Host, Job, Node
+from fleet.node.base.errors import Refused
 
 
 def started(
     options: Any, begin: Mapping[str, Any], ranks: int, least: int, most: int, own: str | None
-) -> tuple[list[Any], dict[str, Any], dict[str, str]]:
-    """Returns the engine's argv, what command.json holds, and the variables that it needs; see node/container/part.py.
-    UsageError for options that do not fit together."""
+) -> tuple[list[Any], dict[str, Any], dict[str, str], dict[str, str]]:
+    """Returns what Part.started() of node/container/part.py does. Refused for options that do not fit together."""
     chosen, nodes, first = engine(options.engine), list[Node](), 0
     for number, (host, each) in enumerate(begin["nodes"]):
         nodes.append(Node(Host(host, host), number, each, first))
@@ -31,12 +34,15 @@ def started(
         max_restarts=options.max_restarts,
         kind="module" if options.module else "script",
     )
-    job = chosen.prepare(Job(**{**vars(job), "kind": chosen.kind(job)}), options.workdir)
-    chosen.check(job)
+    try:
+        check(job)
+        job = chosen.prepare(replace(job, kind=chosen.kind(job)), Path(options.workdir))
+    except UsageError as error:
+        raise Refused(error.message, error.hint) from None
     node = next(node for node in nodes if node.host.name == begin["host"])
-    world = World(begin["run"], tuple(nodes), begin["master"], begin["port"], least=least)
-    world = World(**{**vars(world), "addresses": {node.host.name: own} if own else {}})
+    addresses = {node.host.name: own} if own else {}
+    world = World(begin["run"], tuple(nodes), begin["master"], begin["port"], addresses, least=least)
     start = chosen.start(job, world, node, options.python)
     words = [word if isinstance(word, str) else word.as_spec() for word in start.argv]
     command = {"argv": list(start.command), "local_rank_at": start.local_rank_at}
-    return words, command, {**start.env, **job.env}
+    return words, command, {**start.env, **job.env}, dict(job.files)

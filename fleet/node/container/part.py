@@ -10,13 +10,16 @@ import time
 
 from fleet.node.base import json
 from fleet.node.base.errors import Refused
-from fleet.node.base.types import Any
+from fleet.node.base.types import TYPE_CHECKING, Any
 from fleet.node.container.channel import SECRET, bounded
 from fleet.node.container.roll import MOST
 from fleet.node.facts.network import addresses
 from fleet.node.run.torchrun import RESTARTABLE, RESTARTS, words
 from fleet.protocol.frames import HEADER, MESSAGE, PREAMBLE
 from fleet.protocol.state import COMMAND, OF_RANKS, is_run_id
+
+if TYPE_CHECKING:
+    Started = tuple[list[Any], dict[str, Any], dict[str, str], dict[str, str]]
 
 START_SECONDS = 60.0
 LEASE_SECONDS = 30.0  # that ranks go on when their container's own process was killed
@@ -37,9 +40,9 @@ class Part:
         # its own address, by which the others know it
         self.address = begin["master"] if begin["node"] == 0 else begin["address"]
 
-    def started(self) -> "tuple[list[Any], dict[str, Any], dict[str, str]]":
-        """Returns the engine's argv, what command.json holds, and the variables that the engine needs. Refused where
-        this python cannot read the engine."""
+    def started(self) -> "Started":
+        """Returns the engine's argv, what command.json holds, the variables that the engine needs, and files that it
+        finds in the run's folder: name -> text. Refused where this python cannot read the engine."""
         begin, options = self.begin, self.options
         if options.engine != "torchrun" or options.engine_args:
             return self._by_engine()
@@ -58,9 +61,9 @@ class Part:
         script = ["-m"] * options.module + [options.script, *options.args]
         command = {"argv": [options.python, "-u", *script], "local_rank_at": None}
         env = dict(RESTARTABLE) if self.least else {}
-        return [*argv, "--no-python", "--", {"python": True}, {"run_dir": "spawn.py"}], command, env
+        return [*argv, "--no-python", "--", {"python": True}, {"run_dir": "spawn.py"}], command, env, {}
 
-    def _by_engine(self) -> "tuple[list[Any], dict[str, Any], dict[str, str]]":
+    def _by_engine(self) -> "Started":
         name = self.options.engine
         if sys.version_info < (3, 10):
             raise Refused(
@@ -69,7 +72,7 @@ class Part:
                 "start fleet.pyz with another one: python3.12 fleet.pyz ...; --python names that of the training",
             )
         engine = __import__("fleet.engines.containers", fromlist=["started"])
-        found: tuple[list[Any], dict[str, Any], dict[str, str]] = engine.started(
+        found: Started = engine.started(
             self.options, self.begin, len(self.numbers), self.least, self.most, self.address if self.several else None
         )
         return found
@@ -84,7 +87,7 @@ class Part:
     def spec(self) -> "dict[str, Any]":
         """Returns what supervise.py takes."""
         begin, options, interface = self.begin, self.options, self.interface()
-        argv, command, env = self.started()
+        argv, command, env, files = self.started()
         env.update({name: interface for name in INTERFACES if interface and name not in os.environ})
         env.update(options.env)
         return {
@@ -113,7 +116,9 @@ class Part:
                 "max_log": 0,
             },
             "files": dict(
-                {name: source("run.rank." + it) for name, it in OF_RANKS.items()}, **{COMMAND: json.dumps(command)}
+                {name: source("run.rank." + it) for name, it in OF_RANKS.items()},
+                **files,
+                **{COMMAND: json.dumps(command)},
             ),
         }
 
