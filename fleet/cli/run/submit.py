@@ -53,11 +53,11 @@ def waited_for(asked: Mapping[str, Any]) -> Source | None:
     source = SOURCES.get(name) if name != INVENTORY else None
     within = source.detect(os.environ) if source is not None else None
     for given in (option.replace("_", "-") for option in asked):
-        owner = next(SOURCES.get(own) for own in SOURCES.own if given in {it.name for it in SOURCES.get(own).options})
-        if owner.name != name or within:
-            why, instead = REFUSED.get(given, (f"it is for --on {owner.asked}", ""))
+        owners = [own for own in map(SOURCES.get, SOURCES.own) if given in {it.name for it in own.options}]
+        if owners and (name not in {own.name for own in owners} or within):
+            why, instead = REFUSED.get(given, (f"it is for --on {owners[0].asked}", ""))
             where = f"this is {within}, which has its nodes" if within else why
-            hint = f"leave out --{given}" if within else f"give --on {owner.name}, or leave out --{given}"
+            hint = f"leave out --{given}" if within else f"give --on {owners[0].name}, or leave out --{given}"
             raise UsageError(f"--{given}: {where}", hint=instead or hint)
     return source if source is not None and source.options and within is None else None
 
