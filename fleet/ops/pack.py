@@ -7,9 +7,9 @@ import io
 import os
 import zipfile
 from collections.abc import Iterator
-from importlib.abc import Traversable
 from importlib.resources import files
 from pathlib import Path
+from typing import Any
 
 from fleet.node.base.files import replace_file
 from fleet.version import __version__
@@ -21,8 +21,8 @@ SUFFIXES = (".py", ".json")
 EPOCH = (1980, 1, 1, 0, 0, 0)  # the same fleet makes the same bytes
 
 
-def below(folder: Traversable, path: str) -> Iterator[tuple[str, bytes]]:
-    """Yields (path in the archive, bytes) of each module of a package."""
+def below(folder: Any, path: str) -> Iterator[tuple[str, bytes]]:
+    """Yields (path in the archive, bytes) of each module of a package. folder: as importlib has it."""
     for item in folder.iterdir():
         inner = f"{path}/{item.name}"
         if item.is_dir() and item.name not in ("__pycache__", "shipped"):

@@ -19,7 +19,9 @@ FLEET = Path(__file__).parents[2] / "fleet"
 # options that messages name and that are not fleet's but the script's, DeepSpeed's, docker's, pip's, ps's
 FOREIGN = {
     *("--bind", "--make-rprivate", "--reuid", "--regid", "--clear-groups"),  # of mount, setpriv
-    *("--jobs", "--me", "--array"),  # of Slurm
+    *("--jobs", "--me", "--array", "--signal"),  # of Slurm
+    *("--master_addr", "--master_port"),  # of torchrun
+    *("--progress-bar", "--only-binary", "--python-version"),  # of pip
     *("--node-rank", "--map-by"),  # of fleet.pyz, mpirun
     "--autotuning",
     "--deepspeed_config",

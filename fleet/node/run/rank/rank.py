@@ -101,7 +101,7 @@ def unplanned(plan: "dict[str, Any]", rank: int, argv: "list[str]") -> "str | No
     words = argv if at is None else argv[:at] + argv[at + 1 :]
     if not first <= rank < first + count:
         return "it is rank %d, this node has ranks %d to %d" % (rank, first, first + count - 1)
-    if "world" in plan and env.get("WORLD_SIZE") != str(plan["world"]):
+    if "world" in plan and env.get("WORLD_SIZE", str(plan["world"])) != str(plan["world"]):
         return "WORLD_SIZE is %s, there are %d ranks" % (env.get("WORLD_SIZE"), plan["world"])
     if plan.get("argv") not in (None, crc32(b"\0".join(map(os.fsencode, words)))):
         return "it is another command"

@@ -67,6 +67,7 @@ def follow_run(
     nobody who leads it starts it again, though we only look on; else it is left, where one may."""
     read_all()
     nodes: dict[str, Host] = {}  # of all attempts
+    last: Run | None = None
     restarts = restarts_of(read_object(folder.path / RUN))  # others' before us
     while True:
         if ended is None:
@@ -93,7 +94,7 @@ def follow_run(
             if after is None:
                 return conclude(run.conclude(report, nodes), record, restarts, folder, runtime)
             run.leave()
-            course, run = after, None
+            course, run, last = after, None, run
             # an interrupt while what was left of the attempt was ended: no restart is announced
             told = {} if runtime.cancel.is_set() else _tell(after, report, record, lasted, folder, runtime)
             ended = Ended(report, told)
@@ -107,7 +108,7 @@ def follow_run(
             continue
         except FleetError as error:
             nodes |= {host.name: host for host in course.plan.hosts}
-            report = _not_again(error, ended.report, course.plan, tuple(nodes.values()), folder, runtime)
+            report = _not_again(error, ended.report, course.plan, tuple(nodes.values()), folder, runtime, last)
             return conclude(report, record, restarts, folder, runtime)
         course = replace(course, plan=plan)
         if ended.told:
@@ -195,9 +196,16 @@ def _tell(
 
 
 def _not_again(
-    error: FleetError, report: Report, plan: Plan, hosts: tuple[Host, ...], folder: RunFolder, runtime: Runtime
+    error: FleetError,
+    report: Report,
+    plan: Plan,
+    hosts: tuple[Host, ...],
+    folder: RunFolder,
+    runtime: Runtime,
+    last: Run | None,
 ) -> Report:
-    """Returns the report of the attempt that was the last, for no other could begin, as its nodes have it now."""
+    """Returns the report of the attempt that was the last, for no other could begin, as its nodes have it now. last:
+    that attempt, where this process followed it."""
     verdict = drafted(report)
     assert verdict is not None
     if by_hand := isinstance(error, Interrupted):
@@ -207,6 +215,8 @@ def _not_again(
         runtime.emit(folder.notice("error", f"no restart: {error}", NoRestart(), error.host, error.hint))
     with closing(Sessions(replace(runtime, cancel=Cancel(), emit=silent))) as sessions:
         verdict, _ = agree(plan.run_id, verdict, hosts, sessions, None if by_hand else plan.attempt)
+    if last is not None:
+        return last.report(verdict)
     summary = replace(report.read(RunSummary), end=verdict, unknown=verdict["unknown"])
     if verdict["first"] is None:
         summary = replace(summary, stopped=verdict["message"], first_failure=None, next=(), tracebacks=())

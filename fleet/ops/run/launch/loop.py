@@ -156,9 +156,9 @@ class Run:
             self._elastic.close()
         left = [*self._stopping.clean_up(), *sorted(self.gang.unknown)]
         self.incomplete += [host for host in left if host not in self.incomplete]
-        return self._report(self.gang.verdict or decide(self.record, self.gang, self.logs))
+        return self.report(self.gang.verdict or decide(self.record, self.gang, self.logs))
 
-    def _report(self, verdict: Verdict | None) -> Report:
+    def report(self, verdict: Verdict | None) -> Report:
         return summarise(self.record, self.gang, self.logs, self.incomplete, self._seconds(), verdict)
 
     def may_decide(self, report: Report) -> bool:
@@ -179,7 +179,7 @@ class Run:
                 verdict, missed = agree(self.record.run_id, verdict, there, sessions, self.record.attempt)
             self._stopping.left += [host for host in missed if host in self.record.hosts]
         self.leave(verdict)
-        return self._report(verdict)
+        return self.report(verdict)
 
     def leave(self, verdict: Verdict | None = None) -> None:
         """Hosts that could not be reached to who stays, and no thread of it writes any more. verdict: None, where
