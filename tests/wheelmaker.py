@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import base64
 import hashlib
+import os
 import subprocess
 import sys
 import sysconfig
@@ -11,6 +12,8 @@ import zipfile
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
+
+import pytest
 
 
 def make_env(folder: Path) -> Path:
@@ -85,3 +88,14 @@ def python_facts(version: str = "3.11.7", glibc: int = 36, **changes: Any) -> di
         "states": [],
         **changes,
     }
+
+
+def offline_index(folder: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """Has pip know one index: a folder, of which nothing is there yet. Returns it."""
+    for name in os.environ:
+        if name.startswith("PIP_"):
+            monkeypatch.delenv(name)
+    monkeypatch.setenv("PIP_CONFIG_FILE", os.devnull)
+    monkeypatch.setenv("PIP_NO_INDEX", "1")
+    monkeypatch.setenv("PIP_FIND_LINKS", str(folder / "index"))
+    return folder / "index"

@@ -15,7 +15,7 @@ from fleet.node.base.errors import Refused
 
 
 def started(
-    options: Any, begin: Mapping[str, Any], ranks: int, least: int, most: int, own: str | None
+    options: Any, begin: Mapping[str, Any], least: int, most: int, own: str | None
 ) -> tuple[list[Any], dict[str, Any], dict[str, str], dict[str, str]]:
     """Returns what Part.started() of node/container/part.py does. Refused for options that do not fit together."""
     chosen, nodes, first = engine(options.engine), list[Node](), 0

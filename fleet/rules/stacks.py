@@ -9,6 +9,7 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from fleet.inventory.nodeset import fold
+from fleet.node.gang.ends import ranks_text
 from fleet.protocol.messages.stacks import Frame, RankStack
 from fleet.rules.judge import groups
 from fleet.rules.units import counted
@@ -43,12 +44,6 @@ class Place:
     def as_json(self) -> dict[str, Any]:
         frames = main_frames(self.of)
         return {"ranks": self.ranks, "hosts": self.hosts, "at": self.at, "odd": self.odd, "frames": frames}
-
-
-def ranks_text(ranks: Sequence[int]) -> str:
-    """ "rank 3", "ranks 0-2,5"."""
-    numbers = fold([f"r{rank}" for rank in ranks]).removeprefix("r").strip("[]")
-    return f"rank{'s' * (len(ranks) > 1)} {numbers}"
 
 
 def main_frames(stack: RankStack) -> list[Frame]:

@@ -5,9 +5,9 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping
 
+from fleet.node.gang.ends import ranks_text
 from fleet.rules.advice import UNEVEN
 from fleet.rules.ended import ended_by
-from fleet.rules.stacks import ranks_text
 from fleet.rules.worked_out import DIFFER, NAMED, TIMED_OUT
 
 _IN = re.compile(r"WorkNCCL\(SeqNum=(\d+), OpType=(\w+)")

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import subprocess
 from pathlib import Path
 
@@ -14,18 +13,12 @@ from fleet.runtime import Runtime
 from fleet.transport.local import LocalTransport
 from tests.node.installs import error, says, site, states, sync
 from tests.trap import project, tarred
-from tests.wheelmaker import make_env, make_wheel
+from tests.wheelmaker import make_env, make_wheel, offline_index
 
 
 @pytest.fixture
 def index(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    for name in os.environ:
-        if name.startswith("PIP_"):
-            monkeypatch.delenv(name)
-    monkeypatch.setenv("PIP_CONFIG_FILE", os.devnull)
-    monkeypatch.setenv("PIP_NO_INDEX", "1")
-    monkeypatch.setenv("PIP_FIND_LINKS", str(tmp_path / "index"))
-    return tmp_path / "index"
+    return offline_index(tmp_path, monkeypatch)
 
 
 def asks(folder: Path, text: str) -> Path:

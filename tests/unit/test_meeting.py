@@ -328,7 +328,8 @@ def test_a_failure_restarts_all(meet: Meet) -> None:
     ]
 
 
-def test_a_container_that_its_platform_starts_again_takes_its_place(meet: Meet) -> None:
+def without_one(meet: Meet) -> tuple[Meeting, Container]:
+    """Returns a meeting whose second container is lost, in the pause before a restart, and the first one."""
     it = meet(2, max_restarts=1)
     first, second = it.all("a", "b")
     second.line.close()
@@ -336,6 +337,11 @@ def test_a_container_that_its_platform_starts_again_takes_its_place(meet: Meet) 
     first.wait("op")
     first.exit(143, "stopped", cause="asked")
     until(lambda: "restart" in it.kinds())
+    return it, first
+
+
+def test_a_container_that_its_platform_starts_again_takes_its_place(meet: Meet) -> None:
+    it, first = without_one(meet)
     it.pass_time(4.0, first)
     assert not [message for message in first.inbox if "start" in message], "it waits for the one that was lost"
     again = it.dial("b", 1).begun()
@@ -376,13 +382,7 @@ def test_one_that_is_started_again_at_once_waits_for_the_restart(meet: Meet) -> 
 
 
 def test_a_restart_whose_container_does_not_come_ends_the_run(meet: Meet) -> None:
-    it = meet(2, max_restarts=1)
-    first, second = it.all("a", "b")
-    second.line.close()
-    it.pass_time(10.0, first)
-    first.wait("op")
-    first.exit(143, "stopped", cause="asked")
-    until(lambda: "restart" in it.kinds())
+    it, first = without_one(meet)
     it.pass_time(34.0, first)
     verdict = first.verdict()
     assert (verdict["host"], verdict["code"], verdict["attempt"]) == ("b", 122, 0)

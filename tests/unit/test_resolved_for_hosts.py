@@ -3,7 +3,6 @@ have. What they say that they have is a peer's word."""
 
 from __future__ import annotations
 
-import os
 from email.parser import HeaderParser
 from pathlib import Path
 from typing import Any
@@ -15,19 +14,13 @@ from hypothesis import strategies as st
 from fleet.ops.wheels.download import collect
 from fleet.ops.wheels.present import breaks, lay, present
 from tests.in_process import fleet_here
-from tests.wheelmaker import make_wheel, python_facts
+from tests.wheelmaker import make_wheel, offline_index, python_facts
 
 
 @pytest.fixture
 def index(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    for name in os.environ:
-        if name.startswith("PIP_"):
-            monkeypatch.delenv(name)
-    monkeypatch.setenv("PIP_CONFIG_FILE", os.devnull)
-    monkeypatch.setenv("PIP_NO_INDEX", "1")
-    monkeypatch.setenv("PIP_FIND_LINKS", str(tmp_path / "index"))
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
-    return tmp_path / "index"
+    return offline_index(tmp_path, monkeypatch)
 
 
 def dist(name: str, version: str = "1.0", requires: Any = (), extras: Any = ()) -> dict[str, Any]:

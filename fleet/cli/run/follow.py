@@ -27,8 +27,8 @@ from fleet.cli.screen.output import clean, fold, hint_line, talk, write_failures
 from fleet.errors import EXIT_INTERRUPTED
 from fleet.events import Notice
 from fleet.model import Report
+from fleet.node.gang.ends import ranks_text
 from fleet.rules.launch import UNDYING
-from fleet.rules.stacks import ranks_text
 from fleet.rules.units import counted
 
 if TYPE_CHECKING:

@@ -13,8 +13,9 @@ from fleet.cli.line.options import common_options, runs_dir_option
 from fleet.cli.line.values import ranks
 from fleet.cli.screen.output import clean, echo, talk
 from fleet.model import Report
+from fleet.node.gang.ends import ranks_text
 from fleet.ops.run.follow.stacks import by_host
-from fleet.rules.stacks import BRING_PY_SPY, NO_PY_SPY, lines, places, ranks_text, remarks
+from fleet.rules.stacks import BRING_PY_SPY, NO_PY_SPY, lines, places, remarks
 
 
 @click.command(

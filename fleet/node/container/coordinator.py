@@ -44,7 +44,7 @@ class Coordinator:
         self._beat = clock.monotonic()
 
     def run(self, parent: "int | None" = None) -> None:
-        """To the end of the run. parent: a file that ends with who started this process."""
+        """Runs until the run has ended. parent: a file that ends with who started this process."""
         while not self.leading.over:
             for kind, connection, what in self.server.turn(TICK):
                 self.happened(kind, connection, what)
@@ -119,7 +119,7 @@ class Coordinator:
             report("%s is gone" % member.host)
 
     def look_for_silence(self, now: float) -> None:
-        """Who is silent for so long, or whose connection broke and is not back, is lost."""
+        """Loses who is silent for so long, or whose connection broke and is not back."""
         patience = self.spec["node_timeout"]
         for member in self.roll.members if self.roll.begun else ():
             silent = now - member.connection.heard

@@ -1,4 +1,4 @@
-"""What the container that leads decides: when an attempt begins and ends, whether another one follows, how the run
+"""Decides, in the container that leads, when an attempt begins and ends, whether another one follows, how the run
 ended. The rule is that of fleet/node/gang; nothing of sockets is here."""
 
 import socket
@@ -69,7 +69,7 @@ class Leading:
                 self.begin(now)
 
     def begin(self, now: float) -> None:
-        """An attempt, with all who are there."""
+        """Begins an attempt, with all who are there."""
         with socket.socket() as probe:
             probe.bind(("", 0))
             self.port = probe.getsockname()[1]  # where ranks meet
@@ -93,7 +93,7 @@ class Leading:
         self.send(member, start=dict(about, nodes=nodes))
 
     def came(self, member: Member) -> None:
-        """One came when the run has begun: an elastic one takes it in, another one when all start again."""
+        """Takes in who came when the run has begun: an elastic run at once, another one when all start again."""
         if self.phase == self.follow and not self.least:
             self.lose(member, "its platform has started it again", 0.0)
         elif self.phase == self.follow:
@@ -108,9 +108,7 @@ class Leading:
         """Its connection is there again: it may have missed that all stop, and that it was given up itself."""
         node = self.gang.nodes.get(member.host)
         if self.gang.end is not None or node is not None and node.lost is not None:
-            end = self.gang.end
-            why = end["message"] if end else "it was given up"
-            self.send(member, op="stop", grace=self.spec["grace"], reason=why, end=end)
+            self.send(member, **self.stopping(self.gang.end, self.spec["grace"]))
 
     # -- while it runs --------------------------------------------------------------------------------------
     def heard(self, member: Member, news: "dict[str, Any]", time: float) -> None:
@@ -158,16 +156,20 @@ class Leading:
             self.record.event("rank", said, level, member.host, node_rank=member.node, **known)
 
     def stop(self, end: "run.Verdict") -> None:
-        """Everyone, once. In the pause between two attempts, and before the run begins, that is its end."""
+        """Stops everyone, once. In the pause between two attempts that is the run's end."""
         grace = self.spec["stop_grace" if end["by"] == "queue" else "grace"]
         whole: Any = dict(end, who=self.spec["started"]["owner"], attempt=self.attempt)
         if self.phase == self.pause:
             self.conclude(whole)
         elif self.gang.stop(whole, self.clock.time()):
             self.stop_by = self.clock.monotonic() + grace + STUBBORN_SECONDS
-            why = end["message"]
-            self.record.event("stop", why, "error", end["host"], reason=why, grace=grace)
-            self.send_all(op="stop", grace=grace, reason=why, end=whole)
+            self.record.event("stop", end["message"], "error", end["host"], reason=end["message"], grace=grace)
+            self.send_all(**self.stopping(whole, grace))
+
+    @staticmethod
+    def stopping(end: "run.Verdict | None", grace: float) -> "dict[str, Any]":
+        """Returns the request to stop, as run.follow takes it. end: None for a container that was given up alone."""
+        return {"op": "stop", "grace": grace, "reason": end["message"] if end else "it was given up", "end": end}
 
     def lose(self, member: Member, why: str, silent: float) -> None:
         node = self.gang.nodes.get(member.host)
@@ -243,7 +245,7 @@ class Leading:
 
     # -- the end --------------------------------------------------------------------------------------------
     def end(self, now: float) -> None:
-        """Of an attempt: another one follows, or it was the last."""
+        """Ends an attempt: another one follows, or it was the last."""
         about, reader = About(self.record.run, self.spec["engine"], self.attempt), reader_half()
         words = reader.words(self.gang, self.texts) if reader else Last(self.texts)
         verdict = decide(about, self.gang, words)

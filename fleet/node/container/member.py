@@ -7,7 +7,6 @@ its part could not begin, 128+n after signal n.
 """
 
 import os
-import struct
 import threading
 import time
 
@@ -18,14 +17,14 @@ from fleet.node.base.types import Any, Callable
 from fleet.node.container.dial import Line
 from fleet.node.container.logs import Logs, report
 from fleet.node.container.news import verdict_of
-from fleet.node.container.part import Part, begin_of, program
+from fleet.node.container.part import Part, begin_of, messages, program
 from fleet.node.container.record import Kept, summary_of
 from fleet.node.gang.elastic import gang_of
 from fleet.node.gang.ends import run_end
 from fleet.node.run.stacks import stacks_of
 from fleet.node.run.stop import stop
 from fleet.protocol.codes import EXIT_CONNECT, EXIT_PREFLIGHT
-from fleet.protocol.frames import HEADER, MESSAGE, PREAMBLE
+from fleet.protocol.frames import PREAMBLE
 from fleet.protocol.state import ATTEMPT
 
 BEAT_SECONDS, POLL_SECONDS = 2.0, 0.2
@@ -94,7 +93,7 @@ class Member:
                 self.send(event="signal", number=self.signalled)
 
     def live(self) -> None:
-        """Signs of life, also while the terminal takes no more output."""
+        """Sends signs of life, also while the terminal takes no more output."""
         while True:
             self.send(beat=1, silent=self.wrote and time.monotonic() - self.wrote)
             self.ask(op="ping")
@@ -150,7 +149,7 @@ class Member:
 
     # -- its part -------------------------------------------------------------------------------------------
     def start(self) -> None:
-        """Of an attempt. What it cannot begin it reports, and waits for the verdict."""
+        """Starts its part of an attempt. What it cannot begin it reports, and waits for the verdict."""
         begin, self.wrote = self.begin, None
         self.finish()
         self.target = os.path.join(os.path.abspath(self.options.runs_dir), begin["run"], begin["host"])
@@ -183,7 +182,7 @@ class Member:
         self.follow()
 
     def set_aside(self, attempt: int) -> None:
-        """What the last attempt left goes: its processes, and its logs to attempt<K>/HOST. This process may be new."""
+        """Ends the processes of the last attempt, and moves its logs to attempt<K>/HOST. This process may be new."""
         if not attempt:
             return
         if run_folder(self.begin["run"]):
@@ -216,17 +215,10 @@ class Member:
             pass  # it has ended
 
     def pass_on(self, follower: Any, folder: str) -> None:
-        """What the program reports, to where all meet."""
-        head = struct.calcsize(HEADER)
+        """Sends what the program reports to where all meet."""
         follower.stdout.read(len(PREAMBLE))
-        while True:
-            header = follower.stdout.read(head)
-            if len(header) < head:
-                break
-            kind, _, size = struct.unpack(HEADER, header)
-            payload = follower.stdout.read(size)
-            if kind == MESSAGE and follower is self.follower:
-                message = json.loads(payload.decode("utf-8"))
+        for message in messages(follower.stdout):
+            if follower is self.follower:
                 self.gang.heard(self.begin["host"], message, time.time())
                 self.send(**self.seen(message, folder))
         follower.wait()
@@ -254,7 +246,7 @@ class Member:
 
     # -- the end --------------------------------------------------------------------------------------------
     def over(self, message: "dict[str, Any]") -> int:
-        """The one that leads has decided how the run ended. Refused: no part of it began here."""
+        """Takes the verdict of the container that leads; returns the exit code. Refused: no part of it began here."""
         try:
             verdict = verdict_of(message["verdict"])
         except (AttributeError, KeyError, TypeError, ValueError):
@@ -266,7 +258,7 @@ class Member:
         return self.end(verdict, message.get("why"))
 
     def cut_off(self, why: str) -> int:
-        """Without the container where all meet, its part ends."""
+        """Ends its part, as the container where all meet is gone; returns the exit code."""
         master = str(self.begin["master"])
         message = "the container where all meet, %s, is gone" % master
         end = run_end("lost", message, EXIT_CONNECT, master)
@@ -299,7 +291,7 @@ class Member:
         return code
 
     def keep(self, verdict: Any) -> None:
-        """In a record of its own, where this container has one."""
+        """Writes the summary where this container has a record of its own."""
         if self.record is not None and self.record.held is not None:
             try:
                 self.record.end(summary_of(self.begin["run"], self.gang, verdict, []))

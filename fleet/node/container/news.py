@@ -1,5 +1,5 @@
-"""What a container reports of its part, as a node's program does (follow.py): whoever dials may send anything, so each
-value is made anew here. KeyError, TypeError, ValueError for what is none."""
+"""Reads what a container reports of its part, as a node's program does (follow.py): whoever dials may send anything, so
+each value is made anew here. KeyError, TypeError, ValueError for what is none."""
 
 from math import isfinite
 

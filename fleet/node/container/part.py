@@ -1,5 +1,6 @@
-"""What of a run this container starts, under the same supervisor that a head starts on a node."""
+"""Starts this container's part of a run, under the same supervisor that a head starts on a node."""
 
+import io
 import os
 import re
 import socket
@@ -10,7 +11,7 @@ import time
 
 from fleet.node.base import json
 from fleet.node.base.errors import Refused
-from fleet.node.base.types import TYPE_CHECKING, Any
+from fleet.node.base.types import TYPE_CHECKING, Any, BinaryIO, Iterator
 from fleet.node.container.channel import SECRET, bounded
 from fleet.node.container.roll import MOST
 from fleet.node.facts.network import addresses
@@ -73,7 +74,7 @@ class Part:
             )
         engine = __import__("fleet.engines.containers", fromlist=["started"])
         found: Started = engine.started(
-            self.options, self.begin, len(self.numbers), self.least, self.most, self.address if self.several else None
+            self.options, self.begin, self.least, self.most, self.address if self.several else None
         )
         return found
 
@@ -157,30 +158,31 @@ def named(value: Any) -> str:
     return value
 
 
-def program(module: str, pipes: int = subprocess.PIPE) -> "subprocess.Popen[bytes]":
+def program(module: str) -> "subprocess.Popen[bytes]":
     """Returns a program of the node half, started."""
     argv = [sys.executable, "-I", "-S", "-c", BEGIN % module, archive()]
-    return subprocess.Popen(argv, stdin=pipes, stdout=pipes, start_new_session=True)
+    return subprocess.Popen(argv, stdin=subprocess.PIPE, stdout=subprocess.PIPE, start_new_session=True)
 
 
 def answer_in(output: bytes) -> "dict[str, Any]":
     """Returns the first message of a program's frames; {} where there is none."""
-    for kind, payload in frames(output.partition(PREAMBLE)[2]):
-        if kind == MESSAGE:
-            found = json.loads(payload.decode("utf-8"))
-            return found if isinstance(found, dict) else {}
-    return {}
+    found: Any = next(messages(io.BytesIO(output.partition(PREAMBLE)[2])), {})
+    return found if isinstance(found, dict) else {}
 
 
-def frames(data: bytes) -> "Any":
-    """Yields (kind, payload) of each frame that is whole."""
+def messages(stream: "BinaryIO") -> "Iterator[Any]":
+    """Yields the message of each frame that has one and is whole. stream: what follows a program's preamble."""
     head = struct.calcsize(HEADER)
-    while len(data) >= head:
-        kind, _, size = struct.unpack(HEADER, data[:head])
-        if len(data) < head + size:
+    while True:
+        header = stream.read(head)
+        if len(header) < head:
             return
-        yield kind, data[head : head + size]
-        data = data[head + size :]
+        kind, _, size = struct.unpack(HEADER, header)
+        payload = stream.read(size)
+        if len(payload) < size:
+            return
+        if kind == MESSAGE:
+            yield json.loads(payload.decode("utf-8"))
 
 
 def archive() -> str:

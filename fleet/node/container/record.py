@@ -13,7 +13,7 @@ from fleet.node.base.record import Record
 from fleet.node.base.run_folder import myself, no_room_for
 from fleet.node.base.types import Any, Mapping
 from fleet.node.gang.gang import Gang
-from fleet.node.gang.verdict import is_well, killed, status_of
+from fleet.node.gang.verdict import is_well, killed, rank_ends, status_of
 from fleet.protocol.state import OF_THE_HEAD, PROTOCOL, STATE, WRITER
 from fleet.version import __version__
 
@@ -112,7 +112,6 @@ def summary_of(run: str, gang: Gang, verdict: "Mapping[str, Any]", restarts: "li
 def ending(gang: Gang, host: str) -> "dict[str, Any]":
     """Returns how a run ended in a container."""
     node = gang.nodes[host]
-    ends = sorted(node.ends.values(), key=lambda end: (end.rank, end.attempt))
     why = node.why or ({"kind": "lost", "message": "it was lost", "hint": None} if node.lost is not None else None)
     return {
         "ok": is_well(gang, node),
@@ -122,7 +121,7 @@ def ending(gang: Gang, host: str) -> "dict[str, Any]":
         "error": why,
         "node_rank": node.node_rank,
         "state": "lost" if node.lost is not None else node.state,
-        "ranks": {str(it.rank): {"status": it.status, "signal": it.signal, "attempt": it.attempt} for it in ends},
+        "ranks": rank_ends(node),
         "reason": node.status.get("reason"),
         "left": node.status.get("left") or [],
     }

@@ -5,7 +5,7 @@ from typing import NamedTuple
 
 from fleet.node.base.clock import CLOCK
 from fleet.node.base.clock import Clock as Time
-from fleet.node.base.types import Any, Sequence, run
+from fleet.node.base.types import Any, Iterable, Sequence, run
 from fleet.protocol.codes import EXIT_CONNECT, EXIT_HOST_FAILED, EXIT_INTERRUPTED, EXIT_TIMEOUT
 
 CLOCK_SECONDS = 600.0  # for which a message shows how a node's clock stands
@@ -23,6 +23,15 @@ OWN_CAUSES = {
     "removed": EXIT_HOST_FAILED,
     "reboot": EXIT_CONNECT,
 }
+
+
+def ranks_text(ranks: "Iterable[int]") -> str:
+    """Returns "rank 3", "ranks 0-2,5"."""
+    known = set(ranks)
+    firsts = sorted(it for it in known if it - 1 not in known)
+    lasts = sorted(it for it in known if it + 1 not in known)
+    numbers = ",".join(str(a) if a == b else "%d-%d" % (a, b) for a, b in zip(firsts, lasts))
+    return "rank%s %s" % ("s" * (len(known) > 1), numbers)
 
 
 class Clock:

@@ -7,7 +7,7 @@ that only reports what happened to another one is passed over, as far as `Words`
 from typing import NamedTuple
 
 from fleet.node.base.types import run
-from fleet.node.gang.ends import Failure, NodeState, RankEnd, run_end
+from fleet.node.gang.ends import Failure, NodeState, RankEnd, ranks_text, run_end
 from fleet.node.gang.gang import Gang
 from fleet.protocol.codes import EXIT_CONNECT, EXIT_HOST_FAILED, EXIT_OK, name_of
 from fleet.protocol.state import FINAL
@@ -94,20 +94,19 @@ def status_of(gang: Gang, node: NodeState) -> "int | None":
     return (failed or [node.engine_code])[0] if node.state in FINAL else None
 
 
-def spans(numbers: "list[int]") -> str:
-    """Returns them, in their order, as people write them: 0-2,5."""
-    ends = [it for it in numbers if it + 1 not in numbers]
-    firsts = [it for it in numbers if it - 1 not in numbers]
-    return ",".join(str(a) if a == b else "%d-%d" % (a, b) for a, b in zip(firsts, ends))
+def rank_ends(node: NodeState) -> "dict[int, dict[str, int | None]]":
+    """Returns how each rank of a node ended, its last attempt, as summary.json has it."""
+    ends = sorted(node.ends.values(), key=lambda end: (end.rank, end.attempt))
+    return {it.rank: {"status": it.status, "signal": it.signal, "attempt": it.attempt} for it in ends}
 
 
 def left_behind(gang: Gang) -> str:
     """Returns which processes scripts that ended well have left, so that fleet had to end them; "" for none."""
     found = [it for node in gang.nodes.values() for it in node.status.get("behind") or ()]
-    count, ranks = sum(it["count"] for it in found), spans(sorted(it["rank"] for it in found))
+    count, ranks = sum(it["count"] for it in found), ranks_text(it["rank"] for it in found)
     which = ", ".join(list(dict.fromkeys(line for it in found for line in it["commands"]))[:MOST])
-    said = "ended %d process%s that rank%s %s left behind: %s; `wait` keeps the run up"
-    return said % (count, "es" * (count != 1), "s" * (len(found) > 1), ranks, which) if found else ""
+    said = "ended %d process%s that %s left behind: %s; `wait` keeps the run up"
+    return said % (count, "es" * (count != 1), ranks, which) if found else ""
 
 
 def killed(gang: Gang) -> "list[int]":

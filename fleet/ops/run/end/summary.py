@@ -15,7 +15,7 @@ from fleet.model import Node, Report, Result
 from fleet.node.gang import verdict
 from fleet.node.gang.ends import Failure, RankEnd, run_end
 from fleet.node.gang.gang import Gang
-from fleet.node.gang.verdict import About, Words, is_well, killed, status_of
+from fleet.node.gang.verdict import About, Words, is_well, killed, rank_ends, status_of
 from fleet.ops.run.end.failure import (
     answers,
     before_stop,
@@ -172,8 +172,6 @@ def _results(run: RunRecord, gang: Gang) -> tuple[Result, ...]:
 
 def _result(gang: Gang, host: str, run: RunRecord) -> Result:
     node = gang.nodes[host]
-    ends = sorted(node.ends.values(), key=lambda e: (e.rank, e.attempt))
-    ranks = {e.rank: {"status": e.status, "signal": e.signal, "attempt": e.attempt} for e in ends}
     error = None
     if host in gang.unknown:
         hint = f"when it answers: fleet attach {run.run_id}"
@@ -191,7 +189,7 @@ def _result(gang: Gang, host: str, run: RunRecord) -> Result:
         answer=NodeEnd(
             node_rank=node.node_rank,
             state="lost" if node.lost is not None else "unknown" if host in gang.unknown else node.state,
-            ranks=ranks,
+            ranks=rank_ends(node),
             reason=node.status.get("reason"),
             left=node.status.get("left") or [],
             undying=undying(node.status) or None,

@@ -13,6 +13,7 @@ from fleet.errors import EXIT_OK, FleetError, UsageError
 from fleet.events import Notice
 from fleet.inventory.nodeset import fold
 from fleet.model import Host, Inventory, Report, Result
+from fleet.node.gang.ends import ranks_text
 from fleet.ops.run.find.bring import POLL_SECONDS, bring, offsets_since, wait_for
 from fleet.ops.run.find.find import FoundRun, chosen, find, missing
 from fleet.ops.run.kept.documents import read_object
@@ -24,7 +25,6 @@ from fleet.ops.run.kept.reader import LogsPlan, NewEvents, Reader
 from fleet.ops.run.kept.state import followed
 from fleet.ops.run.kept.word import choose, no_such_rank
 from fleet.ops.run.sessions import Sessions
-from fleet.rules.stacks import ranks_text
 from fleet.runtime import Runtime
 
 

@@ -16,7 +16,7 @@ from fleet.inventory.fields import printable
 from fleet.inventory.nodeset import fold
 from fleet.model import Host
 from fleet.node.base.clock import CLOCK, Clock
-from fleet.node.gang.ends import Failure, RankEnd
+from fleet.node.gang.ends import Failure, RankEnd, ranks_text
 from fleet.node.gang.gang import Gang
 from fleet.node.gang.silence import Watch
 from fleet.ops.run.end.failure import why_of
@@ -24,7 +24,7 @@ from fleet.ops.run.follow.stacks import ask_stacks, by_host
 from fleet.ops.run.kept.folder import STACKS_FILE, RunFolder
 from fleet.ops.run.kept.record import RunRecord
 from fleet.rules.advice import UNEVEN, early
-from fleet.rules.stacks import Place, in_short, lines, places, ranks_text, remarks
+from fleet.rules.stacks import Place, in_short, lines, places, remarks
 from fleet.rules.units import few
 from fleet.runtime import Runtime
 from fleet.transport.base import Cancel, Transport

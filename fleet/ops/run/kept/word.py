@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 
 from fleet.errors import Ambiguous, UsageError
+from fleet.node.gang.ends import ranks_text
 from fleet.protocol.state import LATEST, run_name
-from fleet.rules.stacks import ranks_text
 from fleet.rules.units import few
 
 
