@@ -137,21 +137,45 @@ class SshSession:
         return channel
 
     def _open(self, deadline: Deadline) -> tuple[Link, NodeChannel]:
-        for link in reversed(self._links):
-            try:
-                return link, link.open("session", deadline)
-            except ChannelRefused as error:
-                refused = error
+        retries = 0
+        unreached: ConnectError | None = None
+        while True:
+            for link in reversed(self._links):
+                try:
+                    return link, link.open("session", deadline)
+                except ChannelRefused as error:
+                    refused = error
+            if unreached is None:
+                try:
+                    return self._of_another(deadline)
+                except ConnectError as error:
+                    unreached = error  # a password, say, that is sent once: not tried again
+            # sshd counts a command whose channel was closed until it has ended
+            retries += 1
+            if not pause(retries, deadline):
+                what = f"{refused.text or 'refused'}; a further connection: {unreached.message}"
+                raise self._refused(what) from unreached
+
+    def _of_another(self, deadline: Deadline) -> tuple[Link, NodeChannel]:
+        """A channel of a further connection."""
+        link = self._more()
         try:
-            link = self._more()
-            self._links.append(link)
-            return link, link.open("session", deadline)
-        except (ConnectError, ChannelRefused):
-            raise ConnectError(
-                f"its sshd opens no further session: {refused.text or 'refused'}",
-                kind="protocol",
-                hint="let a connection have more of them: 'MaxSessions 10' in its sshd_config",
-            ) from refused
+            channel = link.open("session", deadline)  # before other threads see the link: it may have one place
+        except BaseException as error:
+            link.abort()
+            if isinstance(error, ChannelRefused):
+                raise self._refused(error.text or "refused") from error
+            raise
+        self._links.append(link)
+        return link, channel
+
+    @staticmethod
+    def _refused(what: str) -> ConnectError:
+        return ConnectError(
+            f"its sshd opens no further session: {what}",
+            kind="protocol",
+            hint="let a connection have more of them: 'MaxSessions 10' in its sshd_config",
+        )
 
     # -- for what speaks paramiko itself: fabric's tasks --
     @property

@@ -127,3 +127,23 @@ def test_an_sshd_that_opens_no_session_is_named(tmp_path: Path, head: Head) -> N
         made.close()
         server.stop()
     assert caught.value.hint is not None and "'MaxSessions 10'" in caught.value.hint
+
+
+@over("ssh")
+def test_a_place_that_is_free_in_a_moment_is_waited_for(tmp_path: Path, head: Head) -> None:
+    """One session a connection, and no further connection is let in: as with a password that is sent once."""
+    server = Sshd(tmp_path / "s", settings=["MaxSessions 1"])
+    head.trusted_by(server)
+    made = transport(head).connect(server.host(), Cancel())
+    (server.folder / "authorized_keys").write_bytes(b"")
+    try:
+        ends = made.start("exec <&- >&- 2>&-; sleep 0.3")
+        ends.close()  # sshd counts it until it has ended
+        assert run_line(made, "echo hi").stdout == b"hi\n"
+        held = made.start("exec cat")
+        with pytest.raises(ConnectError, match="open failed; a further connection: not authenticated"):
+            made.start("true")
+        held.close()
+    finally:
+        made.close()
+        server.stop()

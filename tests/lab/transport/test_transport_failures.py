@@ -206,7 +206,7 @@ def test_an_sshd_that_offers_only_what_fleets_own_ssh_lacks(tmp_path: Path) -> N
 @over("ssh")
 def test_a_login_that_hangs_is_not_a_link_that_is_cut(tmp_path: Path) -> None:
     """As one does whose home lies on a file server that hangs; an sshd that is frozen, too, is silent."""
-    sshd = Sshd(tmp_path / "sshd", settings=["ForceCommand exec sleep 600"])
+    sshd = Sshd(tmp_path / "sshd", settings=[f"ForceCommand echo $$ >>{tmp_path}/logins; exec sleep 600"])
     head = Head(tmp_path / "home")
     head.trusted_by(sshd)
     try:
@@ -224,3 +224,5 @@ def test_a_login_that_hangs_is_not_a_link_that_is_cut(tmp_path: Path) -> None:
             session.close()
     finally:
         sshd.stop()
+        for pid in (tmp_path / "logins").read_text().split():
+            os.kill(int(pid), signal.SIGKILL)
