@@ -25,7 +25,7 @@ def test_a_killed_connection_is_lost_not_ended(tmp_path: Path, head: Head) -> No
     try:
         head.trusted_by(server)
         session = transport(head).connect(server.host(), Cancel())
-        channel = session.start("echo up; sleep 100")
+        channel = session.start("echo up; sleep 40")
         assert channel.recv(TIMEOUT) == b"up\n"
         for pid in server.children():
             os.kill(pid, 9)

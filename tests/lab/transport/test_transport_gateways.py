@@ -166,7 +166,7 @@ def test_a_gateway_that_dies_is_named_and_comes_back(tmp_path: Path, farm: list[
         made = transport(head)
         host = node.host(proxy_jump=f"127.0.0.1:{bastion.port}")
         session = made.connect(host, Cancel())
-        channel = session.start("echo up; sleep 100")
+        channel = session.start("echo up; sleep 40")
         assert channel.recv(TIMEOUT) == b"up\n"
         for pid in bastion.children():
             os.kill(pid, 9)
