@@ -149,7 +149,7 @@ def test_with_supervisor_and_guardian_dead(home: Path, run: str) -> None:
     os.kill(record["pid"], signal.SIGKILL)
     assert stop(home, run) == {"event": "stopped", "left": [], "was": "running"}
     assert not marked(run)
-    assert final(home, run)["state"] == "stopped"
+    assert (final(home, run)["state"], final(home, run)["cause"]) == ("lost", "supervisor")
 
 
 HIDDEN = (

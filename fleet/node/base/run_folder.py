@@ -240,11 +240,18 @@ def since_boot(folder: str) -> bool:
     return read_json(os.path.join(folder, PID)).get("boot") == boot_id()
 
 
-def fate(folder: str) -> "tuple[str, str]":
-    """(cause, reason): why nobody keeps a run that has no final status."""
+def fate(folder: str) -> "tuple[str, str, float | None]":
+    """Returns (cause, reason, when that was, if it was before now) of a run that nobody keeps and that has no final
+    status."""
     if not os.path.exists(os.path.join(folder, PID)):
-        return "removed", "the run's folder there was removed"
-    return ("supervisor", "the supervisor was killed") if since_boot(folder) else ("reboot", "the node was restarted")
+        return "removed", "the run's folder there was removed", None
+    if since_boot(folder):
+        return "supervisor", "the supervisor was killed", None
+    try:
+        alive_at: float | None = os.stat(os.path.join(folder, LEASE)).st_mtime
+    except OSError:
+        alive_at = None
+    return "reboot", "the node was restarted", alive_at
 
 
 def identity(pid: int) -> "dict[str, int | None]":

@@ -35,7 +35,6 @@ from fleet.node.base.run_folder import (
     awaited,
     detach_run,
     disk_is_full,
-    fate,
     has_protocol,
     lease_of,
     only,
@@ -120,7 +119,10 @@ class Follower:
         last = self.clock.monotonic()
         while True:
             over = self.once or self.status.get("state") in FINAL
-            found = self.look() if over or self.is_due(self.clock.monotonic()) else []
+            now = self.clock.monotonic()
+            is_time = now >= self.clock_due
+            up = ranks_up(self.folder) if is_time and self.elastic else None  # before the records of those that ended
+            found = self.look() if over or self.is_due(now) or up is not None else []
             moved = False
             for stream in self.streams.values():
                 moved = stream.turn() or moved
@@ -130,7 +132,8 @@ class Follower:
                 break
             now = self.clock.monotonic()
             self.check_disk(now)
-            self.tell_time(now)
+            if is_time:
+                self.tell_time(now, up)
             if moved or found:
                 last = now
             else:
@@ -204,10 +207,9 @@ class Follower:
         self.owners_checked = now
         if owners(self.folder) or read_status(self.folder).get("state") in FINAL:
             return
-        from fleet.node.run.start.ending import LEFTOVER_GRACE, bury  # rarely needed, and long
+        from fleet.node.run.start.ending import bury_unkept  # rarely needed, and long
 
-        cause, reason = fate(self.folder)
-        self.status = bury(self.run, self.folder, LEFTOVER_GRACE, reason, cause=cause)
+        self.status = bury_unkept(self.run, self.folder)
         self.seen[STATUS] = None
         if read_status(self.folder).get("state") not in FINAL:
             send_json(dict(self.status, event="status", sent=self.clock.time()))
@@ -221,14 +223,13 @@ class Follower:
             self.disk_full = not self.disk_full
             say({"event": "status", "state": "running", "disk_full": self.disk_full})
 
-    def tell_time(self, now: float) -> None:
+    def tell_time(self, now: float, up: "int | None") -> None:
         """Which of two ranks on two nodes ended first is seen by it, though this node or the head be busy just then."""
-        if now >= self.clock_due:
-            self.clock_due, self.clock_pause = (
-                now + self.clock_pause,
-                min(ELASTIC_CLOCK_SECONDS if self.elastic else CLOCK_SECONDS, 2 * self.clock_pause),
-            )
-            say({"event": "clock", "up": ranks_up(self.folder) if self.elastic else None, "sent": self.clock.time()})
+        self.clock_due, self.clock_pause = (
+            now + self.clock_pause,
+            min(ELASTIC_CLOCK_SECONDS if self.elastic else CLOCK_SECONDS, 2 * self.clock_pause),
+        )
+        say({"event": "clock", "up": up, "sent": self.clock.time()})
 
 
 def is_led_by(folder: str, term: int) -> bool:

@@ -114,8 +114,8 @@ def one(name: str, live: bool) -> "run.RunHere | None":
     if live and status.get("state") in FINAL:
         return None
     if not alive and status.get("state") not in FINAL:
-        cause, reason = fate(folder)
-        status = final_status("lost", reason, [], cause) if cause == "reboot" else status
+        cause, reason, began = fate(folder)
+        status = final_status("lost", reason, [], cause, began) if cause == "reboot" else status
     return described(folder, spec, status, alive, verdict)
 
 

@@ -34,7 +34,7 @@ from fleet.node.base.run_folder import (
 )
 from fleet.node.base.state_folder import own_home
 from fleet.node.base.types import run
-from fleet.node.run.start.ending import Ending, bury, descendants
+from fleet.node.run.start.ending import Ending, bury, bury_unkept, descendants
 from fleet.protocol.state import FINAL, RUNS, SPEC
 
 MARGIN, ENDING_MARGIN = 5.0, 13.0  # beyond the grace: for a supervisor to hear of it, and for one that ends the run
@@ -104,10 +104,12 @@ def stop(spec: "run.StopSpec", clock: Clock = CLOCK) -> "tuple[list[int], str]":
     if owners(folder) and ask(folder, grace, reason, end, clock):
         return read_status(folder).get("left") or [], "running"
     deaf = owners(folder)
+    if not deaf:
+        return bury_unkept(run, folder, grace, clock)["left"], "running"
     below = descendants([who["pid"] for who in deaf])
     for who in reversed(deaf):
         send_signal(who["pid"], who["start"], signal.SIGKILL)
-    status = bury(run, folder, 0 if deaf else grace, reason, state="stopped", cause="asked", end=end, clock=clock)
+    status = bury(run, folder, 0, reason, state="stopped", cause="asked", end=end, clock=clock)
     for pid, born in below.items():
         send_signal(pid, born, signal.SIGKILL)
     return status["left"], "running"

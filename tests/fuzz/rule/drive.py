@@ -8,7 +8,7 @@ from typing import Any
 from fleet.node.gang.attempts import Attempts
 from fleet.node.gang.elastic import ElasticGang
 from fleet.node.gang.ends import stopped_by
-from tests.fuzz.rule.draw import DARK, OF_ALL, Event, History
+from tests.fuzz.rule.draw import DARK, OF_A_RANK, OF_ALL, Event, History
 from tests.fuzz.rule.elastic import ElasticNode, Gone, Story
 from tests.fuzz.rule.head import Head, Verdict
 from tests.fuzz.rule.node import CLOCKS, NEVER, Link, Message, Node, World
@@ -82,7 +82,7 @@ class Play:
     def is_late(self, node: Node) -> None:
         """An elastic run begins without it."""
         gang = self.heads[0].gang
-        node.power_off(NEVER)
+        node.power_off(NEVER, 0.0)
         node.engine = False
         gang.absent.add(node.host)
         gang.node_lost(node.host, self.heads[0].time, {"kind": "unreachable", "message": "no answer", "hint": None})
@@ -153,6 +153,8 @@ class Play:
             self.goes(event, self.nodes[event.node])
         self.tell(str(event))
         world, node, leader = self.world, self.nodes[event.node], self.heads[0]
+        if node.off and event.what in OF_A_RANK:
+            return
         until = world.now + event.lasts if event.lasts < 1e9 else NEVER
         if event.what == "fail":
             node.at(world.now, node.end, event.rank, event.code)
@@ -202,7 +204,8 @@ class Play:
             self.story.gone.append(Gone(host, now, now + 0.5, now + 4.0, said, event.code > 0, unsure))
         elif event.what == "reboot":
             said = ("failure", 122, host, None, "reboot")
-            self.story.gone.append(Gone(host, now, now + lasts + 1.0, now + lasts + 3.0, said, unsure=unsure))
+            begins = now - self.history.beat - 0.1
+            self.story.gone.append(Gone(host, begins, now, now + lasts + 3.0, said, unsure=unsure))
         elif event.what in DARK and lasts > self.history.timeout:
             begins, latest = now - self.history.beat - 0.1, now + self.history.timeout + self.history.lease
             said = ("lost", 122, host, None, "node")
@@ -213,7 +216,7 @@ class Play:
         if what == "freeze":
             node.frozen(until)
         elif what in ("power", "reboot"):
-            node.power_off(until)
+            node.power_off(until, self.history.beat)
         for head in self.heads if what != "cut" else self.heads[:1]:
             self.cut(head, [node], until, what == "reboot")
         if what == "cut":

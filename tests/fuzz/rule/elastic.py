@@ -57,8 +57,10 @@ class ElasticNode(Node):
             self.at(self.world.now + UP_SECONDS, self.tell_up)
 
     def tell_time(self) -> None:
+        up = len(self.live)
+        self.send_all()
         for link in self.links:
-            link.send({"event": "clock", "up": len(self.live)}, fast=True)
+            link.send({"event": "clock", "up": up}, fast=True)
 
     @property
     def done(self) -> bool:
@@ -97,10 +99,11 @@ class ElasticNode(Node):
             self.reacts = self.round
             for rank in list(self.live):
                 self.end(rank, -SIGTERM, True)
-            self.soon(0.5, 1.5, self.start)
+            self.soon(0.5, 1.5, self.start, self.round)
 
-    def start(self) -> None:
-        if not self.engine or self.ending or self.live or self.done:
+    def start(self, after: int) -> None:
+        """after: the round of those that it ended."""
+        if not self.engine or self.ending or self.live or self.done or self.round != after:
             return
         if self.story.able < self.story.least:
             self.story.stuck = self.world.now

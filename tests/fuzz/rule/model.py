@@ -123,16 +123,18 @@ class Truth:
         lost, others = ("lost", 122, host, None, "node"), [e for e in self.dark if e.node != event.node]
         if event.what == "reboot":
             said = ("failure", 122, host, None, "reboot")
-            return [Cause(end, end + 0.6 + ERROR, end, end + 2.0, frozenset([said, lost] if others else [said]), sure)]
+            begins = event.at - history.beat - ERROR
+            said_by = frozenset([said, lost] if others else [said])
+            return [Cause(begins, event.at + ERROR, event.at, end + 2.0, said_by, sure)]
         if event.lasts < history.timeout:
             return []
         long = [e for e in others if e.lasts > history.timeout]
-        said_by: set[Outcome] = {lost}
+        may: set[Outcome] = {lost}
         if long or sure is False:  # all were silent at once, perhaps: then it is waited for
             sure = sure and event.what == "power"
             own = {"cut": ("lease", 124), "freeze": ("failure", 122)}.get(event.what)
-            said_by |= {("lost", 122, None, None, "link")}
-            said_by |= {(*own, host, None, "lease" if event.what == "cut" else "frozen")} if own else set()
+            may |= {("lost", 122, None, None, "link")}
+            may |= {(*own, host, None, "lease" if event.what == "cut" else "frozen")} if own else set()
         if history.looks and event.what == "cut":  # another head reaches it
             sure = False
         soonest = event.at + history.timeout - history.beat - 1.0
@@ -141,7 +143,7 @@ class Truth:
         ends = max(
             [event.at, *(e.at + e.lasts + 2.0 for e in others if e.lasts < 1e9 and e.at < event.at + event.lasts)]
         )
-        return [Cause(event.at - history.beat - ERROR, ends + ERROR, soonest, latest, frozenset(said_by), sure)]
+        return [Cause(event.at - history.beat - ERROR, ends + ERROR, soonest, latest, frozenset(may), sure)]
 
     def all_at_once(self, event: Event, end: float) -> list[Cause]:
         """All nodes fall silent, or hear nothing of their head."""
@@ -201,7 +203,9 @@ class Truth:
             )  # it comes first to those who hear no other
             if at <= latest + late + other and at < self.heard(self.over + 2.0):
                 found.add((hand.what, 130, None, None, None))
-            surely = at + late < min(soonest, self.over)
+            ends = [max(of) for n, of in enumerate(self.works) if not any(e.node == n for e in self.dark)]
+            last = max(ends, default=0.0) if hand.what == "stop" else self.over  # who hears of it
+            surely = at + late < min(soonest, last)
         if not surely:
             for cause in firsts:
                 if second or not self.is_an_answer(cause, firsts, stopped):

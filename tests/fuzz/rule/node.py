@@ -106,6 +106,7 @@ class Node:
         self.thaw = self.gone = 0.0
         self.stop_heard: float | None = None
         self.links: list[Link] = []
+        self.unsent: list[Message] = []
         self.exit: dict[str, Any] = {}  # of the engine
         for rank, when in enumerate(works):
             self.at(world.now + when, self.end_well, rank, 0)
@@ -140,11 +141,15 @@ class Node:
             link.send({"event": "clock", "up": None}, fast=True)
 
     def report(self, message: Message) -> None:
-        self.soon(0.01, 0.04, self._send, message)
+        self.unsent.append(message)
+        self.soon(0.01, 0.04, self.send_all)
 
-    def _send(self, message: Message) -> None:
-        for link in self.links:
-            link.send(message)
+    def send_all(self) -> None:
+        """What is on record there, and not sent yet."""
+        for message in self.unsent:
+            for link in self.links:
+                link.send(message)
+        self.unsent = []
 
     def put(self, **status: Any) -> None:
         self.status = {"event": "status", "time": self.time, **status}
@@ -205,6 +210,8 @@ class Node:
 
     # -- its own end ------------------------------------------------------------------------------------------
     def stop(self, cause: str, grace: float, end: Any = None) -> None:
+        if self.off:  # nobody keeps it
+            self.bury("reboot")
         if not self.engine and self.supervisor and not self.ending:  # it sees that first
             self.engine_ended()
         if self.ending or self.final or not self.supervisor:
@@ -245,9 +252,8 @@ class Node:
     def bury(self, cause: str) -> None:
         self.off = False
         if not self.final:
-            said = (
-                self.status if self.status["state"] == "stopping" else {"cause": cause, "began": self.time, "end": None}
-            )
+            began = self.last_sign if cause == "reboot" else self.time
+            said = self.status if self.status["state"] == "stopping" else {"cause": cause, "began": began, "end": None}
             self.exit = {}
             first = {name: said[name] for name in ("cause", "began", "end")}  # the first word counts
             self.end_all(2.0, state="lost", reason=first["cause"], **first)
@@ -257,8 +263,10 @@ class Node:
         if until - self.world.now > self.timeout:
             self.world.at(until, self.stop, "frozen", 3.0)
 
-    def power_off(self, until: float) -> None:
+    def power_off(self, until: float, beat: float) -> None:
+        """beat: seconds between two renewals of its lease, the last sign of life that it finds."""
         self.gone, self.off = self.gone + 1.0, True
+        self.last_sign = self.time - self.world.rng.uniform(0.0, beat)
         self.live = set()
         if until < NEVER:
             self.at(until + self.world.rng.uniform(0.0, 0.5), self.bury, "reboot")

@@ -37,8 +37,8 @@ def remains_of(folder: str) -> "list[facts.Remains]":
         return []
     over = status.get("state") in FINAL
     if not over:
-        from fleet.node.run.start.ending import LEFTOVER_GRACE, bury  # rarely needed, and long
+        from fleet.node.run.start.ending import bury_unkept  # rarely needed, and long
 
-        status = bury(run, folder, LEFTOVER_GRACE, "its supervisor and guardian were killed")
+        status = bury_unkept(run, folder)
     left = sorted(marked(run)) if status.get("left") else []
     return [{"run": run, "ended": not over, "left": list(map(stuck, left[:TOLD]))}] if left or not over else []

@@ -9,6 +9,7 @@ from fleet.node.base.processes import below, read_file, send_signal, stat_of
 from fleet.node.base.run_folder import (
     ENDED_WRAPPER,
     RANK_WRAPPER,
+    fate,
     final_status,
     only,
     read_json,
@@ -166,11 +167,12 @@ def bury(
     kernel: "KernelLog | None" = None,
     end: Any = None,
     clock: Clock = CLOCK,
+    began: "float | None" = None,
 ) -> "dict[str, Any]":
     """End what a dead supervisor left behind and say so in status.json; returns that status. One that had its last word
     just before it was taken for dead, or was killed as deaf, keeps it. kernel: what was kept of its log since the run's
-    beginning."""
-    began, ending = clock.time(), Ending(run, grace, ancestors, clock=clock)
+    beginning. began: when the node began to end it; now."""
+    began, ending = began or clock.time(), Ending(run, grace, ancestors, clock=clock)
     status = final_status(state, reason, ending.finish(), cause, began, end)
     status["killed"] = killed(ending, folder)
     Builds(folder).finish()
@@ -184,3 +186,9 @@ def bury(
         status["kernel"] = (kernel or KernelLog(ticks / os.sysconf("SC_CLK_TCK"))).told(folder, None)
     write_final(folder, status)
     return status
+
+
+def bury_unkept(run: str, folder: str, grace: float = LEFTOVER_GRACE, clock: Clock = CLOCK) -> "dict[str, Any]":
+    """Ends what is left of a run that nobody keeps, and puts on record why; returns its status."""
+    cause, reason, began = fate(folder)
+    return bury(run, folder, grace, reason, cause=cause, clock=clock, began=began)
