@@ -143,7 +143,7 @@ class ElasticGang(Gang):
         there = [node for host, node in self.nodes.items() if host not in self.away]
         ends = [end for node in there for end in node.ends.values() if not node.started_since(end.time)]
         last = list({(end.host, end.local_rank): end for end in sorted(ends, key=lambda end: end.time)}.values())
-        return [end for end in last if not end.signalled] or last * (not self.away)
+        return [end for end in last if not end.signalled]
 
 
 def gang_of(nodes: "Parts", least: int) -> Gang:

@@ -33,6 +33,7 @@ class Played:
     lost: set[str] = field(default_factory=set)
     unknown: set[str] = field(default_factory=set)  # to the second head
     stopped: float | None = None
+    stopped_first: float | None = None  # by either head
     reported: float | None = None
     ended: float | None = None
     why: list[str] = field(default_factory=list)  # who had it stopped, by head
@@ -140,6 +141,7 @@ class Play:
     def stops(self, head: Head, end: Verdict) -> None:
         self.played.why.append(f"{head.number} {end['by']}")
         self.tell(f"head {head.number} has all stopped: {end['message']}")
+        self.played.stopped_first = self.played.stopped_first or self.world.now
         if head.leads:
             self.played.stopped = self.world.now
             if self.played.reported is None:

@@ -188,7 +188,7 @@ class Truth:
         return [cause for cause in self.all if cause.begins <= least]
 
     def allowed(self, stopped: float | None, second: bool = False) -> set[Outcome]:
-        """Returns how it may end. stopped: when its leader had all stopped. second: to a head that does not lead."""
+        """Returns how it may end. stopped: when a head had all stopped first. second: to a head that does not lead."""
         firsts = self.firsts(second)
         latest = min((cause.latest for cause in self.all if cause.sure), default=NEVER)
         soonest = min((cause.soonest for cause in self.all), default=NEVER)
@@ -215,9 +215,9 @@ class Truth:
         return found
 
     def comes(self, hand: Event) -> float:
-        """Returns when a stop comes to who is to hear of it."""
-        kinds = ("head freeze",) if hand.what == "interrupt" else ("all freeze", "own link")
-        ends = [e.at + e.lasts for e in self.events if e.what in kinds and e.at - 0.5 <= hand.at < e.at + e.lasts]
+        """Returns when a stop comes to who is to receive it, at the latest."""
+        kinds, late = (("head freeze",), 0.0) if hand.what == "interrupt" else (("all freeze", "own link"), 0.5)
+        ends = [e.at + e.lasts for e in self.events if e.what in kinds and e.at - late <= hand.at < e.at + e.lasts]
         return max([hand.at, *ends])
 
     @staticmethod
@@ -268,7 +268,7 @@ def _attempt(history: History, played: Played) -> list[str]:
         ended = outcome(verdict)
         return [] if ended in may else [f"it ended with {ended}, where {sorted(may, key=str)} may be"]
     truth = Truth(history, played)
-    stopped = played.stopped and played.stopped - played.began
+    stopped = played.stopped_first and played.stopped_first - played.began
     may, ended = truth.allowed(stopped), outcome(verdict)
     if ended not in may:
         wrong.append(f"it ended with {ended}, where {sorted(may, key=str)} may be")
