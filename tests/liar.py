@@ -23,7 +23,7 @@ from hypothesis import strategies as st
 
 from fleet.model import Host
 from fleet.ops.run.launch.leader import STOP
-from fleet.ops.run.sessions import ASK, START
+from fleet.ops.sessions import ASK, START
 from fleet.protocol.frames import PREAMBLE
 from fleet.transport import program
 from fleet.transport.base import Cancel

@@ -3,21 +3,24 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
+from contextlib import closing
 from dataclasses import dataclass, field
 from typing import Any
 
-from fleet.each import on_each
+from fleet.each import failed
 from fleet.engines import engine
 from fleet.errors import EXIT_HOST_FAILED, EXIT_OK, EXIT_PREFLIGHT
 from fleet.model import Host, Inventory, Report, Result, exit_code_of
+from fleet.ops import pairs
 from fleet.ops.facts import HasFacts, ask, training
 from fleet.ops.plans import Line, PerHost, around
+from fleet.ops.sessions import Sessions
+from fleet.protocol.messages.facts import Facts
 from fleet.requests.hosts import Check
 from fleet.rules.judge import judge
 from fleet.rules.rule import Finding, View, Want
 from fleet.rules.view import view
 from fleet.runtime import Runtime
-from fleet.transport.base import Session
 
 
 @dataclass(frozen=True)
@@ -66,16 +69,21 @@ def run(plan: CheckPlan, runtime: Runtime) -> Checked:
     """Probe every host and judge them. exit_code: 122 and its like when a host could not be asked, else 123 with an
     error among the findings, else 0."""
 
-    def task(session: Session, host: Host) -> Result:
-        facts = ask(session, plan.specs[host.name], runtime.cancel)
-        return Result(host.name, ok=True, exit_status=0, answer=HasFacts(facts))
+    def task(host: Host) -> Facts:
+        way = pairs.way(plan.hosts, host, master) if len(plan.hosts) > 1 else None
+        return ask(sessions.get(host), {**plan.specs[host.name], "way": way}, runtime.cancel)
 
-    results = on_each(plan.hosts, runtime, task, what="asking")
-    views = {
-        host.name: view_of(host, r.read(HasFacts).facts, plan.request)
-        for host, r in zip(plan.hosts, results, strict=True)
-        if r.ok
-    }
+    master = pairs.master(plan.hosts[0], runtime.transport)
+    with closing(Sessions(runtime)) as sessions:
+        facts, errors = sessions.each(plan.hosts, task, "asking", fanout=runtime.fanout)
+        pairs.look(plan.hosts, facts, sessions)
+    results = tuple(
+        Result(host.name, ok=True, exit_status=0, answer=HasFacts(facts[host.name]))
+        if host.name in facts
+        else failed(host, errors[host.name])
+        for host in plan.hosts
+    )
+    views = {host.name: view_of(host, facts[host.name], plan.request) for host in plan.hosts if host.name in facts}
     findings = tuple(judge(views))
     code = exit_code_of(results)
     if code in (EXIT_OK, EXIT_HOST_FAILED) and any(finding.severity == "error" for finding in findings):

@@ -95,7 +95,7 @@ RULES = (
         "ranks of one run are alike: leave those hosts out with -x, or the others",
         "warning",
         run=True,
-        covered_by="gpu-slots",
+        covered_by=("gpu-slots",),
     ),
     Rule(
         "gpu-slots",
@@ -111,7 +111,7 @@ RULES = (
         "GPU count",
         "give each host its own 'slots' in the inventory; nvidia-smi -L shows what is there",
         "warning",
-        covered_by="gpu-lost",
+        covered_by=("gpu-lost",),
     ),
     Rule(
         "gpu-model",
@@ -137,7 +137,7 @@ RULES = (
         "GPU memory in GiB",
         "the smallest GPU limits the batch: group equal hosts and select them with -w @group",
         "warning",
-        covered_by="gpu-model",
+        covered_by=("gpu-model",),
     ),
     Rule("driver-version", "driver", "equal", "NVIDIA driver", "install the same driver on every host", "warning"),
     Rule(

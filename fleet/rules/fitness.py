@@ -122,6 +122,6 @@ RULES = (
         "'fleet sync --data PATH' brings what is missing; is the disk that had it mounted there?",
         "warning",
         run=True,
-        covered_by="data-mixed",
+        covered_by=("data-mixed",),
     ),
 )

@@ -102,7 +102,7 @@ RULES = (
         "'dmesg | grep -i xid' there tells of the one that is missing; often only a reboot brings it back",
         "warning",
         run=True,
-        covered_by="gpu-slots",
+        covered_by=("gpu-slots",),
     ),
     Rule(
         "gpu-throttled",

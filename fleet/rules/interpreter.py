@@ -121,7 +121,7 @@ RULES = (
         "Python",
         "the same patch release everywhere rules out one more difference",
         "info",
-        covered_by="python-version",
+        covered_by=("python-version",),
     ),
     Rule("torch-version", "torch.version", "equal", "torch", SAME_WHEEL, needs="torch"),
     Rule(
@@ -147,7 +147,7 @@ RULES = (
         "torch",
         "fine if none is meant to run here; else install it, or point 'python' at its interpreter",
         "info",
-        covered_by="module-missing",
+        covered_by=("module-missing",),
     ),
     Rule("deepspeed-version", "deepspeed.version", "equal", "deepspeed", SAME_WHEEL, needs="deepspeed"),
     Rule(

@@ -12,7 +12,7 @@ from typing import Any, TypeVar
 from fleet.errors import Reason
 from fleet.inventory.nodeset import fold
 from fleet.model import grouped
-from fleet.rules import devices, fitness, gpu_state, interpreter, launch, neighbours, steps, system
+from fleet.rules import devices, fitness, gpu_state, interpreter, launch, neighbours, pairs, steps, system
 from fleet.rules.causes import Cause, by_cause
 from fleet.rules.rule import SEVERITIES, Finding, Kind, Rule, Said, Severity, View, lookup
 from fleet.rules.units import amount, shown
@@ -20,6 +20,7 @@ from fleet.rules.units import amount, shown
 # in the order in which equally bad findings are told
 RULES: tuple[Rule, ...] = (
     *launch.RULES,
+    *pairs.RULES,
     *neighbours.RULES,
     *interpreter.RULES,
     *devices.RULES,
@@ -39,7 +40,7 @@ def judge(views: Mapping[str, View]) -> list[Finding]:
     found = [finding for rule in RULES for finding in _apply(rule, views, needed)]
     # one cause, one finding: a different minor version is a different patch release too
     reported = {finding.id for finding in found}
-    signs = {rule.id for rule in RULES if rule.covered_by in reported}
+    signs = {rule.id for rule in RULES if reported.intersection(rule.covered_by)}
     return sorted((f for f in found if f.id not in signs), key=lambda finding: SEVERITIES.index(finding.severity))
 
 
@@ -78,7 +79,7 @@ def _apply(rule: Rule, views: Mapping[str, View], needed: Collection[str]) -> It
         if value is None and rule.kind == "equal" and rule.needs in needed:
             continue  # that it is missing is said of that host alone
         # anything else, MISSING among it, cannot be judged
-        fits = Mapping if rule.kind == "contents" else str | int | float | Said | None
+        fits = Mapping if rule.kind == "contents" else str | int | float | Said | pairs.Seen | None
         if isinstance(applies, bool | int) and applies and isinstance(value, fits):
             values[name] = value
     return _KINDS[rule.kind](rule, values)
@@ -182,4 +183,6 @@ _KINDS: Mapping[Kind, Callable[[Rule, Values], Iterable[Finding]]] = {
     "digest": _digest,
     "partly": _partly,
     "contents": _contents,
+    "closed": pairs.closed,
+    "stalled": pairs.stalled,
 }

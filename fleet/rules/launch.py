@@ -9,7 +9,6 @@ from functools import partial
 from typing import Any
 
 from fleet.errors import Reason
-from fleet.inventory.nodeset import fold
 from fleet.protocol.state import MODULES
 from fleet.rules.rule import MISSING, Rule, Said, View, lookup
 from fleet.rules.steps import OF_A_RUN, stuck
@@ -188,10 +187,10 @@ def way(master: bool, view: View) -> Said | None:
     part = view["want"].part
     if part is None or not part.met or (part.node_rank == 0) is not master:
         return None
-    for found in (view.get("network") or {}, view.get("port") or {}):
-        if found.get("error"):
-            return Said(Reason.of_node(str(found["error"]) + _holder(found.get("holder"))), _way_on(found))
-    return None
+    found = view.get("port") or {}
+    if not found.get("error"):
+        return None
+    return Said(Reason.of_node(str(found["error"]) + _holder(found.get("holder"))), _way_on(found))
 
 
 def _holder(holder: View | None) -> str:
@@ -208,23 +207,6 @@ def _way_on(found: View) -> str | None:
     return str(hint) if hint else None
 
 
-def ways(view: View) -> Said | None:
-    others = view.get("unreached") or {}
-    if not others:
-        return None
-    names, ports = fold(others), ", ".join(str(port) for port in list(others.values())[:3])
-    return Said(Reason("it does not reach {others} at a high port ({ports})", others=names, ports=ports))
-
-
-def deaf(view: View) -> Said | None:
-    return Said(Reason.of_node(f"nobody can reach it at a high port: {view['deaf']}")) if view.get("deaf") else None
-
-
-OPEN = (
-    "open all TCP ports between the data addresses, both ways: gloo and NCCL choose new ones each time; or set "
-    "'data_address' to a network where they are open"
-)
-FREE = "sysctl net.ipv4.ip_local_port_range and 'ss -s' there: are ports left? does a sandbox forbid listening?"
 FORGOTTEN = "nothing to do; was it killed by hand, or for want of memory? 'fleet exec -- dmesg' may say"
 LOOK = "a wedged mount or driver there? 'fleet check' looks closer"
 LOOK_AT_MASTER = "check 'data_address' of the first host, or give --master-addr"
@@ -296,11 +278,9 @@ RULES = (
         "clear",
         "the way to the master",
         LOOK_AT_MASTER,
-        covered_by="master",
+        covered_by=("master", "ways"),
         run=True,
     ),
-    Rule("ways-closed", deaf, "clear", "the ways between hosts", FREE, covered_by="master", run=True),
-    Rule("ways", ways, "clear", "the ways between hosts", OPEN, covered_by="master", run=True),
     Rule("script-differs", "script.sha256", "digest", "the script's content", SYNC, run=True),
     Rule(
         "code-differs",

@@ -9,7 +9,19 @@ from typing import Any, Literal, NamedTuple
 from fleet.model import Kind as ScriptKind
 
 Severity = Literal["error", "warning", "info"]
-Kind = Literal["equal", "minimum", "maximum", "clear", "somewhere", "distinct", "digest", "partly", "contents"]
+Kind = Literal[
+    "equal",
+    "minimum",
+    "maximum",
+    "clear",
+    "somewhere",
+    "distinct",
+    "digest",
+    "partly",
+    "contents",
+    "closed",
+    "stalled",
+]
 View = Mapping[str, Any]
 SEVERITIES: tuple[Severity, ...] = ("error", "warning", "info")
 MiB, GiB = 1 << 20, 1 << 30
@@ -68,10 +80,10 @@ class Rule:
     (limit, severity), the worst first, and `unit` is "bytes", "s" or "". "clear": the fact, a text that says what is
     wrong, must be empty; a Said is a sentence of its own. "somewhere": at least one host has it.
     "distinct": no two hosts share it. "digest": those that have one have the same. "partly": true on all hosts, or on
-    none. "contents": {name: value} is the same everywhere.
+    none. "contents": {name: value} is the same everywhere. "closed", "stalled": see rules/pairs.py.
     what: what the fact is called in the message. when: a fact that must be true for the rule to apply to a host.
     needs: "python", a module of it, or "launch": an error if what is to run needs it, and in a launch, else a warning.
-    covered_by: the rule of which it is only another sign. run: a launch tells its warnings in full.
+    covered_by: the rules of which it is only another sign. run: a launch tells its warnings in full.
     A host that lacks the fact because its step timed out is not judged.
     """
 
@@ -85,7 +97,7 @@ class Rule:
     unit: Literal["bytes", "s", ""] = ""
     when: str | None = None
     needs: str | None = None
-    covered_by: str | None = None
+    covered_by: tuple[str, ...] = ()
     run: bool = False
 
     def of(self, view: View) -> Any:

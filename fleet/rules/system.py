@@ -141,7 +141,7 @@ ROOM = (
         levels=((64 * MiB + 1, "warning"),),
         unit="bytes",
         run=True,
-        covered_by="shm-size",
+        covered_by=("shm-size",),
     ),
     *(
         Rule(
@@ -261,7 +261,7 @@ NETWORK = (
         "warning",
     ),
     *(
-        Rule(f"infiniband-{id}", f"infiniband.{name}", "equal", what, remedy, "warning", covered_by="infiniband")
+        Rule(f"infiniband-{id}", f"infiniband.{name}", "equal", what, remedy, "warning", covered_by=("infiniband",))
         for id, name, what, remedy in INFINIBAND
     ),
     Rule(
@@ -271,7 +271,7 @@ NETWORK = (
         "InfiniBand ports",
         "fine on Ethernet: NCCL sends over TCP sockets; with InfiniBand or RoCE cards it should not: see ibstat there",
         "info",
-        covered_by="infiniband",
+        covered_by=("infiniband",),
     ),
     Rule(
         "clock",

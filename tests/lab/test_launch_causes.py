@@ -12,7 +12,6 @@ from typing import Any
 
 import pytest
 
-from tests.lab.healing import BreakableLab
 from tests.lab.test_launch import (  # noqa: F401 (fixtures)
     COMMON,
     Launch,
@@ -222,32 +221,3 @@ def test_a_node_that_lets_nobody_in_again(background: Background, ready: Virtual
         ready.start_sshd(victim)
     assert (code, first["what"], first["host"]) == (122, "node", victim)
     assert re.search(r"silent for \d+ s: .*port 22 refused the connection", first["message"]), first
-
-
-@pytest.mark.slow
-def test_a_way_between_two_hosts_that_leads_nowhere_is_found_before_anything_hangs(breakable: BreakableLab) -> None:
-    """Neither is the master, which both reach: gloo would wait for half an hour."""
-    lab = breakable.enrol()
-    first, two, three, _ = lab.names
-    lab.spoil(first)
-    ip = lab.address(three)
-    lab.sh(two, f"ip route add blackhole {ip}/32")
-    names = ",".join((first, two, three))
-    words = ["-i", "lab", "-w", names, "launch", "--engine", "command", "--workdir", "/", "/bin/true"]
-    done = lab.fleet(*words, cwd=lab.home)
-    assert done.returncode == 123, done.stderr
-    both = f"{two[:-2]}[02-03]"
-    assert f"error: {both}: it does not reach {both} at a high port (" in done.stderr, done.stderr
-    assert "open all TCP ports between the data addresses" in done.stderr
-    lab.sh(two, f"ip route del blackhole {ip}/32")
-    done = lab.fleet(*words, cwd=lab.home)
-    assert done.returncode == 0, done.stderr
-    for verdict in ("drop", "reject with tcp reset"):
-        match = f"ip saddr {ip} tcp flags & (syn|ack) == syn tcp dport 32768-60999"
-        shut = f"{{ type filter hook input priority 0; {match} {verdict}; }}"
-        lab.sh(lab.names[0], f"nft 'table inet shut {{ chain i {shut}; }}'")
-        done = lab.fleet(*words, cwd=lab.home)  # 22 and the master's port are open, as firewalls are mostly set up
-        assert done.returncode == 123 and "nothing was started" in done.stderr, done.stderr
-        assert f"error: {three}: it does not reach {lab.names[0]} at a high port (" in done.stderr, done.stderr
-        lab.sh(lab.names[0], "nft delete table inet shut")
-    assert lab.fleet(*words, cwd=lab.home).returncode == 0

@@ -20,7 +20,15 @@ from tests.node.nodes import Running, answer, until
 TOKEN = "ab" * 16
 
 
-def spec(port: int, node_rank: int = 0, peers: int = 0, address: str = "127.0.0.1", **changes: Any) -> dict[str, Any]:
+def spec(
+    port: int,
+    node_rank: int = 0,
+    peers: int = 0,
+    address: str = "127.0.0.1",
+    own: str | None = None,
+    other: str | None = None,
+    **changes: Any,
+) -> dict[str, Any]:
     return {
         "node_rank": node_rank,
         "script": None,
@@ -32,7 +40,12 @@ def spec(port: int, node_rank: int = 0, peers: int = 0, address: str = "127.0.0.
         "program": False,
         "modules": [],
         "deadline": 60.0,
-        "peer_addresses": [],
+        "way": {
+            "master": address,
+            "is_master": node_rank == 0,
+            "own": own,
+            "other": other or (address if peers else None),
+        },
         **changes,
     }
 
@@ -152,7 +165,8 @@ def test_done_ends_the_waiting(home: Path) -> None:
 # -- the network ------------------------------------------------------------------------------------------------
 def test_the_interface_that_holds_the_masters_address(home: Path) -> None:
     found = facts(home, free_port())["network"]
-    assert found == {"master": "127.0.0.1", "address": "127.0.0.1", "interface": "lo", "error": None, "hint": None}
+    there = {"master": "127.0.0.1", "address": "127.0.0.1", "interface": "lo", "advertised": "127.0.0.1", "nccl": "lo"}
+    assert found == {**there, "error": None, "hint": None}
 
 
 @pytest.mark.parametrize("node_rank", [0, 1])
@@ -162,9 +176,16 @@ def test_a_loopback_master_of_several_nodes(home: Path, node_rank: int) -> None:
 
 
 def test_a_master_behind_nat(home: Path) -> None:
-    found = facts(home, free_port(), address="203.0.113.7", peers=1, peer_addresses=["127.0.0.2"], deadline=5.0)
+    found = facts(home, free_port(), address="203.0.113.7", peers=1, other="127.0.0.1", deadline=5.0)
     assert "no interface here holds" in found["network"]["error"] and "data_address" in found["network"]["hint"]
     assert found["network"]["interface"] == "lo", "still the one that leads to the others"
+
+
+def test_a_data_address_that_is_nobodys(home: Path) -> None:
+    found = facts(home, free_port(), 1, peers=1, own="203.0.113.9", deadline=5.0)["network"]
+    assert found["error"] == "the master's address 127.0.0.1 means this node itself (127.0.0.1)"
+    found = facts(home, free_port(), own="203.0.113.9", deadline=5.0)["network"]
+    assert found["error"] == "no interface here holds its data_address 203.0.113.9" and "it has" in found["hint"]
 
 
 def test_a_master_whose_name_does_not_resolve(home: Path) -> None:

@@ -14,7 +14,7 @@ import pytest
 
 from fleet.node.base import run_folder
 from fleet.node.run.look.prune import prune_runs
-from fleet.ops.run.sessions import START
+from fleet.ops.sessions import START
 from fleet.protocol import files
 from tests.node.nodes import (
     PYTHON,

@@ -34,7 +34,9 @@ def test_what_the_probe_is_fed(inventory: Path) -> None:
     specs = {host: spec for host, _, spec in nodes.sent}
     fed = {"python": None, "activate": None, "env": {"A": "1", "B": "2"}, "workdir": "~/w", "deadline": 3.0}
     fed["modules"] = ["torch"]
+    fed["way"] = {"master": "a", "is_master": True, "own": None, "other": "b"}
     assert specs["a"] == fed and specs["b"]["workdir"] is None
+    assert specs["b"]["way"] == {"master": "a", "is_master": False, "own": None, "other": "a"}
 
 
 def test_facts_clock_and_findings(inventory: Path, capsys: pytest.CaptureFixture[str]) -> None:

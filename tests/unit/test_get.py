@@ -53,7 +53,8 @@ def test_a_word_that_begins_several_runs_names_them(node: Path, tmp_path: Path) 
         get("tra", tmp_path)
 
 
-def test_the_latest_run_where_there_is_none(node: Path, tmp_path: Path) -> None:
+def test_the_latest_run_where_there_is_none(node: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
     with pytest.raises(UsageError, match="no run latest: none was launched from this folder"):
         get("latest", tmp_path / "here")
     with pytest.raises(UsageError, match="no host has train"):

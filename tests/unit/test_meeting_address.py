@@ -7,15 +7,15 @@ from pathlib import Path
 import pytest
 
 from fleet.model import Host
-from fleet.ops.run.start.preflight import meeting_address
+from fleet.ops import pairs
 from fleet.transport.ssh.transport import SshTransport
 from tests.in_process import Outcome, command_line
 from tests.plans import planned
 from tests.scripted import Scripted
 
 
-def meeting(host: Host, home: Path, **job: str) -> str:
-    return meeting_address(planned(host, Host("b", "b"), **job), SshTransport(home=home))
+def meeting(host: Host, home: Path, given: str | None = None) -> str:
+    return pairs.master(host, SshTransport(home=home), given)
 
 
 @pytest.mark.parametrize(
@@ -36,11 +36,11 @@ def test_an_ssh_alias_is_what_the_ssh_config_says(tmp_path: Path) -> None:
     (tmp_path / ".ssh/config").write_text("Host gpu1\n  HostName 198.51.100.7\n")
     assert meeting(Host("gpu1", "gpu1"), tmp_path) == "198.51.100.7"
     assert meeting(Host("gpu1", "gpu1", data_address="10.9.9.9"), tmp_path) == "10.9.9.9"
-    assert meeting(Host("gpu1", "gpu1"), tmp_path, master_addr="10.8.8.8") == "10.8.8.8"
+    assert meeting(Host("gpu1", "gpu1"), tmp_path, "10.8.8.8") == "10.8.8.8"
 
 
 def test_other_transports_have_no_say() -> None:
-    assert meeting_address(planned(Host("a", "10.0.0.1"), Host("b", "b")), Scripted({})) == "10.0.0.1"
+    assert pairs.master(Host("a", "10.0.0.1"), Scripted({})) == "10.0.0.1"
 
 
 @pytest.mark.parametrize(

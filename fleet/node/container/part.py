@@ -3,7 +3,6 @@
 import io
 import os
 import re
-import socket
 import struct
 import subprocess
 import sys
@@ -15,6 +14,7 @@ from fleet.node.base.types import TYPE_CHECKING, Any, BinaryIO, Iterator
 from fleet.node.container.channel import SECRET, bounded
 from fleet.node.container.roll import MOST
 from fleet.node.facts.network import addresses
+from fleet.node.facts.way import holder_of
 from fleet.node.run.torchrun import RESTARTABLE, RESTARTS, words
 from fleet.protocol.frames import HEADER, MESSAGE, PREAMBLE
 from fleet.protocol.state import COMMAND, OF_RANKS, is_run_id
@@ -80,10 +80,8 @@ class Part:
 
     def interface(self) -> "str | None":
         """Returns the network's that leads to the others; None in a run of one container."""
-        for index, found in addresses().items() if self.several else ():
-            if self.address in [one.partition("/")[0] for one in found]:
-                return socket.if_indextoname(index)
-        return None
+        held = holder_of(self.address, addresses()) if self.several and self.address else None
+        return held and held.label
 
     def spec(self) -> "dict[str, Any]":
         """Returns what supervise.py takes."""

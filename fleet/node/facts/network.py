@@ -4,14 +4,25 @@ import glob
 import os
 import socket
 import struct
+from typing import NamedTuple
 
 from fleet.node.base.types import Any
 from fleet.node.facts.system import text
 
 
-def parse_addresses(data: bytes) -> "list[tuple[int, str] | None]":
-    """[(interface index, "address/prefix")] of a buffer of netlink RTM_NEWADDR messages; None in it ends the dump."""
-    found: list[tuple[int, str] | None] = []
+class Held(NamedTuple):
+    """An address of this machine. number: of its interface. label: the name that getifaddrs() has for it, "" where the
+    kernel gives none: an alias is called eth0:1."""
+
+    number: int
+    label: str
+    address: str
+    prefix: int
+
+
+def parse_addresses(data: bytes) -> "list[Held | None]":
+    """Returns the addresses in a buffer of netlink RTM_NEWADDR messages; None among them ends the dump."""
+    found: list[Held | None] = []
     at = 0
     while at + 16 <= len(data):
         length, kind = struct.unpack_from("=IH", data, at)
@@ -30,14 +41,16 @@ def parse_addresses(data: bytes) -> "list[tuple[int, str] | None]":
             # IFA_LOCAL (2) is ours; IFA_ADDRESS (1) is the peer's on a point-to-point link
             raw = attributes.get(2, attributes.get(1))
             if raw and family in (socket.AF_INET, socket.AF_INET6):
-                found.append((index, "%s/%d" % (socket.inet_ntop(family, raw), prefix)))
+                label = attributes.get(3, b"").split(b"\0")[0].decode("utf-8", "replace")  # of IPv4 only
+                found.append(Held(index, label, socket.inet_ntop(family, raw), prefix))
         at += (length + 3) & ~3
     return found
 
 
-def addresses() -> "dict[int, list[str]]":
-    """{interface index: ["10.0.0.1/24", ...]}, asked of the kernel directly: `ip` is not on every node."""
-    result: dict[int, list[str]] = {}
+def addresses() -> "list[Held]":
+    """Returns all addresses in the kernel's order, which is that of getifaddrs(): of IPv4 first. `ip` is not on every
+    node."""
+    result: list[Held] = []
     with socket.socket(socket.AF_NETLINK, socket.SOCK_RAW, 0) as link:
         link.settimeout(5.0)
         link.send(struct.pack("=IHHIIBBBBI", 24, 22, 0x301, 1, 0, 0, 0, 0, 0, 0))  # RTM_GETADDR, REQUEST | DUMP
@@ -45,7 +58,7 @@ def addresses() -> "dict[int, list[str]]":
             for entry in parse_addresses(link.recv(1 << 16)):
                 if entry is None:
                     return result
-                result.setdefault(entry[0], []).append(entry[1])
+                result.append(entry if entry.label else entry._replace(label=socket.if_indextoname(entry.number)))
 
 
 def number(path: str) -> "int | None":
@@ -54,7 +67,9 @@ def number(path: str) -> "int | None":
 
 
 def interfaces() -> "dict[str, Any]":
-    known = addresses()
+    known: dict[int, list[str]] = {}
+    for held in addresses():
+        known.setdefault(held.number, []).append("%s/%d" % (held.address, held.prefix))
     # "client_address client_port our_address our_port"
     reached = (os.environ.get("SSH_CONNECTION", "").split() + [""] * 4)[2].partition("%")[0]
     found = []

@@ -2,10 +2,11 @@
 
 spec: {"python": str|null, "activate": str|null, "env": {}, "workdir": str|null, "deadline": seconds}; "survey": true
 has it tell of all "interpreters" there, as it does anyway where the one that trains, or its torch, is missing;
-"modules": names of those to import; "packages": of those to tell of, all where it is not there; for a launch also
+"modules": names of those to import; "packages": of those to tell of, all where it is not there; "way": see
+facts/way.py; for a launch also
 {"env_expand": {}, "run": str, "script": str, "program": bool, "module": bool, "configs": [paths],
 "unread": [paths], "node_rank",
-"peer_addresses": [str], "master": {"address", "port", "token": hex, "is_me": bool, "peers": n}}.
+"master": {"address", "port", "token": hex, "is_me": bool, "peers": n}}.
 Control lines: {"op": "clock"} is answered with J {"clock": its time}, {"op": "done"} ends the waiting for the other
 nodes. The last J frame is {"facts": {...}}; see protocol/messages/facts.py and, for code, data, builds, network, port
 and runs, sync_state.py, extension_builds.py, rendezvous.py and list_runs.py.
@@ -27,11 +28,12 @@ from fleet.node.delivery.sync_state import changed_data
 from fleet.node.facts.network import infiniband, interfaces
 from fleet.node.facts.system import disk, hardware, limits, own_disk, system
 from fleet.node.facts.tools import Tools, driver
+from fleet.node.facts.way import network
 from fleet.node.ports.listeners import describe
 from fleet.node.preflight.workdir import Workdir
 from fleet.node.python.interpreters import interpreters
 from fleet.node.run.look.remains import remains
-from fleet.node.run.look.rendezvous import meet, network
+from fleet.node.run.look.rendezvous import meet
 from fleet.node.run.neighbours import others
 from fleet.node.run.start.extension_builds import build_root, stale_locks
 from fleet.protocol.steps import OWN_SECONDS
@@ -63,12 +65,10 @@ def steps(spec: "dict[str, Any]", tools: Tools, done: threading.Event) -> "list[
         workdir.settled.set()
     if spec.get("unread"):
         found.append(("unread", lambda: {"unread": tools.first_file(spec["unread"])}))
+    if spec.get("way"):
+        found.append(("network", lambda: network(spec)))
     if spec.get("master"):
-        found += [
-            ("files", workdir.files),
-            ("network", lambda: network(spec)),
-            ("port", lambda: meet(spec, until, done)),
-        ]
+        found += [("files", workdir.files), ("port", lambda: meet(spec, until, done))]
     found += [
         *(("disk " + name, lambda name=name, path=path: disk(name, path)) for name, path in folders),
         ("disk fleet", own_disk),

@@ -18,7 +18,6 @@ from fleet.model import Host, Inventory
 from fleet.protocol.messages.facts import Facts, Interpreter
 from fleet.rules.units import counted
 
-MOST_ADDRESSES = 6
 HOME_WORKDIR = "~/work"
 
 
@@ -40,8 +39,13 @@ def addresses(facts: Facts, endpoint: str) -> list[Address]:
             if not (own.is_loopback or own.is_link_local):
                 here = interface["name"] == facts.get("head_interface")
                 found.append(Address(str(own.ip), str(own.network), interface["speed"] or 0, here))
-    found = found[:MOST_ADDRESSES]
     return found if endpoint in [each.text for each in found] else [*found, Address(endpoint, "", 0, True)]
+
+
+def own(candidates: Mapping[str, Sequence[Address]]) -> dict[str, list[Address]]:
+    """Returns the addresses that one host alone has: a bridge of Docker's has the same one everywhere."""
+    times = Counter(each.text for every in candidates.values() for each in every)
+    return {name: [each for each in every if times[each.text] == 1] for name, every in candidates.items()}
 
 
 def data_addresses(

@@ -2,7 +2,7 @@
 where it is not known."""
 
 import ipaddress
-from typing import Annotated, TypedDict
+from typing import Annotated, Literal, TypedDict
 
 from fleet.protocol.messages.run import LiveRun, RunId
 
@@ -19,6 +19,8 @@ Text = str | None
 Number = int | None
 # who has the port that is wanted
 Holder = TypedDict("Holder", {"pid": Number, "command": Text, "run_id": RunId | None}, total=False)
+# silent: nothing answers. stalled: it does, and does not get what is sent. other: something else answers
+How = Literal["open", "refused", "unreachable", "silent", "stalled", "other", "unknown"]
 # from this node to the master of a run, and whether its port is to be had
 Way = TypedDict(
     "Way",
@@ -26,6 +28,8 @@ Way = TypedDict(
         "master": Text,
         "address": Text,
         "interface": Text,
+        "advertised": Text,  # which gloo and NCCL take, given the interface's name
+        "nccl": Text,  # that name as NCCL reads it
         "error": Text,
         "hint": Text,
         "ok": bool,
@@ -150,7 +154,7 @@ Facts = TypedDict(
         "port": Way | None,
         "unread": Text,
         "environment": dict[str, str],
-        "unreached": dict[str, int],
+        "pairs": dict[str, How],  # other host -> How, of those that this one dialled
         "visible": Number,
         "deaf": str,
         "imports": dict[str, str],
@@ -160,6 +164,7 @@ Facts = TypedDict(
 )
 # a node's answer to {"op": "clock"}, at any time, and its facts in the end
 Probed = TypedDict("Probed", {"clock": float, "facts": Facts}, total=False)
-# of node/preflight/reach.py: whether others may come now; then the visits that arrived, by their id
-Listening = TypedDict("Listening", {"listening": bool})
-Reached = TypedDict("Reached", {"reached": dict[str, bool], "error": Text})
+# of node/preflight/pairs.py: the port at each address, null where it cannot be listened at, and why; then what came of
+# the visits, and the seconds until an answer, by their id
+Listening = TypedDict("Listening", {"ports": list[Number], "error": Text})
+Reached = TypedDict("Reached", {"reached": dict[str, How], "seconds": dict[str, float]})

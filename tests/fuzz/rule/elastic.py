@@ -172,6 +172,7 @@ def allowed(history: History, story: Story, began: float, stopped: float | None)
     if story.stuck is not None:  # too few can start ranks again
         found |= {it.outcome for it in story.gone} | {("failure", 1, None, None, None)}
         found |= {("failure", 1, host, None, None) for host in hosts}
+        found |= {("lost", 122, hosts[node], None, "node") for node in late}
     if not sure:
         found.add(("done", 0, None, None, None))
     hand = next((event for event in history.attempt(0).events if event.what in BY_HAND), None)

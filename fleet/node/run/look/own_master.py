@@ -4,7 +4,7 @@ import re
 
 from fleet.node.base.processes import environment, read_file
 from fleet.node.base.run_folder import RANK_WRAPPER
-from fleet.node.run.look.rendezvous import interface_of, resolve
+from fleet.node.facts.way import is_held, resolve
 from fleet.node.run.marks import marked
 
 LAUNCHER = re.compile(rb"torchrun|torch\.distributed|accelerate|deepspeed|colossalai")
@@ -40,6 +40,6 @@ def is_own(address: str) -> bool:
     name = re.sub(r"^\[(.*)\](:\d+)?$|^([^:]*):\d+$", r"\1\3", address)
     try:
         at = resolve(name)
-        return at.startswith("127.") or interface_of(at) is not None
+        return at.startswith("127.") or is_held(at)
     except (OSError, UnicodeError):
         return False

@@ -1,4 +1,4 @@
-"""Whether all nodes can meet at the master's address and port, and through which interface.
+"""Meets all other nodes at the master's address and port.
 
 master: {"address": ip or name, "port", "token": hex, "is_me": bool, "peers": n}. The master listens on the port as
 the engine will, on all interfaces; every other node connects and shows the token, and says so once it has its answer: a
@@ -15,59 +15,12 @@ import time
 from fleet.node.base.processes import read_file
 from fleet.node.base.types import Any, Callable
 from fleet.node.base.wire import start_thread
-from fleet.node.facts.network import addresses
 from fleet.node.ports.listeners import describe, holders, parse_listeners
 
 RETRY_SECONDS, ATTEMPT_SECONDS = 0.05, 1.0
 GOT_IT = b"\n"
-REACHED = "set 'data_address' of %s to the address the other nodes reach it at"
 
 
-def resolve(address: str) -> str:
-    """The numeric address that this node makes of the master's name. OSError where it makes nothing of it."""
-    return socket.getaddrinfo(address, None, 0, socket.SOCK_STREAM)[0][4][0]  # type: ignore[return-value]
-
-
-def source_towards(address: str) -> str:
-    """Our own address on the way to a numeric address; OSError without a route. Nothing is sent."""
-    family = socket.AF_INET6 if ":" in address else socket.AF_INET
-    with socket.socket(family, socket.SOCK_DGRAM) as probe:
-        probe.connect((address, 9))
-        return str(probe.getsockname()[0])
-
-
-def interface_of(address: str) -> "str | None":
-    """The name of the interface that holds an address of ours, or None."""
-    for index, held in addresses().items():
-        if address.partition("%")[0] in [entry.partition("/")[0] for entry in held]:
-            return socket.if_indextoname(index)
-    return None
-
-
-def network(spec: "dict[str, Any]") -> "dict[str, Any]":
-    """{"network": {"master": numeric, "address": ours, "interface", "error", "hint"}}"""
-    master = spec["master"]
-    facts: dict[str, Any] = dict.fromkeys(("master", "address", "interface", "error", "hint"))
-    try:
-        known = facts["master"] = resolve(master["address"])
-        own = known if master["is_me"] else source_towards(known)
-        interface = interface_of(own)
-        if master["is_me"] and interface is None:
-            facts.update(error="no interface here holds the master's address %s" % known, hint=REACHED % "this host")
-            for peer in (spec.get("peer_addresses") or [])[:1]:
-                own = source_towards(resolve(peer))
-                interface = interface_of(own)
-        facts.update(address=own, interface=interface)
-        if (master.get("peers") or not master["is_me"]) and (known.startswith("127.") or known == "::1"):
-            means = "the master's address %s means this node itself (%s)" % (master["address"], known)
-            facts.update(error=means, hint=REACHED % "the first host")
-    except OSError as error:
-        facts["error"] = "no way to the master's address %s: %s" % (master["address"], error.strerror or error)
-        facts["hint"] = "set 'data_address' of the first host, or give --master-addr"
-    return {"network": facts}
-
-
-# -- the port -------------------------------------------------------------------------------------------------
 def listen_everywhere(port: int) -> "socket.socket":
     """A listening socket on all interfaces. SO_REUSEADDR as torch has it: a listener on any interface is still
     in its way, connections of an earlier run that linger in TIME_WAIT are not."""

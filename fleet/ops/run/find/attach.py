@@ -33,7 +33,7 @@ from fleet.ops.run.kept.record import RunRecord
 from fleet.ops.run.kept.state import alive, state_of, without_head
 from fleet.ops.run.launch.attempts import follow_run
 from fleet.ops.run.launch.course import Course
-from fleet.ops.run.sessions import START_SECONDS, Sessions
+from fleet.ops.sessions import START_SECONDS, Sessions
 from fleet.protocol.decode import decode
 from fleet.protocol.messages.run import Verdict, Whole
 from fleet.requests.runs import Attach, Logs

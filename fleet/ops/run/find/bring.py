@@ -14,7 +14,7 @@ from fleet.ops.run.follow.follow import Follower, Following, Heard
 from fleet.ops.run.kept.folder import RunFolder
 from fleet.ops.run.kept.job import Asking, has_ended, submitted
 from fleet.ops.run.kept.state import written
-from fleet.ops.run.sessions import Sessions
+from fleet.ops.sessions import Sessions
 from fleet.protocol.messages.run import Since
 from fleet.protocol.messages.values import Failed
 from fleet.runtime import Runtime

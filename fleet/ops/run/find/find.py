@@ -21,7 +21,7 @@ from fleet.ops.run.follow.follow import PING_MOST
 from fleet.ops.run.kept.local import names
 from fleet.ops.run.kept.record import RunRecord
 from fleet.ops.run.kept.word import choose
-from fleet.ops.run.sessions import ASK, Sessions
+from fleet.ops.sessions import ASK, Sessions
 from fleet.protocol.decode import Misfit, decode
 from fleet.protocol.messages.run import About, RunHere, RunsHere, SomeRun, Verdict
 from fleet.protocol.state import FINAL, LATEST, PROTOCOL, RESTARTING, STARTING

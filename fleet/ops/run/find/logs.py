@@ -24,7 +24,7 @@ from fleet.ops.run.kept.logs import LOG, stream_of
 from fleet.ops.run.kept.reader import LogsPlan, NewEvents, Reader
 from fleet.ops.run.kept.state import followed
 from fleet.ops.run.kept.word import choose, no_such_rank
-from fleet.ops.run.sessions import Sessions
+from fleet.ops.sessions import Sessions
 from fleet.runtime import Runtime
 
 

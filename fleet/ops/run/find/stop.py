@@ -26,7 +26,7 @@ from fleet.ops.run.kept.folder import RunFolder
 from fleet.ops.run.kept.record import whoami
 from fleet.ops.run.launch.attempts import conclude
 from fleet.ops.run.launch.loop import Run
-from fleet.ops.run.sessions import STOP_SECONDS
+from fleet.ops.sessions import STOP_SECONDS
 from fleet.protocol.messages.run import Stopped, StopSpec, Verdict
 from fleet.requests.runs import Stop
 from fleet.rules.launch import UNDYING, undying

@@ -30,10 +30,10 @@ from fleet.ops.run.kept.record import RunRecord, whoami
 from fleet.ops.run.launch.course import Course, Ended
 from fleet.ops.run.launch.loop import Run
 from fleet.ops.run.plan.plan import Plan
-from fleet.ops.run.sessions import START_SECONDS, Sessions
 from fleet.ops.run.start.preflight import preflight
 from fleet.ops.run.start.spares import go_on, record_left_out
 from fleet.ops.run.start.start import agree, nothing_left, part_of, start_all, step, stop_all
+from fleet.ops.sessions import START_SECONDS, Sessions
 from fleet.protocol.messages.run import Ready, ReadySpec
 from fleet.runtime import Runtime
 from fleet.transport.base import Cancel

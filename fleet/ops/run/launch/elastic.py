@@ -23,10 +23,10 @@ from fleet.ops.run.kept.folder import RunFolder
 from fleet.ops.run.kept.record import RunRecord
 from fleet.ops.run.plan.findings import late_findings
 from fleet.ops.run.plan.plan import Plan
-from fleet.ops.run.sessions import START, START_SECONDS, STOP_SECONDS
 from fleet.ops.run.start.preflight import known_of, spec_for
 from fleet.ops.run.start.start import nothing_left, supervise_spec
 from fleet.ops.run.start.sync import sync_code
+from fleet.ops.sessions import START, START_SECONDS, STOP_SECONDS
 from fleet.protocol.messages import run
 from fleet.runtime import Runtime
 from fleet.transport.base import Cancel, Session

@@ -36,8 +36,8 @@ from fleet.ops.run.kept.record import RunRecord
 from fleet.ops.run.launch.elastic import Elastic
 from fleet.ops.run.plan.origin import age
 from fleet.ops.run.plan.plan import Plan
-from fleet.ops.run.sessions import Sessions
 from fleet.ops.run.start.start import agree
+from fleet.ops.sessions import Sessions
 from fleet.protocol.messages.run import News, RankEnded, RunState, Verdict
 from fleet.protocol.state import FINAL
 from fleet.rules.advice import Advice
@@ -245,7 +245,8 @@ class Run:
             what, remedy = of_locks(host, locks)
             self.say("warning", f"{host}: {what}", BuildLock(locks=locks), host, f"end this run, then: {remedy}")
         elif message.get("state") == "running":
-            self._on_disk(host, bool(message.get("disk_full")))
+            if (full := message.get("disk_full")) is not None:
+                self._on_disk(host, full)
         else:
             state: dict[str, Any] = {name: value for name, value in message.items() if name in STATUS_FIELDS}
             self.say("info", f"{host}: {message.get('state')}", Status(**state), host)

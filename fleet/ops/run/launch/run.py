@@ -13,10 +13,10 @@ from fleet.model import Report
 from fleet.ops.run.kept.folder import HANDOVER_SECONDS, OPTION, RunFolder, led_already
 from fleet.ops.run.plan.origin import Origin
 from fleet.ops.run.plan.plan import Plan
-from fleet.ops.run.sessions import Sessions
 from fleet.ops.run.start.spares import preflight_all, record_left_out, with_enough
 from fleet.ops.run.start.start import start_all, step
 from fleet.ops.run.start.sync import sync_code
+from fleet.ops.sessions import Sessions
 from fleet.rules.units import counted
 from fleet.runtime import Runtime
 

@@ -17,14 +17,16 @@ PORTS = range(15000, 29500)  # below every system's ephemeral range, and not tor
 
 @dataclass(frozen=True)
 class Known:
-    """What preflight learned about a node. gpus, cpus: counts. address, interface: towards the master. code: state
-    folder and digest of what a sync delivered there. seen: facts that are kept in run.json."""
+    """What preflight learned about a node. gpus, cpus: counts. address, interface: of its ranks. nccl: the interface's
+    name as NCCL reads it. code: state folder and digest of what a sync delivered there. seen: facts that are kept in
+    run.json."""
 
     python: str | None = None
     gpus: int = 0
     cpus: int = 1
     address: str | None = None
     interface: str | None = None
+    nccl: str | None = None
     code: tuple[str, str] | None = None
     seen: Mapping[str, Any] = field(default_factory=dict)
 

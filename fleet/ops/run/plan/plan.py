@@ -276,7 +276,8 @@ def plan(
         env = {**inventory.env_for(host), **job.env}
         if known.interface and len(nodes) > 1:
             # gloo and NCCL would take whatever the host's name resolves to; the user's own choice stays
-            env = {**{name: known.interface for name in INTERFACE_VARIABLES if name not in job.env_expand}, **env}
+            names = zip(INTERFACE_VARIABLES, (known.interface, known.nccl or known.interface), strict=True)
+            env = {**{name: value for name, value in names if name not in job.env_expand}, **env}
         start = chosen.start(job, world, node, known.python or job.python or host.python or "python3")
         owned = {*start.env} | (set() if chosen.ranks(job) else RANK_VARIABLES)
         for name in sorted(owned & {*job.env, *job.env_expand}):

@@ -4,23 +4,21 @@ from __future__ import annotations
 
 import re
 import secrets
-import socket
 from collections.abc import Sequence
-from ipaddress import ip_address
 from typing import Any
 
 from fleet.engines import engine
 from fleet.errors import FleetError
 from fleet.model import Host
+from fleet.ops import pairs
 from fleet.ops.facts import ask
 from fleet.ops.run.plan.findings import DEADLINE_SECONDS, findings, refuse
 from fleet.ops.run.plan.placement import Known
 from fleet.ops.run.plan.plan import Plan
-from fleet.ops.run.sessions import Sessions
-from fleet.ops.run.start import ways
+from fleet.ops.sessions import Sessions
 from fleet.protocol.messages.facts import Facts
 from fleet.rules.view import NOTABLE
-from fleet.transport.base import Cancel, Transport
+from fleet.transport.base import Cancel
 
 # what a run may depend on
 KEPT = frozenset(
@@ -36,34 +34,18 @@ def preflight(plan: Plan, sessions: Sessions) -> Plan:
     """The plan with what was found. ConnectError, PreflightError after telling every finding; an automatic port is
     redrawn while it is taken."""
     first = plan.hosts[0].name
-    address = meeting_address(plan, sessions.runtime.transport)
+    address = plan.world.master_addr
+    if len(plan.hosts) > 1:
+        address = pairs.master(plan.hosts[0], sessions.runtime.transport, plan.job.master_addr)
     for port in plan.ports:
         raw, errors = ask_all(plan, (address, port), sessions)
         if errors or not port_is_taken(raw[first]):
             break
     if not errors and not port_is_taken(raw[first]) and len(plan.hosts) > 1:
-        ways.look(plan.hosts, raw, sessions)
+        pairs.look(plan.hosts, raw, sessions)
     refuse(plan, findings(plan, raw, complete=not errors), errors, sessions.runtime.emit)
     network = raw[first].get("network") or {}
     return plan.refine({name: known_of(node) for name, node in raw.items()}, (network.get("master") or address, port))
-
-
-def meeting_address(plan: Plan, transport: Transport) -> str:
-    """The master's address as a number where the head can tell it: a node often knows itself as 127.0.1.1.
-
-    A name that means nothing here, or this very machine, is left to the nodes.
-    """
-    address, first = plan.world.master_addr, plan.hosts[0]
-    if len(plan.hosts) == 1:
-        return address
-    if plan.job.master_addr is None and first.data_address is None:
-        target = transport.resolve(first)
-        address = target.address if target else address  # HostName of ~/.ssh/config
-    try:
-        known = [str(entry[4][0]) for entry in socket.getaddrinfo(address, None, type=socket.SOCK_STREAM)]
-    except OSError:
-        return address
-    return next((found for found in known if not ip_address(found.partition("%")[0]).is_loopback), address)
 
 
 def port_is_taken(raw: Facts) -> bool:
@@ -95,7 +77,6 @@ def spec_for(plan: Plan, host: Host, master: tuple[str, int], token: str) -> dic
     node = plan.node(host.name)
     chosen = engine(plan.job.engine)
     kind = chosen.kind(plan.job)
-    others = [n.data_address or n.address for n in plan.hosts if n.name != host.name]
     return {
         "node_rank": node.node_rank,
         "master": {
@@ -103,8 +84,9 @@ def spec_for(plan: Plan, host: Host, master: tuple[str, int], token: str) -> dic
             "port": master[1],
             "token": token,
             "is_me": node.node_rank == 0,
-            "peers": len(others),
+            "peers": len(plan.hosts) - 1,
         },
+        "way": pairs.way(plan.hosts, host, master[0]),
         "run": plan.run_id,
         "script": plan.job.script,
         "configs": configs_of(plan.job.args),
@@ -120,7 +102,6 @@ def spec_for(plan: Plan, host: Host, master: tuple[str, int], token: str) -> dic
         "packages": [*chosen.needs(plan.job), *NOTABLE],
         "unread": list(chosen.unread(plan.job)),
         "deadline": DEADLINE_SECONDS,
-        "peer_addresses": others[:1] if node.node_rank == 0 else [],
     }
 
 
@@ -142,6 +123,7 @@ def known_of(facts: Facts) -> Known:
         cpus=min(facts.get("cpu", {}).get("usable") or 1, MAX_CPUS),
         address=network.get("address"),
         interface=network.get("interface"),
+        nccl=network.get("nccl"),
         code=(code["state"], code["digest"]) if code and code["digest"] else None,
         seen={name: value for name, value in facts.items() if name in KEPT and value not in (None, {}, [])},
     )

@@ -13,8 +13,8 @@ from fleet.events import Event, Notice
 from fleet.model import Report
 from fleet.ops.run.kept.folder import RunFolder
 from fleet.ops.run.plan.plan import Plan
-from fleet.ops.run.sessions import Sessions
 from fleet.ops.run.start.preflight import preflight
+from fleet.ops.sessions import Sessions
 from fleet.runtime import Runtime
 
 T = TypeVar("T")

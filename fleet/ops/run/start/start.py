@@ -18,7 +18,7 @@ from fleet.ops.run.follow.behind import stop_behind
 from fleet.ops.run.kept.record import RunRecord
 from fleet.ops.run.plan.findings import beside, refuse
 from fleet.ops.run.plan.plan import NodePlan, Plan
-from fleet.ops.run.sessions import START, START_SECONDS, STOP_SECONDS, Sessions
+from fleet.ops.sessions import START, START_SECONDS, STOP_SECONDS, Sessions
 from fleet.protocol.messages import run
 from fleet.protocol.state import COMMAND, OF_RANKS
 from fleet.rules.units import counted

@@ -12,7 +12,7 @@ from fleet.events import Notice
 from fleet.model import Host
 from fleet.ops.run.plan.findings import beside, refuse, unsent
 from fleet.ops.run.plan.plan import Plan
-from fleet.ops.run.sessions import START_SECONDS, Sessions
+from fleet.ops.sessions import START_SECONDS, Sessions
 from fleet.protocol.messages.run import LiveRun, Neighbours, NeighboursSpec
 from fleet.runtime import Runtime
 from fleet.transport.program import call

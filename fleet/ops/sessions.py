@@ -66,10 +66,15 @@ class Sessions:
         self._waiting.clear()
 
     def each(
-        self, hosts: tuple[Host, ...], work: Callable[[Host], T], what: str, cancel: Cancel | None = None
+        self,
+        hosts: tuple[Host, ...],
+        work: Callable[[Host], T],
+        what: str,
+        cancel: Cancel | None = None,
+        fanout: int | None = None,
     ) -> tuple[dict[str, T], dict[str, FleetError]]:
         """Do `work` for all hosts at once: (answers, errors) by host name, both in the order of `hosts`. what: in
-        words."""
+        words. fanout: at most so many at once."""
         answers: dict[str, T] = {}
 
         def one(host: Host) -> Result:
@@ -77,7 +82,7 @@ class Sessions:
             answers[host.name] = work(host)
             return Result(host.name, True)
 
-        runtime = replace(self.runtime, fanout=len(hosts), cancel=cancel or self.runtime.cancel)
+        runtime = replace(self.runtime, fanout=fanout or len(hosts), cancel=cancel or self.runtime.cancel)
         results = over(hosts, runtime, one, what)
         errors = {result.host: result.error for result in results if result.error is not None}
         return {result.host: answers[result.host] for result in results if result.ok}, errors

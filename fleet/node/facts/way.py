@@ -1,0 +1,70 @@
+"""The address of this node that its ranks have in a run, and the name of its interface for gloo and NCCL.
+
+Both are given a name, and take the first address that getifaddrs() has for it; then they listen there, and others dial
+it. So an address is of use only where it is the first of its name.
+"""
+
+import socket
+
+from fleet.node.base.types import Any
+from fleet.node.facts.network import Held, addresses
+from fleet.node.facts.system import text
+
+REACHED = "set 'data_address' of %s to the address the other nodes reach it at"
+
+
+def resolve(address: str) -> str:
+    """Returns the number that this node makes of a name or number. Raises OSError."""
+    return socket.getaddrinfo(address, None, 0, socket.SOCK_STREAM)[0][4][0]  # type: ignore[return-value]
+
+
+def source_towards(address: str) -> str:
+    """Returns this node's own address on the way to a number; nothing is sent. Raises OSError where there is none."""
+    family = socket.AF_INET6 if ":" in address else socket.AF_INET
+    with socket.socket(family, socket.SOCK_DGRAM) as probe:
+        probe.connect((address, 9))
+        return str(probe.getsockname()[0])
+
+
+def holder_of(address: str, own: "list[Held]") -> "Held | None":
+    return next((held for held in own if held.address == address.partition("%")[0]), None)
+
+
+def is_held(address: str) -> bool:
+    return holder_of(address, addresses()) is not None
+
+
+def network(spec: "dict[str, Any]") -> "dict[str, Any]":
+    """Returns {"network": facts}. spec: {"way": {"master": its address, "is_master": bool, "own": this node's
+    data_address or null, "other": of the master another node's address, of others the master's, null of one alone}}."""
+    way, own = spec["way"], addresses()
+    facts: dict[str, Any] = dict.fromkeys(("master", "address", "interface", "advertised", "nccl", "error", "hint"))
+    try:
+        known = facts["master"] = resolve(way["master"])
+        if way["other"] and (known.startswith("127.") or known == "::1"):
+            means = "the master's address %s means this node itself (%s)" % (way["master"], known)
+            facts.update(error=means, hint=REACHED % "the first host")
+        at = resolve(way["own"]) if way["own"] else known if way["is_master"] else source_towards(known)
+        held = holder_of(at, own)
+        if held is None:
+            what = "its data_address" if way["own"] else "the master's address"
+            has = ", ".join("%s %s" % (each.label, each.address) for each in own if each.label != "lo")
+            facts["error"] = facts["error"] or "no interface here holds %s %s" % (what, at)
+            facts["hint"] = facts["hint"] or "%s; it has %s" % (REACHED % "this host", has or "none")
+            at = source_towards(resolve(way["other"])) if way["other"] else at
+            held = holder_of(at, own)
+    except OSError as error:
+        facts["error"] = "no way to the master's address %s: %s" % (way["master"], error.strerror or error)
+        facts["hint"] = "set 'data_address' of the first host, or give --master-addr"
+        return {"network": facts}
+    facts["address"] = at
+    if held is not None:
+        label = facts["interface"] = held.label
+        facts["advertised"] = next(each.address for each in own if each.label == label)
+        # NCCL takes a name for the beginning of names, unless it has '='
+        longer = any(each.label != label and each.label.startswith(label) for each in own)
+        facts["nccl"] = "=" * longer + label
+        if text("/sys/class/net/%s/operstate" % socket.if_indextoname(held.number)).strip() == "down":
+            facts["error"] = facts["error"] or "interface %s, which holds %s, is down" % (label, at)
+            facts["hint"] = facts["hint"] or "'ip link set %s up' there, or %s" % (label, REACHED % "this host")
+    return {"network": facts}

@@ -1,0 +1,144 @@
+"""Which hosts reach each other at the addresses that their ranks will have: what node/preflight/pairs.py finds, started
+on all at once. `launch` and `check` try the same pairs."""
+
+from __future__ import annotations
+
+import random
+import secrets
+import socket
+import threading
+from collections.abc import Mapping, Sequence
+from ipaddress import ip_address
+from typing import Any, NamedTuple
+
+from fleet.model import Host
+from fleet.ops.sessions import Sessions
+from fleet.protocol.messages.facts import Facts, How, Listening, Reached
+from fleet.transport.base import Cancel, Transport
+from fleet.transport.program import Program, first_word
+
+LISTEN_SECONDS = 15.0  # until all listen: nodes do not begin at the same moment
+DIAL_SECONDS = 20.0
+ALL_PAIRS = 64  # up to so many hosts, each dials each other
+PARTNERS = 32  # of a host, drawn, where there are more
+
+
+class Visited(NamedTuple):
+    """how: (host, other host, the other's address) -> what came of dialling it. deaf: hosts that could not listen, and
+    why."""
+
+    how: dict[tuple[str, str, str], How]
+    deaf: dict[str, str]
+
+
+def partners(names: Sequence[str]) -> dict[str, list[str]]:
+    """Returns whom each host dials: all others; where there are many, the first, its neighbours in the ring, and some
+    drawn. Equal names have equal partners."""
+    if len(names) <= ALL_PAIRS:
+        return {name: [other for other in names if other != name] for name in names}
+    found: dict[str, list[str]] = {}
+    for n, name in enumerate(names):
+        ring = [names[0], names[n - 1], names[(n + 1) % len(names)]]
+        drawn = random.Random(name + " of " + " ".join(sorted(names))).sample(names, PARTNERS)
+        found[name] = [other for other in dict.fromkeys([*ring, *drawn]) if other != name]
+    return found
+
+
+def look(hosts: Sequence[Host], raw: Mapping[str, Facts], sessions: Sessions) -> None:
+    """Adds "pairs" to the facts of those hosts of which the address is known that others reach them at."""
+    at = {name: [address] for name, facts in raw.items() if (address := (facts.get("network") or {}).get("advertised"))}
+    there = [host for host in hosts if host.name in at]
+    if len(there) < 2:
+        return
+    found = visit(there, at, partners([host.name for host in there]), sessions)
+    for name, why in found.deaf.items():
+        raw[name]["deaf"] = why
+    for (name, other, _), how in found.how.items():
+        raw[name].setdefault("pairs", {})[other] = how
+
+
+def master(first: Host, transport: Transport, given: str | None = None) -> str:
+    """Returns where the ranks of a run on several hosts meet, as a number where this machine has it: a node often knows
+    itself as 127.0.1.1. given: --master-addr. A name that means nothing here, or this very machine, is left to the
+    nodes."""
+    address = given or first.data_address or first.address
+    if given is None and first.data_address is None:
+        target = transport.resolve(first)
+        address = target.address if target else address  # HostName of ~/.ssh/config
+    try:
+        known = [str(entry[4][0]) for entry in socket.getaddrinfo(address, None, type=socket.SOCK_STREAM)]
+    except OSError:
+        return address
+    return next((found for found in known if not ip_address(found.partition("%")[0]).is_loopback), address)
+
+
+def way(hosts: Sequence[Host], host: Host, master: str) -> dict[str, Any]:
+    """Returns what node/facts/way.py needs to find the address that a host's ranks will have. master: the address that
+    they meet at, on the first host."""
+    first = host.name == hosts[0].name
+    others = [each.data_address or each.address for each in hosts if each.name != host.name]
+    other = (others[0] if first else master) if others else None
+    return {"master": master, "is_master": first, "own": host.data_address, "other": other}
+
+
+class _Meeting:
+    """Everybody waits until all have come, or the time is over."""
+
+    def __init__(self, names: set[str]) -> None:
+        self._missing, self._lock, self._all = names, threading.Lock(), threading.Event()
+
+    def come(self, name: str) -> None:
+        with self._lock:
+            self._missing.discard(name)
+            if not self._missing:
+                self._all.set()
+
+    def wait(self, seconds: float, cancel: Cancel) -> None:
+        forget = cancel.on_set(self._all.set)
+        self._all.wait(seconds)
+        forget()
+
+
+def visit(
+    hosts: Sequence[Host], at: Mapping[str, Sequence[str]], wanted: Mapping[str, Sequence[str]], sessions: Sessions
+) -> Visited:
+    """Has hosts dial each other. at: the addresses that each listens at. wanted: whom each dials. A host that fails has
+    no part in the answer."""
+    tokens = {host.name: secrets.token_hex(16) for host in hosts}
+    ports: dict[str, Listening] = {}
+    names = {host.name for host in hosts}
+    listening, over = _Meeting({*names}), _Meeting({*names})
+    number = {name: n for n, name in enumerate(tokens)}
+    cancel = sessions.runtime.cancel
+
+    def task(host: Host) -> Reached:
+        spec = {"listen": [*at[host.name]], "token": tokens[host.name], "seconds": LISTEN_SECONDS + DIAL_SECONDS}
+        try:
+            with Program(sessions.get(host), "preflight.pairs", spec) as program:
+                ports[host.name] = first_word(program, Listening, timeout=LISTEN_SECONDS, cancel=cancel)
+                listening.come(host.name)
+                listening.wait(LISTEN_SECONDS, cancel)
+                visits = [
+                    {"id": f"{number[other]} {n}", "address": address, "port": port, "token": tokens[other]}
+                    for other in wanted[host.name]
+                    if other in ports
+                    for n, (address, port) in enumerate(zip(at[other], ports[other]["ports"], strict=False))
+                    if port
+                ]
+                program.send({"op": "dial", "visits": visits})
+                answer = first_word(program, Reached, timeout=LISTEN_SECONDS + DIAL_SECONDS, cancel=cancel)
+                over.come(host.name)
+                over.wait(DIAL_SECONDS, cancel)
+                return answer
+        finally:
+            listening.come(host.name)
+            over.come(host.name)
+
+    found, _ = sessions.each(tuple(hosts), task, "preflight")
+    how: dict[tuple[str, str, str], How] = {}
+    for name, answer in found.items():
+        for other in wanted[name]:
+            for n, address in enumerate(at[other]):
+                if (state := answer["reached"].get(f"{number[other]} {n}")) is not None:
+                    how[name, other, address] = state
+    return Visited(how, {name: answer["error"] for name, answer in ports.items() if answer["error"]})

@@ -1,0 +1,216 @@
+"""Which hosts do not reach each other, as the smallest set of causes: a host that nobody reaches is one, not one for
+each of its pairs."""
+
+from __future__ import annotations
+
+import ipaddress
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from itertools import combinations
+from typing import Any, Literal, NamedTuple
+
+from fleet.errors import Reason
+from fleet.inventory.nodeset import fold
+from fleet.rules.rule import MISSING, Finding, Rule, Said, View
+
+FREE = "sysctl net.ipv4.ip_local_port_range and 'ss -s' there: are ports left? does a sandbox forbid listening?"
+FIREWALL = (
+    "'fleet exec -w {hosts} -- nft list ruleset' shows a firewall of its own; open all TCP ports between the data "
+    "addresses, both ways: gloo and NCCL choose new ones each time; or set 'data_address' to a network where they are"
+)
+NETWORK = (
+    "a security group, a VLAN or a missing route between them? open all TCP ports between the data addresses, both "
+    "ways; or set 'data_address' to a network that both are in"
+)
+MTU = "set the switch port's MTU to that of the hosts; until then 'ip link set dev {interface} mtu 1500' on each host"
+WORDS = {"silent": "no answer", "refused": "refused", "unreachable": "no route", "other": "something else answers"}
+MOST_GROUPS = 8  # of hosts that do not reach each other, of which any may be on one side
+Pair = tuple[str, str]
+Shape = Literal["host", "in", "out", "split", "pair", "one"]
+
+
+class Cause(NamedTuple):
+    """One that explains pairs which do not work. hosts: whom it is about; of a split, one side, the smaller one. shape:
+    "host": it reaches nobody and nobody it; "in": nobody reaches it; "out": it reaches nobody; "split": nobody here
+    reaches anybody there; "pair": two do not reach each other; "one": the first does not reach the second."""
+
+    shape: Shape
+    hosts: tuple[str, ...]
+    pairs: frozenset[Pair]
+
+
+def causes(names: Sequence[str], bad: Iterable[Pair], tried: Iterable[Pair]) -> list[Cause]:
+    """Returns the fewest causes that explain all of `bad` and nothing that works. tried: all pairs."""
+    tried_pairs, broken = {*tried}, {*bad}
+    simple = [*_possible(names, tried_pairs)]
+    found = _cover(broken, simple)
+    split = _cover(broken, [*simple, *_splits(names, broken, tried_pairs)])
+    best = split if len(split) < len(found) else found
+    return sorted(best, key=lambda cause: [names.index(host) for host in cause.hosts])
+
+
+def _cover(bad: set[Pair], possible: Iterable[Cause]) -> list[Cause]:
+    found, left = list[Cause](), {*bad}
+    fitting = [cause for cause in possible if cause.pairs and cause.pairs <= bad]
+    while left:
+        # of those that explain as much the simpler one, which comes first
+        best = max(fitting, key=lambda cause: len(cause.pairs & left))
+        left -= best.pairs
+        found.append(best)
+    for cause in [*found]:
+        if cause.pairs <= _all(other for other in found if other != cause):
+            found.remove(cause)
+    return found
+
+
+def _all(of: Iterable[Cause]) -> set[Pair]:
+    return {pair for cause in of for pair in cause.pairs}
+
+
+def _possible(names: Sequence[str], tried: set[Pair]) -> Iterator[Cause]:
+    for a in names:
+        to, of = {pair for pair in tried if pair[1] == a}, {pair for pair in tried if pair[0] == a}
+        if len(to) > 1 and len(of) > 1:
+            yield Cause("host", (a,), frozenset(to | of))
+        if len(to) > 1:
+            yield Cause("in", (a,), frozenset(to))
+        if len(of) > 1:
+            yield Cause("out", (a,), frozenset(of))
+    for n, a in enumerate(names):
+        for b in names[n + 1 :]:
+            both = tried & {(a, b), (b, a)}
+            yield Cause("pair", (a, b), frozenset(both if len(both) == 2 else ()))
+    for a, b in sorted(tried):
+        yield Cause("one", (a, b), frozenset({(a, b)}))
+
+
+def _splits(names: Sequence[str], bad: set[Pair], tried: set[Pair]) -> Iterator[Cause]:
+    """Yields a group of hosts against all others where both are more than one: groups are what works."""
+    group = {name: {name} for name in names}
+    for a, b in tried - bad:
+        if group[a] is not group[b]:
+            group[a] |= group[b]
+            for name in group[b]:
+                group[name] = group[a]
+    groups = [g for n, g in enumerate(group.values()) if g not in [*group.values()][:n]][:MOST_GROUPS]
+    for count in range(1, len(groups) // 2 + 1):
+        for some in combinations(groups, count):
+            here = {name for each in some for name in each}
+            across = {pair for pair in tried if (pair[0] in here) != (pair[1] in here)}
+            if 1 < len(here) < len(names) - 1:
+                yield Cause("split", tuple(name for name in names if name in here), frozenset(across))
+
+
+class Seen(NamedTuple):
+    """What a host found. address: its own that the others dial. interface, mtu: of that. nccl: whether it has GPUs."""
+
+    pairs: Mapping[str, str]
+    address: str
+    interface: str | None
+    mtu: int | None
+    nccl: bool
+
+
+def seen(view: View) -> Any:
+    way, found = view.get("network") or {}, view.get("pairs")
+    if not found or not way.get("advertised"):
+        return MISSING
+    mtu = [each["mtu"] for each in view.get("interfaces") or () if each["name"] == way["interface"]]
+    return Seen(found, way["advertised"], way["interface"], mtu[0] if mtu else None, bool(view.get("gpus")))
+
+
+def closed(rule: Rule, values: Mapping[str, Seen]) -> Iterator[Finding]:
+    """Yields what keeps hosts from each other."""
+    found = {(a, b): how for a, of in values.items() for b, how in of.pairs.items() if b in values}
+    bad = {pair for pair, how in found.items() if how in WORDS}
+    together: dict[Shape, list[Cause]] = {}
+    for cause in causes([*values], bad, found):
+        if cause.shape in ("host", "in", "out"):
+            together.setdefault(cause.shape, []).append(cause)
+        else:
+            yield _closed(rule, values, found, cause)
+    for shape, each in together.items():
+        hosts = tuple(host for cause in each for host in cause.hosts)
+        yield _closed(rule, values, found, Cause(shape, hosts, frozenset(_all(each))))
+
+
+def _closed(rule: Rule, values: Mapping[str, Seen], found: Mapping[Pair, str], cause: Cause) -> Finding:
+    hosts, names = cause.hosts, fold(cause.hosts)
+    how = ", ".join(sorted({WORDS[found[pair]] for pair in cause.pairs}))
+    known = Reason("{hosts}", hosts=names)
+    at = values[hosts[-1]].address
+    it, they, reach = ("it", "it", "reaches") if len(hosts) == 1 else ("them", "they", "reach")
+    of_ranks = f"at ports that ranks listen at ({how})"
+    if cause.shape == "host":
+        text = known + Reason(f": no other host reaches {it}, nor {they} any other, {of_ranks}")
+    elif cause.shape == "in":
+        text = known + Reason(f": no other host reaches {it} {of_ranks}")
+    elif cause.shape == "out":
+        text = known + Reason(f": {they} {reach} no other host {of_ranks}")
+    elif cause.shape == "split":
+        others = fold(name for name in values if name not in hosts)
+        text = known + Reason(" and {others} do not reach each other", others=others) + Reason(f" ({how})")
+    elif cause.shape == "pair":
+        only = "; all other pairs do" * (len(values) > 2 and {p for p in found if found[p] in WORDS} == cause.pairs)
+        text = Reason("{one} and {other} do not reach each other", one=hosts[0], other=hosts[1]) + f" ({how}){only}"
+    else:
+        text = Reason("{one} does not reach {other} at {at}", one=hosts[0], other=hosts[1], at=at) + f" ({how})"
+        if found.get((hosts[1], hosts[0])) == "open":
+            text += Reason("; {other} reaches {one}", one=hosts[0], other=hosts[1])
+    needed = any(values[a].nccl or _gloo_dials(values[a].address, values[b].address) for a, b in cause.pairs)
+    of_host = cause.shape in ("host", "in", "out")
+    remedy = Reason(FIREWALL, hosts=names) if of_host else NETWORK
+    return rule.found(hosts, text, severity="error" if needed else "warning", remedy=remedy)
+
+
+def _gloo_dials(a: str, b: str) -> bool:
+    """Returns whether it is a that dials b: of two addresses the higher one does. NCCL dials from either side."""
+    one, other = (ipaddress.ip_address(each.partition("%")[0]) for each in (a, b))
+    return one.version != other.version or one.packed > other.packed
+
+
+def stalled(rule: Rule, values: Mapping[str, Seen]) -> Iterator[Finding]:
+    """Yields where large packets are lost and small ones pass."""
+    found = {(a, b): how for a, of in values.items() for b, how in of.pairs.items() if b in values}
+    for cause in causes([*values], {pair for pair, how in found.items() if how == "stalled"}, found):
+        first = values[cause.hosts[0]]
+        size = f" of {first.mtu} bytes" if first.mtu else ""
+        if len(cause.hosts) == 1:
+            text = Reason("{host}: large packets", host=cause.hosts[0]) + f"{size} between it and the others are lost"
+        else:
+            text = Reason("between {hosts} large packets", hosts=fold(cause.hosts)) + f"{size} are lost"
+        remedy = Reason(MTU, interface=first.interface)
+        yield rule.found(cause.hosts, text + ", small ones pass", remedy=remedy)
+
+
+def deaf(view: View) -> Said | None:
+    return Said(Reason.of_node(f"nobody can reach it at a high port: {view['deaf']}")) if view.get("deaf") else None
+
+
+def address(view: View) -> Said | None:
+    """Returns why the address that this host is to have in a run is none."""
+    way = view.get("network") or {}
+    return Said(Reason.of_node(str(way["error"])), way.get("hint")) if way.get("error") else None
+
+
+def another(view: View) -> Said | None:
+    """Returns that gloo and NCCL take another address of the interface than was meant."""
+    way = view.get("network") or {}
+    own, taken, name = way.get("address"), way.get("advertised"), way.get("interface")
+    if way.get("error") or not own or not taken or own == taken:
+        return None
+    text = Reason("gloo and NCCL take {taken}, the first address of {name}, not {own}", taken=taken, name=name, own=own)
+    if (":" in own) != (":" in taken):
+        how = "--env NCCL_SOCKET_FAMILY=AF_INET6 for NCCL; gloo takes IPv4 where the interface has it"
+        return Said(text, how if ":" in own else None)
+    line = "where the others reach it there, all is well; else 'ip addr del {taken} dev {name}' and add it again, there"
+    return Said(text, Reason(line, taken=taken, name=name))
+
+
+ADDRESS, SET = "the address of its ranks", "set 'data_address' to the address the other nodes reach it at"
+RULES = (
+    Rule("data-address", address, "clear", ADDRESS, SET, run=True),
+    Rule("data-address-second", another, "clear", ADDRESS, SET, "warning", run=True),
+    Rule("ways-closed", deaf, "clear", "the ways between hosts", FREE, covered_by=("master",), run=True),
+    Rule("ways", seen, "closed", "the ways between hosts", NETWORK, covered_by=("master",), run=True),
+    Rule("ways-mtu", seen, "stalled", "the ways between hosts", MTU, covered_by=("master",), run=True),
+)

@@ -1,0 +1,174 @@
+"""Hosts that do not reach each other as a run would need it: found by `check` and by `launch` alike."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from fleet.lab import switch
+from tests.lab.healing import BreakableLab
+
+HIGH = "tcp dport 1024-65535 tcp sport 1024-65535"
+OPENS = "tcp dport 1024-65535 ct state new"
+# GSO and TSO are switched off, or packets are larger than the wire's: ioctl SIOCETHTOOL, ETHTOOL_SGSO and ETHTOOL_STSO
+SMALL = """
+import array, fcntl, socket, struct
+for command in (0x24, 0x1F):
+    value = array.array("B", struct.pack("II", command, 0))
+    fcntl.ioctl(socket.socket(), 0x8946, struct.pack("16sP", b"eth0", value.buffer_info()[0]))
+"""
+
+
+class Net:
+    """Four hosts. `check` and `launch` answer with their findings: (severity, rule, hosts' numbers, message)."""
+
+    def __init__(self, lab: BreakableLab) -> None:
+        self.lab, self.names = lab, lab.names
+        self.ips = [lab.address(name) for name in lab.names]
+
+    def filters(self, number: int, hook: str, rule: str) -> None:
+        line = f"table inet shut {{ chain {hook} {{ type filter hook {hook} priority 0; {rule}; }}; }}"
+        self.lab.sh(self.names[number], f"nft '{line}'")
+
+    def opens(self) -> None:
+        for name in self.names:
+            self.lab.sh(name, "nft delete table inet shut 2>/dev/null; true")
+
+    def check(self, inventory: Path | None = None, *, code: int) -> list[tuple[str, str, str, str]]:
+        where = ("-i", str(inventory or "lab"))
+        done = self.lab.fleet(*where, "check", "--json")
+        assert done.returncode == code, done.stdout + done.stderr
+        found = [self._brief(each) for each in json.loads(done.stdout)["findings"] if "workdir" not in each["id"]]
+        words = ("launch", "--json", "--engine", "command", "--workdir", "/", "/bin/true")
+        done = self.lab.fleet(*where, *words, cwd=self.lab.home)
+        assert done.returncode == code, done.stdout + done.stderr
+        events = map(json.loads, done.stdout.splitlines())
+        assert [self._brief(each) for each in events if each.get("event") == "finding"] == found, done.stdout
+        return found
+
+    def _brief(self, found: dict[str, Any]) -> tuple[str, str, str, str]:
+        numbers = "".join(str(self.names.index(name)) for name in found["hosts"])
+        return found["severity"], found["id"], numbers, found["message"]
+
+
+@pytest.fixture(scope="module")
+def net(breakable: BreakableLab) -> Iterator[Net]:
+    for name in breakable.enrol().names:
+        breakable.spoil(name)
+    yield Net(breakable)
+
+
+@pytest.fixture(autouse=True)
+def opened(net: Net) -> Iterator[None]:
+    yield
+    net.opens()
+
+
+def test_a_pair_of_which_neither_is_the_master_nor_a_neighbour(net: Net) -> None:
+    net.filters(3, "input", f"ip saddr {net.ips[1]} {HIGH} drop")
+    ((severity, rule, hosts, message),) = net.check(code=123)
+    assert (severity, rule, hosts) == ("error", "ways", "13")
+    assert message.endswith("do not reach each other (no answer); all other pairs do")
+    net.opens()
+    assert net.check(code=0) == []
+
+
+@pytest.mark.slow
+def test_one_direction(net: Net) -> None:
+    """gloo dials from the higher address only."""
+    for of, to, severity, code in ((3, 1, "error", 123), (1, 3, "warning", 0)):
+        net.filters(to, "input", f"ip saddr {net.ips[of]} {OPENS} reject with tcp reset")
+        ((said, rule, hosts, message),) = net.check(code=code)
+        assert (said, rule, hosts) == (severity, "ways", f"{of}{to}")
+        assert f"does not reach {net.names[to]} at {net.ips[to]} (refused); {net.names[to]} reaches" in message
+        net.opens()
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("hook, hosts", [("input", (2,)), ("input", (1, 2)), ("output", (3,))])
+def test_a_host_that_is_closed_is_named_and_not_those_it_is_closed_to(
+    net: Net, hook: str, hosts: tuple[int, ...]
+) -> None:
+    for host in hosts:
+        net.filters(host, hook, f"{OPENS} drop")
+    ((severity, rule, named, message),) = net.check(code=123)
+    assert (severity, rule, named) == ("error", "ways", "".join(map(str, hosts)))
+    assert ("no other host reaches" if hook == "input" else "reaches no other host") in message
+
+
+@pytest.mark.slow
+def test_two_halves(net: Net) -> None:
+    for host in (2, 3):
+        net.filters(host, "input", f"ip saddr {{ {net.ips[0]}, {net.ips[1]} }} {HIGH} drop")
+    found = net.check(code=123)
+    assert [(rule, hosts) for _, rule, hosts, _ in found] == [("ways", "01")], found
+    assert "do not reach each other" in found[0][3]
+
+
+@pytest.mark.slow
+def test_a_switch_port_with_a_smaller_mtu(net: Net) -> None:
+    """Small packets pass; those of an all-reduce do not."""
+    state = json.loads((net.lab.state_dir / "state.json").read_text())
+    for number, name in enumerate(net.names):
+        port = switch.port(state["hosts"][name]["number"])
+        wide = [*switch.in_switch(state["switch_pid"]), "ip", "link", "set", "dev", port, "mtu"]
+        subprocess.run([*wide, "1500" if number == 2 else "9000"], check=True, timeout=60)
+        net.lab.inside(name, "python3", "-c", SMALL)
+        net.lab.sh(name, "ip link set dev eth0 mtu 9000")
+    try:
+        ((severity, rule, hosts, message),) = net.check(code=123)
+    finally:
+        for name in net.names:
+            net.lab.sh(name, "ip link set dev eth0 mtu 1500")
+    assert (severity, rule, hosts) == ("error", "ways-mtu", "2"), message
+    assert "large packets of 9000 bytes between it and the others are lost" in message
+    assert net.check(code=0) == []
+
+
+# -- what a host's ranks will have as their address -------------------------------------------------------------
+def inventory(net: Net, path: Path, **fields: str) -> Path:
+    """fields: of the third host."""
+    more = "".join(f", {name}: '{value}'" for name, value in fields.items())
+    lines = net.lab.inventory.read_text().splitlines()
+    at = next(n for n, line in enumerate(lines) if line.strip().startswith(f"{net.names[2]}:"))
+    lines[at] = lines[at].rstrip().rstrip("}") + more + "}"
+    path.write_text("\n".join(lines) + "\n")
+    return path
+
+
+def test_a_data_address_that_no_interface_holds(net: Net, tmp_path: Path) -> None:
+    found = net.check(inventory(net, tmp_path / "f.yaml", data_address="198.18.255.77"), code=123)
+    assert [each[:3] for each in found] == [("error", "data-address", "2")]
+    assert found[0][3].endswith("no interface here holds its data_address 198.18.255.77")
+
+
+@pytest.mark.slow
+def test_an_interface_that_is_down(net: Net, tmp_path: Path) -> None:
+    third = net.names[2]
+    net.lab.sh(third, "ip link add dead0 type veth peer name dead1 && ip addr add 10.77.0.3/24 dev dead0")
+    found = net.check(inventory(net, tmp_path / "f.yaml", data_address="10.77.0.3"), code=123)
+    net.lab.sh(third, "ip link del dead0")
+    assert ("error", "data-address", "2") in [each[:3] for each in found], found
+    assert any(message.endswith("interface dead0, which holds 10.77.0.3, is down") for *_, message in found)
+
+
+@pytest.mark.slow
+def test_an_address_in_front_of_the_one_that_was_meant(net: Net, tmp_path: Path) -> None:
+    """A cloud's alias, a keepalived's: gloo and NCCL take the first one of the interface, which nobody reaches."""
+    third, _own = net.names[2], f"{net.ips[2]}/24"
+    prefix = net.lab.sh(third, "ip -o -4 addr show dev eth0").split()[3]
+    net.lab.sh(
+        third, f"ip addr add 10.77.0.9/32 dev eth0; ip addr del {prefix} dev eth0; ip addr add {prefix} dev eth0"
+    )
+    try:
+        found = net.check(inventory(net, tmp_path / "f.yaml", data_address=net.ips[2]), code=123)
+    finally:
+        net.lab.sh(third, "ip addr del 10.77.0.9/32 dev eth0")
+    assert [each[:3] for each in found] == [("error", "ways", "2"), ("warning", "data-address-second", "2")], found
+    assert f"take 10.77.0.9, the first address of eth0, not {net.ips[2]}" in found[1][3]
+    assert net.check(code=0) == []

@@ -1,0 +1,118 @@
+"""Which others a node reaches, and who answers there."""
+
+from __future__ import annotations
+
+import contextlib
+import socket
+import threading
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+from fleet.node.preflight.pairs import MOST_CALLERS
+from fleet.protocol.frames import MESSAGE
+from tests.free_port import free_port
+from tests.node.nodes import Running
+
+
+class Pairs:
+    """The program, as the head drives it. ports: where it listens."""
+
+    def __init__(self, program: Running) -> None:
+        self._program = program
+        self._messages = (frame.json() for frame in program.frames() if frame.kind == MESSAGE)
+        first = next(self._messages)
+        self.ports, self.error = first["ports"], first["error"]
+
+    def dial(self, *visits: tuple[str, int, str]) -> list[str]:
+        """Returns what came of each visit (address, port, token)."""
+        orders = [
+            {"id": str(n), "address": address, "port": port, "token": token}
+            for n, (address, port, token) in enumerate(visits)
+        ]
+        self._program.send({"op": "dial", "visits": orders})
+        answer = next(self._messages)
+        assert {n for n, how in answer["reached"].items() if how == "open"} == {*answer["seconds"]}
+        return [answer["reached"][str(n)] for n in range(len(visits))]
+
+
+@contextlib.contextmanager
+def pairs(home: Path, *listen: str, token: str = "mine", seconds: float = 60.0) -> Iterator[Pairs]:
+    spec: dict[str, Any] = {"listen": listen or ["127.0.0.1"], "token": token, "seconds": seconds}
+    with Running("preflight.pairs", spec, home) as program:
+        yield Pairs(program)
+
+
+def test_an_address_that_leads_back_here_is_not_another_hosts(tmp_path: Path) -> None:
+    with pairs(tmp_path, "127.0.0.1", "127.0.0.2", "::1") as node:
+        one, other, six = node.ports
+        assert node.error is None
+        reached = node.dial(
+            ("127.0.0.1", one, "mine"),
+            ("127.0.0.2", other, "mine"),
+            ("::1", six, "mine"),
+            ("127.0.0.1", one, "another's"),
+            ("127.0.0.2", one, "mine"),
+            ("127.0.0.1", free_port(), "mine"),
+        )
+    assert reached == ["open", "open", "open", "other", "refused", "refused"]
+
+
+def test_two_nodes_dial_each_other(tmp_path: Path) -> None:
+    with pairs(tmp_path / "a", token="a") as a, pairs(tmp_path / "b", token="b") as b:
+        assert a.dial(("127.0.0.1", b.ports[0], "b")) == b.dial(("127.0.0.1", a.ports[0], "a")) == ["open"]
+
+
+def test_an_address_that_is_no_interfaces_is_listened_at_everywhere(tmp_path: Path) -> None:
+    """One that is translated on the way to this node."""
+    with pairs(tmp_path, "192.0.2.1") as node:
+        assert node.dial(("127.0.0.1", node.ports[0], "mine")) == ["open"]
+
+
+@contextlib.contextmanager
+def listener(serve: bool, backlog: int = 8) -> Iterator[int]:
+    """The port of a program that takes connections and closes them, or leaves them alone."""
+    with socket.create_server(("127.0.0.1", 0), backlog=backlog) as server:
+
+        def work() -> None:
+            with contextlib.suppress(OSError):
+                while True:
+                    server.accept()[0].close()
+
+        if serve:
+            threading.Thread(target=work, daemon=True).start()
+        yield server.getsockname()[1]
+        with contextlib.suppress(OSError):
+            server.shutdown(socket.SHUT_RDWR)
+
+
+def test_a_program_that_closes_is_another(tmp_path: Path) -> None:
+    with listener(serve=True) as port, pairs(tmp_path) as node:
+        assert node.dial(("127.0.0.1", port, "x")) == ["other"]
+
+
+def test_a_busy_node_is_not_known_to_lose_packets(tmp_path: Path) -> None:
+    """Its kernel has all that was sent; its program does not answer in time."""
+    with listener(serve=False) as port, pairs(tmp_path, seconds=5.0) as node:
+        assert node.dial(("127.0.0.1", port, "x")) == ["unknown"]
+
+
+def test_a_node_that_takes_no_connection_is_silent(tmp_path: Path) -> None:
+    with listener(serve=False, backlog=0) as port, contextlib.ExitStack() as held, pairs(tmp_path) as node:
+        for _ in range(3):
+            full = held.enter_context(socket.socket())
+            full.setblocking(False)
+            full.connect_ex(("127.0.0.1", port))
+        assert node.dial(("127.0.0.1", port, "x")) == ["silent"]
+
+
+def test_strangers_keep_nobody_out(tmp_path: Path) -> None:
+    """They send, and send nothing, and are many."""
+    with pairs(tmp_path) as node, contextlib.ExitStack() as held:
+        for n in range(200):
+            sock = held.enter_context(socket.create_connection(("127.0.0.1", node.ports[0])))
+            sock.setblocking(False)
+            with contextlib.suppress(BlockingIOError):
+                sock.send(b"x" * (n % 3) * 100_000)
+        assert node.dial(("127.0.0.1", node.ports[0], "mine")) == ["open"]
+    assert MOST_CALLERS > 200
