@@ -136,7 +136,9 @@ def run(plan: InitPlan, runtime: SetupRuntime) -> Proposal:
         results = {**failures, **ask.facts(willing, plan.folder, plan.python, asking)}
         facts = ask.told(results)
         endpoints = {host.name: transport.resolve(host) for host in willing.hosts}
-        candidates = choose.own({name: choose.addresses(told, endpoints[name].address) for name, told in facts.items()})
+        candidates = choose.unshared(
+            {name: choose.addresses(told, endpoints[name].address) for name, told in facts.items()}
+        )
         reached = ask.reach([inventory.host(name) for name in facts], candidates, asking)
     finally:
         transport.close()

@@ -42,10 +42,12 @@ def addresses(facts: Facts, endpoint: str) -> list[Address]:
     return found if endpoint in [each.text for each in found] else [*found, Address(endpoint, "", 0, True)]
 
 
-def own(candidates: Mapping[str, Sequence[Address]]) -> dict[str, list[Address]]:
-    """Returns the addresses that one host alone has: a bridge of Docker's has the same one everywhere."""
+def unshared(candidates: Mapping[str, Sequence[Address]]) -> dict[str, list[Address]]:
+    """Returns those that one host alone has, or SSH comes in through: a bridge of Docker's has the same one everywhere."""
     times = Counter(each.text for every in candidates.values() for each in every)
-    return {name: [each for each in every if times[each.text] == 1] for name, every in candidates.items()}
+    return {
+        name: [each for each in every if times[each.text] == 1 or each.leads_here] for name, every in candidates.items()
+    }
 
 
 def data_addresses(
