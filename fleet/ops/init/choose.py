@@ -43,7 +43,7 @@ def addresses(facts: Facts, endpoint: str) -> list[Address]:
 
 
 def unshared(candidates: Mapping[str, Sequence[Address]]) -> dict[str, list[Address]]:
-    """Returns those that one host alone has, or SSH comes in through: a bridge of Docker's has the same one everywhere."""
+    """Returns those that one host alone has, or SSH comes in through: Docker's bridge has the same one everywhere."""
     times = Counter(each.text for every in candidates.values() for each in every)
     return {
         name: [each for each in every if times[each.text] == 1 or each.leads_here] for name, every in candidates.items()
