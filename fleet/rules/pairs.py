@@ -206,10 +206,24 @@ def another(view: View) -> Said | None:
     return Said(text, Reason(line, taken=taken, name=name))
 
 
+def replaced(view: View) -> Said | None:
+    """Returns which variables of the node's a run sets to another interface."""
+    way = view.get("network") or {}
+    found = way.get("replaced") or {}
+    if not found:
+        return None
+    text = "{variables} of its environment or of NCCL's files is replaced by {name}, which holds {address}"
+    variables = ", ".join(f"{name}={value}" for name, value in sorted(found.items()))
+    return Said(Reason(text, variables=variables, name=way["interface"], address=way["address"]))
+
+
+KEEP = "where the other one is meant: set 'data_address' to its address there, or --env NCCL_SOCKET_IFNAME=NAME"
 ADDRESS, SET = "the address of its ranks", "set 'data_address' to the address the other nodes reach it at"
 RULES = (
     Rule("data-address", address, "clear", ADDRESS, SET, run=True),
     Rule("data-address-second", another, "clear", ADDRESS, SET, "warning", run=True),
+    Rule("interface-replaced", replaced, "clear", ADDRESS, KEEP, "warning", run=True),
+    Rule("nccl-conf", "nccl_conf", "contents", "settings of nccl.conf", "make the files equal", "warning"),
     Rule("ways-closed", deaf, "clear", "the ways between hosts", FREE, covered_by=("master",), run=True),
     Rule("ways", seen, "closed", "the ways between hosts", NETWORK, covered_by=("master",), run=True),
     Rule("ways-mtu", seen, "stalled", "the ways between hosts", MTU, covered_by=("master",), run=True),

@@ -10,7 +10,17 @@ from fleet.rules.rule import MISSING, GiB, View, Want
 
 NOTABLE = ("accelerate", "transformers", "numpy")
 # steps that wait for the activate line: where that hangs, they say nothing of their own
-BEHIND_ACTIVATE = ("python", "compilers", "nccl", "gpus", "gpu processes", "builds", "environment", "imports")
+BEHIND_ACTIVATE = (
+    "python",
+    "compilers",
+    "nccl",
+    "gpus",
+    "gpu processes",
+    "builds",
+    "environment",
+    "network",
+    "imports",
+)
 BEHIND_PYTHON = ("imports",)
 GIB_STEP = 4  # of GPU memory: how much of it a driver keeps for itself differs
 

@@ -14,6 +14,8 @@ from typing import Any
 
 import pytest
 
+from fleet.node.facts import way
+from fleet.node.facts.network import Held
 from tests.free_port import free_port
 from tests.node.nodes import Running, answer, until
 
@@ -166,7 +168,7 @@ def test_done_ends_the_waiting(home: Path) -> None:
 def test_the_interface_that_holds_the_masters_address(home: Path) -> None:
     found = facts(home, free_port())["network"]
     there = {"master": "127.0.0.1", "address": "127.0.0.1", "interface": "lo", "advertised": "127.0.0.1", "nccl": "lo"}
-    assert found == {**there, "error": None, "hint": None}
+    assert found == {**there, "error": None, "hint": None, "replaced": {}}
 
 
 @pytest.mark.parametrize("node_rank", [0, 1])
@@ -345,3 +347,48 @@ def test_a_configuration_that_is_not_there(home: Path, tmp_path: Path) -> None:
     (tmp_path / "ds.json").write_text("{}")
     script = {"workdir": str(tmp_path), "script": "t.py", "configs": ["ds.json", "./deepspeed.json"]}
     assert facts(home, 0, **script)["configs_missing"] == ["./deepspeed.json"]
+
+
+@pytest.mark.parametrize(
+    "value, label",
+    [
+        ("eth1", "eth1"),
+        ("eth", "eth0"),
+        ("=eth1", "eth1"),
+        ("=eth", None),
+        ("ib,bond0", "bond0"),
+        ("^eth0,eth10,lo", "eth1"),
+        ("nosuch", None),
+        ("", None),
+    ],
+)
+def test_a_name_of_nccls_is_the_beginning_of_names(value: str, label: str | None) -> None:
+    own = [Held(n, name, f"10.0.{n}.1", 24) for n, name in enumerate(("lo", "eth0", "eth10", "eth1", "bond0"))]
+    if value == "eth1":
+        own = own[:2] + own[3:]
+    found = way.named(value, own)
+    assert (found and found.label) == label
+
+
+def test_which_interface_is_proved(home: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """What this run was given comes before a data_address, and what the node's own files have after it."""
+    own = [Held(1, "lo", "127.0.0.1", 8), Held(1, "eth1", "10.0.1.1", 24), Held(1, "eth10", "10.0.10.1", 24)]
+    monkeypatch.setattr(way, "addresses", lambda: own)
+    monkeypatch.setattr(way, "resolve", str)
+    monkeypatch.setattr(way, "source_towards", lambda _: "10.0.1.1")
+    monkeypatch.setenv("HOME", str(home))
+    (home / ".nccl.conf").write_text("# ours\nNCCL_SOCKET_IFNAME==eth10 # the fast one\n")
+    assert way.nccl_conf() == {"NCCL_SOCKET_IFNAME": "=eth10"}
+
+    def found(data_address: str | None, env: dict[str, str], **given: str) -> tuple[str, str, dict[str, str]]:
+        road = {"master": "10.0.1.9", "is_master": False, "own": data_address, "other": "10.0.1.9"}
+        facts = way.network({"way": road, "env": given}, {**env, **given})["network"]
+        assert facts["error"] is None
+        return facts["interface"], facts["nccl"], facts["replaced"]
+
+    fast, slow = {"NCCL_SOCKET_IFNAME": "=eth10"}, {"GLOO_SOCKET_IFNAME": "eth1"}
+    assert found(None, {}) == ("eth1", "=eth1", {})
+    assert found(None, fast) == ("eth10", "eth10", {})
+    assert found("10.0.1.1", fast) == ("eth1", "=eth1", fast)
+    assert found("10.0.1.1", slow) == ("eth1", "=eth1", {})
+    assert found("10.0.1.1", {}, **fast) == ("eth10", "eth10", {})

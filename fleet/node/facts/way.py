@@ -4,12 +4,14 @@ Both are given a name, and take the first address that getifaddrs() has for it; 
 it. So an address is of use only where it is the first of its name.
 """
 
+import os
 import socket
 
-from fleet.node.base.types import Any
+from fleet.node.base.types import Any, Mapping
 from fleet.node.facts.network import Held, addresses
 from fleet.node.facts.system import text
 
+NAMES = ("GLOO_SOCKET_IFNAME", "NCCL_SOCKET_IFNAME")
 REACHED = "set 'data_address' of %s to the address the other nodes reach it at"
 
 
@@ -34,7 +36,45 @@ def is_held(address: str) -> bool:
     return holder_of(address, addresses()) is not None
 
 
-def network(spec: "dict[str, Any]") -> "dict[str, Any]":
+def named(value: str, own: "list[Held]") -> "Held | None":
+    """Returns the first address of the interfaces that a value of NCCL_SOCKET_IFNAME names: a list of beginnings, exact
+    ones after '=', those that are not meant after '^'."""
+    names = value.lstrip("^=").split(",")
+    for held in own:
+        fits = held.label in names if value[:1] == "=" else held.label.startswith(tuple(filter(None, names)))
+        if held.label != "lo" and fits is not (value[:1] == "^"):
+            return held
+    return None
+
+
+def nccl_conf() -> "dict[str, str]":
+    """Returns the variables that NCCL reads from its files, where the environment does not have them."""
+    found: dict[str, str] = {}
+    for path in ("/etc/nccl.conf", os.path.expanduser("~/.nccl.conf")):
+        for line in text(path).splitlines()[:100]:
+            name, is_set, value = line.partition("#")[0].partition("=")
+            if is_set:
+                found[name.strip()[:100]] = value.strip()[:200]
+    return found
+
+
+def given(spec: "dict[str, Any]") -> "list[str]":
+    return [name for name in NAMES if name in {**(spec.get("env") or {}), **(spec.get("env_expand") or {})}]
+
+
+def chosen(spec: "dict[str, Any]", env: "Mapping[str, str]", own: "list[Held]") -> "Held | None":
+    """Returns the address of the interface that this node's variables name: what the user gave this run comes before a
+    data_address, and what the node's startup files or NCCL's have comes after it."""
+    names = given(spec)
+    if not names and not spec["way"]["own"]:
+        names = [*NAMES]
+    if os.path.exists("/proc/driver/nvidia"):
+        names.reverse()
+    found = [named(env[name], own) for name in names if env.get(name)]
+    return next(filter(None, found), None)
+
+
+def network(spec: "dict[str, Any]", env: "Mapping[str, str]") -> "dict[str, Any]":
     """Returns {"network": facts}. spec: {"way": {"master": its address, "is_master": bool, "own": this node's
     data_address or null, "other": of the master another node's address, of others the master's, null of one alone}}."""
     way, own = spec["way"], addresses()
@@ -45,7 +85,9 @@ def network(spec: "dict[str, Any]") -> "dict[str, Any]":
             means = "the master's address %s means this node itself (%s)" % (way["master"], known)
             facts.update(error=means, hint=REACHED % "the first host")
         at = resolve(way["own"]) if way["own"] else known if way["is_master"] else source_towards(known)
-        held = holder_of(at, own)
+        held = chosen(spec, env, own)
+        at = held.address if held else at
+        held = held or holder_of(at, own)
         if held is None:
             what = "its data_address" if way["own"] else "the master's address"
             has = ", ".join("%s %s" % (each.label, each.address) for each in own if each.label != "lo")
@@ -61,6 +103,8 @@ def network(spec: "dict[str, Any]") -> "dict[str, Any]":
     if held is not None:
         label = facts["interface"] = held.label
         facts["advertised"] = next(each.address for each in own if each.label == label)
+        names = {name: named(env[name], own) for name in NAMES if env.get(name) and name not in given(spec)}
+        facts["replaced"] = {name: env[name] for name, it in names.items() if it is None or it.label != label}
         # NCCL takes a name for the beginning of names, unless it has '='
         longer = any(each.label != label and each.label.startswith(label) for each in own)
         facts["nccl"] = "=" * longer + label

@@ -28,7 +28,7 @@ from fleet.node.delivery.sync_state import changed_data
 from fleet.node.facts.network import infiniband, interfaces
 from fleet.node.facts.system import disk, hardware, limits, own_disk, system
 from fleet.node.facts.tools import Tools, driver
-from fleet.node.facts.way import network
+from fleet.node.facts.way import nccl_conf, network
 from fleet.node.ports.listeners import describe
 from fleet.node.preflight.workdir import Workdir
 from fleet.node.python.interpreters import interpreters
@@ -66,7 +66,7 @@ def steps(spec: "dict[str, Any]", tools: Tools, done: threading.Event) -> "list[
     if spec.get("unread"):
         found.append(("unread", lambda: {"unread": tools.first_file(spec["unread"])}))
     if spec.get("way"):
-        found.append(("network", lambda: network(spec)))
+        found.append(("network", lambda: way_of(spec, tools)))
     if spec.get("master"):
         found += [("files", workdir.files), ("port", lambda: meet(spec, until, done))]
     found += [
@@ -80,6 +80,12 @@ def steps(spec: "dict[str, Any]", tools: Tools, done: threading.Event) -> "list[
         ("data files", changed_data),
     ]
     return found + ([("imports", lambda: tools.imports(spec["modules"]))] if spec.get("modules") else [])
+
+
+def way_of(spec: "dict[str, Any]", tools: Tools) -> "dict[str, Any]":
+    conf = nccl_conf()
+    tools.activated.wait()
+    return dict(network(spec, {**conf, **tools.env}), nccl_conf=conf)
 
 
 def python(tools: Tools, packages: "list[str] | None") -> "dict[str, Any]":

@@ -30,6 +30,7 @@ Way = TypedDict(
         "interface": Text,
         "advertised": Text,  # which gloo and NCCL take, given the interface's name
         "nccl": Text,  # that name as NCCL reads it
+        "replaced": dict[str, str],  # variables of the node's that name another interface
         "error": Text,
         "hint": Text,
         "ok": bool,
@@ -118,6 +119,7 @@ Facts = TypedDict(
         "transparent_hugepages": Text,
         "cuda_toolkit": Text,
         "nccl_library": Text,
+        "nccl_conf": dict[str, str],
         "gpu_error": Text,
         "head_interface": Text,
         "numa_nodes": Number,
