@@ -14,7 +14,7 @@ from fleet.node.base.types import TYPE_CHECKING, Any, BinaryIO, Iterator
 from fleet.node.container.channel import SECRET, bounded
 from fleet.node.container.roll import MOST
 from fleet.node.facts.network import addresses
-from fleet.node.facts.way import holder_of
+from fleet.node.facts.way import holder_of, variables
 from fleet.node.run.torchrun import RESTARTABLE, RESTARTS, words
 from fleet.protocol.frames import HEADER, MESSAGE, PREAMBLE
 from fleet.protocol.state import COMMAND, OF_RANKS, is_run_id
@@ -27,7 +27,6 @@ LEASE_SECONDS = 30.0  # that ranks go on when their container's own process was 
 # of the launcher that started this container: torchrun would take them for its own options
 UNSET = "PET_.*|RANK|WORLD_SIZE|LOCAL_RANK|GROUP_RANK|MASTER_ADDR|MASTER_PORT|" + SECRET
 BEGIN = "import os, sys; sys.path.insert(0, sys.argv.pop(1)); from %s import main; main(); os._exit(0)"
-INTERFACES = ("GLOO_SOCKET_IFNAME", "NCCL_SOCKET_IFNAME")
 
 
 class Part:
@@ -78,16 +77,17 @@ class Part:
         )
         return found
 
-    def interface(self) -> "str | None":
-        """Returns the network's that leads to the others; None in a run of one container."""
-        held = holder_of(self.address, addresses()) if self.several and self.address else None
-        return held and held.label
+    def interface(self) -> "dict[str, str]":
+        """Returns the variables that name the network's that leads to the others; none in a run of one container."""
+        own = addresses()
+        held = holder_of(self.address, own) if self.several and self.address else None
+        return variables(held, own) if held else {}
 
     def spec(self) -> "dict[str, Any]":
         """Returns what supervise.py takes."""
         begin, options, interface = self.begin, self.options, self.interface()
         argv, command, env, files = self.started()
-        env.update({name: interface for name in INTERFACES if interface and name not in os.environ})
+        env.update({name: value for name, value in interface.items() if name not in os.environ})
         env.update(options.env)
         return {
             "run": begin["run"],

@@ -58,6 +58,13 @@ def nccl_conf() -> "dict[str, str]":
     return found
 
 
+def variables(held: Held, own: "list[Held]") -> "dict[str, str]":
+    """Returns what gloo and NCCL are given for an interface: a name is the beginning of names to NCCL, unless it has
+    '='; gloo knows none."""
+    longer = any(each.label != held.label and each.label.startswith(held.label) for each in own)
+    return dict(zip(NAMES, (held.label, "=" * longer + held.label)))
+
+
 def given(spec: "dict[str, Any]") -> "list[str]":
     return [name for name in NAMES if name in {**(spec.get("env") or {}), **(spec.get("env_expand") or {})}]
 
@@ -105,9 +112,7 @@ def network(spec: "dict[str, Any]", env: "Mapping[str, str]") -> "dict[str, Any]
         facts["advertised"] = next(each.address for each in own if each.label == label)
         names = {name: named(env[name], own) for name in NAMES if env.get(name) and name not in given(spec)}
         facts["replaced"] = {name: env[name] for name, it in names.items() if it is None or it.label != label}
-        # NCCL takes a name for the beginning of names, unless it has '='
-        longer = any(each.label != label and each.label.startswith(label) for each in own)
-        facts["nccl"] = "=" * longer + label
+        facts["nccl"] = variables(held, own)[NAMES[1]]
         if text("/sys/class/net/%s/operstate" % socket.if_indextoname(held.number)).strip() == "down":
             facts["error"] = facts["error"] or "interface %s, which holds %s, is down" % (label, at)
             facts["hint"] = facts["hint"] or "'ip link set %s up' there, or %s" % (label, REACHED % "this host")
