@@ -10,6 +10,7 @@ from typing import Any
 from fleet.each import failed
 from fleet.engines import engine
 from fleet.errors import EXIT_HOST_FAILED, EXIT_OK, EXIT_PREFLIGHT
+from fleet.events import Notice
 from fleet.model import Host, Inventory, Report, Result, exit_code_of
 from fleet.ops import pairs
 from fleet.ops.facts import HasFacts, ask, training
@@ -77,6 +78,12 @@ def run(plan: CheckPlan, runtime: Runtime) -> Checked:
     with closing(Sessions(runtime)) as sessions:
         facts, errors = sessions.each(plan.hosts, task, "asking", fanout=runtime.fanout)
         pairs.look(plan.hosts, facts, sessions)
+        if plan.request.network:
+            if live := sorted({str(run["run"]) for one in facts.values() for run in one.get("runs") or ()}):
+                text = f"bandwidth is not measured beside runs that are live: {', '.join(live)}"
+                runtime.emit(Notice("warning", text, None, "again when they have ended"))
+            else:
+                pairs.measure(plan.hosts, facts, sessions)
     results = tuple(
         Result(host.name, ok=True, exit_status=0, answer=HasFacts(facts[host.name]))
         if host.name in facts

@@ -13,7 +13,7 @@ from typing import Any, NamedTuple
 
 from fleet.model import Host
 from fleet.ops.sessions import Sessions
-from fleet.protocol.messages.facts import Facts, How, Listening, Reached
+from fleet.protocol.messages.facts import Facts, How, Listening, Measured, Reached
 from fleet.transport.base import Cancel, Transport
 from fleet.transport.program import Program, first_word
 
@@ -25,10 +25,11 @@ PARTNERS = 32  # of a host, drawn, where there are more
 
 class Visited(NamedTuple):
     """how: (host, other host, the other's address) -> what came of dialling it. deaf: hosts that could not listen, and
-    why."""
+    why. links: (host, other host) -> what was measured, by stream."""
 
     how: dict[tuple[str, str, str], How]
     deaf: dict[str, str]
+    links: dict[tuple[str, str], list[Measured]]
 
 
 def partners(names: Sequence[str]) -> dict[str, list[str]]:
@@ -50,7 +51,7 @@ def look(hosts: Sequence[Host], raw: Mapping[str, Facts], sessions: Sessions) ->
     there = [host for host in hosts if host.name in at]
     if len(there) < 2:
         return
-    found = visit(there, at, partners([host.name for host in there]), sessions)
+    found = visit(there, at, [partners([host.name for host in there])], sessions)
     for name, why in found.deaf.items():
         raw[name]["deaf"] = why
     for (name, other, _), how in found.how.items():
@@ -100,45 +101,94 @@ class _Meeting:
 
 
 def visit(
-    hosts: Sequence[Host], at: Mapping[str, Sequence[str]], wanted: Mapping[str, Sequence[str]], sessions: Sessions
+    hosts: Sequence[Host],
+    at: Mapping[str, Sequence[str]],
+    rounds: Sequence[Mapping[str, Sequence[str]]],
+    sessions: Sessions,
+    seconds: float = 0.0,
+    streams: int = 1,
 ) -> Visited:
-    """Has hosts dial each other. at: the addresses that each listens at. wanted: whom each dials. A host that fails has
-    no part in the answer."""
+    """Has hosts dial each other. at: the addresses that each listens at. rounds: whom each dials, one round after the
+    other. seconds: for which each sends, over so many streams. A host that fails has no part in the answer."""
     tokens = {host.name: secrets.token_hex(16) for host in hosts}
     ports: dict[str, Listening] = {}
-    names = {host.name for host in hosts}
-    listening, over = _Meeting({*names}), _Meeting({*names})
     number = {name: n for n, name in enumerate(tokens)}
+    begins, over = ([_Meeting({*tokens}) for _ in rounds] for _ in range(2))
     cancel = sessions.runtime.cancel
+    limit = LISTEN_SECONDS + len(rounds) * (seconds + DIAL_SECONDS)
 
-    def task(host: Host) -> Reached:
-        spec = {"listen": [*at[host.name]], "token": tokens[host.name], "seconds": LISTEN_SECONDS + DIAL_SECONDS}
+    def visits(name: str, others: Sequence[str]) -> list[dict[str, Any]]:
+        return [
+            {"id": f"{number[other]} {n} {stream}", "address": address, "port": port, "token": tokens[other]}
+            for other in others
+            if other in ports
+            for n, (address, port) in enumerate(zip(at[other], ports[other]["ports"], strict=False))
+            for stream in range(streams)
+            if port
+        ]
+
+    def task(host: Host) -> list[Reached]:
+        spec = {"listen": [*at[host.name]], "token": tokens[host.name], "seconds": limit}
+        answers = list[Reached]()
         try:
             with Program(sessions.get(host), "preflight.pairs", spec) as program:
                 ports[host.name] = first_word(program, Listening, timeout=LISTEN_SECONDS, cancel=cancel)
-                listening.come(host.name)
-                listening.wait(LISTEN_SECONDS, cancel)
-                visits = [
-                    {"id": f"{number[other]} {n}", "address": address, "port": port, "token": tokens[other]}
-                    for other in wanted[host.name]
-                    if other in ports
-                    for n, (address, port) in enumerate(zip(at[other], ports[other]["ports"], strict=False))
-                    if port
-                ]
-                program.send({"op": "dial", "visits": visits})
-                answer = first_word(program, Reached, timeout=LISTEN_SECONDS + DIAL_SECONDS, cancel=cancel)
-                over.come(host.name)
-                over.wait(DIAL_SECONDS, cancel)
-                return answer
+                for wanted, begin, end in zip(rounds, begins, over, strict=True):
+                    begin.come(host.name)
+                    begin.wait(LISTEN_SECONDS, cancel)
+                    order = {"op": "dial", "seconds": seconds, "visits": visits(host.name, wanted[host.name])}
+                    program.send(order)
+                    answers.append(first_word(program, Reached, timeout=seconds + DIAL_SECONDS, cancel=cancel))
+                    end.come(host.name)
+                    end.wait(seconds + DIAL_SECONDS, cancel)
+                return answers
         finally:
-            listening.come(host.name)
-            over.come(host.name)
+            for meeting in (*begins, *over):
+                meeting.come(host.name)
 
-    found, _ = sessions.each(tuple(hosts), task, "preflight")
+    found, _ = sessions.each(tuple(hosts), task, "the network")
     how: dict[tuple[str, str, str], How] = {}
-    for name, answer in found.items():
-        for other in wanted[name]:
-            for n, address in enumerate(at[other]):
-                if (state := answer["reached"].get(f"{number[other]} {n}")) is not None:
-                    how[name, other, address] = state
-    return Visited(how, {name: answer["error"] for name, answer in ports.items() if answer["error"]})
+    links: dict[tuple[str, str], list[Measured]] = {}
+    for name, answers in found.items():
+        for wanted, answer in zip(rounds, answers, strict=True):
+            for other in wanted[name]:
+                for n, address in enumerate(at[other]):
+                    ids = [f"{number[other]} {n} {stream}" for stream in range(streams)]
+                    if (state := answer["reached"].get(ids[0])) is not None:
+                        how[name, other, address] = state
+                    if measured := [answer["links"][id] for id in ids if id in answer["links"]]:
+                        links[name, other] = measured
+    return Visited(how, {name: answer["error"] for name, answer in ports.items() if answer["error"]}, links)
+
+
+# -- how fast they are --------------------------------------------------------------------------------------------
+MEASURE_SECONDS = 1.6
+STREAMS = 2
+
+
+def circle(names: Sequence[str]) -> list[dict[str, list[str]]]:
+    """Returns rounds in which each host has one partner, and after which each has had all others."""
+    ring: list[str | None] = [*names, *([None] if len(names) % 2 else [])]
+    found = list[dict[str, list[str]]]()
+    for _ in range(len(ring) - 1):
+        half = len(ring) // 2
+        partners = dict(zip(ring[:half], reversed(ring[half:]), strict=True))
+        partners |= {b: a for a, b in partners.items()}
+        found.append({a: [b] if (b := partners[a]) is not None else [] for a in names})
+        ring = [ring[0], ring[-1], *ring[1:-1]]
+    return found
+
+
+def measure(hosts: Sequence[Host], raw: Mapping[str, Facts], sessions: Sessions) -> None:
+    """Adds "links" to the facts of hosts that others reach: all at once, each with one partner at a time."""
+    there = [host for host in hosts if "pairs" in raw.get(host.name, {})]
+    at = {host.name: [str((raw[host.name]["network"] or {})["advertised"])] for host in there}
+    rounds = circle([host.name for host in there])
+    for (name, other), streams in visit(there, at, rounds, sessions, MEASURE_SECONDS, STREAMS).links.items():
+        raw[name].setdefault("links", {})[other] = {
+            "mbit": round(sum(8e-6 * each["bytes"] / each["seconds"] for each in streams), 1),
+            "rtt_ms": round(1e3 * min(each["rtt"] for each in streams), 3),
+            "mtu": min(each["mtu"] for each in streams),
+            "again": sum(each["again"] for each in streams),
+            "least": any(each["busy"] for each in streams),
+        }

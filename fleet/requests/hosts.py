@@ -15,10 +15,11 @@ from fleet.requests.sync import IMPORT_SECONDS
 @dataclass(frozen=True, kw_only=True)
 class Check(Request):
     """Compare the hosts' environments. timeout: seconds that each probe step has; all of them run at once. engine: what
-    is to run there."""
+    is to run there. network: measure each pair of hosts, too."""
 
     timeout: float = number(20.0, 0.1, 600)
     engine: str = "torchrun"
+    network: bool = False
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -79,7 +79,7 @@ def _apply(rule: Rule, views: Mapping[str, View], needed: Collection[str]) -> It
         if value is None and rule.kind == "equal" and rule.needs in needed:
             continue  # that it is missing is said of that host alone
         # anything else, MISSING among it, cannot be judged
-        fits = Mapping if rule.kind == "contents" else str | int | float | Said | pairs.Seen | None
+        fits = Mapping if rule.kind == "contents" else str | int | float | Said | pairs.Seen | pairs.Links | None
         if isinstance(applies, bool | int) and applies and isinstance(value, fits):
             values[name] = value
     return _KINDS[rule.kind](rule, values)
@@ -185,4 +185,5 @@ _KINDS: Mapping[Kind, Callable[[Rule, Values], Iterable[Finding]]] = {
     "contents": _contents,
     "closed": pairs.closed,
     "stalled": pairs.stalled,
+    "slow": pairs.slow,
 }

@@ -6,6 +6,7 @@ from __future__ import annotations
 import ipaddress
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from itertools import combinations
+from statistics import median
 from typing import Any, Literal, NamedTuple
 
 from fleet.errors import Reason
@@ -182,6 +183,43 @@ def stalled(rule: Rule, values: Mapping[str, Seen]) -> Iterator[Finding]:
         yield rule.found(cause.hosts, text + ", small ones pass", remedy=remedy)
 
 
+SLOW = 0.6  # of the median
+
+
+def links(view: View) -> Any:
+    return Links(view["links"]) if view.get("links") else MISSING
+
+
+class Links(NamedTuple):
+    """What `check --network` measured from a host: other host -> {"mbit", "rtt_ms", "mtu", "again", "least"}."""
+
+    to: Mapping[str, Mapping[str, Any]]
+
+
+def slow(rule: Rule, values: Mapping[str, Links]) -> Iterator[Finding]:
+    """Yields whose links are slow beside the others'; of whom only pairs are, those. One whose sender had no processor
+    for more is not judged."""
+    rates = {(a, b): link["mbit"] for a, of in values.items() for b, link in of.to.items() if not link["least"]}
+    if len(rates) < 3:
+        return
+    usual = median(rates.values())
+    for cause in causes([*values], {pair for pair, rate in rates.items() if rate < SLOW * usual}, rates):
+        found = sorted(rates[pair] for pair in cause.pairs)
+        span = f"{found[0]:.0f}" + f" to {found[-1]:.0f}" * (round(found[0]) != round(found[-1]))
+        text = Reason(_SLOW[cause.shape], one=cause.hosts[0], hosts=fold(cause.hosts), other=cause.hosts[-1])
+        yield rule.found(cause.hosts, text + f": {span} Mbit/s, elsewhere {usual:.0f}")
+
+
+_SLOW: Mapping[Shape, str] = {
+    "host": "{one}: all of its links are slow",
+    "in": "{one}: what it receives is slow",
+    "out": "{one}: what it sends is slow",
+    "split": "links between {hosts} and the others are slow",
+    "pair": "the link between {one} and {other} is slow",
+    "one": "from {one} to {other} it is slow",
+}
+
+
 def deaf(view: View) -> Said | None:
     return Said(Reason.of_node(f"nobody can reach it at a high port: {view['deaf']}")) if view.get("deaf") else None
 
@@ -217,6 +255,7 @@ def replaced(view: View) -> Said | None:
     return Said(Reason(text, variables=variables, name=way["interface"], address=way["address"]))
 
 
+PORT = "'ethtool NAME' there shows speed and duplex: a cable, a switch port at a lower speed, another load on it?"
 KEEP = "where the other one is meant: set 'data_address' to its address there, or --env NCCL_SOCKET_IFNAME=NAME"
 ADDRESS, SET = "the address of its ranks", "set 'data_address' to the address the other nodes reach it at"
 RULES = (
@@ -224,6 +263,7 @@ RULES = (
     Rule("data-address-second", another, "clear", ADDRESS, SET, "warning", run=True),
     Rule("interface-replaced", replaced, "clear", ADDRESS, KEEP, "warning", run=True),
     Rule("nccl-conf", "nccl_conf", "contents", "settings of nccl.conf", "make the files equal", "warning"),
+    Rule("ways-slow", links, "slow", "the ways between hosts", PORT, "warning"),
     Rule("ways-closed", deaf, "clear", "the ways between hosts", FREE, covered_by=("master",), run=True),
     Rule("ways", seen, "closed", "the ways between hosts", NETWORK, covered_by=("master",), run=True),
     Rule("ways-mtu", seen, "stalled", "the ways between hosts", MTU, covered_by=("master",), run=True),

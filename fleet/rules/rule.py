@@ -21,6 +21,7 @@ Kind = Literal[
     "contents",
     "closed",
     "stalled",
+    "slow",
 ]
 View = Mapping[str, Any]
 SEVERITIES: tuple[Severity, ...] = ("error", "warning", "info")
@@ -80,7 +81,7 @@ class Rule:
     (limit, severity), the worst first, and `unit` is "bytes", "s" or "". "clear": the fact, a text that says what is
     wrong, must be empty; a Said is a sentence of its own. "somewhere": at least one host has it.
     "distinct": no two hosts share it. "digest": those that have one have the same. "partly": true on all hosts, or on
-    none. "contents": {name: value} is the same everywhere. "closed", "stalled": see rules/pairs.py.
+    none. "contents": {name: value} is the same everywhere. "closed", "stalled", "slow": see rules/pairs.py.
     what: what the fact is called in the message. when: a fact that must be true for the rule to apply to a host.
     needs: "python", a module of it, or "launch": an error if what is to run needs it, and in a launch, else a warning.
     covered_by: the rules of which it is only another sign. run: a launch tells its warnings in full.

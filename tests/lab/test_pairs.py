@@ -130,6 +130,26 @@ def test_a_switch_port_with_a_smaller_mtu(net: Net) -> None:
     assert net.check(code=0) == []
 
 
+@pytest.mark.slow
+def test_how_fast_each_pair_is(net: Net) -> None:
+    """No more than the links take, and the slow host is named."""
+    lab = net.lab
+    lab.fleet("lab", "link", ",".join(net.names), "200mbit", check=True)
+    lab.fleet("lab", "link", net.names[1], "50mbit", check=True)
+    done = lab.fleet("-i", "lab", "check", "--network", "--json")
+    assert done.returncode == 0, done.stdout + done.stderr
+    said = json.loads(done.stdout)
+    rates = {(a, b): it["mbit"] for a in net.names for b, it in said["hosts"][a]["facts"]["links"].items()}
+    assert len(rates) == 12
+    for pair, rate in rates.items():
+        limit = 50 if net.names[1] in pair else 200
+        assert 0 < rate < 1.05 * limit, rates
+    assert [each["hosts"] for each in said["findings"] if each["id"] == "ways-slow"] == [[net.names[1]]]
+    shown = lab.fleet("-i", "lab", "check", "--network")
+    assert any(line.startswith("Mbit/s, ms") for line in shown.stdout.splitlines()), shown.stdout
+    lab.fleet("lab", "link", ",".join(net.names), "none", check=True)
+
+
 # -- what a host's ranks will have as their address -------------------------------------------------------------
 def inventory(net: Net, path: Path, **fields: str) -> Path:
     """fields: of the third host."""

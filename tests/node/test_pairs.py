@@ -24,15 +24,16 @@ class Pairs:
         first = next(self._messages)
         self.ports, self.error = first["ports"], first["error"]
 
-    def dial(self, *visits: tuple[str, int, str]) -> list[str]:
+    def dial(self, *visits: tuple[str, int, str], seconds: float = 0.0) -> list[str]:
         """Returns what came of each visit (address, port, token)."""
         orders = [
             {"id": str(n), "address": address, "port": port, "token": token}
             for n, (address, port, token) in enumerate(visits)
         ]
-        self._program.send({"op": "dial", "visits": orders})
+        self._program.send({"op": "dial", "seconds": seconds, "visits": orders})
         answer = next(self._messages)
-        assert {n for n, how in answer["reached"].items() if how == "open"} == {*answer["seconds"]}
+        self.links = answer["links"]
+        assert {n for n, how in answer["reached"].items() if how == "open"} == {*self.links}
         return [answer["reached"][str(n)] for n in range(len(visits))]
 
 
@@ -61,6 +62,14 @@ def test_an_address_that_leads_back_here_is_not_another_hosts(tmp_path: Path) ->
 def test_two_nodes_dial_each_other(tmp_path: Path) -> None:
     with pairs(tmp_path / "a", token="a") as a, pairs(tmp_path / "b", token="b") as b:
         assert a.dial(("127.0.0.1", b.ports[0], "b")) == b.dial(("127.0.0.1", a.ports[0], "a")) == ["open"]
+
+
+def test_a_link_is_measured_while_the_other_side_sends_too(tmp_path: Path) -> None:
+    with pairs(tmp_path / "a", token="a") as a, pairs(tmp_path / "b", token="b") as b:
+        for _ in range(2):  # a round after the other
+            assert a.dial(("127.0.0.1", b.ports[0], "b"), ("127.0.0.1", b.ports[0], "b"), seconds=0.4) == ["open"] * 2
+        link = a.links["0"]
+    assert link["bytes"] > 1_000_000 and 0.05 < link["seconds"] < 30 and 0 < link["rtt"] < 10 and link["mtu"] > 1000
 
 
 def test_an_address_that_is_no_interfaces_is_listened_at_everywhere(tmp_path: Path) -> None:

@@ -9,9 +9,10 @@ from typing import NamedTuple
 
 import pytest
 
-from fleet.ops.pairs import partners
+from fleet.ops.pairs import circle, partners
 from fleet.rules.judge import RULES
-from fleet.rules.pairs import Cause, Pair, Seen, causes, closed, stalled
+from fleet.rules.pairs import Cause, Links, Pair, Seen, causes, closed, stalled
+from fleet.rules.pairs import slow as slow_links
 from fleet.rules.rule import Finding
 
 WAYS = next(rule for rule in RULES if rule.id == "ways")
@@ -137,3 +138,31 @@ def test_partners_of_many_hosts_are_the_same_for_check_and_launch() -> None:
     )
     assert all(name not in others for name, others in found.items())
     assert sum(map(len, partners(names[:64]).values())) == 64 * 63
+
+
+@pytest.mark.parametrize("count", [2, 3, 4, 5, 16, 63])
+def test_in_each_round_a_host_has_one_partner_and_after_all_it_had_each(count: int) -> None:
+    names = [f"n{n}" for n in range(count)]
+    rounds = circle(names)
+    assert len(rounds) == count - 1 + count % 2
+    for one in rounds:
+        assert all(one[other] == [name] for name, others in one.items() for other in others)
+    met = {(name, other) for one in rounds for name, others in one.items() for other in others}
+    assert met == set(permutations(names, 2))
+
+
+def rates(slow: dict[Pair, float], least: bool = False) -> list[Finding]:
+    every = {pair: slow.get(pair, 9400.0) for pair in permutations("abcd", 2)}
+    values = {
+        a: Links({b: {"mbit": rate, "least": least} for (one, b), rate in every.items() if one == a}) for a in "abcd"
+    }
+    return [*slow_links(WAYS, values)]
+
+
+def test_a_slow_host_is_told_from_its_partners() -> None:
+    (finding,) = rates({pair: 940.0 for pair in permutations("abcd", 2) if pair[0] == "c"})
+    assert finding.hosts == ("c",) and finding.message == "c: what it sends is slow: 940 Mbit/s, elsewhere 9400"
+    (finding,) = rates({("a", "b"): 100.0})
+    assert finding.message == "from a to b it is slow: 100 Mbit/s, elsewhere 9400"
+    assert rates({("a", "b"): 100.0}, least=True) == [], "the processor was the limit"
+    assert rates({}) == []

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING
 
 import click
@@ -25,7 +25,7 @@ from fleet.rules.units import counted
 if TYPE_CHECKING:
     from fleet.ops.check import Checked
     from fleet.rules.causes import Cause
-    from fleet.rules.rule import Finding
+    from fleet.rules.rule import Finding, View
 
 COLORS = {"error": "red", "warning": "yellow", "info": "cyan"}
 COLUMN_WIDTH = 26
@@ -48,8 +48,9 @@ PIPE_WIDTH = 160  # how many columns stand side by side where no terminal limits
     show_default=True,
     help="The engine to check for: what it needs must be there.",
 )
+@click.option("--network", is_flag=True, help="Measure bandwidth and latency of every pair of hosts, too.")
 @common_options
-def check(timeout: float, engine: str) -> int:
+def check(timeout: float, engine: str, network: bool) -> int:
     """Compare the hosts' environments; each finding with its remedy. What is an error here, 'fleet launch' refuses.
 
     Exit: 123 when something would keep a run from starting or spoil it, 122 when a host cannot be reached.
@@ -64,7 +65,9 @@ def check(timeout: float, engine: str) -> int:
         if shown:
             echo(shown.removesuffix("\n"), wrap=False)
 
-    return perform(lambda fleet: fleet.plan.check(timeout=timeout, engine=engine), show, asked_for=True)
+    return perform(
+        lambda fleet: fleet.plan.check(timeout=timeout, engine=engine, network=network), show, asked_for=True
+    )
 
 
 def screen(checked: Checked, *, width: int | None = None, quiet: bool = False, verbose: bool = False) -> str:
@@ -77,6 +80,7 @@ def screen(checked: Checked, *, width: int | None = None, quiet: bool = False, v
     if checked.views and not quiet:
         most = max(2, ((width or PIPE_WIDTH) - 20) // COLUMN_WIDTH)
         lines += [*draw(matrix(checked.views, most), width), ""]
+        lines += links_of(checked.views, width)
     silent = [result.host for result in checked.results if not result.ok]
     if silent:
         text = click.style(f"not compared: {clean(fold(silent))}", fg="red") + " (no facts: see below)"
@@ -88,6 +92,26 @@ def screen(checked: Checked, *, width: int | None = None, quiet: bool = False, v
     if not quiet:
         lines.append(summary(checked, [severity for severity, _ in found], len(found) - len(shown)))
     return "".join(f"{line}\n" for line in lines)
+
+
+MOST_LINKS = 12  # as a table has them side by side
+
+
+def links_of(views: Mapping[str, View], width: int | None) -> list[str]:
+    """Returns what `--network` measured: of each sender and receiver Mbit/s and ms;
+    of many hosts the slowest links alone. A value that the sender's processor bounds has a plus."""
+    measured = {(a, b): link for a, view in views.items() for b, link in (view.get("links") or {}).items()}
+    if not measured:
+        return []
+    text = {pair: f"{link['mbit']:.0f}{'+' * link['least']} {link['rtt_ms']:.2f}" for pair, link in measured.items()}
+    names = [*views]
+    if len(names) > MOST_LINKS:
+        slowest = sorted(measured, key=lambda pair: measured[pair]["mbit"])[:MOST_LINKS]
+        return ["slowest links, Mbit/s and ms:", *(f"  {clean(a)} -> {clean(b)}  {text[a, b]}" for a, b in slowest), ""]
+    rows = [["Mbit/s, ms", *names], *([a, *(text.get((a, b), "-") for b in names)] for a in names)]
+    sizes = [max(cells(row[n]) for row in rows) for n in range(len(names) + 1)]
+    lines = [beside([[clean(cell)] for cell in row], sizes) for row in rows]
+    return [*(line for part in lines for line in part), ""]
 
 
 def describe(cause: Cause[Finding], width: int | None) -> list[str]:

@@ -2,9 +2,10 @@
 
 spec: {"listen": [addresses of this node], "token": this node's, hex, "seconds": at most}. The first message is
 {"ports": [of each address, null where it cannot be listened at], "error": why not, or null}. The control line
-{"op": "dial", "visits": [{"id": text, "address", "port", "token": that node's}]} begins the visits; the second message
-is {"reached": {id: how}, "seconds": {id: until its first byte came}}; for `how` see fleet/protocol/messages/facts.py.
-The program listens until its stdin ends, or {"op": "done"} comes, or the time is over.
+{"op": "dial", "seconds", "visits": [{"id": text, "address", "port", "token": that node's}]} begins visits. When they
+are over, {"reached": {id: how}, "links": {id: what was measured}} is sent; other visits may follow. seconds: to send
+for, as fast as it goes; 0: PACKET_BYTES. For the words see fleet/protocol/messages/facts.py. The program listens until
+its stdin ends, or {"op": "done"} comes, or the time is over.
 
 A visit connects, sends PACKET_BYTES, and is over when the other kernel has them all and the other program has proved by
 an HMAC that it has the token: an address that leads back here is nobody else's. A node that is busy is slow to prove
@@ -32,6 +33,9 @@ TRIES = 2
 CONNECT_SECONDS = 1.3  # of a try: a lost SYN is sent again after 1 s
 ACK_SECONDS = 2.5  # of a try, for what was sent
 MOST_CALLERS = 1024
+ZEROS = b"\0" * 256 * 1024
+SLOW_START = 0.4  # of the time in which it sends
+BUSY = 0.8  # of the time of a processor: it is no more the network that is measured
 REFUSED = {errno.ECONNREFUSED: "refused", errno.EHOSTUNREACH: "unreachable", errno.ENETUNREACH: "unreachable"}
 OPEN, SILENT, STALLED, OTHER, UNKNOWN = "open", "silent", "stalled", "other", "unknown"
 
@@ -77,17 +81,20 @@ class Caller:
 
 
 class Visit:
-    """One to another node. how: what came of it, None while it is under way."""
+    """One to another node. seconds: in which it sends. how: what came of it, None while it is under way. link: what was
+    measured of one that is open."""
 
-    def __init__(self, order: "dict[str, Any]") -> None:
+    def __init__(self, order: "dict[str, Any]", seconds: float) -> None:
         self.id, self.address, self.port, self.token = order["id"], order["address"], order["port"], order["token"]
+        self.seconds, self.tries = seconds, 0
         self.how: str | None = None
-        self.tries, self.first_byte = 0, 0.0
+        self.link: dict[str, Any] = {}
         self.sock: socket.socket | None = None
 
     def begin(self, now: float) -> None:
         self.tries += 1
         self.began, self.connected, self.sent, self.answer, self.how = now, False, 0, b"", None
+        self.samples: list[tuple[float, int]] = []
         self.nonce = os.urandom(NONCE_BYTES)
         self.sock = socket.socket(socket.AF_INET6 if ":" in self.address else socket.AF_INET, socket.SOCK_STREAM)
         self.sock.setblocking(False)
@@ -108,9 +115,9 @@ class Visit:
                 return
             self.connected, self.began = True, now
         try:
-            while self.sent < PACKET_BYTES:
-                rest = PACKET_BYTES - self.sent
-                self.sent += self.sock.send(self.nonce[self.sent :] or b"\0" * rest)
+            if self.wants(now):  # one piece: others have their turn
+                more = ZEROS if self.seconds else ZEROS[: PACKET_BYTES - self.sent]
+                self.sent += self.sock.send(self.nonce[self.sent :] or more)
         except BlockingIOError:
             pass
         except OSError:
@@ -118,7 +125,6 @@ class Visit:
             return
         try:
             data = self.sock.recv(PROOF_BYTES)
-            self.first_byte = self.first_byte or now
             self.answer += data
             if not data and len(self.answer) < PROOF_BYTES:
                 self.how = OTHER
@@ -126,28 +132,54 @@ class Visit:
             pass
         except OSError:
             self.how = OTHER
-        self.settle()
+        self.settle(now)
 
-    def settle(self) -> None:
+    def wants(self, now: float) -> bool:
+        """Returns whether there is more to send."""
+        return self.sent < PACKET_BYTES or now < self.began + self.seconds
+
+    def settle(self, now: float) -> None:
         """It is over once the proof is here and nothing of what was sent is on its way any more."""
-        if self.how is None and len(self.answer) >= PROOF_BYTES:
+        if self.how is None and len(self.answer) >= PROOF_BYTES and not self.wants(now):
             if not hmac.compare_digest(self.answer, proof(self.token, self.nonce)):
                 self.how = OTHER
-            elif not self.unacknowledged():
+            elif not self.unacknowledged() and len(self.samples) > 1:
                 self.how = OPEN
+                self.measure(now)
+
+    def measure(self, now: float) -> None:
+        """Notes what the kernel knows of the connection."""
+        pmtu, rtt, again, least = (struct.unpack_from("I", self.info(), at)[0] for at in (60, 68, 100, 148))
+        began, before = self.samples[0]
+        until, after = self.samples[-1]
+        self.link = {"bytes": after - before, "seconds": max(until - began, 1e-6), "mtu": pmtu, "again": again}
+        self.link["rtt"] = (least or rtt) / 1e6
+
+    def sample(self, now: float) -> None:
+        """Notes what has arrived when the slow start is over, and when it sends no more."""
+        due = self.began + self.seconds * (1.0 if self.samples else SLOW_START)
+        if self.connected and len(self.samples) < 2 and now >= due:
+            mss, delivered = (struct.unpack_from("I", self.info(), at)[0] for at in (16, 192))
+            # also what came in another order; a kernel before 4.19 knows what came in order alone
+            self.samples.append((now, mss * delivered or self.sent - self.unacknowledged()))
+
+    def info(self) -> bytes:
+        """Returns the kernel's struct tcp_info, with zeros for what it lacks."""
+        assert self.sock
+        return self.sock.getsockopt(socket.IPPROTO_TCP, socket.TCP_INFO, 196).ljust(196, b"\0")
 
     def unacknowledged(self) -> int:
         """Returns how many bytes the other kernel does not have."""
         assert self.sock
         on_its_way = struct.unpack("i", fcntl.ioctl(self.sock, termios.TIOCOUTQ, b"\0" * 4))[0]
-        return int(on_its_way) + PACKET_BYTES - self.sent
+        return int(on_its_way) + max(0, PACKET_BYTES - self.sent)
 
     def is_late(self, now: float) -> "str | None":
         """Returns what a try has come to whose time is over."""
         if not self.connected:
             return SILENT if now - self.began > CONNECT_SECONDS else None
         if self.unacknowledged():
-            return STALLED if now - self.began > ACK_SECONDS else None
+            return STALLED if now - self.began > self.seconds + ACK_SECONDS else None
         return None
 
 
@@ -208,8 +240,10 @@ class Pairs:
             order = self.orders.pop(0)
             if order.get("op") == "done":
                 self.done = True
-            elif order.get("op") == "dial" and not self.visits:
-                self.visits, self.dials = [Visit(each) for each in order["visits"]], True
+            elif order.get("op") == "dial" and not self.dials:
+                self.visits, self.dials = [Visit(each, order["seconds"]) for each in order["visits"]], True
+                self.cpu = time.process_time()
+                self.dialled = time.monotonic()
                 for visit in self.visits:
                     self.begin(visit)
 
@@ -234,10 +268,11 @@ class Pairs:
             if visit.sock is None:
                 continue
             if visit.how is None:
-                visit.settle()
+                visit.sample(now)
+                visit.settle(now)
                 visit.how = visit.how or visit.is_late(now) or (UNKNOWN if now > until - 0.5 else None)
             if visit.how is None:
-                if visit.sent >= PACKET_BYTES:
+                if not visit.wants(now):
                     self.selector.modify(visit.sock, selectors.EVENT_READ, visit)
                 continue
             self.close(visit.sock)
@@ -247,8 +282,9 @@ class Pairs:
         if all(visit.sock is None for visit in self.visits):
             self.dials = False
             reached = {visit.id: visit.how for visit in self.visits}
-            seconds = {visit.id: round(visit.first_byte - visit.began, 6) for visit in self.visits if visit.how == OPEN}
-            send_json({"reached": reached, "seconds": seconds})
+            busy = time.process_time() - self.cpu > BUSY * (now - self.dialled)
+            links = {visit.id: dict(visit.link, busy=busy) for visit in self.visits if visit.link}
+            send_json({"reached": reached, "links": links})
 
     def close(self, sock: socket.socket) -> None:
         with suppress(KeyError, ValueError):

@@ -78,7 +78,7 @@ def reach(hosts: Sequence[Host], candidates: Mapping[str, Sequence[Address]], ru
     twice = names + names
     wanted = {name: twice[n + 1 : n + min(NEIGHBOURS + 1, len(names))] for n, name in enumerate(names)}
     with closing(Sessions(runtime)) as sessions:
-        how = pairs.visit(hosts, at, wanted, sessions).how
+        how = pairs.visit(hosts, at, [wanted], sessions).how
     good = {(to, text) for (_, to, text), it in how.items() if it == "open"}
     good -= {(to, text) for (_, to, text), it in how.items() if it != "open"}
     return {name: {text for text in at[name] if (name, text) in good} for name in names}

@@ -21,6 +21,11 @@ Number = int | None
 Holder = TypedDict("Holder", {"pid": Number, "command": Text, "run_id": RunId | None}, total=False)
 # silent: nothing answers. stalled: it does, and does not get what is sent. other: something else answers
 How = Literal["open", "refused", "unreachable", "silent", "stalled", "other", "unknown"]
+# bytes that arrived in these seconds; rtt: s; mtu: of the path; again: segments that were sent twice; busy: the sender
+# had no processor for more
+Measured = TypedDict("Measured", {"bytes": int, "seconds": float, "rtt": float, "mtu": int, "again": int, "busy": bool})
+# a link as `check --network` has it: Mbit/s and ms; `least` where the sender's processor was the limit
+Link = TypedDict("Link", {"mbit": float, "rtt_ms": float, "mtu": int, "again": int, "least": bool})
 # from this node to the master of a run, and whether its port is to be had
 Way = TypedDict(
     "Way",
@@ -156,6 +161,7 @@ Facts = TypedDict(
         "port": Way | None,
         "unread": Text,
         "environment": dict[str, str],
+        "links": dict[str, Link],
         "pairs": dict[str, How],  # other host -> How, of those that this one dialled
         "visible": Number,
         "deaf": str,
@@ -167,6 +173,6 @@ Facts = TypedDict(
 # a node's answer to {"op": "clock"}, at any time, and its facts in the end
 Probed = TypedDict("Probed", {"clock": float, "facts": Facts}, total=False)
 # of node/preflight/pairs.py: the port at each address, null where it cannot be listened at, and why; then what came of
-# the visits, and the seconds until an answer, by their id
+# the visits, and what was measured of those that are open, by their id
 Listening = TypedDict("Listening", {"ports": list[Number], "error": Text})
-Reached = TypedDict("Reached", {"reached": dict[str, How], "seconds": dict[str, float]})
+Reached = TypedDict("Reached", {"reached": dict[str, How], "links": dict[str, Measured]})
