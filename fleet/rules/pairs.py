@@ -24,6 +24,7 @@ NETWORK = (
 )
 MTU = "set the switch port's MTU to that of the hosts; until then 'ip link set dev {interface} mtu 1500' on each host"
 WORDS = {"silent": "no answer", "refused": "refused", "unreachable": "no route", "other": "something else answers"}
+MOST_PAIRS = 4  # that are findings by themselves
 MOST_GROUPS = 8  # of hosts that do not reach each other, of which any may be on one side
 Pair = tuple[str, str]
 Shape = Literal["host", "in", "out", "split", "pair", "one"]
@@ -125,13 +126,17 @@ def closed(rule: Rule, values: Mapping[str, Seen]) -> Iterator[Finding]:
     bad = {pair for pair, how in found.items() if how in WORDS}
     together: dict[Shape, list[Cause]] = {}
     for cause in causes([*values], bad, found):
-        if cause.shape in ("host", "in", "out"):
-            together.setdefault(cause.shape, []).append(cause)
-        else:
-            yield _closed(rule, values, found, cause)
-    for shape, each in together.items():
-        hosts = tuple(host for cause in each for host in cause.hosts)
-        yield _closed(rule, values, found, Cause(shape, hosts, frozenset(_all(each))))
+        together.setdefault(cause.shape, []).append(cause)
+    single = [*together.pop("pair", []), *together.pop("one", [])]
+    for cause in [*together.pop("split", []), *(single if len(single) <= MOST_PAIRS else ())]:
+        yield _closed(rule, values, found, cause)
+    if len(single) > MOST_PAIRS:
+        pairs, hosts = _listed(single, [*values])
+        how = ", ".join(sorted({WORDS[found[pair]] for pair in _all(single)}))
+        yield rule.found(hosts, Reason("{pairs} do not reach each other", pairs=pairs) + f" ({how})", remedy=NETWORK)
+    for shape, of_shape in together.items():
+        named = tuple(host for cause in of_shape for host in cause.hosts)
+        yield _closed(rule, values, found, Cause(shape, named, frozenset(_all(of_shape))))
 
 
 def _closed(rule: Rule, values: Mapping[str, Seen], found: Mapping[Pair, str], cause: Cause) -> Finding:
@@ -203,11 +208,28 @@ def slow(rule: Rule, values: Mapping[str, Links]) -> Iterator[Finding]:
     if len(rates) < 3:
         return
     usual = median(rates.values())
-    for cause in causes([*values], {pair for pair, rate in rates.items() if rate < SLOW * usual}, rates):
-        found = sorted(rates[pair] for pair in cause.pairs)
-        span = f"{found[0]:.0f}" + f" to {found[-1]:.0f}" * (round(found[0]) != round(found[-1]))
+    found = causes([*values], {pair for pair, rate in rates.items() if rate < SLOW * usual}, rates)
+    few = len([cause for cause in found if cause.shape in ("pair", "one")]) <= MOST_PAIRS
+    for cause in found if few else [it for it in found if it.shape not in ("pair", "one")]:
         text = Reason(_SLOW[cause.shape], one=cause.hosts[0], hosts=fold(cause.hosts), other=cause.hosts[-1])
-        yield rule.found(cause.hosts, text + f": {span} Mbit/s, elsewhere {usual:.0f}")
+        yield rule.found(cause.hosts, text + _rates(rates, cause.pairs, usual))
+    if not few:
+        pairs, hosts = _listed([it for it in found if it.shape in ("pair", "one")], [*values])
+        yield rule.found(hosts, Reason("{pairs}: slow", pairs=pairs) + _rates(rates, _all(found), usual))
+
+
+def _rates(rates: Mapping[Pair, float], pairs: Iterable[Pair], usual: float) -> str:
+    found = sorted(round(rates[pair]) for pair in pairs)
+    span = f"{found[0]}" + f" to {found[-1]}" * (found[0] != found[-1])
+    return f": {span} Mbit/s, elsewhere {usual:.0f}"
+
+
+def _listed(found: Sequence[Cause], names: Sequence[str]) -> tuple[str, list[str]]:
+    """Returns many pairs in a line, and the hosts that they are of, in order."""
+    signs = {"pair": "<->", "one": "->"}
+    some = ", ".join(f"{it.hosts[0]} {signs[it.shape]} {it.hosts[1]}" for it in found[:MOST_PAIRS])
+    hosts = {host for cause in found for host in cause.hosts}
+    return f"{some} and {len(found) - MOST_PAIRS} more", [name for name in names if name in hosts]
 
 
 _SLOW: Mapping[Shape, str] = {

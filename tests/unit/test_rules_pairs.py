@@ -166,3 +166,12 @@ def test_a_slow_host_is_told_from_its_partners() -> None:
     assert finding.message == "from a to b it is slow: 100 Mbit/s, elsewhere 9400"
     assert rates({("a", "b"): 100.0}, least=True) == [], "the processor was the limit"
     assert rates({}) == []
+
+
+def test_many_pairs_are_one_finding() -> None:
+    pairs = [("a", "b"), ("b", "c"), ("c", "d"), ("d", "a"), ("a", "c"), ("d", "b")]
+    (finding,) = rates(dict.fromkeys(pairs, 100.0))
+    assert finding.message.startswith("a -> b, a -> c, b -> c, c -> d and 2 more: slow: 100 Mbit/s, elsewhere")
+    (finding,) = found(dict.fromkeys(pairs, "silent"))
+    assert finding.message == "a -> b, a -> c, b -> c, c -> d and 2 more do not reach each other (no answer)"
+    assert finding.hosts == ("a", "b", "c", "d")

@@ -35,7 +35,7 @@ ACK_SECONDS = 2.5  # of a try, for what was sent
 MOST_CALLERS = 1024
 ZEROS = b"\0" * 256 * 1024
 SLOW_START = 0.4  # of the time in which it sends
-BUSY = 0.8  # of the time of a processor: it is no more the network that is measured
+BUSY = 0.8  # of the time of a processor, used or lacking: it is no more the network that is measured
 REFUSED = {errno.ECONNREFUSED: "refused", errno.EHOSTUNREACH: "unreachable", errno.ENETUNREACH: "unreachable"}
 OPEN, SILENT, STALLED, OTHER, UNKNOWN = "open", "silent", "stalled", "other", "unknown"
 
@@ -57,6 +57,16 @@ def listen_at(address: str) -> socket.socket:
         listener.bind(("", 0))
     listener.listen(MOST_CALLERS)
     return listener
+
+
+def idle_seconds() -> float:
+    """Returns for how long the processors of this machine have had nothing to do, all together; 0 where unknown."""
+    try:
+        with open("/proc/stat") as file:
+            words = file.readline().split()
+        return sum(map(int, words[4:6])) / os.sysconf("SC_CLK_TCK")
+    except (OSError, ValueError):
+        return 0.0
 
 
 class Caller:
@@ -242,8 +252,7 @@ class Pairs:
                 self.done = True
             elif order.get("op") == "dial" and not self.dials:
                 self.visits, self.dials = [Visit(each, order["seconds"]) for each in order["visits"]], True
-                self.cpu = time.process_time()
-                self.dialled = time.monotonic()
+                self.dialled, self.cpu, self.idle = time.monotonic(), time.process_time(), idle_seconds()
                 for visit in self.visits:
                     self.begin(visit)
 
@@ -282,7 +291,8 @@ class Pairs:
         if all(visit.sock is None for visit in self.visits):
             self.dials = False
             reached = {visit.id: visit.how for visit in self.visits}
-            busy = time.process_time() - self.cpu > BUSY * (now - self.dialled)
+            took = now - self.dialled
+            busy = time.process_time() - self.cpu > BUSY * took or idle_seconds() - self.idle < (1 - BUSY) * took
             links = {visit.id: dict(visit.link, busy=busy) for visit in self.visits if visit.link}
             send_json({"reached": reached, "links": links})
 
