@@ -16,7 +16,7 @@ from fleet.rules.hint import Hint, first_match
 from fleet.rules.hints import HINTS
 from fleet.rules.kernel import explains
 from fleet.rules.signals import CRASHES, signal_of, signalled
-from fleet.rules.tracebacks import Part, parts_of, plain, split, states
+from fleet.rules.tracebacks import CHAINED, Part, parts_of, plain, split, states
 
 LAST_LINES = 12  # that a process writes while it ends, and more only where it goes on
 WARNING_LINES = 60
@@ -31,12 +31,13 @@ _ASIDE = re.compile(
     r"Exception ignored |Exception in thread |Process \S+:$|frame #\d|<omitting|Extension modules: |Current thread |"
     r"Aborted|Original exception was:|-- Process \d+ terminated|=+$|-+$"
 )
-# the line above a traceback: of what ends nothing, of a thread, of a child, of another exception, of a logger
+# the line above a traceback: of what ends nothing, of a thread, of a child, of another exception, of a logger; a cause
+# that was never raised itself has no traceback, and stands above without one
 _ABOVE = re.compile(
     r"(?P<ignored>Exception ignored |Error in (?:atexit|sys\.\w*hook)|Exception in .*threading|future: <|--- Logging)|"
     r"Exception in thread (?P<thread>.*):$|(?P<child>Process \S+:$)|"
     r"(?P<wraps>-- Process \d+ terminated with|Original exception was:|Error executing job with overrides)|"
-    r"(?P<logged>(?i:.*\b(?:error|critical|fatal|exception)\b))"
+    rf"(?!{'|'.join(CHAINED)})(?P<logged>(?i:.*\b(?:error|critical|fatal|exception)\b))"
 )
 _LAUNCHERS = re.compile(
     r"torch\.distributed\.elastic\.multiprocessing\.errors\.ChildFailedError|"
@@ -67,6 +68,7 @@ _OPTIONAL = (
     "ModuleNotFoundError",
 )  # what a script may do without: all that follows is within its handler
 _NUMBER = re.compile(r"0x[0-9a-f]+|\d+")
+_ORDER = [hint.pattern for hint in HINTS]
 
 
 @dataclass(frozen=True)
@@ -187,7 +189,7 @@ class _Text:
         why = root if root == again else f"{root}, raised again as {again}"
         thread = block.above and block.above["thread"]
         shown = "\n".join(block.trace.split("\n")[-SHOWN_LINES:])
-        hint = next((hints[n] for n in chain if hints[n]), None)
+        hint = min(filter(None, (hints[n] for n in chain)), key=lambda it: _ORDER.index(it.pattern), default=None)
         return _cause(f"{why}, in {thread}" if thread else why, hint, shown, not answers[last])
 
     def last_words(self, status: int | None) -> Cause:
@@ -208,7 +210,8 @@ class _Text:
             if not _ASIDE.match(line) and not _PROGRESS.match(line) and not self.goes_on(n, [line]):
                 found = [line]
         hint = next(filter(None, map(self._hint, found)), None)
-        return _cause(found[0].rpartition("\n")[2].strip(), hint) if found else Cause()
+        why = found[0].rpartition("\n")[2].strip().removeprefix("what():").lstrip() if found else ""
+        return _cause(why, hint) if found else Cause()
 
     def _hint(self, text: str) -> Hint | None:
         """Returns the rule of an error, with what was warned of before it."""
