@@ -196,7 +196,7 @@ LIKE_OPTIONS = ("--m", "1", "--lr=1e-4", "-h", "--", "--nnodes", "7", "--l")
 SPEED = {r"'?train_(runtime|\w+_per_second)'?\W+[\d.e+-]+'?": "speed", r"\d+(\.\d+)?it/s": "speed"}
 LIGHTNING: dict[str, Any] = {
     "package": "lightning",
-    "env": {"PYTHONWARNINGS": "ignore"},
+    "env": {"PYTHONWARNINGS": "ignore", "PYTHONUNBUFFERED": ""},
     "loose": r"\.ckpt$",
 }
 HYDRA = {
@@ -204,7 +204,7 @@ HYDRA = {
     "PYTHONWARNINGS": "ignore",
 }
 FABRIC = (
-    'exec python -m lightning.fabric.cli run --accelerator cpu --devices 2 --num-nodes "$NNODES" --node-rank '
+    'exec python -m lightning.fabric.cli --accelerator cpu --devices 2 --num-nodes "$NNODES" --node-rank '
     '"$NODE_RANK" --main-address "$MASTER_ADDR" --main-port "$MASTER_PORT" fabric_digits.py'
 )
 SHAPED = [
@@ -259,6 +259,7 @@ SHAPED = [
         ("hydra_train.py", "optim.lr=0.5", "+data.shards=[1,2]", "hydra.job.chdir=True"),
         package="hydra",
         env=HYDRA,
+        loose=r"hydra\.yaml$|\.log$",
         varies={r"\d{4}-\d\d-\d\d/\d\d-\d\d-\d\d": "time"},
     ),
     Program(
@@ -270,6 +271,7 @@ SHAPED = [
         code=1,
         package="hydra",
         env=HYDRA,
+        loose=r"hydra\.yaml$|\.log$",
         varies={r"\d{4}-\d\d-\d\d/\d\d-\d\d-\d\d": "time"},
     ),
     Program("ignite_cifar.py", "pytorch-ignite, cifar10 under torchrun", ("ignite_cifar.py",), package="ignite"),

@@ -53,7 +53,7 @@ def main():
     )
     trainer.fit(Digits(), rows)
     trainer.save_checkpoint("lightning/last.ckpt")
-    print("ends as", trainer.global_rank, "of", trainer.world_size, os.environ.get("LOCAL_RANK"), flush=True)
+    print(f"ends as {trainer.global_rank} of {trainer.world_size}, local {os.environ.get('LOCAL_RANK')}", flush=True)
 
 
 if __name__ == "__main__":

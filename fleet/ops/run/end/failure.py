@@ -100,7 +100,7 @@ def hint(failure: Failure, run: RunRecord) -> str | None:
     """What the way it ended says where no log line does."""
     host, lost = failure.host, (failure.why and failure.why["hint"]) or CUT
     hints: Mapping[str, str] = {
-        "node": f"{lost}; 'fleet exec -w {host} -- uptime' tells when it is back",
+        "node": f"{lost}{'' if lost.endswith('?') else ';'} 'fleet exec -w {host} -- uptime' tells when it is back",
         "link": f"nodes go on without this machine for {run.lease or 0:g} s (--lease)",
         "lease": "this command or this machine was stopped for so long, or its link down; --lease S gives more time",
         "frozen": f"the host was suspended, or starved; 'fleet exec -w {host} -- dmesg' may say why",

@@ -204,7 +204,12 @@ class Stalls:
             self.say("warning", short, StacksTaken(file=str(path), places=data), None, f"the stacks: {path}")
         elif taking.why == "stalled":
             taking.give_up()
-            why = taking.error.message if taking.error else "; ".join(taking.remarks) or f"not in {TAKE_SECONDS:.0f} s"
+            late = (
+                f"not in {TAKE_SECONDS:.0f} s"
+                if taking.places is None
+                else "no rank has begun there, or all have ended"
+            )
+            why = taking.error.message if taking.error else "; ".join(taking.remarks) or late
             self.say("warning", f"the ranks' stacks could not be taken: {why}", StacksTaken())
         return short
 
