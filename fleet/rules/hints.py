@@ -195,8 +195,8 @@ HINTS = (
     ),
     Hint(
         r"unrecognized arguments: (.*)|No such option:? '?(--?[\w-]+)|not used by the HfArgumentParser: \['([^']*)'",
-        r"the script does not know '\g<1>\g<2>\g<3>': options of fleet stand in front of SCRIPT, the script's own behind "
-        "it",
+        r"the script does not know '\g<1>\g<2>\g<3>': options of fleet stand in front of SCRIPT, the script's own "
+        "behind it",
     ),
     Hint(r"can't open file '([^']*)'", r"\1 is not on that node: 'fleet launch --sync' brings the current folder"),
     Hint(
