@@ -283,6 +283,7 @@ SHAPED = [
         ranks=2,
         ordered=False,
         package="ignite",
+        varies={r"(?<=master_port: )\d+": "port"},
     ),
     Program(
         "accelerate test",
