@@ -15,7 +15,7 @@ from fleet.node.gang.gang import Gang
 from fleet.ops.run.end.summary import decide, summarise
 from fleet.ops.run.kept.folder import RunFolder
 from fleet.ops.run.plan.plan import plan
-from fleet.protocol.messages.run import KernelLine
+from fleet.protocol.messages.run import KernelLine, Why
 from fleet.requests.launch import Launch
 
 HOSTS = [f"gpu{n}" for n in range(1, 5)]
@@ -96,7 +96,8 @@ def failed(
     for name in lost:
         gang.node_lost(name, 85.0, {"kind": "lost", "message": "silent for 15 s", "hint": "the link to it is cut"})
     if stalled is not None:
-        gang.stall = Failure(HOSTS[stalled], stalled, 124, 100.2, stalled, 0, what="stalled")
+        why: Why = {"kind": "stalled", "message": "no rank wrote anything", "hint": "a longer --stall-timeout"}
+        gang.stall = Failure(HOSTS[stalled], stalled, 124, 100.2, stalled, 0, what="stalled", why=why)
     gang.stop(run_end("failure", "a rank failed", 1), 100.2)
     folder.release()
     return summarise(record, gang, logs, list(lost), 61.2, decide(record, gang, logs))

@@ -150,7 +150,8 @@ class Stalled(RunEvent, event="stalled"):
 
 @dataclass(frozen=True, kw_only=True)
 class StacksTaken(RunEvent, event="stacks"):
-    """where silent ranks stand: `places`, each with its `ranks`, `hosts`, `at`, `odd`; `file`: their stacks"""
+    """where ranks stand that are silent, or that others waited for in vain: `places`, each with its `ranks`, `hosts`,
+    `at`, `odd`; `file`: their stacks"""
 
     file: str | None = None
     places: Sequence[Mapping[str, Any]] = ()

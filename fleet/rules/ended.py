@@ -16,7 +16,7 @@ from fleet.rules.hint import Hint, first_match
 from fleet.rules.hints import HINTS
 from fleet.rules.kernel import explains
 from fleet.rules.signals import CRASHES, signal_of, signalled
-from fleet.rules.tracebacks import Part, parts_of, plain, split, states
+from fleet.rules.tracebacks import CHAINED, Part, parts_of, plain, split, states
 
 LAST_LINES = 12  # that a process writes while it ends, and more only where it goes on
 WARNING_LINES = 60
@@ -29,14 +29,16 @@ _OF_A_STOP = re.compile(r"(?:\w+\.)*(?:KeyboardInterrupt|SystemExit|\w*(?:SIGTER
 _ASIDE = re.compile(
     r"\s|$|\[[EWI]\d|[EWI]\d{4} |.*\bWARNING\b|.*Warning: |wandb: |\[\d{4}-\d\d-\d\d .*\] torch\.distributed\.run|"
     r"Exception ignored |Exception in thread |Process \S+:$|frame #\d|<omitting|Extension modules: |Current thread |"
-    r"Aborted|Original exception was:|-- Process \d+ terminated|=+$|-+$"
+    r"[╭╰]|Aborted|Original exception was:|-- Process \d+ terminated|=+$|-+$|"
+    r"Set the environment variable HYDRA_FULL_ERROR"
 )
-# the line above a traceback: of what ends nothing, of a thread, of a child, of another exception, of a logger
+# the line above a traceback: of what ends nothing, of a thread, of a child, of another exception, of a logger; a cause
+# that was never raised itself has no traceback, and stands above without one
 _ABOVE = re.compile(
     r"(?P<ignored>Exception ignored |Error in (?:atexit|sys\.\w*hook)|Exception in .*threading|future: <|--- Logging)|"
     r"Exception in thread (?P<thread>.*):$|(?P<child>Process \S+:$)|"
     r"(?P<wraps>-- Process \d+ terminated with|Original exception was:|Error executing job with overrides)|"
-    r"(?P<logged>(?i:.*\b(?:error|critical|fatal|exception)\b))"
+    rf"(?!{'|'.join(CHAINED)})(?P<logged>(?i:.*\b(?:error|critical|fatal|exception)\b))"
 )
 _LAUNCHERS = re.compile(
     r"torch\.distributed\.elastic\.multiprocessing\.errors\.ChildFailedError|"
@@ -45,12 +47,16 @@ _LAUNCHERS = re.compile(
 _OUTERMOST = ("<module>", "_run_module_as_main", "_run_code", None)  # where an exception ends up that nobody caught
 # what a thread raises that only waits for another one
 _WAITS = re.compile(r"(?:\w+\.)*(?:Empty|Full|TimeoutError|BrokenBarrierError|CancelledError)$")
-# a process's last lines where there is no traceback: a shell's, an interpreter's, an argument parser's, native code's
+# a process's last lines where there is no traceback: a shell's, an interpreter's, native code's, a parser's of
+# arguments: argparse's, click's, hydra's
 _FATAL = re.compile(
     r"(?:\w+\.)*[A-Z]\w*(?:Error|Exception)(?::|$)|[\w./-]+: error: |Fatal Python error: |\s*what\(\): |"
     r"fleet: cannot start |(?:\S*/)?(?:ba|da|z|k|fi)?sh: |\S+: line \d+: |\S*python[\d.]*: |\S*numactl: |"
     r"\S+: error while loading shared libraries: |ERROR: Unexpected bus error|.* NCCL WARN |(?:\[rank\d+\]:)?\[E\d+ |"
-    r"(?:Bus error|Segmentation fault|Killed)\b"
+    r"(?:Bus error|Segmentation fault|Killed)\b|"
+    r"(?:Error:|│) (?:No such (?:option|command)|Missing (?:option|argument|parameter)|Invalid value|Got unexpected)|"
+    r"Could not (?:override|(?:append to|delete from) config)|(?:Cannot find p|P)rimary config|Error merging override|"
+    r"In '[^']*': Could not find '"
 )
 # by a sign of whose an error is, what it warned of before
 _WARNINGS = {"NCCL": " NCCL WARN ", "client socket": "cannot be retrieved (gai error"}
@@ -67,6 +73,7 @@ _OPTIONAL = (
     "ModuleNotFoundError",
 )  # what a script may do without: all that follows is within its handler
 _NUMBER = re.compile(r"0x[0-9a-f]+|\d+")
+_ORDER = [hint.pattern for hint in HINTS]
 
 
 @dataclass(frozen=True)
@@ -94,6 +101,9 @@ def ended_by(tail: str, status: int | None = None, kernel: Sequence[KernelLine] 
     text, signal = _Text(states(tail)), signal_of(status)
     block = text.uncaught(status)
     cause = text.last_words(status) if block is None else text.of_traceback(block)
+    if cause.collateral:  # of ranks that share a log, the one that raised its own
+        others = (text.of_traceback(block) for block in text.blocks if block.by_torch)
+        cause = next((other for other in others if other.own), cause)
     for line in reversed(kernel or ()):
         if (rule := explains(line, signal, tail)) is not None:
             return replace(cause, why=rule.meaning, remedy=rule.remedy, unfit=rule.broken, kernel=line["text"])
@@ -187,7 +197,7 @@ class _Text:
         why = root if root == again else f"{root}, raised again as {again}"
         thread = block.above and block.above["thread"]
         shown = "\n".join(block.trace.split("\n")[-SHOWN_LINES:])
-        hint = next((hints[n] for n in chain if hints[n]), None)
+        hint = min(filter(None, (hints[n] for n in chain)), key=lambda it: _ORDER.index(it.pattern), default=None)
         return _cause(f"{why}, in {thread}" if thread else why, hint, shown, not answers[last])
 
     def last_words(self, status: int | None) -> Cause:
@@ -208,7 +218,8 @@ class _Text:
             if not _ASIDE.match(line) and not _PROGRESS.match(line) and not self.goes_on(n, [line]):
                 found = [line]
         hint = next(filter(None, map(self._hint, found)), None)
-        return _cause(found[0].rpartition("\n")[2].strip(), hint) if found else Cause()
+        why = found[0].rpartition("\n")[2].strip().removeprefix("what():").strip(" │") if found else ""
+        return _cause(why, hint) if found else Cause()
 
     def _hint(self, text: str) -> Hint | None:
         """Returns the rule of an error, with what was warned of before it."""

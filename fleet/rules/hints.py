@@ -67,6 +67,11 @@ HINTS = (
         r"--env TORCH_DISTRIBUTED_DEBUG=DETAIL has torch compare them",
     ),
     Hint(
+        r"op\.preamble\.length <= op\.nbytes|data size doesn't match expected size",
+        "ranks are in different collectives, or in one with tensors of different sizes: --env "
+        "TORCH_DISTRIBUTED_DEBUG=DETAIL has torch compare them",
+    ),
+    Hint(
         r"waiting for clients\. (\d+)/(\d+) clients joined",
         r"\1 of \2 came to the master: the others' own logs say why, or a firewall keeps them from it; 'fleet check' "
         "compares them",
@@ -102,6 +107,11 @@ HINTS = (
     Hint(
         r"FileNotFoundError: \[Errno 2\] No such file or directory: '(/[^']+)'",
         r"\1 is not on that node: 'fleet exec -- ls -ld \1' shows who has it, 'fleet sync --data \1' brings yours",
+    ),
+    Hint(
+        r"FileNotFoundError: \[Errno 2\] No such file or directory: '([^'/][^']*[/.][^']*)'(?![\s\S]*/subprocess\.py)",
+        r"\1 is not there: paths count from the workdir, and a sync leaves out what git ignores: 'fleet sync --data "
+        r"\1' brings yours",
     ),
     Hint(
         r"DeepSpeed requires --deepspeed_config|deepspeed_config.*(?:required|not specified)",
@@ -184,8 +194,9 @@ HINTS = (
         r"the engine's launcher does not know '\1': see what is given as --engine-arg or --extra-launch-args",
     ),
     Hint(
-        r"unrecognized arguments: (.*)",
-        r"the script does not know '\1': options of fleet stand in front of SCRIPT, the script's own behind it",
+        r"unrecognized arguments: (.*)|No such option:? '?(--?[\w-]+)|not used by the HfArgumentParser: \['([^']*)'",
+        r"the script does not know '\g<1>\g<2>\g<3>': options of fleet stand in front of SCRIPT, the script's own "
+        "behind it",
     ),
     Hint(r"can't open file '([^']*)'", r"\1 is not on that node: 'fleet launch --sync' brings the current folder"),
     Hint(

@@ -13,7 +13,7 @@ BY_TORCH = r"[\s\S]*raised in .*/torch/distributed/"
 
 HOST_HINTS = (
     Hint(
-        r"Torch not compiled with CUDA|not compiled with CUDA (?:enabled|support)",
+        r"Torch not compiled with CUDA|not compiled with CUDA (?:enabled|support)|'torch\._C' has no attribute '_cuda",
         "the torch there is built without CUDA: 'fleet check' shows every host's build; install one with CUDA, or have "
         "the script train on CPUs",
     ),
@@ -31,6 +31,10 @@ HOST_HINTS = (
     Hint(
         r"No module named '[\w.]+'; '(\w+)' is not a package|partially initialized module '(\w+)'.*circular import",
         r"a file \g<1>\g<2>.py beside the script, or in the workdir, hides the package \g<1>\g<2>: rename it",
+    ),
+    Hint(
+        r"cannot import name '(\w+)' from '([\w.]+)' \((/\S+)\)",
+        r"\3 has no \1: another version than the script, or a package, was written for; 'fleet check' compares",
     ),
     Hint(
         r"No module named '?(deepspeed|torch)(?=['\s]|$)",
@@ -99,13 +103,23 @@ HOST_HINTS = (
         "loader workers",
     ),
     Hint(
+        r"DataLoader worker .* is killed by signal: (?:Segmentation|Abort|Illegal|Floating)",
+        "a data loader's worker crashed in native code, a decoder's or an augmentation's: PYTHONFAULTHANDLER=1 (--env) "
+        "or num_workers=0 shows where",
+    ),
+    Hint(
+        r"DataLoader worker .* is killed by signal: Killed",
+        "a data loader's worker was killed, mostly as the node's memory ran out: fewer of them, or a smaller batch",
+    ),
+    Hint(
         r"DataLoader worker .* exited unexpectedly",
         "a data loader's worker ended: what it wrote before says why; num_workers=0 shows an error of its own, "
         "'fleet exec -- df -h /dev/shm' and 'free -h' whether room ran out",
     ),
     Hint(
-        r"DataLoader worker .* is killed by signal: Killed",
-        "a data loader's worker was killed, mostly as the node's memory ran out: fewer of them, or a smaller batch",
+        r"BrokenProcessPool: A (?:process in the process pool|child process)",
+        "a process of the pool was killed, mostly as memory ran out, or crashed: fewer of them; PYTHONFAULTHANDLER=1 "
+        "(--env) shows a crash",
     ),
     Hint(
         r"Too many open files|received 0 items of ancdata",

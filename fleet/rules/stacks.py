@@ -73,7 +73,8 @@ def place_of(stack: RankStack) -> str:
         return f"{plain_name(name)} ({file})" if name else "an unknown place"
     own = next((frame for frame in python if not _LIBRARY.match(frame["file"])), None)
     inner = next((frame for frame in python if not _STANDARD.match(frame["file"])), python[0])
-    names = [name for part, name in LANDMARKS for frame in python if frame["file"].endswith(part)]
+    calls = [frame["file"] for frame in python if frame["name"] != "<module>"]  # not one that is only imported
+    names = [name for file in calls for part, name in LANDMARKS if file.endswith(part)]
     name = names[0] if names else plain_name(inner["name"]).rpartition(".")[2]
     where = own or inner
     return f"{name} ({short(where['file'])}:{where['line']})"

@@ -8,11 +8,12 @@ from dataclasses import dataclass
 
 HEADER = "Traceback (most recent call last):"
 DIRECT_CAUSE = "The above exception was the direct cause"
-_CHAINED = ("During handling of the above exception", DIRECT_CAUSE)
+CHAINED = ("During handling of the above exception", DIRECT_CAUSE)
 _PREFIX = re.compile(r"^\[rank\d+\]:\s?")  # torch puts it before each line of an uncaught exception
 _SYNTAX = re.compile(r'  File ".+", line \d+')  # a script's own syntax error stands without a header
 _FRAME = re.compile(r'\s*File "(.+)", line \d+(?:, in (.+))?')
 _INSIDE = re.compile(r'^\s*File "(.+)", line \d+', re.MULTILINE)
+_EXCEPTION = re.compile(r"[A-Za-z_][\w.]*(?:: |$)")
 _NESTED = "Traceback (most recent call last)"  # in a message: of a worker, of another rank
 _GLUED = re.compile(rf"(?<=\])((?:\[rank\d+\]: ?)?{re.escape(HEADER)})$", re.MULTILINE)
 _OWN = re.compile(r"0x[0-9a-f]+|\d+")
@@ -40,9 +41,9 @@ def split(lines: Sequence[str]) -> Iterator[tuple[bool, int, int]]:
     bare, at = plain(lines), 0
     headers = [i for i, line in enumerate(bare) if is_header(line)]
     while headers:
-        first, end = headers[0], _end(bare, headers[0])
+        first, end = _begin(bare, headers[0], at), _end(bare, headers[0])
         headers = [i for i in headers if i >= end]
-        while headers and any(line.startswith(_CHAINED) for line in bare[end : headers[0]]):
+        while headers and any(line.startswith(CHAINED) for line in bare[end : headers[0]]):
             end = _end(bare, headers[0])
             headers = [i for i in headers if i >= end]
         if first > at:
@@ -51,6 +52,13 @@ def split(lines: Sequence[str]) -> Iterator[tuple[bool, int, int]]:
         at = end
     if at < len(lines):
         yield False, at, len(lines)
+
+
+def _begin(bare: Sequence[str], start: int, least: int) -> int:
+    """A cause that was never raised has no traceback, and stands above the one that it is chained to."""
+    while start - least >= 4 and bare[start - 2].startswith(CHAINED) and _EXCEPTION.match(bare[start - 4]):
+        start -= 4
+    return start
 
 
 def _end(bare: Sequence[str], start: int) -> int:
@@ -98,7 +106,7 @@ class Part:
 def parts_of(trace: str) -> list[Part]:
     """Returns a traceback and those that it is chained to, in the order in which they were raised."""
     lines, at, parts = trace.split("\n"), 0, list[Part]()
-    links = [i for i, line in enumerate(lines) if line.startswith(_CHAINED)]
+    links = [i for i, line in enumerate(lines) if line.startswith(CHAINED)]
     for end in [*links, len(lines)]:
         part = "\n".join(lines[at:end]).rstrip()
         exception = exception_of(part)
@@ -106,7 +114,7 @@ def parts_of(trace: str) -> list[Part]:
         frames = [(found[1], found[2]) for line in above if (found := _FRAME.match(line))]
         code = [line for line in above if line.strip(" ^~") and not _FRAME.match(line)]
         file = next(reversed(_INSIDE.findall(part)), "")
-        link = next((word for word in _CHAINED if end < len(lines) and lines[end].startswith(word)), "")
+        link = next((word for word in CHAINED if end < len(lines) and lines[end].startswith(word)), "")
         parts.append(Part(exception, frames, code[-1] if code else "", file, link))
         at = end + 1
     return parts

@@ -14,12 +14,17 @@ _IN = re.compile(r"WorkNCCL\(SeqNum=(\d+), OpType=(\w+)")
 _TIMED_OUT = re.compile(rf"{TIMED_OUT}|{NAMED}|Timed out after .* waiting for clients")
 
 
+def timed_out(text: str) -> bool:
+    """Returns whether a rank that wrote this waited for others in vain."""
+    return _TIMED_OUT.search(text) is not None
+
+
 def who_waited(said: Mapping[int, str]) -> tuple[str, str, list[int]] | None:
     """Returns (why, remedy, ranks that did not come to where the others waited). said: the end of what each rank of the
     run wrote. None: nobody timed out, or it is not to be told who came."""
     places = dict[str, list[int]]()
     for rank, text in said.items():
-        if _TIMED_OUT.search(text):
+        if timed_out(text):
             found = _IN.search(text)
             places.setdefault(f"in {found[2]} {found[1]}" if found else "until it timed out", []).append(rank)
     if not places:

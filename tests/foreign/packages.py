@@ -20,6 +20,14 @@ class NoPackage(Exception):
 SETS = {
     "accelerate": ("accelerate==1.15.0/sdist", "parameterized==0.9.0"),
     "colossalai": ("colossalai==0.5.0/sdist",),
+    "hydra": ("hydra-core==1.3.8", "omegaconf==2.4.0", "antlr4-python3-runtime==4.9.3/sdist"),
+    "ignite": ("pytorch-ignite==0.5.5",),
+    "lightning": (
+        "lightning==2.6.6",
+        "pytorch-lightning==2.6.6",
+        "lightning-utilities==0.15.3",
+        "torchmetrics==1.9.0",
+    ),
     "torchft": (
         "torchft==0.2.0",
         "opentelemetry-api==1.39.1",

@@ -18,8 +18,9 @@ PACKAGES = "/root/packages"  # sets of packages.py
 
 @dataclass(frozen=True)
 class Program:
-    """origin: the package that has it, unmodified; else what its shape is. words: what stands behind the launcher,
-    {site}, {set} and {port} filled in. options: of the launcher, in torchrun's words, which are fleet's too.
+    """origin: the package that has it, unmodified; else what its shape is. launcher: also "ssh", torchrun's ranks by
+    hand; a "script" or a program once a "node", which start ranks of their own. words: what stands behind it, {site},
+    {set} and {port} filled in. options: of the launcher, in torchrun's words, which are fleet's too.
 
     nodes, ranks: how many nodes, and ranks on each. code: what both end with, as fleet counts (128+n for a signal).
     package: the set that it needs. varies: pattern -> what it is, in outputs and names of files, that no two runs have

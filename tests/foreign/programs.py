@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from typing import Any
 
-from tests.foreign.program import Program
+from tests.foreign.program import PACKAGES, Program
 
 ACCELERATE = "accelerate 1.15.0, src/accelerate/test_utils/scripts"
 SCRIPTS = "{site}/accelerate/test_utils/scripts"
@@ -192,6 +193,20 @@ ODD = (
 )
 LIKE_OPTIONS = ("--m", "1", "--lr=1e-4", "-h", "--", "--nnodes", "7", "--l")
 
+SPEED = {r"'?train_(runtime|\w+_per_second)'?\W+[\d.e+-]+'?": "speed", r"\d+(\.\d+)?it/s": "speed"}
+LIGHTNING: dict[str, Any] = {
+    "package": "lightning",
+    "env": {"PYTHONWARNINGS": "ignore", "PYTHONUNBUFFERED": ""},
+    "loose": r"\.ckpt$",
+}
+HYDRA = {
+    "PYTHONPATH": f"{PACKAGES}/hydra:{PACKAGES}/hydra/antlr4-python3-runtime-4.9.3/src",
+    "PYTHONWARNINGS": "ignore",
+}
+FABRIC = (
+    'exec python -m lightning.fabric.cli --accelerator cpu --devices 2 --num-nodes "$NNODES" --node-rank '
+    '"$NODE_RANK" --main-address "$MASTER_ADDR" --main-port "$MASTER_PORT" fabric_digits.py'
+)
 SHAPED = [
     Program("multinode.py", f"{EXAMPLES}, ddp-tutorial-series", ("multinode.py", "4", "2"), ranks=2),
     Program(
@@ -203,6 +218,98 @@ SHAPED = [
         options=("--max-restarts", "1"),
         env={"TORCH_DISABLE_SHARE_RDZV_TCP_STORE": "1"},
         varies={r"by peer \[[\d.]+\]:\d+": "peer"},  # fleet keeps a run on one node inside it
+    ),
+    Program(
+        "lightning_digits.py",
+        "Lightning, its Trainer under torchrun",
+        ("lightning_digits.py", "--devices", "2"),
+        ranks=2,
+        **LIGHTNING,
+    ),
+    Program(
+        "lightning_digits.py (once a node)",
+        "Lightning, which starts a node's ranks itself",
+        ("python", "lightning_digits.py", "--devices", "2"),
+        "node",
+        ranks=2,
+        ordered=False,
+        **LIGHTNING,
+    ),
+    Program(
+        "lightning.sh", "Lightning, on-prem cluster", ("lightning.sh",), "script", ranks=2, ordered=False, **LIGHTNING
+    ),
+    Program(
+        "fabric run",
+        "Lightning Fabric's own launcher, given each node's rank",
+        ("sh", "-c", FABRIC),
+        "node",
+        ranks=2,
+        ordered=False,
+        **LIGHTNING,
+    ),
+    Program("nanogpt.py", "nanoGPT, torchrun", ("nanogpt.py", "--max_iters=4"), ranks=2),
+    Program("nanogpt.py alone", "nanoGPT, python", ("python", "nanogpt.py", "--max_iters=4"), "node"),
+    Program("nanogpt.py fails", "nanoGPT, torchrun", ("nanogpt.py", "--fail_at=2"), nodes=1, ranks=2, code=1),
+    Program("dcp_async.py", "PyTorch, distributed_async_checkpoint", ("dcp_async.py",), loose=r"\.metadata$"),
+    Program("tensor_parallel.py", f"{EXAMPLES}, tensor_parallelism", ("tensor_parallel.py",), ranks=2),
+    Program("pipeline.py", "pytorch/tutorials, pipelining", ("pipeline.py",)),
+    Program(
+        "hydra_train.py",
+        "hydra, basic launcher under torchrun",
+        ("hydra_train.py", "optim.lr=0.5", "+data.shards=[1,2]", "hydra.job.chdir=True"),
+        package="hydra",
+        env=HYDRA,
+        loose=r"hydra\.yaml$|\.log$",
+        varies={r"\d{4}-\d\d-\d\d/\d\d-\d\d-\d\d": "time"},
+    ),
+    Program(
+        "hydra_train.py fails",
+        "hydra",
+        ("hydra_train.py", "bad=true", "data.path=/data"),
+        nodes=1,
+        ranks=2,
+        code=1,
+        package="hydra",
+        env=HYDRA,
+        loose=r"hydra\.yaml$|\.log$",
+        varies={r"\d{4}-\d\d-\d\d/\d\d-\d\d-\d\d": "time"},
+    ),
+    Program("ignite_cifar.py", "pytorch-ignite, cifar10 under torchrun", ("ignite_cifar.py",), package="ignite"),
+    Program(
+        "ignite_cifar.py spawn",
+        "pytorch-ignite, idist.Parallel with its own ranks",
+        ("python", "ignite_cifar.py", "spawn"),
+        "node",
+        ranks=2,
+        ordered=False,
+        package="ignite",
+        varies={r"(?<=master_port: )\d+": "port"},
+    ),
+    Program(
+        "accelerate test",
+        "accelerate 1.15.0's own test",
+        ("accelerate", "test"),
+        "node",
+        nodes=1,
+        ordered=False,
+        varies=TIMED,
+    ),
+    Program(
+        "hf_trainer.py (accelerate)",
+        "transformers, run_clm.py",
+        ("hf_trainer.py", "--output_dir", "hf", *HF),
+        "accelerate",
+        varies=SPEED,
+        loose=r"training_args\.bin$",
+    ),
+    Program(
+        "hf_trainer.py alone",
+        "transformers, run_clm.py, python",
+        ("python", "hf_trainer.py", "--output_dir", "hf", *HF),
+        "node",
+        nodes=1,
+        varies=SPEED,
+        loose=r"training_args\.bin$",
     ),
     Program("mingpt.py", f"{EXAMPLES}, minGPT-ddp", ("mingpt.py",), ranks=1),
     Program("imagenet.py --dummy", f"{EXAMPLES}, imagenet", ("imagenet.py", "--dummy", "-a", "small", "--seed", "3")),
@@ -238,7 +345,7 @@ SHAPED = [
         "hf_trainer.py",
         "transformers, run_clm.py",
         ("hf_trainer.py", "--output_dir", "hf", *HF),
-        varies={r"'?train_(runtime|\w+_per_second)'?\W+[\d.e+-]+'?": "speed", r"\d+(\.\d+)?it/s": "speed"},
+        varies=SPEED,
         loose=r"training_args\.bin$",
     ),
     Program("cifar ZeRO 1", "DeepSpeedExamples, cifar", ("cifar_deepspeed.py", "--stage", "1"), "deepspeed"),

@@ -108,7 +108,7 @@ class Lab:
         codes = [shell.returncode for shell in shells]
         outcome.said = "\n".join(s.stdout.decode(errors="replace") + s.stderr.decode(errors="replace") for s in shells)
         outcome.code = code_of(codes, outcome.said, program.launcher)
-        if program.launcher in ("command", "script", "ssh"):
+        if program.launcher in ("command", "script", "node", "ssh"):
             outcome.logs = {(0, rank): (shell.stdout, shell.stderr) for rank, shell in enumerate(shells)}
         else:
             for node in range(program.nodes):
@@ -213,9 +213,9 @@ def hand_lines(program: Program, hosts: list[str], address: str) -> list[tuple[s
         elif program.launcher == "colossalai":
             kept = f"--extra_launch_args log_dir={LOGS},redirects=3"
             line = f"colossalai run --nproc_per_node {n} --master_port {port} {kept} {options} {words}"
-        elif program.launcher == "script":
-            known = f"NNODES={len(hosts)} NODE_RANK={node} NPROC_PER_NODE={n} RANK={node} WORLD_SIZE={len(hosts)}"
-            line = f"export {known} MASTER_ADDR={address} MASTER_PORT={port}; ./{words}"
+        elif program.launcher in ("script", "node"):
+            known = f"NNODES={len(hosts)} NODE_RANK={node} NPROC_PER_NODE={n} MASTER_ADDR={address} MASTER_PORT={port}"
+            line = f"export {known}; {'./' * (program.launcher == 'script')}{words}"
         else:
             for local in range(n):
                 known = f"RANK={node * n + local} LOCAL_RANK={local} WORLD_SIZE={world} LOCAL_WORLD_SIZE={n}"
@@ -230,7 +230,7 @@ def hand_lines(program: Program, hosts: list[str], address: str) -> list[tuple[s
 def fleet_words(program: Program) -> list[str]:
     words = ["launch"]
     if program.launcher not in ("ssh", "script"):  # torchrun is the default, a shell script is started once a node
-        words += ["--engine", program.launcher]
+        words += ["--engine", *(["command", "--per", "node"] if program.launcher == "node" else [program.launcher])]
     for name, value in program.environment.items():
         words += ["--env", f"{name}={value}"]
     if program.launcher == "accelerate":
@@ -246,7 +246,7 @@ def code_of(codes: list[int], said: str, launcher: str) -> int:
     failure's, with minus for a signal; so does DeepSpeed's launcher, as its own code."""
     if not any(codes):
         return 0
-    started = launcher not in ("command", "script")  # by it, and not by something in it
+    started = launcher not in ("command", "script", "node")  # by it, and not by something in it
     causes = [int(code) for code in ROOT_CAUSE.findall(said)] if started else []
     code = causes[0] if causes else next(code for code in codes if code)
     if launcher == "deepspeed" and code > 192:

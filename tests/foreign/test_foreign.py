@@ -18,6 +18,9 @@ QUICK = (
     "log_to_stdout.py (command)",
     "tee.sh",
     "daemon.py",
+    "lightning_digits.py (once a node)",
+    "nanogpt.py alone",
+    "dcp_async.py",
 )
 
 
@@ -38,5 +41,5 @@ def test_a_program_is_alike_by_hand_and_by_fleet(ground: Lab, name: str) -> None
 
 
 def test_there_are_enough_of_them() -> None:
-    assert len(PROGRAMS) == len({program.name for program in PROGRAMS}) >= 30
+    assert len(PROGRAMS) == len({program.name for program in PROGRAMS}) >= 45
     assert sum(program.public for program in PROGRAMS) >= 15

@@ -37,6 +37,19 @@ if os.environ["FLEET_ATTEMPT"] == "0":
         time.sleep(600)
     time.sleep(500)
 """
+WAITS = """#!/usr/bin/python3
+import os, sys, time
+def load_shard():
+    time.sleep(600)
+rank = int(os.environ["RANK"])
+if rank == 3:
+    load_shard()
+time.sleep(3 + 2 * rank)
+took = "WorkNCCL(SeqNum=4711, OpType=ALLREDUCE, Timeout(ms)=600000) ran for 600013 milliseconds before timing out."
+sys.stderr.write(f"[rank{rank}]:[E1122 06:00:00.000 ProcessGroupNCCL.cpp:632] Watchdog caught collective operation "
+                 f"timeout: {took}\\n")
+os.abort()
+"""
 PY_SPY = shutil.which("py-spy", path=str(Path(sys.executable).parent))
 
 
@@ -108,3 +121,18 @@ def test_a_run_that_hangs_is_told_with_its_stacks_and_started_again(ready: Virtu
     (tmp_path / "again").mkdir()
     ended = ready.fleet(*launch, "./once", cwd=tmp_path / "again", timeout=300)
     assert ended.returncode == 124 and "failed: no rank wrote anything for 12 s (--stall-timeout)" in ended.stderr
+
+
+def test_who_is_missing_where_others_timed_out_is_shown_where_it_stands(ready: VirtualLab, tmp_path: Path) -> None:
+    """The others time out one after the other, and only the first does so before a stop would come."""
+    for host in ready.names:
+        ready.inside(host, "sh", "-c", "cd ~/hangs && cat > waits && chmod +x waits", stdin=WAITS.encode())
+    words = ("--engine", "command", "--grace", "1", "--workdir", "~/hangs", "./waits")
+    done = ready.fleet("-i", "lab", "launch", *words, cwd=tmp_path, timeout=300)
+    assert done.returncode == 134, done.stderr
+    (stacks,) = events(tmp_path, "stacks")
+    assert f"rank 3 on {ready.names[3]} in load_shard (waits:4)" in stacks["message"] + Path(stacks["file"]).read_text()
+    assert "why: ranks 0-2 waited in ALLREDUCE 4711; rank 3 did not" in done.stderr, done.stderr
+    after = done.stderr.partition("next:\n")[2].splitlines()
+    assert after[0].startswith("  cat runs/") and after[1].endswith("--rank 3 --tail 100"), after
+    assert not left_on(ready, tmp_path)

@@ -61,6 +61,7 @@ def test_a_thread_that_a_stalled_rank_waits_for(
     report = failed(dict.fromkeys(range(4), ASKED), {2: text}, until={2: len(text)}, stalled=2)
     first = report.data["first_failure"]
     assert (first["what"], first["rank"], first["why"]) == ("stalled", 2, why)
+    assert first["hint"] == (None if why else "a longer --stall-timeout"), "a dead thread takes for ever"
 
 
 @pytest.mark.parametrize(

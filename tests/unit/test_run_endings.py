@@ -11,7 +11,7 @@ import pytest
 import fleet
 from fleet.cli.main import run
 from tests.in_process import command_line
-from tests.scripted import Scripted, lists, well
+from tests.scripted import Scripted, ends, lists, well
 
 
 @pytest.fixture(autouse=True)
@@ -50,6 +50,16 @@ def test_a_run_that_could_not_start_is_over_here(here: Path) -> None:
     assert summary["stopped"] == f"{full['message']}; everything was stopped again", summary
     assert [host["error"] and host["error"]["message"] for host in summary["hosts"].values()] == [None, full["message"]]
     assert [each.run for each in fleet.runs(prune=True, keep=0)] == [found.run]
+
+
+def test_room_on_a_disk_is_news_only_where_there_was_none(here: Path) -> None:
+    (here / "hostfile").write_text("a\nb\n")
+    runs = {"event": "status", "state": "running"}
+    full = [{**runs, "disk_full": full} for full in (True, False)]
+    nodes = Scripted({"a": well([runs, *ends(0)]), "b": well([runs, *full, *ends(1)])})
+    done = command_line(["--json", "launch", "--no-preflight", "--engine", "command", "./t"], nodes)
+    found = [(it["event"], it["host"]) for it in map(json.loads, done.out.splitlines()) if it.get("host")]
+    assert [it for it in found if it[0] in ("full", "room")] == [("full", "b"), ("room", "b")], done
 
 
 def test_a_run_that_begins_nowhere_has_its_ending(here: Path) -> None:

@@ -103,6 +103,14 @@ def test_another_way_to_the_same_place_is_not_odd() -> None:
         ([frame("fetch", TRAIN, 4), frame("<module>", TRAIN, 9)], "fetch (train.py:4)"),
         ([frame("clock_nanosleep", "/lib/libc.so.6"), frame("fetch", TRAIN, 4)], "fetch (train.py:4)"),
         ([frame("gc", "<frozen importlib._bootstrap>", 690), frame("<module>", TRAIN, 2)], "import (train.py:2)"),
+        (
+            [
+                frame("<module>", SITE + "torch/utils/data/dataloader.py", 30),
+                frame("exec_module", "<frozen importlib._bootstrap>", 940),
+                frame("<module>", TRAIN, 2),
+            ],
+            "import (train.py:2)",
+        ),
         ([frame("all_reduce", SITE + "torch/x.py", 3)], "all_reduce (torch/x.py:3)"),
         ([frame("do_wait", "kernel")], "do_wait (kernel)"),
         ([], "an unknown place"),

@@ -10,17 +10,20 @@ import pytest
 
 from fleet.model import Host, Node
 from fleet.node.gang.elastic import gang_of
-from fleet.node.gang.ends import RankEnd
+from fleet.node.gang.ends import RankEnd, stopped_by
 from fleet.node.gang.gang import Gang
 from fleet.node.gang.silence import EARLY_SECONDS, MUTE_SECONDS, QUIET_SECONDS, Watch
 from fleet.ops.run.follow.stacks import STACKS_SECONDS
-from fleet.ops.run.follow.stalls import TAKE_SECONDS, Stalls, Taking
+from fleet.ops.run.follow.stalls import HOLD_SECONDS, TAKE_SECONDS, Stalls, Taking
 from fleet.ops.run.kept.folder import RunFolder
 from fleet.ops.run.kept.record import RunRecord
+from fleet.protocol.messages.run import Verdict
 from fleet.protocol.messages.stacks import RankStack
 from fleet.rules.stacks import Place
 from fleet.transport.base import ConnectOptions
 from fleet.transport.local import LocalTransport
+from tests.clock import HandClock
+from tests.scripted import Scripted
 
 
 def test_a_host_that_does_not_tell_its_stacks_costs_not_those_of_the_others() -> None:
@@ -102,7 +105,7 @@ def test_the_odd_one_out_is_the_failure(
     nodes = (Node(Host("n1", "10.0.0.1"), 0, 2, 0), Node(Host("n2", "10.0.0.2"), 1, 2, 2))
     record = RunRecord("r", nodes, "command", "s", "10.0.0.1:1", tmp_path / "r", stall_timeout=9.0)
     gang = Gang({"n1": (0, [0, 1]), "n2": (1, [2, 3])})
-    stalls = Stalls(record, gang, RunFolder(tmp_path), None, print, print)  # type: ignore[arg-type]
+    stalls = Stalls(record, gang, RunFolder(tmp_path), None, print)  # type: ignore[arg-type]
     told: RankStack = {"rank": 1, "pid": 1, "by": "kernel", "state": "S", "waits": "", "threads": [], "why": None}
     found = [] if rank is None else [Place((rank,), (host,), "fetch (s.py:1)", told, odd=True)]
     failure = stalls._failure(found, {"n1": [1], "n2": [2, 3]}, "x")
@@ -113,7 +116,7 @@ def test_the_odd_one_out_is_the_failure(
 def test_stacks_of_a_node_are_lines_of_a_file_and_no_more(tmp_path: Path) -> None:
     """People are told to cat it."""
     record = RunRecord("r", (Node(Host("n1", "10.0.0.1"), 0, 1, 0),), "command", "s", "10.0.0.1:1", tmp_path)
-    stalls = Stalls(record, Gang({"n1": (0, [0])}), RunFolder(tmp_path), None, print, print)  # type: ignore[arg-type]
+    stalls = Stalls(record, Gang({"n1": (0, [0])}), RunFolder(tmp_path), None, print)  # type: ignore[arg-type]
     frame: Any = {"name": "f\n-- 2099-01-01\x1b[2J", "file": "/a\u2028b.py", "line": 1, "native": False}
     thread: Any = {"name": "x", "main": True, "frames": [frame]}
     told: Any = {"rank": 0, "pid": 1, "by": "py-spy", "state": "S", "waits": "w\x9b", "threads": [thread], "why": None}
@@ -124,12 +127,37 @@ def test_stacks_of_a_node_are_lines_of_a_file_and_no_more(tmp_path: Path) -> Non
     assert len(text) == 6 and all(line.isprintable() and len(line) < 5000 for line in text), text
 
 
+def test_a_rank_that_timed_out_is_no_reason_to_stop_before_others_have_too(tmp_path: Path) -> None:
+    """Who is stopped a moment before it times out is not missing, and of who is the stack is there."""
+    nodes = tuple(Node(Host(f"n{n}", "10.0.0.1"), n, 1, n) for n in range(3))
+    record = RunRecord("r", nodes, "command", "s", "10.0.0.1:1", tmp_path / "r")
+    gang, clock = Gang({f"n{n}": (n, [n]) for n in range(3)}), HandClock()
+    stalls = Stalls(record, gang, RunFolder(tmp_path), Scripted({}), lambda *words: None, clock)
+
+    def ends(rank: int, text: str) -> Verdict | None:
+        return stalls.held(gang.rank_ended(RankEnd(f"n{rank}", rank, rank, 0, 1, None, clock.time())), text)
+
+    def looks(seconds: float) -> Verdict | None:
+        clock.sleep(seconds)
+        return stalls.look(clock.monotonic(), blind=False)
+
+    assert ends(0, "Timed out waiting 600000ms for recv operation to complete") is None
+    assert stalls.held(gang.node_status("n0", {"state": "exited", "engine_status": 1})) is None, "its launcher's end"
+    assert looks(1) is None and ends(1, "Connection closed by peer") is None
+    assert looks(HOLD_SECONDS - 3) is None
+    assert stalls.held(stopped_by("ada@head")) is not None, "who asks for a stop has it"
+    end = looks(3)
+    assert end is not None and end["first"] is not None and end["first"]["rank"] == 0
+    other = Stalls(record, gang, RunFolder(tmp_path), Scripted({}), lambda *words: None, clock)
+    assert other.held(end, "ValueError") == end and other.held(None, "Timed out waiting 1ms for send operation") is None
+
+
 def test_ranks_that_their_engine_starts_again_count_as_running(tmp_path: Path) -> None:
     record = RunRecord("r", (Node(Host("n1", "10.0.0.1"), 0, 2, 0),), "torchrun", "s", "10.0.0.1:1", tmp_path / "r")
     for restarts, running in ((False, {"n1": [1]}), (True, {"n1": [0, 1]})):
         gang = gang_of({"n1": (0, [0, 1])}, int(restarts))
         gang.rank_ended(RankEnd("n1", 0, 0, 0, 0, None, 1.0))
-        stalls = Stalls(record, gang, RunFolder(tmp_path), None, print, print)  # type: ignore[arg-type]
+        stalls = Stalls(record, gang, RunFolder(tmp_path), None, print)  # type: ignore[arg-type]
         assert stalls._running() == running
     gang.nodes["n1"].ended = True
     assert stalls._running() == {}

@@ -24,7 +24,8 @@ def main():
     result = trainer.train()
     trainer.save_model()
     print(f"rank {args.process_index} of {args.world_size}: loss {result.training_loss:.4f}", flush=True)
-    torch.distributed.destroy_process_group()
+    if torch.distributed.is_initialized():
+        torch.distributed.destroy_process_group()
 
 
 if __name__ == "__main__":

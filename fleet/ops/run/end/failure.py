@@ -15,6 +15,7 @@ from fleet.rules.ended import Cause, ended_by
 from fleet.rules.kernel import rule_of
 
 Tail = Callable[..., str]
+CUT = "the host hangs, or the link to it is cut"
 KERNEL_LINES = 20  # more than any honest node sends
 
 
@@ -97,9 +98,9 @@ def why_of(error: FleetError) -> Why:
 # -- in words ---------------------------------------------------------------------------------------------
 def hint(failure: Failure, run: RunRecord) -> str | None:
     """What the way it ended says where no log line does."""
-    host = failure.host
+    host, lost = failure.host, (failure.why and failure.why["hint"]) or CUT
     hints: Mapping[str, str] = {
-        "node": f"the host hangs, or the link to it is cut; 'fleet exec -w {host} -- uptime' tells when it is back",
+        "node": f"{lost}{'' if lost.endswith('?') else ';'} 'fleet exec -w {host} -- uptime' tells when it is back",
         "link": f"nodes go on without this machine for {run.lease or 0:g} s (--lease)",
         "lease": "this command or this machine was stopped for so long, or its link down; --lease S gives more time",
         "frozen": f"the host was suspended, or starved; 'fleet exec -w {host} -- dmesg' may say why",

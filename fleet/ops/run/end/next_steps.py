@@ -25,12 +25,12 @@ _SAVED = re.compile(
 
 def next_steps(failure: FirstFailure, run: RunRecord, said: Iterable[str]) -> list[str]:
     """said: last words of ranks."""
-    steps = []
+    steps, file = [], run.logs / STACKS_FILE
+    stacks = [shlex.join(["cat", str(file)])] if file.exists() else []  # who only looked on has none
     if failure.what == "link":
         return [_line(run, "attach", run.run_id)]
     if failure.what == "stalled":
-        stacks = run.logs / STACKS_FILE  # who only looked on has none
-        return [shlex.join(["cat", str(stacks)])] if stacks.exists() else []
+        return stacks
     if failure.what in NOT_THE_SCRIPT:
         steps.append(_line(run, "launch", "--again", run.run_id))
     elif failure.unfit:
@@ -38,6 +38,7 @@ def next_steps(failure: FirstFailure, run: RunRecord, said: Iterable[str]) -> li
     if failure.left_early:
         steps.append(_line(run, "logs", run.run_id, "--rank", str(failure.left_early.rank), "--tail", str(TAIL)))
     if failure.missing:
+        steps += stacks
         steps.append(_line(run, "logs", run.run_id, "--rank", ",".join(map(str, failure.missing)), "--tail", str(TAIL)))
     if failure.rank is not None and failure.what in ("rank", "vanished"):
         stream = ["--err"] * failure.log.endswith(".err")

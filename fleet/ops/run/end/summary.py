@@ -222,7 +222,8 @@ def describe(
     if not ran:
         text, status = "", 128 + SIGKILL if failure.what == "supervisor" else None
     host, cause = elsewhere(ended_by(text, status, noted(failure, gang)), failure, gang)
-    said, why, hint = verdict["message"], cause.why, cause.remedy or plain_hint(failure, run)
+    said, why = verdict["message"], cause.why
+    hint = cause.remedy or (None if why else plain_hint(failure, run))
     early, waited, missing = None, None, list[int]()
     if cause.collateral and cause.kernel is None:
         early = left_early(failure, gang)

@@ -1,5 +1,6 @@
 """Ranks that are done long before others, ranks that hang, runs that say nothing: each is told once, and with it where
-the ranks stand. With --stall-timeout a run that says nothing is over."""
+the ranks stand. With --stall-timeout a run that says nothing is over. Where a rank timed out, all are stopped only when
+it is known where the others stand."""
 
 from __future__ import annotations
 
@@ -23,15 +24,18 @@ from fleet.ops.run.end.failure import why_of
 from fleet.ops.run.follow.stacks import ask_stacks, by_host
 from fleet.ops.run.kept.folder import STACKS_FILE, RunFolder
 from fleet.ops.run.kept.record import RunRecord
+from fleet.protocol.messages.run import Verdict
 from fleet.rules.advice import UNEVEN, early
 from fleet.rules.stacks import Place, in_short, lines, places, remarks
 from fleet.rules.units import few
+from fleet.rules.waited import timed_out
 from fleet.runtime import Runtime
 from fleet.transport.base import Cancel, Transport
 
 LOOK_SECONDS = 0.5
 TAKE_SECONDS = 45.0  # for the stacks of all ranks: longer than a host that does not tell its own is waited for
 LONGEST_LINE = 4000  # of what nodes tell, in that file
+HOLD_SECONDS = 10.0  # between the first rank's time-out and the stop: others time out, too, who is missing is looked at
 
 MEETING_SECONDS = 30.0  # in which launchers of a user's own meet, unless each node was given itself as the master
 
@@ -73,8 +77,7 @@ class Taking(threading.Thread):
 
 
 class Stalls:
-    """Looks on at a run that is followed. say: as Run.say(). end: takes what is the run's first failure, when it is
-    over."""
+    """Looks on at a run that is followed. say: as Run.say()."""
 
     def __init__(
         self,
@@ -83,33 +86,43 @@ class Stalls:
         folder: RunFolder,
         transport: Transport,
         say: Callable[..., None],
-        end: Callable[[Failure], None],
         clock: Clock = CLOCK,
     ) -> None:
         self._clock = clock
         self._record, self._gang, self._folder, self._transport = record, gang, folder, transport
-        self.say, self._end = say, end
+        self.say = say
         self._watch = Watch(record.stall_timeout, clock.monotonic())
         self._ends: list[tuple[float, RankEnd]] = []
         self._looked = 0.0
         several = record.engine == "command" and len(record.nodes) > 1
         self._meeting_at = clock.monotonic() + MEETING_SECONDS if several else inf
         self._taking: Taking | None = None
+        self._held: tuple[Verdict, float] | None = None
 
     def rank_ended(self, end: RankEnd) -> None:
         if not end.failed and not self._gang.least:
             self._ends.append((self._clock.monotonic(), end))
 
-    def look(self, spoke: float, *, blind: bool) -> None:
-        """At every turn of the loop. spoke, blind: see Watch."""
+    def held(self, end: Verdict | None, text: str = "") -> Verdict | None:
+        """Returns a failure for which all are to stop; None while it is held back. text: the end of what its rank
+        wrote."""
+        running = self._running() if end and self._held is None and timed_out(text) else {}
+        if end and running:
+            self._held = end, self._clock.monotonic() + HOLD_SECONDS
+            self.close()
+            self._take("timed out", running)
+        return None if end and end["by"] == "failure" and self._held else end
+
+    def look(self, spoke: float, *, blind: bool) -> Verdict | None:
+        """Returns for what all are to stop now, at every turn of the loop. spoke, blind: see Watch."""
         now = self._clock.monotonic()
         if now - self._looked < LOOK_SECONDS or self._gang.stopped_at is not None:
-            return
+            return None
         self._looked = now
         running = self._running()
         ends = [when for when, _ in self._ends]
         kind = self._watch.look(now, spoke, ends, sum(map(len, running.values())), blind)
-        if kind is not None:
+        if kind is not None and self._held is None:
             self._tell(kind, running, now - self._watch.progress(spoke, ends))
         elif now > self._meeting_at and self._taking is None:
             self._meeting_at = inf
@@ -119,7 +132,10 @@ class Stalls:
             self._tell_apart(taking.own_masters)
             short = self._taken(taking) if taking.why != "apart" else ""
             if taking.why == "stalled" and running:
-                self._end_if(now - self._watch.progress(spoke, ends), taking.places or [], running, short)
+                return self._end_if(now - self._watch.progress(spoke, ends), taking.places or [], running, short)
+        if self._held and (now >= self._held[1] or not running):
+            return self._held[0]
+        return None
 
     def close(self) -> None:
         if self._taking is not None:
@@ -188,16 +204,24 @@ class Stalls:
             self.say("warning", short, StacksTaken(file=str(path), places=data), None, f"the stacks: {path}")
         elif taking.why == "stalled":
             taking.give_up()
-            why = taking.error.message if taking.error else "; ".join(taking.remarks) or f"not in {TAKE_SECONDS:.0f} s"
+            late = (
+                f"not in {TAKE_SECONDS:.0f} s"
+                if taking.places is None
+                else "no rank has begun there, or all have ended"
+            )
+            why = taking.error.message if taking.error else "; ".join(taking.remarks) or late
             self.say("warning", f"the ranks' stacks could not be taken: {why}", StacksTaken())
         return short
 
-    def _end_if(self, quiet: float, found: Sequence[Place], running: Mapping[str, Sequence[int]], short: str) -> None:
+    def _end_if(
+        self, quiet: float, found: Sequence[Place], running: Mapping[str, Sequence[int]], short: str
+    ) -> Verdict | None:
         """The run is over, unless it has gone on while its stacks were taken."""
-        if self._watch.still_stalled(quiet):
-            self._end(self._failure(found, running, short))
-        else:
+        if not self._watch.still_stalled(quiet):
             self.say("info", "the run has gone on meanwhile", WentOn())
+            return None
+        self._gang.stall = failure = self._failure(found, running, short)
+        return failure.reason(failure.why["message"] if failure.why else "no rank wrote anything any more")
 
     def _text(self, taking: Taking) -> list[str]:
         stamp = time.strftime("%Y-%m-%d %H:%M:%S", time.localtime(self._clock.time()))

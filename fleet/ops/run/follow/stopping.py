@@ -16,7 +16,7 @@ from fleet.node.gang.ends import INTERRUPTED, run_end
 from fleet.node.gang.gang import Gang
 from fleet.node.gang.silence import Silence
 from fleet.node.gang.verdict import own_link
-from fleet.ops.run.end.failure import alone, why_of
+from fleet.ops.run.end.failure import CUT, alone, why_of
 from fleet.ops.run.follow.behind import stop_behind
 from fleet.ops.run.follow.follow import Follower
 from fleet.ops.run.kept.record import RunRecord, whoami
@@ -111,7 +111,7 @@ class Stopping:
                 ConnectError(
                     f"silent for {silent:.0f} s" + (f": {shut.message}" if shut else ""),
                     kind="lost",
-                    hint=shut.hint if shut else "the host hangs, or the link to it is cut",
+                    hint=shut.hint if shut else CUT,
                 ),
             )
         if self.silence.alone and not known:

@@ -24,9 +24,9 @@ from fleet.errors import fill
 from fleet.events import Level, silent
 from fleet.model import Host, Report
 from fleet.node.gang.elastic import ElasticGang, gang_of
-from fleet.node.gang.ends import Failure, RankEnd
+from fleet.node.gang.ends import RankEnd
 from fleet.ops.run.end.failure import why_of
-from fleet.ops.run.end.summary import decide, drafted, left_alone, summarise
+from fleet.ops.run.end.summary import decide, drafted, left_alone, summarise, tails
 from fleet.ops.run.follow.follow import REMARKS, Follower, Following, Heard, Over
 from fleet.ops.run.follow.stalls import Stalls
 from fleet.ops.run.follow.stopping import LEAVE, Stopping, of_host
@@ -95,7 +95,7 @@ class Run:
         }
         self._advised: set[Advice] = set()
         watched = record if self.leads else replace(record, stall_timeout=None)  # who looks on ends nothing
-        self._stalls = Stalls(watched, self.gang, folder, runtime.transport, self.say, self._end_stalled, self._clock)
+        self._stalls = Stalls(watched, self.gang, folder, runtime.transport, self.say, self._clock)
         spares = plan.spares if plan is not None else ()
         self._stopping = Stopping(record, self.gang, self._followers, runtime, self.say, spares, self.leads)
         self._before = age(folder, record.started)
@@ -237,7 +237,7 @@ class Run:
             return
         if message["event"] == "status":
             self._on_status(heard.host, message)
-        self._stopping.stop_if(reason)
+        self._stopping.stop_if(self._stalls.held(reason))
 
     def _on_status(self, host: str, message: RunState) -> None:
         if message.get("builds"):
@@ -278,7 +278,8 @@ class Run:
             ),
             host,
         )
-        self._stopping.stop_if(reason)
+        text = tails(self.gang, self.logs)(host, end.rank) if reason else ""
+        self._stopping.stop_if(self._stalls.held(reason, text))
         if lost := sum(message.get("lost", ())):
             what = f"{lost} bytes that rank {end.rank} on {host} wrote are nowhere: the disk there took no more"
             self.say("error", what, Gap(rank=end.rank, bytes=lost), host, ROOM.format(host))
@@ -331,12 +332,8 @@ class Run:
 
     def _watch_stalls(self) -> None:
         live = [self._followers[host] for host, node in self.gang.nodes.items() if not node.ended]
-        self._stalls.look(
+        reason = self._stalls.look(
             max((follower.spoke for follower in self._followers.values()), default=0.0),
             blind=any(follower.silent_since is not None or follower.logs.blocked for follower in live),
         )
-
-    def _end_stalled(self, failure: Failure) -> None:
-        self.gang.stall = failure
-        message = failure.why["message"] if failure.why else "no rank wrote anything any more"
-        self._stopping.stop_if(failure.reason(message))
+        self._stopping.stop_if(reason)
