@@ -8,12 +8,17 @@ import secrets
 import socket
 import threading
 from collections.abc import Mapping, Sequence
+from contextlib import closing
 from ipaddress import ip_address
 from typing import Any, NamedTuple
 
+from fleet.events import silent
 from fleet.model import Host
 from fleet.ops.sessions import Sessions
 from fleet.protocol.messages.facts import Facts, How, Listening, Measured, Reached
+from fleet.rules.judge import judge
+from fleet.rules.rule import Finding, Want
+from fleet.runtime import Runtime
 from fleet.transport.base import Cancel, Transport
 from fleet.transport.program import Program, first_word
 
@@ -108,13 +113,14 @@ def visit(
     seconds: float = 0.0,
     streams: int = 1,
 ) -> Visited:
-    """Has hosts dial each other. at: the addresses that each listens at. rounds: whom each dials, one round after the
-    other. seconds: for which each sends, over so many streams. A host that fails has no part in the answer."""
+    """Has hosts dial each other. at: the addresses that each listens at; who is not in it listens where its ranks do.
+    rounds: whom each dials, one round after the other. seconds: for which each sends, over so many streams. A host that
+    fails has no part in the answer."""
     tokens = {host.name: secrets.token_hex(16) for host in hosts}
     ports: dict[str, Listening] = {}
     number = {name: n for n, name in enumerate(tokens)}
     begins, over = ([_Meeting({*tokens}) for _ in rounds] for _ in range(2))
-    cancel = sessions.runtime.cancel
+    cancel, first = sessions.runtime.cancel, master(hosts[0], sessions.runtime.transport)
     limit = LISTEN_SECONDS + len(rounds) * (seconds + DIAL_SECONDS)
 
     def visits(name: str, others: Sequence[str]) -> list[dict[str, Any]]:
@@ -122,13 +128,14 @@ def visit(
             {"id": f"{number[other]} {n} {stream}", "address": address, "port": port, "token": tokens[other]}
             for other in others
             if other in ports
-            for n, (address, port) in enumerate(zip(at[other], ports[other]["ports"], strict=False))
+            for n, (address, port) in enumerate(zip(ports[other]["addresses"], ports[other]["ports"], strict=False))
             for stream in range(streams)
             if port
         ]
 
     def task(host: Host) -> list[Reached]:
-        spec = {"listen": [*at[host.name]], "token": tokens[host.name], "seconds": limit}
+        spec = {"listen": [*at.get(host.name, ())], "token": tokens[host.name], "seconds": limit}
+        spec["way"] = way(hosts, host, first)
         answers = list[Reached]()
         try:
             with Program(sessions.get(host), "preflight.pairs", spec) as program:
@@ -152,13 +159,25 @@ def visit(
     for name, answers in found.items():
         for wanted, answer in zip(rounds, answers, strict=True):
             for other in wanted[name]:
-                for n, address in enumerate(at[other]):
+                for n, address in enumerate(ports[other]["addresses"] if other in ports else ()):
                     ids = [f"{number[other]} {n} {stream}" for stream in range(streams)]
                     if (state := answer["reached"].get(ids[0])) is not None:
                         how[name, other, address] = state
                     if measured := [answer["links"][id] for id in ids if id in answer["links"]]:
                         links[name, other] = measured
     return Visited(how, {name: answer["error"] for name, answer in ports.items() if answer["error"]}, links)
+
+
+def closed_now(hosts: Sequence[Host], transport: Transport, cancel: Cancel) -> list[Finding]:
+    """Returns what keeps the hosts of a run from each other while it hangs, or has just failed."""
+    names = [host.name for host in hosts]
+    with closing(Sessions(Runtime(transport, emit=silent, cancel=cancel))) as sessions:
+        found = visit(hosts, {}, [partners(names)], sessions).how
+    views: dict[str, dict[str, Any]] = {name: {"want": Want(name), "pairs": {}} for name in names}
+    for (name, other, address), state in found.items():
+        views[name]["pairs"][other] = state
+        views[other]["network"] = {"advertised": address, "interface": None}
+    return [finding for finding in judge(views) if finding.id in ("ways", "ways-mtu")]
 
 
 # -- how fast they are --------------------------------------------------------------------------------------------

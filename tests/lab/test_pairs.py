@@ -12,6 +12,7 @@ import pytest
 
 from fleet.lab import switch
 from tests.lab.healing import BreakableLab
+from tests.node.nodes import until
 
 HIGH = "tcp dport 1024-65535 tcp sport 1024-65535"
 OPENS = "tcp dport 1024-65535 ct state new"
@@ -192,3 +193,49 @@ def test_an_address_in_front_of_the_one_that_was_meant(net: Net, tmp_path: Path)
     assert [each[:3] for each in found] == [("error", "ways", "2"), ("warning", "data-address-second", "2")], found
     assert f"take 10.77.0.9, the first address of eth0, not {net.ips[2]}" in found[1][3]
     assert net.check(code=0) == []
+
+
+# -- while a run is under way ------------------------------------------------------------------------------------
+TIMES_OUT = """
+while [ ! -e /tmp/closed ]; do sleep 0.1; done
+echo 'RuntimeError: [gloo/transport/tcp/unbound_buffer.cc:84] Timed out waiting 1800000ms for recv operation' >&2
+exit 1
+"""
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("how", ["times out", "stalls"])
+def test_a_pair_that_is_closed_while_a_run_is_under_way_is_the_cause(net: Net, tmp_path: Path, how: str) -> None:
+    lab, (one, other) = net.lab, (net.names[1], net.names[3])
+    script = TIMES_OUT if how == "times out" else "sleep 600\n"
+    words = ["--stall-timeout", "5"] if how == "stalls" else []
+    ranks = (
+        "launch",
+        "--engine",
+        "command",
+        "--per",
+        "node",
+        "--workdir",
+        "/",
+        *words,
+        "sh",
+        "-c",
+        "echo up; " + script,
+    )
+    run = lab.popen("-i", "lab", *ranks, cwd=tmp_path)
+    until(lambda: len([*tmp_path.glob("runs/sh-*/*/rank*.out")]) == 4)
+    net.filters(3, "input", f"ip saddr {net.ips[1]} {HIGH} drop")
+    for name in net.names:
+        lab.sh(name, "touch /tmp/closed")
+    try:
+        said = run.communicate(timeout=300)[1].decode()
+    finally:
+        run.kill()
+        for name in net.names:
+            lab.sh(name, "rm -f /tmp/closed")
+    (summary,) = (json.loads(path.read_text()) for path in tmp_path.glob("runs/sh-*/summary.json"))
+    assert run.returncode == (124 if how == "stalls" else 1), said
+    first = summary["first_failure"]
+    told = f"{first['why']} {first['message']}"
+    assert f"{one} and {other} do not reach each other (no answer); all other pairs do" in told, (first, said)
+    assert "route between them" in first["hint"], first

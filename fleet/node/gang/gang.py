@@ -32,6 +32,7 @@ class Gang:
         self.end: run.Verdict | None = None  # who had all stopped, and why
         self.verdict: run.Verdict | None = None  # how the run ended, where that is decided
         self.stall: Failure | None = None
+        self.ways: run.Why | None = None  # what keeps nodes from each other, where ranks timed out
         self._stop_began = NEVER  # as first() finds it
 
     @property

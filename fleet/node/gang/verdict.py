@@ -68,6 +68,8 @@ def _found(about: About, gang: Gang, words: Words) -> "run.Verdict | None":
         said = left_behind(gang) or "not all ended well on " + ",".join(odd)
         return run_end("failure", said, EXIT_HOST_FAILED, odd[0]) if odd else run_end("done", "done", EXIT_OK)
     failure = words.blamed(failure, gang)
+    if failure.what == "rank" and gang.ways is not None:
+        failure = failure._replace(why=gang.ways)
     needed = gang.needed if gang.end is not None and gang.end["host"] == failure.host else ""
     return failure._replace(tail=words.last(failure)).reason(message(failure, about, len(gang.nodes)) + needed)
 

@@ -1,7 +1,8 @@
 """Tries which other nodes this one reaches at the addresses that their ranks will have, with large packets.
 
-spec: {"listen": [addresses of this node], "token": this node's, hex, "seconds": at most}. The first message is
-{"ports": [of each address, null where it cannot be listened at], "error": why not, or null}. The control line
+spec: {"listen": [addresses of this node], "token": this node's, hex, "seconds": at most}; without addresses there is a
+"way", see facts/way.py. The first message is {"addresses", "ports": [of each address, null where it cannot be listened
+at], "error": why not, or null}. The control line
 {"op": "dial", "seconds", "visits": [{"id": text, "address", "port", "token": that node's}]} begins visits. When they
 are over, {"reached": {id: how}, "links": {id: what was measured}} is sent; other visits may follow. seconds: to send
 for, as fast as it goes; 0: PACKET_BYTES. For the words see fleet/protocol/messages/facts.py. The program listens until
@@ -26,6 +27,7 @@ from contextlib import suppress
 from fleet.node.base.gather import begin, finish
 from fleet.node.base.types import Any
 from fleet.node.base.wire import send_json
+from fleet.node.facts.way import network
 
 PACKET_BYTES = 64 * 1024
 NONCE_BYTES = PROOF_BYTES = 32
@@ -225,7 +227,7 @@ class Pairs:
             except OSError as error:
                 why = "%s: %s" % (address, error.strerror or error)
                 ports.append(None)
-        send_json({"ports": ports, "error": why})
+        send_json({"addresses": addresses, "ports": ports, "error": why})
 
     def serve(self, until: float) -> None:
         while not self.done and time.monotonic() < until:
@@ -306,6 +308,7 @@ def main() -> None:
     pairs = Pairs()
     spec = begin(pairs.heed)
     pairs.token = spec["token"]
-    pairs.listen(spec["listen"])
+    own = [] if spec["listen"] else [network(spec, os.environ)["network"]["advertised"]]
+    pairs.listen(spec["listen"] or [address for address in own if address])
     pairs.serve(time.monotonic() + spec["seconds"])
     finish({})

@@ -174,5 +174,5 @@ Facts = TypedDict(
 Probed = TypedDict("Probed", {"clock": float, "facts": Facts}, total=False)
 # of node/preflight/pairs.py: the port at each address, null where it cannot be listened at, and why; then what came of
 # the visits, and what was measured of those that are open, by their id
-Listening = TypedDict("Listening", {"ports": list[Number], "error": Text})
+Listening = TypedDict("Listening", {"addresses": list[str], "ports": list[Number], "error": Text})
 Reached = TypedDict("Reached", {"reached": dict[str, How], "links": dict[str, Measured]})

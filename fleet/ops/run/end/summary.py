@@ -233,6 +233,8 @@ def describe(
         why = f"rank {end.rank} on {end.host} had ended with exit code 0, {seconds:.1f} s before"
         words = {node.host.name: "".join(_words(node, tail)) for node in run.nodes}
         hint = f"{why}: did the others still need it? {disagreed(words) or f'Then {UNEVEN}'}"
+    elif failure.why is not None and failure.kind == "network":
+        why, hint = failure.why["message"], failure.why["hint"]
     elif waited is not None:
         why, hint, missing = waited
     elif cause.kernel is None and ran and gang.nodes[failure.host].status.get("disk_full"):

@@ -20,12 +20,14 @@ from fleet.node.base.clock import CLOCK, Clock
 from fleet.node.gang.ends import Failure, RankEnd, ranks_text
 from fleet.node.gang.gang import Gang
 from fleet.node.gang.silence import Watch
+from fleet.ops.pairs import closed_now
 from fleet.ops.run.end.failure import why_of
 from fleet.ops.run.follow.stacks import ask_stacks, by_host
 from fleet.ops.run.kept.folder import STACKS_FILE, RunFolder
 from fleet.ops.run.kept.record import RunRecord
 from fleet.protocol.messages.run import Verdict
 from fleet.rules.advice import UNEVEN, early
+from fleet.rules.rule import Finding
 from fleet.rules.stacks import Place, in_short, lines, places, remarks
 from fleet.rules.units import few
 from fleet.rules.waited import timed_out
@@ -52,9 +54,15 @@ class Taking(threading.Thread):
         self.own_masters: dict[str, str] = {}
         self.remarks: list[str] = []
         self.error: FleetError | None = None
+        self.closed: list[Finding] = []
         self._cancel, self._record, self._hosts, self._transport = Cancel(), record, hosts, transport
 
     def run(self) -> None:
+        self._take()
+        if self.why in ("timed out", "stalled") and len(self._record.hosts) > 1:
+            self.closed = closed_now(self._record.hosts, self._transport, self._cancel)
+
+    def _take(self) -> None:
         runtime = Runtime(self._transport, emit=silent, cancel=self._cancel)
         try:
             ranks = () if self.why == "apart" else None
@@ -106,11 +114,10 @@ class Stalls:
     def held(self, end: Verdict | None, text: str = "") -> Verdict | None:
         """Returns a failure for which all are to stop; None while it is held back. text: the end of what its rank
         wrote."""
-        running = self._running() if end and self._held is None and timed_out(text) else {}
-        if end and running:
+        if end and self._held is None and timed_out(text):
             self._held = end, self._clock.monotonic() + HOLD_SECONDS
             self.close()
-            self._take("timed out", running)
+            self._take("timed out", self._running())
         return None if end and end["by"] == "failure" and self._held else end
 
     def look(self, spoke: float, *, blind: bool) -> Verdict | None:
@@ -133,9 +140,14 @@ class Stalls:
             short = self._taken(taking) if taking.why != "apart" else ""
             if taking.why == "stalled" and running:
                 return self._end_if(now - self._watch.progress(spoke, ends), taking.places or [], running, short)
-        if self._held and (now >= self._held[1] or not running):
+        if self._held and (now >= self._held[1] or not running and self._taking is None):
             return self._held[0]
         return None
+
+    @property
+    def holds(self) -> bool:
+        """Returns whether a failure is held back until it is known whether hosts still reach each other."""
+        return self._held is not None and self._gang.stopped_at is None
 
     def close(self) -> None:
         if self._taking is not None:
@@ -197,6 +209,9 @@ class Stalls:
     def _taken(self, taking: Taking) -> str:
         """Where the ranks stand: to everybody in short, which is returned, to the run's folder as a whole."""
         short = ""
+        for finding in taking.closed[:1]:
+            self._gang.ways = {"kind": "network", "message": finding.message, "hint": finding.remedy}
+            self._advise(finding.id, finding.message, finding.remedy, None)
         if taking.places:
             short = in_short(taking.places)
             path = self._folder.add(STACKS_FILE, "\n".join(self._text(taking)) + "\n")
@@ -235,10 +250,12 @@ class Stalls:
         node = self._record.node(host)
         rank = rank if rank in node.ranks else running.get(host, node.ranks)[0]  # a script's own have their own numbers
         seconds = self._record.stall_timeout or 0.0
+        ways = self._gang.ways
+        short = "; ".join(filter(None, [ways and ways["message"], short]))
         why = DeadlineError(
             f"no rank wrote anything for {seconds:g} s (--stall-timeout)" + (f": {short}" if short else ""),
             kind="stalled",
-            hint="where it only takes long: a longer --stall-timeout",
+            hint=ways["hint"] if ways else "where it only takes long: a longer --stall-timeout",
         )
         when, local_rank = self._clock.time(), rank - node.first_rank
         return Failure(

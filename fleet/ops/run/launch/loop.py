@@ -132,7 +132,7 @@ class Run:
         for follower in self._followers.values():
             if follower.ident is None:
                 follower.start()
-        while not all(node.ended for node in self.gang.nodes.values()):
+        while self._stalls.holds or not all(node.ended for node in self.gang.nodes.values()):
             if self.runtime.detach.is_set() or self._superseded and self.runtime.cancel.is_set():
                 return left_alone(self.record, self.leads)
             try:
