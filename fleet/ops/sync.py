@@ -15,12 +15,13 @@ from typing import Any
 
 from fleet import own
 from fleet.delivery.mirror import Mirror, run
-from fleet.delivery.own_files import by_force, consent
+from fleet.delivery.own_files import consent
 from fleet.inventory.section import Section, read_section
 from fleet.model import Inventory
 from fleet.ops.plans import Files, Line, PerHost
 from fleet.requests.sync import Sync
 
+FLAGS = ("keep", "delete_excluded", "all", "copy_unsafe_links")
 __all__ = ["Section", "SyncPlan", "agreed", "outside", "plan", "read_section", "remember", "run"]
 
 
@@ -51,6 +52,9 @@ def plan(inventory: Inventory, request: Sync) -> SyncPlan:
     src = f"./{source}" if str(source).startswith("-") else str(source)  # else an option, where it is typed
     words = [src] * (source != Path(".")) + (["--to", to] if to else [])
     command = shlex.join(["fleet", "sync", *words])
+    options = ["--force"] if request.force is True else [f"--force={pattern}" for pattern in request.force or ()]
+    options += [f"--{name.replace('_', '-')}" for name in FLAGS if getattr(request, name)]
+    options += [f"--source-id={request.source_id}"] if request.source_id else []
     return SyncPlan(
         inventory.hosts,
         source,
@@ -62,7 +66,8 @@ def plan(inventory: Inventory, request: Sync) -> SyncPlan:
         copy_unsafe_links=request.copy_unsafe_links,
         source_id=request.source_id,
         hint=consent(command),
-        hint_of_others=by_force(command),
+        max_delete=request.max_delete,
+        command=(shlex.join(["fleet", "sync", *words, *options]), ""),
     )
 
 

@@ -169,6 +169,8 @@ class Chooser:
             return {"keep": True}
         if kind < 0.26:
             return {"delete_excluded": True}
+        if kind < 0.4:
+            return {"max_delete": self.random.choice([None, None, 1])}
         return {}
 
     def story(self) -> list[Step]:

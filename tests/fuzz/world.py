@@ -331,7 +331,8 @@ class World:
         report = self.run_sync(name, where, how, faults)
         ok = report.results[0].ok
         self.note(f"{'ok' if ok else report.results[0].error}: {report.results[0].data}")
-        changed = self.settle(name, where, before, alternatives, report.results[0], cut=bool(faults))
+        most = how.get("max_delete", "all")
+        changed = self.settle(name, where, before, alternatives, report.results[0], cut=bool(faults), most=most)
         if ok and not faults:
             again = self.run_sync(name, where, {}, {}).results[0]
             data = again.data
@@ -346,6 +347,7 @@ class World:
         own = {key: self.setup[key][node] for key in ("whole", "ahead") if node in self.setup.get(key, {})}
         transport = ForkedTransport(self.transport.forker, self.transport.homes, {node: {**own, **faults}})
         how = {key: tuple(value) if isinstance(value, list) else value for key, value in how.items()}
+        how = {"max_delete": "all", **how}
         plan = sync.plan(Inventory((Host(node, node),)), Sync(self.place(name), str(self.place(where)), **how))
         source = self.whole(name)
         try:
@@ -393,10 +395,24 @@ class World:
         return before, table.alternatives(), options
 
     def settle(
-        self, name: str, where: str, before: Files, alternatives: Mapping[str, list[After]], result: Result, cut: bool
+        self,
+        name: str,
+        where: str,
+        before: Files,
+        alternatives: Mapping[str, list[After]],
+        result: Result,
+        cut: bool,
+        most: int | str | None = "all",
     ) -> Files:
-        """What is there now must be one of what may be; it is what is known from here on."""
+        """What is there now must be one of what may be; it is what is known from here on. most: files that may be
+        deleted, None: not all of them."""
         now, ok = self.files(where), result.ok
+        if result.error is not None and result.error.kind == "max-delete":
+            if most == "all":
+                raise Fault(f"an error without a reason: {result.error}")
+            self.same(where, before, now, "a sync that was refused")
+            return now
+        self.check_deleted(where, before, now, {entry.body for entry in self.listing(name)[0].values()}, most)
         stops = [path for path, after in alternatives.items() if any(each.stop for each in after)]
         must = [path for path, after in alternatives.items() if all(each.stop for each in after)]
         if ok and must:
@@ -454,6 +470,15 @@ class World:
         elif self.sources.get(where, name) != name:
             self.records[where] = {p: r | old.get(p, frozenset([NONE])) for p, r in records.items()}
         return now
+
+    def check_deleted(self, where: str, before: Files, now: Files, bodies: set[bytes], most: int | str | None) -> None:
+        """Not more was deleted than may be without a question."""
+        known = {path for path in self.records.get(where, {}) if path in before and before[path].kind != "d"}
+        gone = {path for path in known if path not in now}
+        if not isinstance(most, str) and gone and (most or 0) < len(gone):
+            kept = list(known - gone) or [path for path in gone if before[path].body in bodies]
+            if most is not None or not kept:
+                raise Fault(f"{len(gone)} of {len(known)} files of {where} were deleted without a question")
 
     @staticmethod
     def say(maybe: Any) -> str:

@@ -36,7 +36,7 @@ def mirror(
 
 
 def ok(source: Path, dest: Path, transport: LocalTransport | None = None) -> dict[str, object]:
-    report = mirror(source, dest, transport=transport)
+    report = mirror(source, dest, transport=transport, max_delete="all")
     assert report.exit_code == 0, [
         (r.error and r.error.kind, str(r.error), r.error and r.error.hint) for r in report.results
     ]

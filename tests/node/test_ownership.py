@@ -65,6 +65,7 @@ def look(path: Path) -> object:
 def into_state(state: str, kind: str, source: Path, dest: Path) -> None:
     """The source has x, and the node has it in this state."""
     make(source / "x", kind)
+    (source / "stays").write_text("")
     dest.mkdir()
     if state == "seen":
         make(dest / "x", kind)
@@ -365,6 +366,7 @@ def test_a_folder_that_was_moved_away_and_linked_to_is_gone_from_the_source(tmp_
     source, dest, big = tmp_path / "src", tmp_path / "work", tmp_path / "big"
     (source / "data").mkdir(parents=True)
     (source / "data/x").write_text("1")
+    (source / "stays").write_text("")
     assert mirror(source, dest).ok
     (source / "data").rename(big)
     (source / "data").symlink_to(big)

@@ -263,6 +263,7 @@ def mirror_spec(dest: Path, **changes: Any) -> dict[str, Any]:
         "patience": 30.0,
         "source": {"host": "here", "path": "/src", "id": ""},
         "replaces": [],
+        "max_delete": "all",
         "force": False,
         "mark": None,
         **changes,
