@@ -101,7 +101,10 @@ def test_an_empty_source_says_what_it_does(breakable: BreakableLab, source: Path
     done = breakable.fleet(*words, check=True)
     assert "holds nothing to carry" in done.stderr and "nothing to change" in done.stdout
     refused = breakable.fleet(*words, "--delete-excluded")
-    assert refused.returncode == 2 and "--delete-excluded --max-delete=3; any number of them: --max-delete=all" in refused.stderr
+    assert (
+        refused.returncode == 2
+        and "--delete-excluded --max-delete=3; any number of them: --max-delete=all" in refused.stderr
+    )
     assert "4 deleted" in breakable.fleet(*words, "--delete-excluded", "--max-delete=3", check=True).stdout
     assert breakable.sh(breakable.names[0], "ls -A /root/emptied") == ""
 
