@@ -107,6 +107,9 @@ def run(plan: Mirror, runtime: Runtime) -> Report:
             runtime.emit(Notice("warning", text))
         with nullcontext() if plan.whole else marked(tree.root) as mark:
             source = identified(tree.root, "" if plan.whole else plan.source_id or None)
+            if not source["id"] and not plan.whole:
+                text = f"nothing can be written to {tree.root}, by which it is known next time: --source-id ID names it"
+                runtime.emit(Notice("warning", text))
             report = _Mirroring(plan, tree, source, mark, ahead, runtime).report()
             for _ in range(ROUNDS - 1):
                 if not any(r.error is not None and r.error.kind == CHANGED for r in report.results):

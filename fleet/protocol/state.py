@@ -41,7 +41,8 @@ LOG_NAME = r"node\.log|rank([0-9]{1,9})\.(out|err)"
 # what remembers a delivery: in its destination, or beside it as .NAME + this
 CODE_STATE, DATA_STATE = ".fleet-sync", ".fleet-data"
 GET_STAGE = ".fleet-get"  # what has come of a get that is not whole yet
-SOURCE_MARK = ".fleet-source"  # ends the name of an empty folder in a source from which a sync is under way
+# the file by which a source is known; ends the name of an empty folder in it while a sync is under way
+SOURCE_MARK = ".fleet-source"
 STATE_FOLDERS = (CODE_STATE, DATA_STATE, GET_STAGE, SOURCE_MARK)
 # .gitignore of runs/ and builds/ on the head
 OF_THE_HEAD = "*\n# fleet's own: neither git nor a sync takes this folder along\n"

@@ -60,6 +60,7 @@ MODES = [0o644, 0o600, 0o755, 0o640, 0o444, 0o400, 0o664, 0o4755]
 FOLDER_MODES = [0o755, 0o700, 0o750, 0o2755, 0o1777, 0o555, 0o2770]
 
 
+MOVES = ["exchange", "exchange", "copy", "again", "clean", "forgotten"]
 GLOB = str.maketrans("", "", "[]!")
 
 
@@ -90,7 +91,7 @@ class Chooser:
             self.dests += [f"n1:work/{folders[0]}"] * 4  # one destination in another
         elif kind < 0.25:
             self.dests += ["n2:work"] * 2
-        self.two_sources = pick.random() < 0.2
+        self.two_sources = pick.random() < 0.3
         self.setup: dict[str, Any] = {}
         if pick.random() < 0.15:
             self.setup["whole"] = {"n1": pick.choice([1, 2])}
@@ -101,6 +102,7 @@ class Chooser:
         self.faulty = pick.random() < 0.4
         self.ignoring = pick.random() < 0.5
         self.getting = pick.random() < 0.35
+        self.moving = self.two_sources and not self.getting and pick.random() < 0.6
 
     def source(self) -> str:
         return self.random.choice(SOURCES) if self.two_sources else "A"
@@ -213,6 +215,9 @@ class Chooser:
         for _ in range(pick.choice([0, 0, 1, 3])):  # which may be what the source has
             steps.append(("copy", "A", pick.choice(self.dests), self.path()))
         for _ in range(pick.randint(3, 24)):
+            if self.moving and pick.random() < 0.1:
+                steps.append(("come_and_go", pick.choice(MOVES)))
+                continue
             if pick.random() < 0.1:
                 steps += self.story()
                 continue

@@ -228,7 +228,7 @@ def test_the_source_itself_is_never_written_to(tmp_path: Path) -> None:
         assert mirror(source, dest).results[0].data["same"]
     assert (source / "ckpt/best.pt").read_text() == "precious"
     assert sorted(path.name for path in tmp_path.iterdir()) == ["link", "src"], "no state of a sync beside it"
-    assert sorted(path.name for path in source.iterdir()) == [".fleetignore", "ckpt"]
+    assert sorted(path.name for path in source.iterdir()) == [".fleet-source", ".fleetignore", "ckpt"]
 
 
 def test_a_destination_in_the_source_or_around_it(tmp_path: Path) -> None:
@@ -237,7 +237,7 @@ def test_a_destination_in_the_source_or_around_it(tmp_path: Path) -> None:
     (source / "a.py").write_text("1")
     refused = mirror(source, source / "out").results[0].error
     assert refused and "lies in the source" in refused.message and "out/ in .fleetignore" in str(refused.hint)
-    assert [path.name for path in source.iterdir()] == ["a.py"]
+    assert {path.name for path in source.iterdir()} == {"a.py", ".fleet-source"}
     (source / ".fleetignore").write_text("out\n")
     assert mirror(source, source / "out").ok and not (source / "out/out").exists()
     refused = mirror(source, tmp_path / "work").results[0].error

@@ -171,10 +171,8 @@ def settle(head: "Head", target: "Target", told: "Comparison", spec: "code.Spec"
 
 
 def is_source(one: "code.Source", other: "code.Source") -> bool:
-    """By their ids, where both have one."""
-    if one["id"] and other["id"]:
-        return one["id"] == other["id"]
-    return (one["host"], one["path"]) == (other["host"], other["path"])
+    """By their ids; one without is another one each time."""
+    return one["id"] == other["id"] != ""
 
 
 def place(target: "Target", told: "Comparison") -> "code.Done":
