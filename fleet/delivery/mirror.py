@@ -20,6 +20,7 @@ from fleet.delivery import own_files
 from fleet.delivery.ahead import Ahead
 from fleet.delivery.answers import Answers
 from fleet.delivery.conversation import Conversation, Delivery
+from fleet.delivery.delivered import note
 from fleet.delivery.lock_order import LockOrder, claim
 from fleet.delivery.own_files import KIND as OWN
 from fleet.delivery.own_files import MOST, OTHER, question, refusal, refused_most
@@ -116,6 +117,8 @@ def run(plan: Mirror, runtime: Runtime) -> Report:
                     break
                 tree = replace(plan.read(), longer=tree.longer)
                 report = _Mirroring(plan, tree, source, mark, ahead, runtime).report()
+        if not plan.whole and any(r.ok for r in report.results):
+            note(source, tree)
         if tree.grown:
             runtime.emit(Notice("warning", grown_notice(tree.grown)))
         return report

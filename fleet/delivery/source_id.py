@@ -26,7 +26,7 @@ from fleet import own
 from fleet.delivery.git import NoAnswer, ask
 from fleet.node.base.files import replace_file
 from fleet.protocol.messages.code import Source
-from fleet.protocol.state import SOURCE_IDS, SOURCE_MARK
+from fleet.protocol.state import HOME, SOURCE_IDS, SOURCE_MARK
 
 MOST = 1000  # the ones that were used last
 GIT_SECONDS = 5.0
@@ -42,6 +42,10 @@ class Seen:
     path: str
     host: str
     id: str
+
+    def source(self, inside: str) -> str:
+        """Returns the id of the source that is that folder in it."""
+        return hashlib.sha256(f"{self.id}\0{inside}".encode("utf-8", "surrogateescape")).hexdigest()[:32]
 
 
 @dataclass(frozen=True)
@@ -140,7 +144,23 @@ def _known(root: str) -> str:
         if kept != mine:
             rest = [each for each in records if each is not mine]
             replace_file(bytes(store), json.dumps([asdict(each) for each in [*rest, kept][-MOST:]]).encode(), 0o600)
-    return hashlib.sha256(f"{kept.id}\0{here.inside}".encode("utf-8", "surrogateescape")).hexdigest()[:32]
+    return kept.source(here.inside)
+
+
+def ids_around(folder: Path) -> dict[Path, frozenset[str]]:
+    """Returns what a folder, and each around it, is known by as a source. Nothing is written."""
+    around = [folder, *folder.parents]
+    ids = {each: {_born(each)} - {""} for each in around}
+    records = _read(Path.home() / HOME / SOURCE_IDS)
+    tops = [folder, *(each for each in around if (each / SOURCE_MARK).exists())]
+    for here in {Carrier.of(str(each)) for each in tops}:
+        with contextlib.suppress(OSError):
+            witness = here.witness()
+            mine, _ = _recorded([each for each in records if each.witness == witness], here)
+            for each in around:
+                if mine is not None and each.is_relative_to(here.top):
+                    ids[each].add(mine.source(os.path.relpath(each, here.top)))
+    return {each: frozenset(found) for each, found in ids.items()}
 
 
 def _recorded(records: list[Seen], here: Carrier) -> tuple[Seen | None, bool]:

@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from fleet import own
+from fleet.delivery.delivered import last_of
 from fleet.delivery.mirror import Mirror, run
 from fleet.delivery.own_files import consent
 from fleet.inventory.section import Section, read_section
@@ -40,6 +41,13 @@ class SyncPlan(Mirror):
         yield files
         yield PerHost({name: [f"into {dest}"] for name, dest in self.dests.items()})
         yield from tree.notices
+        if last := last_of(tree.root, self.source_id):
+            sent = {entry[0] for entry in tree.entries}
+            rows = {entry[0]: entry for entry in last.entries if entry[1] != "d" and entry[0] not in sent}
+            excluded = set() if self.delete_excluded else tree.excluded([row[:2] for row in rows.values()])
+            doomed = Files([(path, row[3]) for path, row in rows.items() if path not in excluded])
+            yield f"would be deleted, as it is gone since the last sync from here, of {last.when}: {doomed}"
+            yield doomed
         gone = "gone or left out" if self.delete_excluded else "gone, not only left out,"
         yield f"deleted there: what fleet delivered, is as it was delivered, and is {gone} here"
         yield "a host stops where its own files are in the way" + (", which are replaced" if self.force else "")

@@ -11,6 +11,7 @@ RUNS, BUILDS, DATA, SOURCES, WHEELS = "runs", "builds", "data", "sources", "whee
 IMPORTS = "imports.json"
 BROUGHT = "brought"  # on the head
 SOURCE_IDS = "source-ids"  # on the head: what it knows sources by
+DELIVERIES = "deliveries"  # on the head: what it delivered last of each
 
 # in RUNS/RUN, or RUNS/RUN@NODE where nodes share a home
 SCOPE = "FLEET_SCOPE"  # in the environment of all that a job of a scheduler holds

@@ -44,7 +44,7 @@ class Launch(OfRun):
     what it finds.
 
     sync: mirror `folder` to the nodes' workdir first. force: also over what another folder delivered. max_delete: as of
-    Sync. folder: also the
+    Sync. as_there: run what lies on the nodes, though another source delivered it. folder: also the
     workdir of hosts that have none; None: the current one. runs_dir: where runs/RUN is made. repeats: the run that this
     one is another of. claims: the id that it has, and attempt: which one of it this is, where a queue was asked for it
     before."""
@@ -68,6 +68,7 @@ class Launch(OfRun):
     sync: bool = False
     force: bool = False
     max_delete: int | Literal["all"] | None = number(None, 0)
+    as_there: bool = False
     lease: float | None = number(120.0, 1)
     grace: float | None = number(None, 0)
     node_timeout: float = number(15.0, 1)

@@ -66,6 +66,7 @@ LIKE_OURS = {"--dry-run", "--nnodes", "--nproc-per-node", "--sync", "--detach", 
             "sync",
             "force",
             "max_delete",
+            "as_there",
             "engine_args",
         ],
         **sections(OWN),
@@ -125,6 +126,7 @@ LIKE_OURS = {"--dry-run", "--nnodes", "--nproc-per-node", "--sync", "--detach", 
     metavar="N|all",
     help="With --sync: delete up to N files on a host, or all; without, not most of what is there.",
 )
+@click.option("--as-there", is_flag=True, help="Run SCRIPT as the nodes have it, though it is another project's.")
 @click.option("--detach", is_flag=True, help="Once it runs, leave it to itself: it needs no head.")
 @click.option(
     "--lease",
