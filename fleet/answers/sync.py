@@ -34,12 +34,14 @@ class Synced:
 
 @dataclass(frozen=True)
 class Mirrored:
-    """Of a sync: its source. skipped: neither files, folders nor links. hard_links: files that are ones."""
+    """Of a sync: its source. skipped: neither files, folders nor links. hard_links: files that are ones. ignored: what
+    patterns leave out, in words."""
 
     source: str
     entries: int
     skipped: Sequence[str] = ()
     hard_links: int = 0
+    ignored: str | None = where_known()
 
 
 @dataclass(frozen=True)

@@ -158,7 +158,9 @@ class _Mirroring:
             again = {r.host: r for r in self._over(hosts)}
             results = tuple(again.get(r.host, r) for r in results)
         results = with_shared(results)
-        answer = Mirrored(str(tree.root), len(tree.entries), list(tree.skipped), hard_links([tree]))
+        answer = Mirrored(
+            str(tree.root), len(tree.entries), list(tree.skipped), hard_links([tree]), tree.ignored or None
+        )
         return Report("sync", results, exit_code_of(results), answer=answer)
 
     def _over(self, hosts: Sequence[Host]) -> tuple[Result, ...]:

@@ -223,3 +223,19 @@ def test_another_projects_script_is_not_run_unasked(ready_lab: VirtualLab, tmp_p
     assert lab.fleet(*run, cwd=b, check=True).stdout.count("pulled") == 2
     (b / "t.sh").unlink()
     assert lab.fleet(*run, cwd=b, check=True).stdout.count("pulled") == 2
+
+
+def test_a_rank_that_misses_what_is_ignored_here_has_that_as_its_hint(ready_lab: VirtualLab, tmp_path: Path) -> None:
+    (tmp_path / "data").mkdir()
+    (tmp_path / "data/vocab.txt").write_text("words")
+    (tmp_path / ".gitignore").write_text("data/\nruns\n")
+    (tmp_path / "t.py").write_text("import os\nopen(os.path.abspath('data/vocab.txt'))\n")
+    subprocess.run(["git", "init", "-q", tmp_path], check=True)
+    said = ready_lab.fleet("-i", "lab", "sync", "-v", "--to", "~/missing", cwd=tmp_path, check=True)
+    assert "left out by ignore files: data/ (1 in all)" in said.stderr
+    shown = ready_lab.fleet("-i", "lab", "--dry-run", "sync", "--to", "~/missing", cwd=tmp_path, check=True)
+    assert "left out by ignore files: data/ (1 in all)" in shown.stdout
+    words = ("launch", "--workdir", "~/missing", "--engine", "command", "--nnodes", "1", "python3", "t.py")
+    failed = ready_lab.fleet("-i", "lab", *words, cwd=tmp_path)
+    assert failed.returncode == 1
+    assert "data/vocab.txt is here and not sent, by " in failed.stderr and ".gitignore:1" in failed.stderr

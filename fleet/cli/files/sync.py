@@ -47,6 +47,8 @@ def show(report: Report) -> None:
     warn_of_own((r.host, r.read(Synced)) for r in done)
     if done and not whole.entries:
         talk(f"warning: {clean(whole.source)} holds nothing to carry")
+    if whole.ignored and settings_of().verbose:
+        talk(clean(whole.ignored))
     warn_of_source(whole)
 
 

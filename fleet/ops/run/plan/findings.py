@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from fleet.answers.run_events import Found, Unreachable
-from fleet.delivery.ignore import why_not_sent
+from fleet.delivery.ignore import missed, why_not_sent
 from fleet.each import as_one
 from fleet.engines import engine
 from fleet.errors import EXIT_PREFLIGHT, FleetError, Interrupted, PreflightError
@@ -46,8 +46,8 @@ def findings(plan: Plan, facts: Mapping[str, Mapping[str, Any]], complete: bool 
 def _script_hint(plan: Plan) -> str | None:
     """Why it is on no node, where the folder that this is started in has the reason."""
     script, here, names = plan.job.script, Path(plan.request.cwd).absolute(), names_of(plan)
-    for name, why in unsent(plan, names):
-        return f"it is here and not sent, by {why}; a line '!{name}' in .fleetignore brings it back"
+    for hint in filter(None, (missed(here, name) for name in names)):
+        return hint
     found = any((here / name).exists() for name in names)
     if found and script.startswith("/"):
         below = os.path.relpath(script, here)
