@@ -8,17 +8,17 @@ import hashlib
 import json
 import re
 import time
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from contextlib import suppress
-from dataclasses import dataclass
-from functools import cached_property
 from pathlib import Path
+from typing import NamedTuple
 
 from fleet import own
 from fleet.delivery.source_id import ids_around
 from fleet.delivery.tree import Tree
 from fleet.errors import UsageError
-from fleet.node.base.files import replace_file
+from fleet.node.base.files import lstat, replace_file
+from fleet.node.base.wire import encode
 from fleet.node.delivery.journal import BROKEN, unpack
 from fleet.protocol.messages.chain import Entry
 from fleet.protocol.messages.code import Source
@@ -27,36 +27,18 @@ from fleet.protocol.state import DELIVERIES, HOME
 MOST, MOST_BYTES = 100, 16 << 20  # the ones that were delivered last
 
 
-@dataclass(frozen=True)
-class Delivered:
-    """at: when, by the head's clock. digest, packed: of the manifest. path: where the source was."""
+class Delivered(NamedTuple):
+    """when: by the head's clock. digest, entries: of the manifest. path: where the source was."""
 
     path: str
-    at: float
+    when: str
     digest: str
-    packed: bytes
-
-    @cached_property
-    def entries(self) -> list[Entry]:
-        return [(path, kind, mode, size, mtime, link) for path, kind, mode, size, mtime, link in unpack(self.packed)]
-
-    @property
-    def when(self) -> str:
-        """Returns the time of day, with the date where that is another one than today's."""
-        day, today = (time.strftime("%Y-%m-%d ", time.localtime(moment)) for moment in (self.at, time.time()))
-        return day * (day != today) + time.strftime("%H:%M", time.localtime(self.at))
+    entries: list[Entry]
 
     def changed(self, root: Path) -> int:
         """Returns how many of its files are others, or none, in the source now, by size and time."""
-        return sum(entry[1] == "f" and entry[3:5] != _look(root / entry[0]) for entry in self.entries)
-
-
-def _look(path: Path) -> tuple[int, int] | None:
-    try:
-        info = path.lstat()
-    except (OSError, ValueError):
-        return None
-    return info.st_size, info.st_mtime_ns
+        known = ((entry, lstat(encode(f"{root}/{entry[0]}"))) for entry in self.entries if entry[1] == "f")
+        return sum(st is None or (st.st_size, st.st_mtime_ns) != tuple(entry[3:5]) for entry, st in known)
 
 
 def _name(source_id: str) -> str:
@@ -82,8 +64,9 @@ def find(source_id: str) -> Delivered | None:
     try:
         line, _, packed = own.read_own(Path.home() / HOME / DELIVERIES / _name(source_id)).partition(b"\n")
         said = json.loads(line)
-        found = Delivered(str(said["path"]), float(said["at"]), str(said["digest"]), packed)
-        return found if found.entries is not None else None
+        day, moment = (time.strftime(form, time.localtime(said["at"])) for form in ("%Y-%m-%d ", "%H:%M"))
+        day = day * (day != time.strftime("%Y-%m-%d "))
+        return Delivered(str(said["path"]), day + moment, str(said["digest"]), list(map(tuple, unpack(packed))))
     except BROKEN:
         return None
 
@@ -94,20 +77,9 @@ def last_of(root: Path, name: str | None = None) -> Delivered | None:
     return next((found for each in ids if (found := find(each)) is not None), None)
 
 
-@dataclass(frozen=True)
-class Sources:
-    """The sources of this head around a folder. ids: of each folder around."""
-
-    ids: Mapping[Path, frozenset[str]]
-
-    @classmethod
-    def around(cls, folder: Path) -> Sources:
-        return cls(ids_around(folder))
-
-    def root(self, source_id: str) -> Path | None:
-        """Returns the folder here that is that source, None where none is."""
-        known = next((folder for folder, ids in self.ids.items() if source_id in ids), None)
-        if known is None and not re.fullmatch("[0-9a-f]{32}", source_id):  # the user's own name for it
-            last = find(source_id)
-            known = next((folder for folder in self.ids if last is not None and str(folder) == last.path), None)
-        return known
+def folder_of(source_id: str, ids: Mapping[Path, Collection[str]]) -> Path | None:
+    """Returns which of the folders, known by these ids, is that source; None where none is."""
+    if not re.fullmatch("[0-9a-f]{32}", source_id):  # the user's own name for it
+        last = find(source_id)
+        return next((folder for folder in ids if last is not None and str(folder) == last.path), None)
+    return next((folder for folder in ids if source_id in ids[folder]), None)

@@ -124,6 +124,12 @@ class Sieve:
             found.append(f"private keys that git tracks are sent: {few(sorted(self.sent))}")
         return found
 
+    @property
+    def told(self) -> str | None:
+        """What patterns leave out, in words; None for nothing."""
+        count = len(self.ignored)
+        return f"left out by ignore files: {few(sorted(self.ignored))} ({count} in all)" if count else None
+
     def unasked(self, path: str, folder: bool, is_key: bool, back: Pattern | None) -> str | None:
         """What it is called that is left out for its kind. back: the line of .fleetignore that brings it back."""
         name, full = path.rpartition("/")[2], self.prefix + path
@@ -151,20 +157,6 @@ class Sieve:
             nested = self.repositories.get(f"{at}/")
             rules = found if nested is None or found.shut is not None else Rules(self, nested)
         return None
-
-
-def why_not_sent(root: Path, path: str) -> Why | None:
-    """Why a file below the folder `root` is not sent with it; None where it is, or is not there."""
-    return Sieve(os.path.realpath(root)).why(path) if os.path.isfile(root / path) else None
-
-
-def missed(root: Path, path: str) -> str | None:
-    """Returns what to do about a path that is missed on a node, where it lies here and is left out; None where not."""
-    name = os.path.normpath(path)
-    if name.startswith(("/", "../")) or not os.path.lexists(root / name):
-        return None
-    why = Sieve(os.path.realpath(root)).why(name, os.path.isdir(root / name))
-    return why and f"{name} is here and not sent, by {why}; a line '!{name}' in .fleetignore brings it back"
 
 
 class Rules(NamedTuple):

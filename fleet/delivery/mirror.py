@@ -159,7 +159,11 @@ class _Mirroring:
             results = tuple(again.get(r.host, r) for r in results)
         results = with_shared(results)
         answer = Mirrored(
-            str(tree.root), len(tree.entries), list(tree.skipped), hard_links([tree]), tree.ignored or None
+            str(tree.root),
+            len(tree.entries),
+            list(tree.skipped),
+            hard_links([tree]),
+            tree.sieve and tree.sieve.told or None,
         )
         return Report("sync", results, exit_code_of(results), answer=answer)
 

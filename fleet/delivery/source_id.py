@@ -19,7 +19,6 @@ import secrets
 import socket
 import struct
 from collections.abc import Iterator
-from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 
 from fleet import own
@@ -34,60 +33,36 @@ GIT_SECONDS = 5.0
 AT_FDCWD, STATX_BTIME, BTIME = -100, 0x800, 80
 
 
-@dataclass(frozen=True)
-class Seen:
-    """A record: the witness that was at the folder `path` of `host`, and the id that it has there."""
-
-    witness: str
-    path: str
-    host: str
-    id: str
-
-    def source(self, inside: str) -> str:
-        """Returns the id of the source that is that folder in it."""
-        return hashlib.sha256(f"{self.id}\0{inside}".encode("utf-8", "surrogateescape")).hexdigest()[:32]
+# the witness that was at the folder "path" of "host", and the "id" that it has there
+Record = dict[str, str]
+# where a source carries its witness: the work tree, or the source; the file; the source's path in it
+Carrier = tuple[str, Path, str]
 
 
-@dataclass(frozen=True)
-class Carrier:
-    """Where a source carries its witness. top: the work tree, or the source. inside: the source's path in it."""
+def _carrier(root: str) -> Carrier:
+    loose = Path(root) / SOURCE_MARK
+    words = ("rev-parse", "--absolute-git-dir", "--show-toplevel")
+    with contextlib.suppress(NoAnswer, ValueError):
+        answer = os.fsdecode(ask(root, *words, seconds=GIT_SECONDS, most=1 << 16))
+        folder, top = answer.removesuffix("\n").split("\n")
+        git_dir, around = Path(folder).resolve(), Path(root).is_relative_to(top)
+        if around and not loose.exists() and _is_of(git_dir, Path(top)):  # loose: of before it became a repository
+            return top, git_dir / SOURCE_MARK[1:], os.path.relpath(root, top)
+    return root, loose, "."
 
-    top: str
-    file: Path
-    inside: str = "."
 
-    @classmethod
-    def of(cls, root: str) -> Carrier:
-        try:
-            words = ("rev-parse", "--absolute-git-dir", "--show-toplevel")
-            folder, top = (
-                os.fsdecode(ask(root, *words, seconds=GIT_SECONDS, most=1 << 16)).removesuffix("\n").split("\n")
-            )
-            kept, loose = Path(folder).resolve() / SOURCE_MARK[1:], Path(root) / SOURCE_MARK
-            # where a source has become a repository, it carries what it carried before
-            if (
-                Path(root).is_relative_to(top)
-                and _is_of(kept.parent, Path(top))
-                and (kept.exists() or not loose.exists())
-            ):
-                return cls(top, kept, os.path.relpath(root, top))
-        except (NoAnswer, ValueError):
-            pass
-        return cls(root, Path(root) / SOURCE_MARK)
+def _witness(carrier: Carrier) -> str | None:
+    """Returns what it carries. OSError where that cannot be read, or is another user's."""
+    try:
+        text = own.read_own(carrier[1], 64).decode("ascii", "replace").strip()
+    except (FileNotFoundError, NotADirectoryError):
+        return None
+    return text if re.fullmatch("[0-9a-f]{32}", text) else None
 
-    def witness(self) -> str | None:
-        """Returns what it carries. OSError where that cannot be read, or is another user's."""
-        try:
-            text = own.read_own(self.file, 64).decode("ascii", "replace").strip()
-        except (FileNotFoundError, NotADirectoryError):
-            return None
-        return text if re.fullmatch("[0-9a-f]{32}", text) else None
 
-    def new(self) -> str:
-        """Writes a witness. OSError."""
-        witness = secrets.token_hex(16)
-        replace_file(bytes(self.file), f"{witness}\n".encode(), 0o644)
-        return witness
+def _source(record: Record, inside: str) -> str:
+    """Returns the id of the source that is that folder in it."""
+    return hashlib.sha256(f"{record['id']}\0{inside}".encode("utf-8", "surrogateescape")).hexdigest()[:32]
 
 
 def _is_of(folder: Path, top: Path) -> bool:
@@ -106,7 +81,7 @@ def identified(root: Path, name: str | None = None) -> Source:
             name = _known(str(root))
         except OSError:  # nothing can be written there, or at home
             name = _born(root)
-    return {"host": socket.gethostname(), "path": str(root), "id": name}
+    return {"host": _host(), "path": str(root), "id": name}
 
 
 @contextlib.contextmanager
@@ -129,49 +104,47 @@ def marked(root: Path) -> Iterator[str | None]:
 
 def _known(root: str) -> str:
     """Returns the id of a source, by its witness and the record of it. OSError."""
-    store, here = own.home(Path.home()) / SOURCE_IDS, Carrier.of(root)
+    store, carrier = own.home(Path.home()) / SOURCE_IDS, _carrier(root)
+    top, file, inside = carrier
     with open(f"{store}.lock", "ab", opener=own.private) as lock:
         fcntl.flock(lock, fcntl.LOCK_EX)
-        records = _read(store)
-        witness = here.witness()
-        mine, is_copy = _recorded([each for each in records if each.witness == witness], here)
-        if mine is None:
-            if witness is None or is_copy:
-                witness = here.new()
-            kept = Seen(witness, here.top, socket.gethostname(), secrets.token_hex(16))
-        else:
-            kept = mine if _is_same(mine.path, here.top) else replace(mine, path=here.top)
-        if kept != mine:
+        records, witness = _read(store), _witness(carrier)
+        mine, is_copy = _recorded(records, witness, top)
+        if witness is None or is_copy:
+            witness = secrets.token_hex(16)
+            replace_file(bytes(file), f"{witness}\n".encode(), 0o644)
+        new = {"id": secrets.token_hex(16), **(mine or {}), "witness": witness, "path": top, "host": _host()}
+        if mine is None or not _is_same(mine["path"], top):
             rest = [each for each in records if each is not mine]
-            replace_file(bytes(store), json.dumps([asdict(each) for each in [*rest, kept][-MOST:]]).encode(), 0o600)
-    return kept.source(here.inside)
+            replace_file(bytes(store), json.dumps([*rest, new][-MOST:]).encode(), 0o600)
+    return _source(new, inside)
 
 
-def ids_around(folder: Path) -> dict[Path, frozenset[str]]:
+def ids_around(folder: Path) -> dict[Path, set[str]]:
     """Returns what a folder, and each around it, is known by as a source. Nothing is written."""
     around = [folder, *folder.parents]
     ids = {each: {_born(each)} - {""} for each in around}
     records = _read(Path.home() / HOME / SOURCE_IDS)
-    tops = [folder, *(each for each in around if (each / SOURCE_MARK).exists())]
-    for here in {Carrier.of(str(each)) for each in tops}:
-        with contextlib.suppress(OSError):
-            witness = here.witness()
-            mine, _ = _recorded([each for each in records if each.witness == witness], here)
-            for each in around:
-                if mine is not None and each.is_relative_to(here.top):
-                    ids[each].add(mine.source(os.path.relpath(each, here.top)))
-    return {each: frozenset(found) for each, found in ids.items()}
+    for each in around:
+        if each == folder or (each / SOURCE_MARK).exists():
+            with contextlib.suppress(OSError):
+                top, *_ = carrier = _carrier(str(each))
+                mine, _ = _recorded(records, _witness(carrier), top)
+                for place in [place for place in around if mine and place.is_relative_to(top)]:
+                    ids[place].add(_source(mine or {}, os.path.relpath(place, top)))
+    return ids
 
 
-def _recorded(records: list[Seen], here: Carrier) -> tuple[Seen | None, bool]:
-    """Returns the one of the records of a witness that is of this very folder, at its path or moved from another one
-    since; and whether the folder is a copy, which is to have a witness of its own."""
-    same = next((each for each in records if _is_same(each.path, here.top)), None)
-    if same is not None:
-        return same, False
-    left = [each for each in records if each.host != socket.gethostname()]  # whether these are gone is not known here
-    still = any(Carrier.of(each.path).witness() == each.witness for each in records if each not in left)
-    return (records[0] if len(records) == 1 and not left and not still else None), still
+def _recorded(records: list[Record], witness: str | None, top: str) -> tuple[Record | None, bool]:
+    """Returns the record of a witness that is of this very folder, at its path or moved from another one since; and
+    whether the folder is a copy, which is to have a witness of its own."""
+    theirs = [each for each in records if each["witness"] == witness]
+    for each in theirs:
+        if _is_same(each["path"], top):
+            return each, False
+    left = [each for each in theirs if each["host"] != _host()]  # whether these are gone is not known here
+    still = any(_witness(_carrier(each["path"])) == witness for each in theirs if each not in left)
+    return (theirs[0] if len(theirs) == 1 and not left and not still else None), still
 
 
 def _is_same(one: str, other: str) -> bool:
@@ -196,10 +169,14 @@ def _born(root: Path) -> str:
     return hashlib.sha256(repr((bytes(root), os.stat(root).st_ino, born)).encode()).hexdigest()[:32]
 
 
-def _read(store: Path) -> list[Seen]:
+def _read(store: Path) -> list[Record]:
     """Returns the records, none of a file that does not hold what it must."""
     try:
-        found = [Seen(**each) for each in own.read_json(store)]
-    except (OSError, ValueError, TypeError):
+        found = own.read_json(store)
+        return [each for each in found if [*map(type, map(each.get, ("id", "witness", "path", "host")))] == [str] * 4]
+    except (OSError, ValueError, TypeError, AttributeError):
         return []
-    return [each for each in found if {*map(type, asdict(each).values())} == {str}]
+
+
+def _host() -> str:
+    return socket.gethostname()

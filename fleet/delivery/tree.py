@@ -95,12 +95,6 @@ class Tree:
         return {p for p, kind in paths if p not in sent and (p in here or self.why(p, kind))}
 
     @property
-    def ignored(self) -> str:
-        """What patterns leave out, in words; "" for nothing."""
-        names = sorted(self.sieve.ignored) if self.sieve else []
-        return f"left out by ignore files: {few(names)} ({len(names)} in all)" if names else ""
-
-    @property
     def notices(self) -> tuple[str, ...]:
         """What whoever sends it should know, each a line."""
         links = [links_notice(self.unsafe_links)] if self.unsafe_links else []

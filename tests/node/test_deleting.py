@@ -35,7 +35,7 @@ def files(folder: Path, count: int, prefix: str = "f") -> None:
 
 
 def number(dest: Path) -> int:
-    return sum(path.is_file() for path in dest.rglob("*"))
+    return sum(path.is_file() for path in dest.rglob("*.py"))
 
 
 def empty(source: Path) -> None:

@@ -4,7 +4,7 @@ mounted) looks like that; so it needs consent."""
 import stat
 from collections import Counter
 
-from fleet.node.base.types import Any, Callable, Iterable, Iterator, code
+from fleet.node.base.types import Any, Callable, Iterable, code
 from fleet.node.base.wire import decode
 from fleet.node.delivery.compare import Comparison
 from fleet.node.delivery.journal import DIGEST, KIND, PATH, SIZE
@@ -13,12 +13,9 @@ MANY = 20  # files of a folder, from which on more than half of them counts as m
 NAMED = 5
 
 
-def folders_around(path: str) -> "Iterator[str]":
-    """Yields the folders that a path is in; "" is the destination."""
-    yield ""
-    for at, char in enumerate(path):
-        if char == "/":
-            yield path[:at]
+def folders_around(path: str) -> "list[str]":
+    """Returns the folders that a path is in; "" is the destination."""
+    return [""] + [path[:at] for at, char in enumerate(path) if char == "/"]
 
 
 def emptied(files: "Iterable[str]", lost: "Iterable[str]") -> "list[tuple[int, str]]":

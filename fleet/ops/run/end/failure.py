@@ -8,7 +8,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import replace
 from pathlib import Path
 
-from fleet.delivery.ignore import missed
+from fleet.delivery.left_out import missed
 from fleet.errors import FleetError
 from fleet.node.gang.ends import SIGTERM, Failure, RankEnd
 from fleet.node.gang.gang import Gang
@@ -22,7 +22,7 @@ Tail = Callable[..., str]
 # what Python, C and the shell say of it
 MISSING = re.compile(
     r"(?:FileNotFoundError|No such file or directory).*?['\"]([^'\"\n]{1,4096})['\"]|"
-    r"([^\s:'\"]{1,4096}): No such file or directory"
+    r"([^\s:'\"]{1,255}): No such file or directory"
 )
 KERNEL_LINES = 20  # more than any honest node sends
 

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from fleet.answers.run_events import Found, Unreachable
-from fleet.delivery.ignore import missed, why_not_sent
+from fleet.delivery.left_out import missed, why_not_sent
 from fleet.each import as_one
 from fleet.engines import engine
 from fleet.errors import EXIT_PREFLIGHT, FleetError, Interrupted, PreflightError

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from functools import cached_property
 from pathlib import Path
 from typing import Any
 
-from fleet.delivery.delivered import Delivered, Sources, find
+from fleet.delivery.delivered import Delivered, find, folder_of
+from fleet.delivery.source_id import ids_around
 from fleet.engines import engine
 from fleet.inventory.nodeset import fold
 from fleet.model import grouped
@@ -39,16 +40,16 @@ class Here:
             return None
 
     @cached_property
-    def _sources(self) -> Sources:
-        return Sources.around(self._file.parent.resolve())
+    def _ids(self) -> Mapping[Path, Collection[str]]:
+        return ids_around(self._file.parent.resolve())
 
     def is_ours(self, source: Mapping[str, Any]) -> bool:
-        return self._sources.root(source["id"]) is not None
+        return folder_of(source["id"], self._ids) is not None
 
     def _last(self, source_id: str) -> tuple[bool, Delivered | None, int]:
         """Returns whether a source is one of here, what was delivered of it last, and how many files of that are others
         now."""
-        root = self._sources.root(source_id)
+        root = folder_of(source_id, self._ids)
         last = find(source_id) if root else None
         return root is not None, last, last.changed(root) if root and last else 0
 
