@@ -142,7 +142,7 @@ class _Mirroring:
         results = self._over(plan.hosts)
         last = f"Put {self._source['host']}:{self._source['path']} there all the same?"
         delete = partial(question, last="Delete them?")
-        for kind, asked in ((OTHER, partial(question, last=last)), (MOST, delete), (OWN, question)):
+        for kind, asked in ((MOST, delete), (OTHER, partial(question, last=last)), (OWN, question)):
             refused = [r for r in results if r.error is not None and r.error.kind == kind]
             if not refused or not self._runtime.ask(asked(refused)):
                 continue

@@ -65,12 +65,13 @@ def refused_most(most: Most, host: str, command: tuple[str, str]) -> Result:
         inside=f", most of {most['folder']}/" if most["folder"] else "",
         names=few([*most["named"], *[""] * (most["deleted"] - len(most["named"]))], NAMED),
     )
-    hint = f"if they are meant to go: {limited(command, most['deleted'])}; any number of them: --max-delete=all"
+    force = " --force" * (most["source"] is not None and " --force" not in command[0])
+    hint = f"if they are meant to go: {limited(command, most['deleted'], force)}; any number of them: --max-delete=all"
     return Result(
         host,
         False,
         error=UsageError(message, host=host, kind=MOST, hint=hint),
-        answer=Synced(most["dest"], deleted=most["deleted"]),
+        answer=Synced(most["dest"], source=most["source"], deleted=most["deleted"]),
     )
 
 

@@ -39,7 +39,8 @@ def number(dest: Path) -> int:
 
 
 def empty(source: Path) -> None:
-    for path in source.iterdir():
+    """rm *"""
+    for path in source.glob("[!.]*"):
         path.unlink()
 
 
@@ -88,6 +89,18 @@ def test_consent_is_given_at_a_terminal_or_by_all(tmp_path: Path) -> None:
         assert mirror(source, dest).ok
         empty(source)
         assert mirror(source, dest, **options).results[0].data["deleted"] == 4
+
+
+def test_a_file_system_that_is_not_mounted_says_so_first(tmp_path: Path) -> None:
+    """What the source is known by is away, too."""
+    source, dest = tmp_path / "src", tmp_path / "work"
+    files(source, 5)
+    assert mirror(source, dest).ok
+    source.rename(tmp_path / "unmounted")
+    source.mkdir()
+    refused = mirror(source, dest)
+    assert refused.exit_code == 2 and "--force --max-delete=5" in str(refused.results[0].error.hint)  # type: ignore[union-attr]
+    assert mirror(source, dest, force=True, max_delete=5).ok and number(dest) == 0
 
 
 def test_what_is_moved_is_not_lost(tmp_path: Path) -> None:

@@ -20,8 +20,8 @@ Conversation (J frames out, control lines in):
        delivered would be lost
     -> {"event": "lost", "files": [[path, size, sha256]], "more"}: what is gone, where that is most of what is there
     <- {"op": "elsewhere", ...} and [path] of those whose bytes the source has at another place
-    -> {"event": "most", "dest", "folder", "deleted": n, "of": n, "named": [path]}, and nothing is done: too much would
-       be deleted
+    -> {"event": "most", "dest", "folder", "deleted": n, "of": n, "named": [path], "source": the other one,
+       or null}, and nothing is done: too much would be deleted
     -> {"event": "own", "files": [[path, kind, size, age in s, what is in it]], "more"}: the node's own,
        which is in the way (ownership.py)
     <- {"op": "resolve", ...} and {"replace": [path], "keep": [path]}; a head that wants neither goes away
@@ -150,21 +150,23 @@ def settle(head: "Head", target: "Target", told: "Comparison", spec: "code.Spec"
     gone = told.gone()
     excluded = set(ask(head, "gone", "entries", [row[:2] for row in gone], "excluded") or ())
     told.drop(gone, excluded)
-    before = target.journal.state["source"]
-    agreed = False  # by who was shown how much is deleted
-    if told.another and spec["replaces"] is not True:
+    before, agreed = target.journal.state["source"], spec["replaces"]
+    most = too_many(
+        told, gone, excluded, spec["max_delete"], lambda lost: ask(head, "lost", "files", lost, "elsewhere")
+    )
+    if most is not None and all(entry[1] == "d" for entry in told.entries):
+        most["source"] = before if told.another else None
+        return most  # whatever it is known by now: it holds nothing
+    if told.another and agreed is not True and any(is_source(before, each) for each in agreed):
+        most = None  # who agreed was shown how much is deleted
+    elif told.another and agreed is not True:
         deleted = sum(not stat.S_ISDIR(st.st_mode) for _path, st in told.delete)
         replaced = sum(told.loses(path) for path in told.changed)
-        agreed = any(is_source(before, each) for each in spec["replaces"])
-        if (deleted or replaced) and not agreed:
+        if deleted or replaced:
             dest = decode(told.owner.dest.name)
             return {"event": "other", "source": before, "dest": dest, "deleted": deleted, "replaced": replaced}
-    if not agreed:
-        most = too_many(
-            told, gone, excluded, spec["max_delete"], lambda lost: ask(head, "lost", "files", lost, "elsewhere")
-        )
-        if most is not None:
-            return most
+    if most is not None:
+        return most
     answer = ask(head, "own", "files", own_files(told), "resolve") or {"replace": [], "keep": []}
     told.resolve(set(answer["replace"]), set(answer["keep"]))
     return None

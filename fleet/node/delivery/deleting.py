@@ -61,4 +61,5 @@ def too_many(
         "deleted": len(deleted),
         "of": sum(rows[-1][KIND] != "d" for rows in known.values()),
         "named": sorted(deleted)[:NAMED],
+        "source": None,
     }

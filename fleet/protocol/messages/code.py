@@ -39,7 +39,8 @@ Other = TypedDict(
 # path, size, sha256
 LostFile = tuple[Within, Count, str]
 Lost = TypedDict("Lost", {"event": Literal["lost"], "files": list[LostFile], "more": bool})
-# most of what is there would be deleted: the number of files, of how many; folder: that loses most of its files
+# most of what is there would be deleted: the number of files, of how many; folder: that loses most of its files;
+# source: whence it came, if that is another one
 Most = TypedDict(
     "Most",
     {
@@ -49,6 +50,7 @@ Most = TypedDict(
         "deleted": Count,
         "of": Count,
         "named": list[Path],
+        "source": Source | None,
     },
 )
 Waiting = TypedDict("Waiting", {"event": Literal["waiting"], "run": str})
