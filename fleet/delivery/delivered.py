@@ -6,18 +6,19 @@ from __future__ import annotations
 
 import hashlib
 import json
+import os
 import re
 import time
 from collections.abc import Collection, Mapping
 from contextlib import suppress
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from fleet import own
 from fleet.delivery.source_id import ids_around
 from fleet.delivery.tree import Tree
 from fleet.errors import UsageError
-from fleet.node.base.files import lstat, replace_file
+from fleet.node.base.files import replace_file
 from fleet.node.base.wire import encode
 from fleet.node.delivery.journal import BROKEN, unpack
 from fleet.protocol.messages.chain import Entry
@@ -37,24 +38,38 @@ class Delivered(NamedTuple):
 
     def changed(self, root: Path) -> int:
         """Returns how many of its files are others, or none, in the source now, by size and time."""
-        known = ((entry, lstat(encode(f"{root}/{entry[0]}"))) for entry in self.entries if entry[1] == "f")
-        return sum(st is None or (st.st_size, st.st_mtime_ns) != tuple(entry[3:5]) for entry, st in known)
+        count = 0
+        for path, _kind, _mode, size, mtime, _link in [entry for entry in self.entries if entry[1] == "f"]:
+            try:
+                info = os.stat(encode(f"{root}/{path}"))
+                count += (info.st_size, info.st_mtime_ns) != (size, mtime)
+            except OSError:
+                count += 1
+        return count
 
 
-def _name(source_id: str) -> str:
-    return hashlib.sha256(source_id.encode("utf-8", "surrogateescape")).hexdigest()[:32]
+def _file(source_id: str) -> Path:
+    name = hashlib.sha256(source_id.encode("utf-8", "surrogateescape")).hexdigest()[:32]
+    return Path.home() / HOME / DELIVERIES / name
+
+
+def _read(source_id: str) -> tuple[dict[str, Any], bytes]:
+    """Returns the line and the packed manifest. One of BROKEN."""
+    line, _, packed = own.read_own(_file(source_id)).partition(b"\n")
+    return dict(json.loads(line)), packed
 
 
 def note(source: Source, tree: Tree) -> None:
     """Keeps that this was delivered. A home that cannot be written keeps nothing."""
-    before = find(source["id"])
-    if before is not None and (before.digest, before.path) == (tree.digest, source["path"]):
-        return
+    new = {"path": source["path"], "digest": tree.digest}
+    with suppress(*BROKEN):
+        if new.items() <= _read(source["id"])[0].items():
+            return
     with suppress(OSError, UsageError):
         folder = own.home(Path.home(), DELIVERIES)
-        line = json.dumps({"path": source["path"], "at": time.time(), "digest": tree.digest}).encode() + b"\n"
         if len(tree.packed) < MOST_BYTES:
-            replace_file(bytes(folder / _name(source["id"])), line + tree.packed, 0o600)
+            line = json.dumps({**new, "at": time.time()}).encode() + b"\n"
+            replace_file(bytes(_file(source["id"])), line + tree.packed, 0o600)
         for old in sorted(folder.iterdir(), key=lambda path: -path.stat().st_mtime)[MOST:]:
             old.unlink()
 
@@ -62,8 +77,7 @@ def note(source: Source, tree: Tree) -> None:
 def find(source_id: str) -> Delivered | None:
     """Returns what was delivered last of a source, None where that is not known."""
     try:
-        line, _, packed = own.read_own(Path.home() / HOME / DELIVERIES / _name(source_id)).partition(b"\n")
-        said = json.loads(line)
+        said, packed = _read(source_id)
         day, moment = (time.strftime(form, time.localtime(said["at"])) for form in ("%Y-%m-%d ", "%H:%M"))
         day = day * (day != time.strftime("%Y-%m-%d "))
         return Delivered(str(said["path"]), day + moment, str(said["digest"]), list(map(tuple, unpack(packed))))

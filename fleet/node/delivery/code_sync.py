@@ -152,7 +152,7 @@ def settle(head: "Head", target: "Target", told: "Comparison", spec: "code.Spec"
     told.drop(gone, excluded)
     before, agreed = target.journal.state["source"], spec["replaces"]
     most = too_many(
-        told, gone, excluded, spec["max_delete"], lambda lost: ask(head, "lost", "files", lost, "elsewhere")
+        told, gone, excluded, spec.get("max_delete"), lambda lost: ask(head, "lost", "files", lost, "elsewhere")
     )
     if most is not None and all(entry[1] == "d" for entry in told.entries):
         most["source"] = before if told.another else None

@@ -54,8 +54,8 @@ Most = TypedDict(
     },
 )
 Waiting = TypedDict("Waiting", {"event": Literal["waiting"], "run": str})
-Done = TypedDict(
-    "Done",
+_Done = TypedDict(
+    "_Done",
     {
         "event": Literal["done"],
         "sent": Count,
@@ -66,10 +66,15 @@ Done = TypedDict(
         "entries": Count,
         "changed": Count,
         "replaced": Count,
-        "overwritten": Count,
         "aside": list[Path],
     },
 )
+
+
+class Done(_Done, total=False):
+    """overwritten: files that were there and have other bytes now."""
+
+    overwritten: Count
 
 
 class Refused(Failed, total=False):
