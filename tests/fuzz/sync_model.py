@@ -91,7 +91,7 @@ class Chooser:
             self.dests += [f"n1:work/{folders[0]}"] * 4  # one destination in another
         elif kind < 0.25:
             self.dests += ["n2:work"] * 2
-        self.two_sources = pick.random() < 0.3
+        self.two_sources = pick.random() < 0.2
         self.setup: dict[str, Any] = {}
         if pick.random() < 0.15:
             self.setup["whole"] = {"n1": pick.choice([1, 2])}
@@ -102,7 +102,9 @@ class Chooser:
         self.faulty = pick.random() < 0.4
         self.ignoring = pick.random() < 0.5
         self.getting = pick.random() < 0.35
-        self.moving = self.two_sources and not self.getting and pick.random() < 0.6
+        self.moving = not self.getting and pick.random() < 0.2
+        if self.moving:  # of an interrupted delivery of another source the table says less than is known
+            self.two_sources, self.faulty = True, False
 
     def source(self) -> str:
         return self.random.choice(SOURCES) if self.two_sources else "A"
