@@ -19,6 +19,8 @@ from fleet.transport.base import Cancel, Session
 from fleet.transport.local import LocalTransport
 from tests.node.nodes import Running, until
 
+pytestmark = pytest.mark.usefixtures("own_home")
+
 Tree = dict[str, str]
 
 

@@ -15,6 +15,8 @@ from fleet.requests.sync import Sync
 from fleet.runtime import Runtime
 from fleet.transport.local import LocalTransport
 
+pytestmark = pytest.mark.usefixtures("own_home")
+
 
 def mirror(
     source: Path, dest: Path, agree: bool | None = None, asked: list[str] | None = None, **options: Any

@@ -20,6 +20,8 @@ from fleet.runtime import Runtime
 from fleet.transport.local import LocalTransport
 from tests.node.test_sync_state import code
 
+pytestmark = pytest.mark.usefixtures("own_home")
+
 ROOT = Path(__file__).parents[2]
 KINDS = ("file", "link", "folder")
 STATES = ("absent", "delivered", "seen", "own", "another's")

@@ -14,6 +14,8 @@ import pytest
 from fleet.delivery import source_id
 from tests.node.test_code_sync import mirror
 
+pytestmark = pytest.mark.usefixtures("own_home")
+
 Places = tuple[Path, Path]
 
 
