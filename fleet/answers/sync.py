@@ -12,7 +12,8 @@ from fleet.codec import where_known
 @dataclass(frozen=True)
 class Synced:
     """Of a host: its folder `to`. What the node reports, or: same: it is the source itself; shared_with: the host
-    that has the same folder; own: the node's own files in the way; source: whose it was, with what would be lost."""
+    that has the same folder; own: the node's own files in the way; source: whose it was, with what would be lost.
+    overwritten: files that were there and have other bytes now."""
 
     to: str
     same: bool | None = where_known()
@@ -27,17 +28,20 @@ class Synced:
     entries: int | None = where_known()
     changed: int | None = where_known()
     replaced: int | None = where_known()
+    overwritten: int | None = where_known()
     aside: Sequence[str] | None = where_known()
 
 
 @dataclass(frozen=True)
 class Mirrored:
-    """Of a sync: its source. skipped: neither files, folders nor links. hard_links: files that are ones."""
+    """Of a sync: its source. skipped: neither files, folders nor links. hard_links: files that are ones. ignored: what
+    patterns leave out, in words."""
 
     source: str
     entries: int
     skipped: Sequence[str] = ()
     hard_links: int = 0
+    ignored: str | None = where_known()
 
 
 @dataclass(frozen=True)

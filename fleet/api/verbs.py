@@ -43,8 +43,9 @@ class Verbs(RunVerbs[R, L], Generic[R, C, L]):
         """Make `to` on every host (default: its workdir) what the folder `source` is. force: also over a node's own
         files and what another source's sync delivered there, without asking; patterns: over the node's own files that
         they name. keep: leave a node's own files. delete_excluded: delete what was delivered and is left out now.
-        all: send what is left out unasked, but private keys. copy_unsafe_links: send what links that lead out
-        point to. source_id: what the source is known by, for sources that are made again and again."""
+        max_delete: files that may be deleted on a host; "all"; None: not most of what is there. all: send what is left
+        out unasked, but private keys. copy_unsafe_links: send what links that lead out point to. source_id: what the
+        source is known by, for sources that are made again and again."""
         from fleet.ops import sync
 
         return self._do(sync.plan(self._fleet.inventory, request), sync.run)

@@ -13,7 +13,7 @@ from fleet.delivery.tree import MAX_ENTRIES, Tree, with_payload
 from fleet.errors import ProtocolError
 from fleet.events import Emit, Notice
 from fleet.node.delivery.ownership import is_meant
-from fleet.protocol.messages.code import Doubts, Gone, Kind, Lacks, Need, Other, Own, OwnFile
+from fleet.protocol.messages.code import Doubts, Gone, Kind, Lacks, Lost, LostFile, Most, Need, Other, Own, OwnFile
 from fleet.rules.units import few
 from fleet.transport.program import Program
 
@@ -31,18 +31,19 @@ class Answers:
         self.force, self._keep, self._delete_excluded = force, keep, delete_excluded
         self._shown: set[str] = set()
 
-    def until(self, talk: Conversation, program: Program, name: str) -> Other | Own | Lacks | Need:
+    def until(self, talk: Conversation, program: Program, name: str) -> Other | Most | Own | Lacks | Need:
         """Answer what a node asks, up to what it lacks, or what must be consented to."""
         tree = self._tree
         doubts: list[str] = []
         gone: list[tuple[str, Kind]] = []
+        lost: list[LostFile] = []
         own: list[OwnFile] = []
 
         def send(op: str, answer: object) -> None:
             program.send_bytes(with_payload(op, zlib.compress(json.dumps(answer).encode(), 1)))
 
         while True:
-            message = talk.answer(Doubts | Gone | Own | Other | Lacks | Need)
+            message = talk.answer(Doubts | Gone | Lost | Own | Other | Most | Lacks | Need)
             if message["event"] == "doubts":
                 _take_more(doubts, message["paths"], len(tree.by_path), name)
                 if not message["more"]:
@@ -60,6 +61,13 @@ class Answers:
                         self._shown.add(text)
                         excluded = set()
                     send("excluded", sorted(excluded))
+            elif message["event"] == "lost":
+                _take_more(lost, message["files"], MAX_ENTRIES, name)
+                if not message["more"]:
+                    sizes = {size for _, size, _ in lost}
+                    near = [path for path, entry in tree.by_path.items() if entry[3] in sizes]
+                    have = set(self._parcels.digests(near).values())
+                    send("elsewhere", [path for path, _, digest in lost if digest in have])
             elif message["event"] == "own":
                 _take_more(own, message["files"], len(tree.entries), name)
                 if not message["more"]:

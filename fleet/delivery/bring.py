@@ -31,6 +31,6 @@ def bring(hosts: tuple[Host, ...], folder: Path, there: str, size: int, runtime:
     if left and all(error.kind in CHAIN_KINDS for error in failed.values()) and not runtime.cancel.is_set():
         if done:
             runtime.emit(Notice("warning", f"the broadcast did not reach {fold(failed)}: each gets its own copy"))
-        plan = Mirror(left, folder, {h.name: there for h in left}, whole=True, force=True)
+        plan = Mirror(left, folder, {h.name: there for h in left}, whole=True, force=True, max_delete="all")
         done |= {r.host: r for r in mirror.run(plan, runtime).results}
     return tuple(done[h.name] for h in hosts)

@@ -33,6 +33,7 @@ from fleet.rules.units import few
 SECONDS, MORE_SECONDS = 5.0, 60.0
 GIT_BYTES = 256 << 20
 Why = Pattern | str  # for which something is left out
+UNLISTED = "git does not list it"
 
 
 class Repository:
@@ -78,7 +79,8 @@ class Repository:
 
 class Sieve:
     """What is known of a whole source. everything: also what each machine makes for itself. left: what is left out
-    unasked -> where. sent: tracked private keys. outer: the source and the folders around it in an outer repository."""
+    unasked -> where. sent: tracked private keys. ignored: what patterns leave out, folders as a whole. outer: the
+    source and the folders around it in an outer repository."""
 
     def __init__(
         self,
@@ -96,6 +98,7 @@ class Sieve:
         self.hosts, self.places, self.credentials = hosts, (root, *places), credentials(hosts)
         self.left: dict[str, list[str]] = {}
         self.sent: list[str] = []
+        self.ignored: list[str] = []
         around = [root, *map(str, Path(root).parents)]
         top = next((folder for folder in around if git_folder(folder) is not None), None)
         self.outer = around[: around.index(top)] if top else []
@@ -120,6 +123,12 @@ class Sieve:
         if self.sent:
             found.append(f"private keys that git tracks are sent: {few(sorted(self.sent))}")
         return found
+
+    @property
+    def told(self) -> str | None:
+        """What patterns leave out, in words; None for nothing."""
+        count = len(self.ignored)
+        return f"left out by ignore files: {few(sorted(self.ignored))} ({count} in all)" if count else None
 
     def unasked(self, path: str, folder: bool, is_key: bool, back: Pattern | None) -> str | None:
         """What it is called that is left out for its kind. back: the line of .fleetignore that brings it back."""
@@ -148,11 +157,6 @@ class Sieve:
             nested = self.repositories.get(f"{at}/")
             rules = found if nested is None or found.shut is not None else Rules(self, nested)
         return None
-
-
-def why_not_sent(root: Path, path: str) -> Why | None:
-    """Why a file below the folder `root` is not sent with it; None where it is, or is not there."""
-    return Sieve(os.path.realpath(root)).why(path) if os.path.isfile(root / path) else None
 
 
 class Rules(NamedTuple):
@@ -189,7 +193,11 @@ class Rules(NamedTuple):
         if not folder and path in self.repository.tracked and self.sieve.fleet.empty and not path.endswith(KEY_NAMES):
             return self  # most are
         found = self.judge(path, folder, child)
-        return found if isinstance(found, Rules) else None
+        if isinstance(found, Rules):
+            return found
+        if isinstance(found, Pattern) or found == UNLISTED:
+            self.sieve.ignored.append(path + "/" * folder)
+        return None
 
     def judge(self, path: str, folder: bool, child: os.DirEntry[str] | None = None) -> Rules | Why:
         """As take(), with the reason. child: None where it may not be there, and is not counted."""
@@ -234,7 +242,7 @@ class Rules(NamedTuple):
             return self.shut
         by_list = not (folder or child is None or self.back or repository.own)
         if by_list and child and (child.is_symlink() or child.is_file(follow_symlinks=False)):
-            return "git does not list it"
+            return UNLISTED
         return repository.ignores(self.sieve.prefix + path, folder)
 
 

@@ -11,7 +11,7 @@ from contextlib import nullcontext
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
-from typing import TypeVar, cast
+from typing import Literal, TypeVar, cast
 
 from fleet import fanout
 from fleet.answers.sync import Mirrored, Synced
@@ -20,9 +20,10 @@ from fleet.delivery import own_files
 from fleet.delivery.ahead import Ahead
 from fleet.delivery.answers import Answers
 from fleet.delivery.conversation import Conversation, Delivery
+from fleet.delivery.delivered import note
 from fleet.delivery.lock_order import LockOrder, claim
 from fleet.delivery.own_files import KIND as OWN
-from fleet.delivery.own_files import OTHER, question, refusal
+from fleet.delivery.own_files import MOST, OTHER, question, refusal, refused_most
 from fleet.delivery.parcels import Parcels
 from fleet.delivery.shared import shared_with, with_shared
 from fleet.delivery.source_id import identified, marked
@@ -63,8 +64,9 @@ RSYNC = ("--no-times", "--ignore-times", "--sparse")
 class Mirror:
     """source: the folder on the head. dests: host name -> folder on that host ("~" is the node's own). whole: also what
     ignore files leave out. force: also replace what is the node's own and what came from another source; patterns: what
-    is the node's own and they name. keep: leave what is the node's own. hint: how to say these; hint_of_others: of
-    what another source delivered. delete_excluded: delete what was delivered and is left out now. everything,
+    is the node's own and they name. keep: leave what is the node's own. hint: how to say these. max_delete:
+    files that may be deleted on a host, "all", None: not most of them. command: what was typed, and what of it stands
+    behind options. delete_excluded: delete what was delivered and is left out now. everything,
     copy_unsafe_links: as tree.scan has them. source_id: what the source is known by, None: what is kept in it."""
 
     hosts: tuple[Host, ...]
@@ -78,7 +80,8 @@ class Mirror:
     copy_unsafe_links: bool = False
     source_id: str | None = None
     hint: str = "--force replaces it"
-    hint_of_others: str | None = None
+    max_delete: int | Literal["all"] | None = None
+    command: tuple[str, str] = ("fleet sync", "")
 
     def read(self) -> Tree:
         """What the source consists of. UsageError."""
@@ -105,12 +108,17 @@ def run(plan: Mirror, runtime: Runtime) -> Report:
             runtime.emit(Notice("warning", text))
         with nullcontext() if plan.whole else marked(tree.root) as mark:
             source = identified(tree.root, "" if plan.whole else plan.source_id or None)
+            if not source["id"] and not plan.whole:
+                text = f"nothing can be written to {tree.root}, by which it is known next time: --source-id ID names it"
+                runtime.emit(Notice("warning", text))
             report = _Mirroring(plan, tree, source, mark, ahead, runtime).report()
             for _ in range(ROUNDS - 1):
                 if not any(r.error is not None and r.error.kind == CHANGED for r in report.results):
                     break
                 tree = replace(plan.read(), longer=tree.longer)
                 report = _Mirroring(plan, tree, source, mark, ahead, runtime).report()
+        if not plan.whole and any(r.ok for r in report.results):
+            note(source, tree)
         if tree.grown:
             runtime.emit(Notice("warning", grown_notice(tree.grown)))
         return report
@@ -125,6 +133,7 @@ class _Mirroring:
         self._plan, self._tree, self._source, self._mark = plan, tree, source, mark
         self._ahead, self._runtime = ahead, runtime
         self._replaces: bool | list[Source] = plan.force is True
+        self._max_delete = plan.max_delete
         self._parcels = Parcels(tree)
         self._answers = Answers(tree, self._parcels, runtime.emit, plan.force, plan.keep, plan.delete_excluded)
 
@@ -132,13 +141,16 @@ class _Mirroring:
         plan, tree = self._plan, self._tree
         results = self._over(plan.hosts)
         last = f"Put {self._source['host']}:{self._source['path']} there all the same?"
-        for kind, asked in ((OTHER, partial(question, last=last)), (OWN, question)):
+        delete = partial(question, last="Delete them?")
+        for kind, asked in ((MOST, delete), (OTHER, partial(question, last=last)), (OWN, question)):
             refused = [r for r in results if r.error is not None and r.error.kind == kind]
             if not refused or not self._runtime.ask(asked(refused)):
                 continue
             if kind == OTHER:
                 theirs = [source for r in refused if (source := r.read(Synced).source)]
                 self._replaces = list({tuple(each.items()): cast(Source, each) for each in theirs}.values())
+            elif kind == MOST:
+                self._max_delete = "all"
             else:
                 self._answers.force = True
             names = {r.host for r in refused}
@@ -146,7 +158,13 @@ class _Mirroring:
             again = {r.host: r for r in self._over(hosts)}
             results = tuple(again.get(r.host, r) for r in results)
         results = with_shared(results)
-        answer = Mirrored(str(tree.root), len(tree.entries), list(tree.skipped), hard_links([tree]))
+        answer = Mirrored(
+            str(tree.root),
+            len(tree.entries),
+            list(tree.skipped),
+            hard_links([tree]),
+            tree.sieve and tree.sieve.told or None,
+        )
         return Report("sync", results, exit_code_of(results), answer=answer)
 
     def _over(self, hosts: Sequence[Host]) -> tuple[Result, ...]:
@@ -185,6 +203,7 @@ class _Mirroring:
             "mark": self._mark,
             "force": own_files.as_message(self._plan.force),
             "replaces": True if self._replaces is True else self._replaces or [],
+            "max_delete": self._max_delete,
         }
 
     def _one(
@@ -213,7 +232,9 @@ class _Mirroring:
         program.send_bytes(message)
         need = self._answers.until(talk, program, name)
         if need["event"] == "other":
-            return refusal(need, name, self._plan.hint_of_others or self._plan.hint)
+            return refusal(need, name, self._plan.command)
+        if need["event"] == "most":
+            return refused_most(need, name, self._plan.command)
         if need["event"] == "own":
             error = own_files.error(name, need["files"], self._plan.hint)
             return Result(

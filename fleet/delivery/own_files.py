@@ -5,14 +5,14 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from fleet.answers.sync import Synced
-from fleet.errors import PreflightError, Reason
+from fleet.errors import PreflightError, Reason, UsageError
 from fleet.inventory.nodeset import fold
 from fleet.model import Result
-from fleet.protocol.messages.code import Other, OwnFile
+from fleet.protocol.messages.code import Most, Other, OwnFile
 from fleet.rules.causes import by_cause
 from fleet.rules.units import counted, few, seconds, size_text
 
-KIND, OTHER = "own-files", "other-source"
+KIND, OTHER, MOST = "own-files", "other-source", "max-delete"
 NAMED = 5
 KINDS = {"d": "a folder", "l": "a link", "o": "no file"}
 
@@ -35,8 +35,8 @@ def error(host: str, files: Sequence[OwnFile], hint: str) -> PreflightError:
     return PreflightError(message, host=host, kind=KIND, hint=hint)
 
 
-def refusal(other: Other, host: str, hint: str) -> Result:
-    """The refusal to lose what another folder delivered to this host."""
+def refusal(other: Other, host: str, command: tuple[str, str]) -> Result:
+    """The refusal to lose what another folder delivered to this host. command: as refused_most() has it."""
     source, lost = other["source"], {"deleted": other["deleted"], "replaced": other["replaced"]}
     message = Reason(
         "{to} holds what was synced from {source}: {deleted} of its files would be deleted, {replaced} replaced",
@@ -44,6 +44,7 @@ def refusal(other: Other, host: str, hint: str) -> Result:
         source=f"{source['host']}:{source['path']}",
         **lost,
     )
+    hint = f"to replace it: {limited(command, other['deleted'], ' --force')}; another destination keeps both"
     error = PreflightError(message, host=host, kind=OTHER, hint=hint)
     return Result(
         host,
@@ -51,6 +52,32 @@ def refusal(other: Other, host: str, hint: str) -> Result:
         error=error,
         answer=Synced(other["dest"], source=source, deleted=other["deleted"], replaced=other["replaced"]),
     )
+
+
+def refused_most(most: Most, host: str, command: tuple[str, str]) -> Result:
+    """Returns the refusal to delete most of what is on this host. command: what was typed, and what of it stands behind
+    options."""
+    message = Reason(
+        "{deleted} of the {of} files that were delivered to {to} would be deleted{inside}: {names}; nothing was sent",
+        deleted=most["deleted"],
+        of=most["of"],
+        to=most["dest"],
+        inside=f", most of {most['folder']}/" if most["folder"] else "",
+        names=few([*most["named"], *[""] * (most["deleted"] - len(most["named"]))], NAMED),
+    )
+    force = " --force" * (most["source"] is not None and " --force" not in command[0])
+    hint = f"if they are meant to go: {limited(command, most['deleted'], force)}; any number of them: --max-delete=all"
+    return Result(
+        host,
+        False,
+        error=UsageError(message, host=host, kind=MOST, hint=hint),
+        answer=Synced(most["dest"], source=most["source"], deleted=most["deleted"]),
+    )
+
+
+def limited(command: tuple[str, str], deleted: int, more: str = "") -> str:
+    """Returns the command that may delete so many files."""
+    return f"{command[0]}{more} --max-delete={deleted}{command[1]}"
 
 
 def question(refused: Sequence[Result], last: str = "Replace them? They are kept on the node for 30 days") -> str:

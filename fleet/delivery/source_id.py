@@ -1,36 +1,87 @@
-"""What a source is known by: an id, kept in ~/.fleet/source-ids, so that it is the same one when its host or folder
-gets another name; and, while a sync is under way, an empty folder in it that shows a node that its destination is the
-source itself, through whichever link or mount.
+"""The id that a source is known by, and, while a sync is under way, an empty folder in it that shows a node that its
+destination is the source itself, through whichever link or mount.
+
+A source carries a witness, a random number: in the git-dir of its work tree, else in a small file that no sync sends.
+It is believed together with a record in ~/.fleet/source-ids of the folder where it was seen: a witness travels with
+whoever copies or unpacks the folder. Neither a path nor an inode is one: others have them after `rm` and `mv`.
 """
 
 from __future__ import annotations
 
 import contextlib
+import ctypes
 import fcntl
+import hashlib
 import json
 import os
+import re
 import secrets
 import socket
+import struct
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
 
 from fleet import own
+from fleet.delivery.git import NoAnswer, ask
 from fleet.node.base.files import replace_file
 from fleet.protocol.messages.code import Source
-from fleet.protocol.state import SOURCE_IDS, SOURCE_MARK
+from fleet.protocol.state import HOME, SOURCE_IDS, SOURCE_MARK
 
 MOST = 1000  # the ones that were used last
+GIT_SECONDS = 5.0
+# of statx: the folder's own path, its birth time, and where that is in the answer
+AT_FDCWD, STATX_BTIME, BTIME = -100, 0x800, 80
+
+
+# the witness that was at the folder "path" of "host", and the "id" that it has there
+Record = dict[str, str]
+# where a source carries its witness: the work tree, or the source; the file; the source's path in it
+Carrier = tuple[str, Path, str]
+
+
+def _carrier(root: str) -> Carrier:
+    loose = Path(root) / SOURCE_MARK
+    words = ("rev-parse", "--absolute-git-dir", "--show-toplevel")
+    with contextlib.suppress(NoAnswer, ValueError):
+        answer = os.fsdecode(ask(root, *words, seconds=GIT_SECONDS, most=1 << 16))
+        folder, top = answer.removesuffix("\n").split("\n")
+        git_dir, around = Path(folder).resolve(), Path(root).is_relative_to(top)
+        if around and not loose.exists() and _is_of(git_dir, Path(top)):  # loose: of before it became a repository
+            return top, git_dir / SOURCE_MARK[1:], os.path.relpath(root, top)
+    return root, loose, "."
+
+
+def _witness(carrier: Carrier) -> str | None:
+    """Returns what it carries. OSError where that cannot be read, or is another user's."""
+    try:
+        text = own.read_own(carrier[1], 64).decode("ascii", "replace").strip()
+    except (FileNotFoundError, NotADirectoryError):
+        return None
+    return text if re.fullmatch("[0-9a-f]{32}", text) else None
+
+
+def _source(record: Record, inside: str) -> str:
+    """Returns the id of the source that is that folder in it."""
+    return hashlib.sha256(f"{record['id']}\0{inside}".encode("utf-8", "surrogateescape")).hexdigest()[:32]
+
+
+def _is_of(folder: Path, top: Path) -> bool:
+    """Returns whether a git-dir is that work tree's: `.git` of a copied tree, or of a handed one, may name any."""
+    try:
+        back = folder / os.fsdecode(own.read_own(folder / "gitdir", 1 << 16)).strip()
+    except FileNotFoundError:
+        return any(folder.is_relative_to(around / ".git") for around in (top, *top.parents))  # a submodule's lies above
+    return not back.exists() or _is_same(str(back), str(top / ".git"))
 
 
 def identified(root: Path, name: str | None = None) -> Source:
-    """name: the user's own id for it, or "" where it needs none."""
+    """Returns what a source is to nodes. name: the user's own id for it, or "" where it needs none."""
     if name is None:
         try:
-            name = _id(root)
-        except OSError:  # a home that cannot be written
-            name = ""
-    return {"host": socket.gethostname(), "path": str(root), "id": name}
+            name = _known(str(root))
+        except OSError:  # nothing can be written there, or at home
+            name = _born(root)
+    return {"host": _host(), "path": str(root), "id": name}
 
 
 @contextlib.contextmanager
@@ -51,28 +102,81 @@ def marked(root: Path) -> Iterator[str | None]:
             (root / mark).rmdir()
 
 
-def _id(root: Path) -> str:
-    """Of this path; or of a folder that was at another one, which is gone."""
-    store = own.home(Path.home()) / SOURCE_IDS
-    info = os.stat(root)
-    here = {"path": os.fsencode(root).decode("utf-8", "backslashreplace"), "inode": [info.st_dev, info.st_ino]}
+def _known(root: str) -> str:
+    """Returns the id of a source, by its witness and the record of it. OSError."""
+    store, carrier = own.home(Path.home()) / SOURCE_IDS, _carrier(root)
+    top, file, inside = carrier
     with open(f"{store}.lock", "ab", opener=own.private) as lock:
         fcntl.flock(lock, fcntl.LOCK_EX)
-        entries = _read(store)
-        mine = next((each for each in entries if each["path"] == here["path"]), None) or next(
-            (each for each in entries if each["inode"] == here["inode"] and not os.path.lexists(each["path"])), None
-        )
-        kept = {"id": mine["id"] if mine else secrets.token_hex(16), **here}
-        if kept != mine:
-            rest = [each for each in entries if each is not mine]
-            replace_file(bytes(store), json.dumps([*rest, kept][-MOST:]).encode(), 0o600)
-    return str(kept["id"])
+        records, witness = _read(store), _witness(carrier)
+        mine, is_copy = _recorded(records, witness, top)
+        if witness is None or is_copy:
+            witness = secrets.token_hex(16)
+            replace_file(bytes(file), f"{witness}\n".encode(), 0o644)
+        new = {"id": secrets.token_hex(16), **(mine or {}), "witness": witness, "path": top, "host": _host()}
+        if mine is None or not _is_same(mine["path"], top):
+            rest = [each for each in records if each is not mine]
+            replace_file(bytes(store), json.dumps([*rest, new][-MOST:]).encode(), 0o600)
+    return _source(new, inside)
 
 
-def _read(store: Path) -> list[dict[str, Any]]:
-    """Nothing of a file that does not hold what it must."""
+def ids_around(folder: Path) -> dict[Path, set[str]]:
+    """Returns what a folder, and each around it, is known by as a source. Nothing is written."""
+    around = [folder, *folder.parents]
+    ids = {each: {_born(each)} - {""} for each in around}
+    records = _read(Path.home() / HOME / SOURCE_IDS)
+    for each in around:
+        if each == folder or (each / SOURCE_MARK).exists():
+            with contextlib.suppress(OSError):
+                top, *_ = carrier = _carrier(str(each))
+                mine, _ = _recorded(records, _witness(carrier), top)
+                for place in [place for place in around if mine and place.is_relative_to(top)]:
+                    ids[place].add(_source(mine or {}, os.path.relpath(place, top)))
+    return ids
+
+
+def _recorded(records: list[Record], witness: str | None, top: str) -> tuple[Record | None, bool]:
+    """Returns the record of a witness that is of this very folder, at its path or moved from another one since; and
+    whether the folder is a copy, which is to have a witness of its own."""
+    theirs = [each for each in records if each["witness"] == witness]
+    for each in theirs:
+        if _is_same(each["path"], top):
+            return each, False
+    left = [each for each in theirs if each["host"] != _host()]  # whether these are gone is not known here
+    still = any(_witness(_carrier(each["path"])) == witness for each in theirs if each not in left)
+    return (theirs[0] if len(theirs) == 1 and not left and not still else None), still
+
+
+def _is_same(one: str, other: str) -> bool:
+    """Returns whether both are one folder, or file, also through another mount."""
+    try:
+        return one == other or os.path.samefile(one, other)
+    except OSError:
+        return False
+
+
+def _born(root: Path) -> str:
+    """Returns the id of a source that can carry nothing, by path, inode and birth time; "" where a time of birth is not
+    known."""
+    answer = ctypes.create_string_buffer(256)
+    try:
+        failed = ctypes.CDLL(None).statx(AT_FDCWD, bytes(root), 0, STATX_BTIME, answer)
+    except (OSError, AttributeError):  # an old C library
+        return ""
+    (mask,), born = struct.unpack_from("I", answer), struct.unpack_from("qI", answer, BTIME)
+    if failed or not mask & STATX_BTIME:
+        return ""
+    return hashlib.sha256(repr((bytes(root), os.stat(root).st_ino, born)).encode()).hexdigest()[:32]
+
+
+def _read(store: Path) -> list[Record]:
+    """Returns the records, none of a file that does not hold what it must."""
     try:
         found = own.read_json(store)
-        return [each for each in found if {type(each["id"]), type(each["path"])} == {str} and len(each["inode"]) == 2]
-    except (OSError, ValueError, LookupError, TypeError):
+        return [each for each in found if [*map(type, map(each.get, ("id", "witness", "path", "host")))] == [str] * 4]
+    except (OSError, ValueError, TypeError, AttributeError):
         return []
+
+
+def _host() -> str:
+    return socket.gethostname()

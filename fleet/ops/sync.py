@@ -14,13 +14,15 @@ from pathlib import Path
 from typing import Any
 
 from fleet import own
+from fleet.delivery.delivered import last_of
 from fleet.delivery.mirror import Mirror, run
-from fleet.delivery.own_files import by_force, consent
+from fleet.delivery.own_files import consent
 from fleet.inventory.section import Section, read_section
 from fleet.model import Inventory
 from fleet.ops.plans import Files, Line, PerHost
 from fleet.requests.sync import Sync
 
+FLAGS = ("keep", "delete_excluded", "all", "copy_unsafe_links")
 __all__ = ["Section", "SyncPlan", "agreed", "outside", "plan", "read_section", "remember", "run"]
 
 
@@ -38,7 +40,15 @@ class SyncPlan(Mirror):
         yield f"code: {tree.root}, {files}; would be sent as far as a host does not have it:"
         yield files
         yield PerHost({name: [f"into {dest}"] for name, dest in self.dests.items()})
+        yield from [tree.sieve.told] if tree.sieve and tree.sieve.told else ()
         yield from tree.notices
+        if last := last_of(tree.root, self.source_id):
+            sent = {entry[0] for entry in tree.entries}
+            rows = {entry[0]: entry for entry in last.entries if entry[1] != "d" and entry[0] not in sent}
+            excluded = set() if self.delete_excluded else tree.excluded([row[:2] for row in rows.values()])
+            doomed = Files([(path, row[3]) for path, row in rows.items() if path not in excluded])
+            yield f"would be deleted, as it is gone since the last sync from here, of {last.when}: {doomed}"
+            yield doomed
         gone = "gone or left out" if self.delete_excluded else "gone, not only left out,"
         yield f"deleted there: what fleet delivered, is as it was delivered, and is {gone} here"
         yield "a host stops where its own files are in the way" + (", which are replaced" if self.force else "")
@@ -51,6 +61,9 @@ def plan(inventory: Inventory, request: Sync) -> SyncPlan:
     src = f"./{source}" if str(source).startswith("-") else str(source)  # else an option, where it is typed
     words = [src] * (source != Path(".")) + (["--to", to] if to else [])
     command = shlex.join(["fleet", "sync", *words])
+    options = ["--force"] if request.force is True else [f"--force={pattern}" for pattern in request.force or ()]
+    options += [f"--{name.replace('_', '-')}" for name in FLAGS if getattr(request, name)]
+    options += [f"--source-id={request.source_id}"] if request.source_id else []
     return SyncPlan(
         inventory.hosts,
         source,
@@ -62,7 +75,8 @@ def plan(inventory: Inventory, request: Sync) -> SyncPlan:
         copy_unsafe_links=request.copy_unsafe_links,
         source_id=request.source_id,
         hint=consent(command),
-        hint_of_others=by_force(command),
+        max_delete=request.max_delete,
+        command=(shlex.join(["fleet", "sync", *words, *options]), ""),
     )
 
 

@@ -11,6 +11,7 @@ RUNS, BUILDS, DATA, SOURCES, WHEELS = "runs", "builds", "data", "sources", "whee
 IMPORTS = "imports.json"
 BROUGHT = "brought"  # on the head
 SOURCE_IDS = "source-ids"  # on the head: what it knows sources by
+DELIVERIES = "deliveries"  # on the head: what it delivered last of each
 
 # in RUNS/RUN, or RUNS/RUN@NODE where nodes share a home
 SCOPE = "FLEET_SCOPE"  # in the environment of all that a job of a scheduler holds
@@ -41,7 +42,8 @@ LOG_NAME = r"node\.log|rank([0-9]{1,9})\.(out|err)"
 # what remembers a delivery: in its destination, or beside it as .NAME + this
 CODE_STATE, DATA_STATE = ".fleet-sync", ".fleet-data"
 GET_STAGE = ".fleet-get"  # what has come of a get that is not whole yet
-SOURCE_MARK = ".fleet-source"  # ends the name of an empty folder in a source from which a sync is under way
+# the file by which a source is known; ends the name of an empty folder in it while a sync is under way
+SOURCE_MARK = ".fleet-source"
 STATE_FOLDERS = (CODE_STATE, DATA_STATE, GET_STAGE, SOURCE_MARK)
 # .gitignore of runs/ and builds/ on the head
 OF_THE_HEAD = "*\n# fleet's own: neither git nor a sync takes this folder along\n"

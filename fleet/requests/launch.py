@@ -6,7 +6,7 @@ import os
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, Literal
 
 from fleet.errors import UsageError
 from fleet.inventory.fields import MAX_SLOTS, instead_of_variable
@@ -43,7 +43,8 @@ class Launch(OfRun):
     this program, and `attach` follows it. share: also where another run is live. preflight: False starts in spite of
     what it finds.
 
-    sync: mirror `folder` to the nodes' workdir first. force: also over what another folder delivered. folder: also the
+    sync: mirror `folder` to the nodes' workdir first. force: also over what another folder delivered. max_delete: as of
+    Sync. as_there: run what lies on the nodes, though another source delivered it. folder: also the
     workdir of hosts that have none; None: the current one. runs_dir: where runs/RUN is made. repeats: the run that this
     one is another of. claims: the id that it has, and attempt: which one of it this is, where a queue was asked for it
     before."""
@@ -66,6 +67,8 @@ class Launch(OfRun):
     no_python: bool = False
     sync: bool = False
     force: bool = False
+    max_delete: int | Literal["all"] | None = number(None, 0)
+    as_there: bool = False
     lease: float | None = number(120.0, 1)
     grace: float | None = number(None, 0)
     node_timeout: float = number(15.0, 1)
@@ -90,6 +93,9 @@ class Launch(OfRun):
             raise UsageError("SCRIPT is either a module (-m) or a program (--no-python)", hint="leave one of them away")
         if self.force and not self.sync:
             raise OptionError("force", "has a meaning with --sync only", f"fleet launch --sync --force {self.script}")
+        if self.max_delete is not None and not self.sync:
+            typed = f"fleet launch --sync --max-delete=all {self.script}"
+            raise OptionError("max_delete", "has a meaning with --sync only", typed)
         if self.keep_env and not self.clean_env:
             raise OptionError("keep_env", "has a meaning with --clean-env only", "all variables are kept without")
         for name in ("workdir", "python"):

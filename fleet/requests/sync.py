@@ -24,14 +24,16 @@ class Sync(Request):
 
     force: also over a node's own files and what another source's sync delivered there, without asking; patterns: over
     the node's own files that they name. keep: leave a node's own files. delete_excluded: delete what was delivered and
-    is left out now. all: send what is left out unasked, but private keys. copy_unsafe_links: send what links that lead
-    out point to. source_id: what the source is known by, for sources that are made again and again."""
+    is left out now. max_delete: files that may be deleted on a host; "all"; None: not most of what is there. all: send
+    what is left out unasked, but private keys. copy_unsafe_links: send what links that lead out point to. source_id:
+    what the source is known by, for sources that are made again and again."""
 
     source: str | os.PathLike[str] = field(default=".", kw_only=False)
     to: str | None = field(default=None, kw_only=False)
     force: bool | Sequence[str] = False
     keep: bool = False
     delete_excluded: bool = False
+    max_delete: int | Literal["all"] | None = number(None, 0)
     all: bool = False
     copy_unsafe_links: bool = False
     source_id: str | None = None

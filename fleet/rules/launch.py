@@ -18,6 +18,7 @@ MODULE = "a module is looked for in the workdir, then in the interpreter's packa
 FILE = "a module's name has no .py; a file is started without -m"
 PYTHON = "behind --engine command: python train.py; other engines start Python themselves"
 PYTHON3 = "name python3, or an interpreter by its path"
+ANOTHER = "'--workdir DIR' names a folder of this project's own, with --sync; --as-there runs what lies there"
 SYNC = "'fleet launch --sync' brings the current folder there; --workdir names another"
 
 
@@ -118,6 +119,17 @@ def script(view: View) -> Said | None:
         wrong = "{path} has no '#!' line that says what starts it" if python else "{path} is not executable"
         return Said(Reason(wrong, path=script.get("path")), PYTHON if python else "chmod +x")
     return None
+
+
+def other_script(view: View) -> Said | None:
+    """What lies there came from another source, and is not what the head has under this name."""
+    part, source, script = view["want"].part, lookup(view, "code.script"), view.get("script") or {}
+    if part is None or part.here is None or not isinstance(source, Mapping) or not source["id"]:
+        return None
+    if script.get("sha256") in (None, part.here) or part.ours(source):
+        return None
+    text = "{path} came from another source, {source}, and differs from the one here"
+    return Said(Reason(text, path=script.get("path"), source=f"{source['host']}:{source['path']}"))
 
 
 def configs(view: View) -> Said | None:
@@ -235,6 +247,7 @@ RULES = (
     Rule("runs-folder", no_runs, "clear", "the runs' folder", "move it away, or correct its owner", run=True),
     Rule("workdir-missing", workdir, "clear", "the workdir", SYNC, needs="launch"),
     Rule("script-missing", script, "clear", "the script", SYNC, run=True),
+    Rule("script-of-another", other_script, "clear", "the script", ANOTHER, run=True),
     Rule("config-missing", configs, "clear", "a configuration", SYNC, run=True),
     Rule(
         "ranks-share-gpus",

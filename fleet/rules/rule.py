@@ -116,7 +116,8 @@ class Part:
     """A host's part in a run. ranks: as many as the command line asks for, None for the inventory's slots. kind: what
     the script is: a "program" is started as it is. met: all nodes answered, so that it means something whether they
     could meet. program: its name, where it is looked for on the PATH. on_gpus: several ranks, which would each train
-    alone if they found no GPU. share: other runs may live there."""
+    alone if they found no GPU. share: other runs may live there. here: sha256 of the script as the head has it, None
+    where it has none, or anything may run; ours: whether a source is one of the head's around it."""
 
     node_rank: int
     ranks: int | None
@@ -125,6 +126,8 @@ class Part:
     program: str | None = None
     on_gpus: bool = False
     share: bool = False
+    here: str | None = None
+    ours: Callable[[Mapping[str, Any]], bool] = lambda source: False
 
 
 @dataclass(frozen=True)

@@ -121,8 +121,8 @@ def _to(words: list[str]) -> list[str]:
 
 
 def _delivered(words: list[str]) -> list[str]:
-    """A destination, what stands beside it, and a mark that a source is not its own destination."""
-    return ["~/w", "~/.data", r"?\.[0-9a-f]{32}\.fleet-source"]
+    """A destination, what stands beside it, a mark that a source is not its own destination, what it is known by."""
+    return ["~/w", "~/.data", r"?\.[0-9a-f]{32}\.fleet-source", r"?\.?fleet-source(\.new)?"]
 
 
 def _launched(words: list[str]) -> list[str]:

@@ -60,6 +60,7 @@ MODES = [0o644, 0o600, 0o755, 0o640, 0o444, 0o400, 0o664, 0o4755]
 FOLDER_MODES = [0o755, 0o700, 0o750, 0o2755, 0o1777, 0o555, 0o2770]
 
 
+MOVES = ["exchange", "exchange", "copy", "again", "clean", "forgotten"]
 GLOB = str.maketrans("", "", "[]!")
 
 
@@ -101,6 +102,9 @@ class Chooser:
         self.faulty = pick.random() < 0.4
         self.ignoring = pick.random() < 0.5
         self.getting = pick.random() < 0.35
+        self.moving = not self.getting and pick.random() < 0.2
+        if self.moving:  # of an interrupted delivery of another source the table says less than is known
+            self.two_sources, self.faulty = True, False
 
     def source(self) -> str:
         return self.random.choice(SOURCES) if self.two_sources else "A"
@@ -169,6 +173,8 @@ class Chooser:
             return {"keep": True}
         if kind < 0.26:
             return {"delete_excluded": True}
+        if kind < 0.4:
+            return {"max_delete": self.random.choice([None, None, 1])}
         return {}
 
     def story(self) -> list[Step]:
@@ -211,6 +217,9 @@ class Chooser:
         for _ in range(pick.choice([0, 0, 1, 3])):  # which may be what the source has
             steps.append(("copy", "A", pick.choice(self.dests), self.path()))
         for _ in range(pick.randint(3, 24)):
+            if self.moving and pick.random() < 0.1:
+                steps.append(("come_and_go", pick.choice(MOVES)))
+                continue
             if pick.random() < 0.1:
                 steps += self.story()
                 continue

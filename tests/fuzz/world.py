@@ -3,6 +3,7 @@ sync is judged by the table (table.py)."""
 
 from __future__ import annotations
 
+import itertools
 import json
 import os
 import re
@@ -15,6 +16,7 @@ from pathlib import Path
 from typing import Any
 
 from fleet.delivery import brought
+from fleet.delivery.source_id import identified
 from fleet.delivery.tree import scan
 from fleet.errors import FleetError
 from fleet.model import Host, Inventory, Report, Result
@@ -31,6 +33,7 @@ Step = Sequence[Any]
 SOURCES = ("A", "B")
 EPOCH = 1_700_000_000  # of the files of a source; each change of one is three seconds after the one before
 MARK = re.compile(rb"\.[0-9a-f]{32}\.fleet-.*")  # lies in a source while it is synced
+WITNESS = b".fleet-source"
 STAGE = ".fleet-get"  # what an interrupted get has left
 REPLACED = "replaced"  # in the state folder: what --force took the place of
 
@@ -93,7 +96,9 @@ class World:
         for node in ("n1", "n2"):
             (base / node / "canary").write_text("canary")
         self.records: dict[str, Records] = {}
-        self.sources: dict[str, str] = {}  # of which source the record of a destination is
+        self.sources: dict[str, int] = {}  # of which source the record of a destination is
+        self.born = dict(zip(SOURCES, itertools.count()))  # which source is at the path of each
+        self.births = itertools.count(len(SOURCES))
         self.brought: dict[str, dict[str, tuple[str, bytes]]] = {name: {} for name in SOURCES}
         self.transport = ForkedTransport(forker, {node: base / node / "home" for node in ("n1", "n2")})
         self.tracked: dict[str, set[str]] = {}
@@ -243,6 +248,37 @@ class World:
             self.stamp(where, full)
         return None
 
+    def come_and_go(self, how: str) -> None:
+        """What is at the paths of the sources becomes another, or the same under another name."""
+        a, b, aside = self.place("A"), self.place("B"), self.base / "aside"
+        if how == "exchange":
+            a.rename(aside)
+            b.rename(a)
+            aside.rename(b)
+            other = dict(zip(SOURCES, SOURCES[::-1], strict=True))
+            self.born = {other[name]: birth for name, birth in self.born.items()}
+            self.tracked = {other[name]: paths for name, paths in self.tracked.items()}
+        elif how == "copy":
+            shutil.rmtree(os.fsencode(b))
+            subprocess.run(["cp", "-a", a, b], check=True)
+            self.born["B"] = next(self.births)
+            self.tracked.pop("B", None)
+            if "A" in self.tracked:
+                self.tracked["B"] = set(self.tracked["A"])
+        elif how == "again":  # at the same path, and often with the same inode
+            shutil.rmtree(os.fsencode(a))
+            a.mkdir()
+            self.born["A"] = next(self.births)
+            self.tracked.pop("A", None)
+        elif how == "clean":
+            for name in self.tracked:
+                self.git(name, "clean", "-fdxq")
+        elif how == "forgotten":  # an image, a handed archive, another head
+            (self.base / "home/.fleet/source-ids").unlink(missing_ok=True)
+            self.born = {name: next(self.births) for name in SOURCES}
+        for name in SOURCES:  # each is seen here, as by a sync to elsewhere
+            identified(self.place(name))
+
     def track(self, where: str, path: str) -> None:
         """git add -f"""
         if where in self.tracked and os.path.lexists(self.full(where, path)):
@@ -331,7 +367,8 @@ class World:
         report = self.run_sync(name, where, how, faults)
         ok = report.results[0].ok
         self.note(f"{'ok' if ok else report.results[0].error}: {report.results[0].data}")
-        changed = self.settle(name, where, before, alternatives, report.results[0], cut=bool(faults))
+        most = how.get("max_delete", "all")
+        changed = self.settle(name, where, before, alternatives, report.results[0], cut=bool(faults), most=most)
         if ok and not faults:
             again = self.run_sync(name, where, {}, {}).results[0]
             data = again.data
@@ -346,6 +383,7 @@ class World:
         own = {key: self.setup[key][node] for key in ("whole", "ahead") if node in self.setup.get(key, {})}
         transport = ForkedTransport(self.transport.forker, self.transport.homes, {node: {**own, **faults}})
         how = {key: tuple(value) if isinstance(value, list) else value for key, value in how.items()}
+        how = {"max_delete": "all", **how}
         plan = sync.plan(Inventory((Host(node, node),)), Sync(self.place(name), str(self.place(where)), **how))
         source = self.whole(name)
         try:
@@ -361,7 +399,7 @@ class World:
             for each in folders + names:
                 info = os.lstat(os.path.join(folder, each))
                 key = os.fsdecode(os.path.join(folder, each))
-                if b"/.git" not in folder + b"/" + each and not MARK.fullmatch(each):
+                if b"/.git" not in folder + b"/" + each and not MARK.fullmatch(each) and each != WITNESS:
                     found[key] = (info.st_mode, info.st_size, info.st_mtime_ns, info.st_ino)
         return found
 
@@ -376,7 +414,7 @@ class World:
         for path in {*before, *records}:
             for kind in "fdlo":
                 named[path, kind] = path not in listed and excluded(path, kind)
-        other = self.sources.get(where, name) != name
+        other = self.sources.get(where, self.born[name]) != self.born[name]
         options = Options(how.get("force", False), how.get("keep", False), how.get("delete_excluded", False), other)
         claimed: dict[str, bool] = {}
         for other_place, theirs in self.records.items():
@@ -393,10 +431,24 @@ class World:
         return before, table.alternatives(), options
 
     def settle(
-        self, name: str, where: str, before: Files, alternatives: Mapping[str, list[After]], result: Result, cut: bool
+        self,
+        name: str,
+        where: str,
+        before: Files,
+        alternatives: Mapping[str, list[After]],
+        result: Result,
+        cut: bool,
+        most: int | str | None = "all",
     ) -> Files:
-        """What is there now must be one of what may be; it is what is known from here on."""
+        """What is there now must be one of what may be; it is what is known from here on. most: files that may be
+        deleted, None: not all of them."""
         now, ok = self.files(where), result.ok
+        if result.error is not None and result.error.kind == "max-delete":
+            if most == "all":
+                raise Fault(f"an error without a reason: {result.error}")
+            self.same(where, before, now, "a sync that was refused")
+            return now
+        self.check_deleted(where, before, now, {entry.body for entry in self.listing(name)[0].values()}, most)
         stops = [path for path, after in alternatives.items() if any(each.stop for each in after)]
         must = [path for path, after in alternatives.items() if all(each.stop for each in after)]
         if ok and must:
@@ -450,10 +502,19 @@ class World:
                 raise Fault(f"{show(path)} of {where}: an empty folder that fleet made is left")
         self.records[where] = records
         if ok or not cut:
-            self.sources[where] = name
-        elif self.sources.get(where, name) != name:
+            self.sources[where] = self.born[name]
+        elif self.sources.get(where, self.born[name]) != self.born[name]:
             self.records[where] = {p: r | old.get(p, frozenset([NONE])) for p, r in records.items()}
         return now
+
+    def check_deleted(self, where: str, before: Files, now: Files, bodies: set[bytes], most: int | str | None) -> None:
+        """Not more was deleted than may be without a question."""
+        known = {path for path in self.records.get(where, {}) if path in before and before[path].kind != "d"}
+        gone = {path for path in known if path not in now}
+        if not isinstance(most, str) and gone and (most or 0) < len(gone):
+            kept = list(known - gone) or [path for path in gone if before[path].body in bodies]
+            if most is not None or not kept:
+                raise Fault(f"{len(gone)} of {len(known)} files of {where} were deleted without a question")
 
     @staticmethod
     def say(maybe: Any) -> str:
@@ -588,7 +649,7 @@ class World:
                     if source.version != entry.version:
                         maybe.add(Record("own", None, source.version))
             records[path] = frozenset(maybe)
-        self.sources[where] = "?"
+        self.sources[where] = -1
 
     def get(
         self, name: str, where: str, path: str, how: Mapping[str, Any] | None = None, faults: Faults | None = None

@@ -37,7 +37,7 @@ def found(case: dict[str, Any]) -> dict[str, list[str]]:
     engine = case.get("engine", "torchrun")
     checked = judge({host.name: view_of(host, facts[host.name], Check(engine=engine)) for host in hosts})
     job = Job("t.py", engine=engine, nproc_per_node=case.get("ranks"))
-    launched = findings(plan(Inventory(hosts), job, Launch("t.py"), "r"), facts)
+    launched = findings(plan(Inventory(hosts), job, Launch("t.py", folder=FOLDER.with_name("here")), "r"), facts)
     return {"check": said(checked), "launch": said(launched)}
 
 
@@ -83,4 +83,5 @@ def test_what_check_calls_an_error_launch_refuses_and_the_other_way_round() -> N
 
 
 VERBS = ("check", "launch")
-ONLY_A_RUN_HAS = ("live-run", "config-missing", "script-missing", "workdir-missing", "master", "way-to-master")
+ONLY_A_RUN_HAS = ("live-run", "config-missing", "script-missing", "script-of-another", "workdir-missing")
+ONLY_A_RUN_HAS += ("master", "way-to-master")

@@ -100,7 +100,12 @@ def test_an_empty_source_says_what_it_does(breakable: BreakableLab, source: Path
     words = ("-i", "lab", "sync", str(source), "--to", "~/emptied")
     done = breakable.fleet(*words, check=True)
     assert "holds nothing to carry" in done.stderr and "nothing to change" in done.stdout
-    assert "4 deleted" in breakable.fleet(*words, "--delete-excluded", check=True).stdout
+    refused = breakable.fleet(*words, "--delete-excluded")
+    assert (
+        refused.returncode == 2
+        and "--delete-excluded --max-delete=3; any number of them: --max-delete=all" in refused.stderr
+    )
+    assert "4 deleted" in breakable.fleet(*words, "--delete-excluded", "--max-delete=3", check=True).stdout
     assert breakable.sh(breakable.names[0], "ls -A /root/emptied") == ""
 
 
@@ -170,10 +175,10 @@ def test_two_projects_and_one_workdir(ready_lab: VirtualLab, source: Path, tmp_p
     other = tmp_path / "other"
     other.mkdir()
     (other / "eval.py").write_text("print('b')\n")
-    (other / "fleet-steps.yaml").write_text("- sync: {src: ., to: ~/shared, force: true}\n")
+    (other / "fleet-steps.yaml").write_text("- sync: {src: ., to: ~/shared, force: true, max_delete: 3}\n")
     ready_lab.fleet("-i", "lab", "sync", str(source), "--to", "~/shared", check=True)
     refused = ready_lab.fleet("-i", "lab", "sync", "--to", "~/shared", cwd=other)
-    assert refused.returncode == 123 and "fleet -i lab sync --to '~/shared' --force" in refused.stderr
+    assert refused.returncode == 123 and "fleet -i lab sync --to '~/shared' --force --max-delete=3" in refused.stderr
     assert refused.stderr.count("error:") == 1 and f":{source}: 3 of its files would be deleted" in refused.stderr
     launched = ready_lab.fleet("-i", "lab", "--json", "launch", "--sync", "--workdir", "~/shared", "eval.py", cwd=other)
     summary = json.loads(launched.stdout.splitlines()[-1])
@@ -185,7 +190,10 @@ def test_two_projects_and_one_workdir(ready_lab: VirtualLab, source: Path, tmp_p
     back = ready_lab.fleet(
         "-i", "lab", "launch", "--sync", "--force", "--workdir", "~/shared", "--engine", "command", "./tool", cwd=source
     )
-    assert back.returncode == 0, back.stderr
+    assert back.returncode == 2 and "fleet -i lab launch --sync --force --max-delete=2 ./tool" in back.stderr
+    words = ("--sync", "--force", "--max-delete=all", "--workdir", "~/shared", "--engine", "command", "./tool")
+    back = ready_lab.fleet("-i", "lab", "launch", *words, cwd=source)
+    assert back.returncode == 0 and "2 deleted, 0 replaced in" in back.stderr + back.stdout, back.stderr
     assert "eval.py" not in ready_lab.sh(ready_lab.names[0], "ls /root/shared")
 
 

@@ -5,11 +5,13 @@ from __future__ import annotations
 import contextlib
 import json
 import os
+import re
 import signal
 import subprocess
 import sys
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -184,3 +186,56 @@ def test_a_sync_waits_for_a_run_that_begins(ready_lab: VirtualLab, source: Path,
     assert out.decode().count("oldold") == 3, "one tree from its start to its end"
     assert sync.returncode == 0 and "sent" in said, told.read_text()
     assert told.read_text().count("waiting until run early-") == 1, told.read_text()
+
+
+def test_another_projects_script_is_not_run_unasked(ready_lab: VirtualLab, tmp_path: Path) -> None:
+    """cd b; fleet launch t.py, in the workdir that both projects have."""
+    lab, base = ready_lab, ("-i", "lab", "launch", "--workdir", "~/both", "--engine", "command", "--nnodes", "2")
+    a, b = tmp_path / "a", tmp_path / "b"
+    for project in (a, b):
+        project.mkdir()
+        (project / "t.sh").write_text(f"#!/bin/sh\necho {project.name} ran\n")
+        (project / "t.sh").chmod(0o755)
+        subprocess.run(["git", "init", "-q", project], check=True)
+        (project / ".gitignore").write_text("runs\n")
+    run = (*base, "./t.sh")
+    lab.fleet("-i", "lab", "sync", "--to", "~/both", cwd=a, check=True)
+
+    def record(project: Path) -> Any:
+        return json.loads(next((project / "runs").glob("*/run.json")).read_text())
+
+    same = lab.fleet(*run, cwd=a, check=True)
+    assert same.stdout.count("a ran") == 2 and "code there" not in same.stderr and record(a)["code"]["ran"] is True
+    refused = lab.fleet(*run, cwd=b)
+    assert refused.returncode == 123 and "t.sh came from another source" in refused.stderr
+    assert "--workdir" in refused.stderr and "--as-there" in refused.stderr and "--force" not in refused.stderr
+    there = lab.fleet(*base, "--as-there", "./t.sh", cwd=b, check=True)
+    assert there.stdout.count("a ran") == 2
+    assert record(b)["code"]["ran"] is False and record(b)["code"]["diff"] is None
+    assert {known["code"]["source"]["path"] for known in record(b)["facts"].values()} == {str(a)}
+    (a / "t.sh").write_text("#!/bin/sh\necho newer\n")
+    (a / "u.py").write_text("")
+    older = lab.fleet(*run, cwd=a, check=True)
+    assert older.stdout.count("a ran") == 2
+    assert re.search(r"code there is of \d\d:\d\d, 1 file differs here: --sync", older.stderr), older.stderr
+    for host in lab.names:  # as `git pull` there does
+        lab.sh(host, "cd ~/both && printf '#!/bin/sh\\necho pulled\\n' > t.sh")
+    assert lab.fleet(*run, cwd=b, check=True).stdout.count("pulled") == 2
+    (b / "t.sh").unlink()
+    assert lab.fleet(*run, cwd=b, check=True).stdout.count("pulled") == 2
+
+
+def test_a_rank_that_misses_what_is_ignored_here_has_that_as_its_hint(ready_lab: VirtualLab, tmp_path: Path) -> None:
+    (tmp_path / "data").mkdir()
+    (tmp_path / "data/vocab.txt").write_text("words")
+    (tmp_path / ".gitignore").write_text("data/\nruns\n")
+    (tmp_path / "t.py").write_text("import os\nopen(os.path.abspath('data/vocab.txt'))\n")
+    subprocess.run(["git", "init", "-q", tmp_path], check=True)
+    said = ready_lab.fleet("-i", "lab", "sync", "-v", "--to", "~/missing", cwd=tmp_path, check=True)
+    assert "left out by ignore files: data/ (1 in all)" in said.stderr
+    shown = ready_lab.fleet("-i", "lab", "--dry-run", "sync", "--to", "~/missing", cwd=tmp_path, check=True)
+    assert "left out by ignore files: data/ (1 in all)" in shown.stdout
+    words = ("launch", "--workdir", "~/missing", "--engine", "command", "--nnodes", "1", "python3", "t.py")
+    failed = ready_lab.fleet("-i", "lab", *words, cwd=tmp_path)
+    assert failed.returncode == 1
+    assert "data/vocab.txt is here and not sent, by " in failed.stderr and ".gitignore:1" in failed.stderr

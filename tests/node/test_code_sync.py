@@ -20,6 +20,8 @@ from fleet.runtime import Runtime
 from fleet.transport.local import LocalTransport
 from tests.node.seams import Tap
 
+pytestmark = pytest.mark.usefixtures("own_home")
+
 LARGE = SMALL_BYTES + 1  # goes by rsync
 
 
@@ -36,7 +38,7 @@ def mirror(
 
 
 def ok(source: Path, dest: Path, transport: LocalTransport | None = None) -> dict[str, object]:
-    report = mirror(source, dest, transport=transport)
+    report = mirror(source, dest, transport=transport, max_delete="all")
     assert report.exit_code == 0, [
         (r.error and r.error.kind, str(r.error), r.error and r.error.hint) for r in report.results
     ]
@@ -60,7 +62,7 @@ def snapshot(folder: Path) -> dict[bytes, tuple[object, ...]]:
     found: dict[bytes, tuple[object, ...]] = {}
     root = os.fsencode(folder)
     for base, dirs, files in os.walk(root):
-        for name in dirs + files:
+        for name in dirs + [name for name in files if name != b".fleet-source"]:  # what a source is known by
             path = os.path.join(base, name)
             info = os.lstat(path)
             if stat.S_ISLNK(info.st_mode):

@@ -25,6 +25,8 @@ from tests.node.nodes import until
 from tests.node.seams import Tap, at, rsync_around
 from tests.node.test_code_sync import LARGE, mirror, ok, snapshot, typed
 
+pytestmark = pytest.mark.usefixtures("own_home")
+
 NEED = b'"event": "need"'  # the node has said what it lacks
 
 

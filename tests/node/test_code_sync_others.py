@@ -7,6 +7,7 @@ import os
 import threading
 import time
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -17,6 +18,8 @@ from fleet.runtime import Runtime
 from fleet.transport.base import Cancel, Session
 from fleet.transport.local import LocalTransport
 from tests.node.nodes import Running, until
+
+pytestmark = pytest.mark.usefixtures("own_home")
 
 Tree = dict[str, str]
 
@@ -35,7 +38,7 @@ def project(tmp_path: Path, name: str, files: Tree) -> Path:
     return folder
 
 
-def mirror(source: Path, dest: Path, *, force: bool = False, says: bool | None = None, names: str = "n1") -> Report:
+def mirror(source: Path, dest: Path, *, says: bool | None = None, names: str = "n1", **options: Any) -> Report:
     questions: list[str] = []
 
     def ask(question: str) -> bool | None:
@@ -43,7 +46,7 @@ def mirror(source: Path, dest: Path, *, force: bool = False, says: bool | None =
         return says
 
     inventory = Inventory(tuple(Host(n, "127.0.0.1") for n in names.split()))
-    report = sync.run(sync.plan(inventory, Sync(source, str(dest), force=force)), Runtime(LocalTransport(), ask=ask))
+    report = sync.run(sync.plan(inventory, Sync(source, str(dest), **options)), Runtime(LocalTransport(), ask=ask))
     assert len(questions) <= 1
     return Report(report.verb, report.results, report.exit_code, {**report.data, "asked": questions})
 
@@ -62,7 +65,7 @@ def test_another_folder_is_refused_and_nothing_is_lost(tmp_path: Path, dest: Pat
     assert refused.exit_code == 123 and result.error and result.error.kind == "other-source"
     assert (result.data["deleted"], result.data["replaced"]) == (2, 1)
     assert f"holds what was synced from {result.data['source']['host']}:{first}:" in result.error.message
-    assert f"fleet sync {second} --to {dest} --force" in str(result.error.hint)
+    assert f"fleet sync {second} --to {dest} --force --max-delete=2;" in str(result.error.hint)
     assert json.loads(json.dumps(refused.as_json()))["hosts"]["n1"]["error"]["kind"] == "other-source"
     # the first goes on as if nothing had been
     (first / "a.py").unlink()
@@ -110,7 +113,8 @@ def test_force_and_a_yes_go_on_and_a_no_does_not(tmp_path: Path, dest: Path) -> 
     assert str(first) in agreed.data["asked"][0] and str(second) in agreed.data["asked"][0]
     # it is the second's now
     assert mirror(second, dest, says=False).data["asked"] == []
-    assert mirror(first, dest, force=True).ok and there(dest) == ["a.py"]
+    assert mirror(first, dest, force=True).exit_code == 2
+    assert mirror(first, dest, force=True, max_delete=1).ok and there(dest) == ["a.py"]
 
 
 def test_hosts_that_share_the_folder_are_asked_about_once(tmp_path: Path, dest: Path) -> None:
@@ -186,6 +190,7 @@ def test_where_another_sync_has_the_first_host_nothing_is_begun(
         "patience": 30,
         "source": {"host": "desk", "path": "/b", "id": ""},
         "replaces": [],
+        "max_delete": None,
         "force": False,
         "mark": None,
     }
@@ -204,7 +209,8 @@ def test_a_lock_whose_holder_hears_nothing_of_its_head_is_waited_for(
     monkeypatch.setattr("fleet.delivery.lock_order.LOCK_WAIT_SECONDS", 0.3)
     tree, target = project(tmp_path, "A", {"a.py": "1"}), tmp_path / "n1"
     spec = {"dest": str(target), "sync": "x", "host": "n1", "head": "desk (pid 7)", "wait": 0, "patience": 8}
-    spec |= {"source": {"host": "desk", "path": "/b", "id": ""}, "replaces": [], "mark": None, "force": False}
+    spec |= {"source": {"host": "desk", "path": "/b", "id": ""}, "replaces": [], "mark": None}
+    spec |= {"force": False, "max_delete": None}
     with Running("delivery.code_sync", spec, tmp_path) as it:
         next(it.frames())
         (lock,) = tmp_path.glob("**/lock")

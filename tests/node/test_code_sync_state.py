@@ -17,6 +17,8 @@ from fleet.node.delivery.stage import Stage
 from fleet.node.run.start.engine import Beginning
 from tests.node.test_sync_state import NEW, OLD, code, content, fill, mirror, state_of
 
+pytestmark = pytest.mark.usefixtures("own_home")
+
 ENTRY = ["a.py", "f", 0o644, 3, 7, ""]
 ROW = [*ENTRY, "digest", "d", 7, 9]
 

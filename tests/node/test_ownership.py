@@ -20,6 +20,8 @@ from fleet.runtime import Runtime
 from fleet.transport.local import LocalTransport
 from tests.node.test_sync_state import code
 
+pytestmark = pytest.mark.usefixtures("own_home")
+
 ROOT = Path(__file__).parents[2]
 KINDS = ("file", "link", "folder")
 STATES = ("absent", "delivered", "seen", "own", "another's")
@@ -65,6 +67,7 @@ def look(path: Path) -> object:
 def into_state(state: str, kind: str, source: Path, dest: Path) -> None:
     """The source has x, and the node has it in this state."""
     make(source / "x", kind)
+    (source / "stays").write_text("")
     dest.mkdir()
     if state == "seen":
         make(dest / "x", kind)
@@ -227,7 +230,7 @@ def test_the_source_itself_is_never_written_to(tmp_path: Path) -> None:
         assert mirror(source, dest).results[0].data["same"]
     assert (source / "ckpt/best.pt").read_text() == "precious"
     assert sorted(path.name for path in tmp_path.iterdir()) == ["link", "src"], "no state of a sync beside it"
-    assert sorted(path.name for path in source.iterdir()) == [".fleetignore", "ckpt"]
+    assert sorted(path.name for path in source.iterdir()) == [".fleet-source", ".fleetignore", "ckpt"]
 
 
 def test_a_destination_in_the_source_or_around_it(tmp_path: Path) -> None:
@@ -236,7 +239,7 @@ def test_a_destination_in_the_source_or_around_it(tmp_path: Path) -> None:
     (source / "a.py").write_text("1")
     refused = mirror(source, source / "out").results[0].error
     assert refused and "lies in the source" in refused.message and "out/ in .fleetignore" in str(refused.hint)
-    assert [path.name for path in source.iterdir()] == ["a.py"]
+    assert {path.name for path in source.iterdir()} == {"a.py", ".fleet-source"}
     (source / ".fleetignore").write_text("out\n")
     assert mirror(source, source / "out").ok and not (source / "out/out").exists()
     refused = mirror(source, tmp_path / "work").results[0].error
@@ -365,6 +368,7 @@ def test_a_folder_that_was_moved_away_and_linked_to_is_gone_from_the_source(tmp_
     source, dest, big = tmp_path / "src", tmp_path / "work", tmp_path / "big"
     (source / "data").mkdir(parents=True)
     (source / "data/x").write_text("1")
+    (source / "stays").write_text("")
     assert mirror(source, dest).ok
     (source / "data").rename(big)
     (source / "data").symlink_to(big)

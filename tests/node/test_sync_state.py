@@ -29,6 +29,8 @@ from tests.node.nodes import Running, answer, final, marked, ranks_argv, supervi
 from tests.node.seams import Tap
 from tests.node.test_preflight import facts, spec
 
+pytestmark = pytest.mark.usefixtures("own_home")
+
 OLD = {"a.py": "old", "b.py": "old", "gone.py": "old", "pkg/c.py": "old"}
 NEW = {"a.py": "newer", "b.py": "newer", "new/d.py": "newer", "pkg/c.py": "newer"}
 # every step that changes a folder is counted, and the one after the last allowed never happens
@@ -73,6 +75,7 @@ def content(folder: Path) -> dict[str, str]:
 
 def mirror(source: Path, dest: Path, transport: LocalTransport | None = None, **options: Any) -> Report:
     inventory = Inventory((Host("n1", "127.0.0.1"),))
+    options = {"source_id": "the source", **options}  # it is made anew
     return sync.run(sync.plan(inventory, Sync(source, str(dest), **options)), Runtime(transport or LocalTransport()))
 
 
@@ -203,7 +206,10 @@ def test_a_sync_waits_until_a_run_has_begun(home: Path, run: str, source: Path, 
     fill(source, NEW)
     notices: list[Any] = []
     inventory = Inventory((Host("n1", "127.0.0.1"),))
-    report = sync.run(sync.plan(inventory, Sync(source, str(dest))), Runtime(LocalTransport(), emit=notices.append))
+    report = sync.run(
+        sync.plan(inventory, Sync(source, str(dest), source_id="the source")),
+        Runtime(LocalTransport(), emit=notices.append),
+    )
     assert report.ok and content(dest) == NEW
     assert (home / ".fleet/runs" / run / "rank0.out").read_text() == "oldold"
     assert marked(run), "the run goes on, and did not have to end first"
@@ -263,6 +269,7 @@ def mirror_spec(dest: Path, **changes: Any) -> dict[str, Any]:
         "patience": 30.0,
         "source": {"host": "here", "path": "/src", "id": ""},
         "replaces": [],
+        "max_delete": "all",
         "force": False,
         "mark": None,
         **changes,

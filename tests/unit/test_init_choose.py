@@ -96,10 +96,10 @@ def test_what_goes_into_the_inventory() -> None:
     told: Any = {"gpus": gpus, "interpreters": [python], "hostname": "box", "disks": {"workdir": {"exists": False}}}
     facts: Any = {"a": told, "b": {**told, "hostname": "other"}}
     candidates = {"a": [address("10.0.0.1", "x")], "b": [address("10.0.0.2", "x")]}
-    found = choose.found(inventory, facts, candidates, {"a": {"10.0.0.1"}, "b": {"10.0.0.2"}})
-    assert found["a"].fields == {"slots": 8, "python": "/b", "workdir": "~/work"}
-    assert found["b"].fields == {"data_address": "10.0.0.2", "python": "/b", "workdir": "~/work"}
-    assert found["c"].fields == {"workdir": "~/work"} and not any(each.lacks for each in found.values())
+    found = choose.found(inventory, facts, candidates, {"a": {"10.0.0.1"}, "b": {"10.0.0.2"}}, "my work")
+    assert found["a"].fields == {"slots": 8, "python": "/b", "workdir": "~/fleet/my-work"}
+    assert found["b"].fields == {"data_address": "10.0.0.2", "python": "/b", "workdir": "~/fleet/my-work"}
+    assert found["c"].fields == {"workdir": "~/fleet/my-work"} and not any(each.lacks for each in found.values())
     assert found["a"].remark == "box: 8 x NVIDIA H100, Python 3.11.7, torch 2.6.0 (CUDA 12.4)"
     twice = choose.found(inventory, {**facts, "b": told}, candidates, {"a": {"10.0.0.1"}, "b": {"10.0.0.2"}})
     assert [message for message, _ in twice["b"].lacks] == ["is the machine that a is"]

@@ -47,6 +47,8 @@ def show(report: Report) -> None:
     warn_of_own((r.host, r.read(Synced)) for r in done)
     if done and not whole.entries:
         talk(f"warning: {clean(whole.source)} holds nothing to carry")
+    if whole.ignored and settings_of().verbose:
+        talk(clean(whole.ignored))
     warn_of_source(whole)
 
 
@@ -69,7 +71,7 @@ class SyncVerb(Verb):
         "fleet sync --wheels requirements.txt",
     ),
     sections={
-        "Code": ["to", "delete_excluded", "all", "copy_unsafe_links", "source_id"],
+        "Code": ["to", "delete_excluded", "max_delete", "all", "copy_unsafe_links", "source_id"],
         "What is the nodes' own": ["force", "force_only", "keep"],
         "Data": ["data", "from_host", "limit", "via"],
         "Wheels": ["wheels", "refresh", "import_timeout"],
@@ -92,6 +94,12 @@ class SyncVerb(Verb):
 )
 @click.option("--keep", is_flag=True, help="Leave what is a node's own, and go on with the rest.")
 @click.option("--delete-excluded", is_flag=True, help="Delete what was delivered and is left out now by a pattern.")
+@click.option(
+    "--max-delete",
+    type=Limited(Sync, "max_delete", int),
+    metavar="N|all",
+    help="Delete up to N files on a host without asking, or all; by default most of what is there is asked for.",
+)
 @click.option(
     "--all",
     is_flag=True,
@@ -153,6 +161,7 @@ def sync(
     force_only: tuple[str, ...],
     keep: bool,
     delete_excluded: bool,
+    max_delete: int | Literal["all"] | None,
     all: bool,
     copy_unsafe_links: bool,
     source_id: str | None,
@@ -190,8 +199,8 @@ def sync(
         raise UsageError("--limit, --via and --from have a meaning with --data only")
     if (force_only or keep) and wheels is not None:
         raise UsageError("--force=PATTERN and --keep are for code and data: wheels replace no files")
-    if (data or wheels is not None) and (delete_excluded or all or source_id):
-        raise UsageError("--all, --delete-excluded and --source-id have a meaning for code only")
+    if (data or wheels is not None) and (delete_excluded or max_delete is not None or all or source_id):
+        raise UsageError("--all, --delete-excluded, --max-delete and --source-id have a meaning for code only")
     if src is not None:
         Sync(src, to)  # before any host is looked up
     from fleet.cli.files.data import DataLine, show_data, show_wheels
@@ -217,6 +226,7 @@ def sync(
             force=force or force_only,
             keep=keep,
             delete_excluded=delete_excluded,
+            max_delete=max_delete,
             all=all,
             copy_unsafe_links=copy_unsafe_links,
             source_id=source_id,

@@ -65,6 +65,8 @@ LIKE_OURS = {"--dry-run", "--nnodes", "--nproc-per-node", "--sync", "--detach", 
             "workdir",
             "sync",
             "force",
+            "max_delete",
+            "as_there",
             "engine_args",
         ],
         **sections(OWN),
@@ -118,6 +120,13 @@ LIKE_OURS = {"--dry-run", "--nnodes", "--nproc-per-node", "--sync", "--detach", 
 )
 @click.option("--sync", is_flag=True, help="Mirror this folder to the nodes' workdir first.")
 @click.option("--force", is_flag=True, help="With --sync: replace what a sync of another folder put there, too.")
+@click.option(
+    "--max-delete",
+    type=Limited(Launch, "max_delete", int),
+    metavar="N|all",
+    help="With --sync: delete up to N files on a host, or all; without, not most of what is there.",
+)
+@click.option("--as-there", is_flag=True, help="Run SCRIPT as the nodes have it, though it is another project's.")
 @click.option("--detach", is_flag=True, help="Once it runs, leave it to itself: it needs no head.")
 @click.option(
     "--lease",

@@ -4,7 +4,7 @@ Conversation (J frames out, control lines in):
     spec {"dest", "sync", "host", "head", "wait": s, "patience": s, "source": {"host", "path", "id"}, "mark": the name
     of a folder that lies in the source meanwhile, or null, "replaces": [source] or true: the other sources of which
     what they delivered may be replaced and deleted, "force": [pattern] of the node's own that is to be replaced even
-    where the source has not changed}
+    where the source has not changed, "max_delete": files that may be deleted, "all", or null: not most of them}
     -> {"event": "inside", "path"}: DEST is that folder of the source; it is answered by {"op": "go"}, or not at all
     -> {"event": "hello", "dest", "known": manifest digest | null, "rsync": path | null}
        or {"event": "same"}: DEST is the source
@@ -18,6 +18,10 @@ Conversation (J frames out, control lines in):
     <- {"op": "excluded", ...} and [path] of those that it leaves out
     -> {"event": "other", "source", "dest", "deleted": n, "replaced": n}, and nothing is done: what another source
        delivered would be lost
+    -> {"event": "lost", "files": [[path, size, sha256]], "more"}: what is gone, where that is most of what is there
+    <- {"op": "elsewhere", ...} and [path] of those whose bytes the source has at another place
+    -> {"event": "most", "dest", "folder", "deleted": n, "of": n, "named": [path], "source": the other one,
+       or null}, and nothing is done: too much would be deleted
     -> {"event": "own", "files": [[path, kind, size, age in s, what is in it]], "more"}: the node's own,
        which is in the way (ownership.py)
     <- {"op": "resolve", ...} and {"replace": [path], "keep": [path]}; a head that wants neither goes away
@@ -27,7 +31,7 @@ Conversation (J frames out, control lines in):
     <- {"op": "switch", "digests": {path: sha256}}    of the files that came into stage, by rsync
     -> {"event": "waiting", "run": id} when files are to be put in place and a run is beginning from DEST
     -> {"event": "done", "sent", "deleted", "kept": [...], "left": [...], "entries", "changed", "replaced", "aside"}
-Of doubts, gone and own one is sent only if there are any, and its last part alone has no "more". Any refusal is
+Of doubts, gone, lost and own one is sent only if there are any, and its last part alone has no "more". Any refusal is
 {"event": "failed", "message", "hint", "busy": whether another sync is under way}. A head that says nothing (not even
 ping) for `patience` seconds while it is asked something is gone: the program ends, and its lock with it.
 
@@ -50,6 +54,7 @@ from fleet.node.base.types import Any, code
 from fleet.node.base.wire import decode, in_parts, send_exit, send_json, start
 from fleet.node.delivery.commit import forget_replaced
 from fleet.node.delivery.compare import Comparison
+from fleet.node.delivery.deleting import too_many
 from fleet.node.delivery.disk_space import check_space
 from fleet.node.delivery.head import Head
 from fleet.node.delivery.journal import DELIVERED, unpack
@@ -139,28 +144,37 @@ def own_files(told: "Comparison") -> "list[Any]":
     return files
 
 
-def settle(head: "Head", target: "Target", told: "Comparison", spec: "code.Spec") -> "code.Other | None":
+def settle(head: "Head", target: "Target", told: "Comparison", spec: "code.Spec") -> "code.Other | code.Most | None":
     """Ask for what the head alone knows, and for its consent."""
     told.settle(ask(head, "doubts", "paths", sorted(told.doubts), "digests") or {})
     gone = told.gone()
-    told.drop(gone, set(ask(head, "gone", "entries", [row[:2] for row in gone], "excluded") or ()))
-    before = target.journal.state["source"]
-    if told.another and spec["replaces"] is not True:
+    excluded = set(ask(head, "gone", "entries", [row[:2] for row in gone], "excluded") or ())
+    told.drop(gone, excluded)
+    before, agreed = target.journal.state["source"], spec["replaces"]
+    most = too_many(
+        told, gone, excluded, spec.get("max_delete"), lambda lost: ask(head, "lost", "files", lost, "elsewhere")
+    )
+    if most is not None and all(entry[1] == "d" for entry in told.entries):
+        most["source"] = before if told.another else None
+        return most  # whatever it is known by now: it holds nothing
+    if told.another and agreed is not True and any(is_source(before, each) for each in agreed):
+        most = None  # who agreed was shown how much is deleted
+    elif told.another and agreed is not True:
         deleted = sum(not stat.S_ISDIR(st.st_mode) for _path, st in told.delete)
         replaced = sum(told.loses(path) for path in told.changed)
-        if (deleted or replaced) and not any(is_source(before, each) for each in spec["replaces"]):
+        if deleted or replaced:
             dest = decode(told.owner.dest.name)
             return {"event": "other", "source": before, "dest": dest, "deleted": deleted, "replaced": replaced}
+    if most is not None:
+        return most
     answer = ask(head, "own", "files", own_files(told), "resolve") or {"replace": [], "keep": []}
     told.resolve(set(answer["replace"]), set(answer["keep"]))
     return None
 
 
 def is_source(one: "code.Source", other: "code.Source") -> bool:
-    """By their ids, where both have one."""
-    if one["id"] and other["id"]:
-        return one["id"] == other["id"]
-    return (one["host"], one["path"]) == (other["host"], other["path"])
+    """By their ids; one without is another one each time."""
+    return one["id"] == other["id"] != ""
 
 
 def place(target: "Target", told: "Comparison") -> "code.Done":
@@ -189,6 +203,7 @@ def place(target: "Target", told: "Comparison") -> "code.Done":
         "entries": len(told.entries),
         "changed": len(changed),
         "replaced": len(told.aside),
+        "overwritten": sum(told.loses(path) for path in told.changed),
         "aside": [] if aside is None else [shown(aside)],
     }
 
@@ -205,7 +220,7 @@ def inside_source(dest: str, mark: "str | None") -> "str | None":
     return None
 
 
-def mirror(spec: "code.Spec") -> "code.Same | code.Shared | code.Other | code.Done | None":
+def mirror(spec: "code.Spec") -> "code.Same | code.Shared | code.Other | code.Most | code.Done | None":
     inside = inside_source(spec["dest"], spec["mark"])
     if inside == ".":
         return {"event": "same"}
@@ -234,9 +249,9 @@ def mirror(spec: "code.Spec") -> "code.Same | code.Shared | code.Other | code.Do
         entries = unpack(packed)
     another = bool(state["source"]) and not is_source(state["source"], spec["source"])
     told = Comparison(Ownership(dest, journal), entries, message.get("brought") or (), spec["force"], another)
-    other = settle(head, target, told, spec)
-    if other is not None:
-        return other
+    refusal = settle(head, target, told, spec)
+    if refusal is not None:
+        return refusal
     left = target.take_up(list(told.needed.values()))
     wanted = list(left.values())
     check_room(target, list(told.needed.values()), left, message.get("allocated") or {})
@@ -271,7 +286,7 @@ def check_around(dest: str, source: str) -> None:
 def main() -> None:
     gc.disable()  # of lists of tens of thousands that live to the end it finds nothing, again and again
     spec: code.Spec = start()
-    answer: code.Same | code.Shared | code.Other | code.Done | code.Refused | None
+    answer: code.Same | code.Shared | code.Other | code.Most | code.Done | code.Refused | None
     try:
         answer = mirror(spec)
     except Refused as refused:

@@ -27,6 +27,7 @@ from fleet.node.base.wire import decode, encode
 from fleet.node.delivery.journal import (
     DIGEST,
     KIND,
+    MTIME,
     NODE_MTIME,
     NOTHING,
     PATH,
@@ -66,7 +67,8 @@ def last_holder(meta: bytes) -> str:
 
 def delivery(path: str, seconds: float) -> "dict[str, Any] | None":
     """How the code at path (a folder or file) stands: {"folder", "state", "digest", "half": bool, "busy": who|null}, or
-    None when no sync delivered it. digest: null where it cannot be told. Waits `seconds` for a sync to end."""
+    None when no sync delivered it. digest: null where it cannot be told. Waits `seconds` for a sync to end. manifest:
+    digest of what came last; source: whence; file: that of a file which is as it came, else null."""
     # a folder that was moved, and is linked from where it was, left its state folder there
     ways = (os.path.realpath(encode(path)), os.path.abspath(encode(path)))
     real, found = next(((way, at) for way in ways for at in [find_delivery(way)] if at), (b"", None))
@@ -87,6 +89,12 @@ def delivery(path: str, seconds: float) -> "dict[str, Any] | None":
     if state is None or inside != "." and all(entry[0] != inside for entry in state["entries"] + state["begun"]):
         return None
     facts.update(digest=identity(state), half=state["digest"] is None and idle)
+    facts.update(manifest=state["digest"], source=state["source"], file=None)
+    st = lstat(real)
+    if st is not None and [st.st_size, st.st_mtime_ns] in [
+        e[SIZE : MTIME + 1] for e in state["entries"] if e[0] == inside
+    ]:
+        facts["file"] = state["source"]
     if inside == "." and not facts["half"]:
         facts["changed"] = changed_files(dest, state)
     return facts

@@ -7,7 +7,7 @@ import stat
 from fleet.node.base.errors import Refused
 from fleet.node.base.types import TYPE_CHECKING, Any, Callable, Iterator, chain
 from fleet.node.base.wire import decode, in_parts, moved, send_json
-from fleet.protocol.state import STATE_FOLDERS
+from fleet.protocol.state import SOURCE_MARK, STATE_FOLDERS
 
 if TYPE_CHECKING:
     from typing import Protocol
@@ -72,7 +72,7 @@ class Walk:
         for child in children:
             moved()
             is_folder, inner = child.is_dir(follow_symlinks=False), None
-            if is_folder and child.name.endswith(STATE_FOLDERS):
+            if child.name.endswith(STATE_FOLDERS) and (is_folder or child.name == SOURCE_MARK):
                 continue  # what fleet itself keeps beside destinations: this machine may be a node, too
             if rules is not None:
                 inner = rules.take(inside + child.name, child, is_folder)

@@ -35,13 +35,15 @@ class Workdir:
     def code(self) -> "dict[str, Any]":
         """Of the workdir, or of the script where that came another way; what is wrong comes first."""
         try:
-            first = None
-            for path in (self.path, os.path.join(self.path, self.script)):
+            first = facts = None
+            script = self.script.replace(".", "/") + ".py" if self.module else self.script
+            for path in (self.path, os.path.join(self.path, script)):
                 facts = delivery(path, SYNC_WAIT)
                 if facts and (facts["busy"] or facts["half"]):
                     return {"code": facts, "data": None}
                 first = first or facts
-            return {"code": first, "data": half_delivered(self.path)}
+            of_script = {"script": facts["file"] if facts and "file" in facts else None}
+            return {"code": first and dict(first, **of_script), "data": half_delivered(self.path)}
         finally:
             self.settled.set()
 

@@ -56,7 +56,9 @@ def carry(one: Inventory, name: str, tree: Path, *, whole: bool, runtime: Runtim
     """The source on the node that builds, as code goes there; a second build sends what changed."""
     key = hashlib.sha256(str(tree).encode()).hexdigest()[:12]
     there = f"~/{HOME}/{SOURCES}/{re.sub(r'[^A-Za-z0-9._-]', '_', name)}-{key}"
-    report = mirror.run(mirror.Mirror(one.hosts, tree, {one.hosts[0].name: there}, whole, force=True), runtime)
+    dests = {one.hosts[0].name: there}
+    plan = mirror.Mirror(one.hosts, tree, dests, whole, force=True, max_delete="all", source_id="build")
+    report = mirror.run(plan, runtime)
     if report.results[0].error:
         raise report.results[0].error
     return there

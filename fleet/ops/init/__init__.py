@@ -144,7 +144,7 @@ def run(plan: InitPlan, runtime: SetupRuntime) -> Proposal:
         transport.close()
     if runtime.cancel.is_set():
         raise Interrupted("interrupted", hint="nothing was written")
-    found = choose.found(inventory, facts, candidates, reached)
+    found = choose.found(inventory, facts, candidates, reached, Path(plan.folder).name)
     filled = {host.name: replace(host, **found[host.name].fields) for host in inventory.hosts}
     for name, each in found.items():
         for message, hint in each.lacks:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ipaddress
+import re
 from collections import Counter
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import replace
@@ -17,8 +18,6 @@ from fleet.inventory.yaml_file import parse_yaml, read_defaults
 from fleet.model import Host, Inventory
 from fleet.protocol.messages.facts import Facts, Interpreter
 from fleet.rules.units import counted
-
-HOME_WORKDIR = "~/work"
 
 
 class Address(NamedTuple):
@@ -116,12 +115,15 @@ def found(
     facts: Mapping[str, Facts],
     candidates: Mapping[str, Sequence[Address]],
     reached: Mapping[str, Iterable[str]],
+    project: str = "",
 ) -> dict[str, Found]:
-    """Host -> what was found; of one that could not be asked that is where code is to lie."""
+    """Host -> what was found; of one that could not be asked that is where code is to lie: project is its folder's
+    name."""
     pythons, best = interpreters(inventory, facts), data_addresses(candidates, reached)
     places = [told.get("disks", {}).get("workdir") for told in facts.values()]
     everywhere = all(place["exists"] for place in places if place)
-    workdir = None if everywhere else HOME_WORKDIR
+    name = re.sub("[^A-Za-z0-9._-]+", "-", project).strip("-.") or "work"
+    workdir = None if everywhere else f"~/fleet/{name}"
     result = dict[str, Found]()
     for host in inventory.hosts:
         name, own = host.name, {"workdir": workdir} if workdir and host.workdir is None else {}

@@ -36,9 +36,26 @@ Other = TypedDict(
         "replaced": Count,
     },
 )
+# path, size, sha256
+LostFile = tuple[Within, Count, str]
+Lost = TypedDict("Lost", {"event": Literal["lost"], "files": list[LostFile], "more": bool})
+# most of what is there would be deleted: the number of files, of how many; folder: that loses most of its files;
+# source: whence it came, if that is another one
+Most = TypedDict(
+    "Most",
+    {
+        "event": Literal["most"],
+        "dest": Path,
+        "folder": str,
+        "deleted": Count,
+        "of": Count,
+        "named": list[Path],
+        "source": Source | None,
+    },
+)
 Waiting = TypedDict("Waiting", {"event": Literal["waiting"], "run": str})
-Done = TypedDict(
-    "Done",
+_Done = TypedDict(
+    "_Done",
     {
         "event": Literal["done"],
         "sent": Count,
@@ -54,22 +71,31 @@ Done = TypedDict(
 )
 
 
+class Done(_Done, total=False):
+    """overwritten: files that were there and have other bytes now."""
+
+    overwritten: Count
+
+
 class Refused(Failed, total=False):
     """busy: another sync to the same folder is under way."""
 
     busy: bool
 
 
-Message = Hello | Inside | Same | Shared | Doubts | Gone | Own | Lacks | Need | Other | Waiting | Done | Refused
+Message = (
+    Hello | Inside | Same | Shared | Doubts | Gone | Lost | Own | Lacks | Need | Other | Most | Waiting | Done | Refused
+)
 
 
 class Spec(Delivery):
     """mark: the name of a folder that lies in the source meanwhile. replaces: the other sources of which what they
     delivered may be replaced and deleted; True: any. force: patterns of the node's own that gives way to the source's,
-    changed or not; True: all."""
+    changed or not; True: all. max_delete: files that may be deleted; None: not most of them."""
 
     dest: str
     source: Source
     mark: str | None
     replaces: list[Source] | Literal[True]
     force: bool | list[str]
+    max_delete: int | Literal["all"] | None

@@ -4,6 +4,7 @@ where it is not known."""
 import ipaddress
 from typing import Annotated, Literal, TypedDict
 
+from fleet.protocol.messages.code import Source
 from fleet.protocol.messages.run import LiveRun, RunId
 
 
@@ -93,9 +94,14 @@ _Code = TypedDict("_Code", {"folder": str, "state": str, "digest": Text, "half":
 
 
 class Code(_Code, total=False):
-    """changed: modules that are not as they were delivered -> which content they have."""
+    """changed: modules that are not as they were delivered -> which content they have. manifest: the digest of what
+    came last, from `source`; script: where the script came from, if it is as it came."""
 
     changed: dict[str, str]
+    manifest: Text
+    source: Source | None
+    script: Source | None
+    file: Source | None
 
 
 Data = TypedDict("Data", {"folder": str, "busy": Text})

@@ -3,12 +3,16 @@ logs."""
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Mapping
 from dataclasses import replace
+from pathlib import Path
 
+from fleet.delivery.left_out import missed
 from fleet.errors import FleetError
 from fleet.node.gang.ends import SIGTERM, Failure, RankEnd
 from fleet.node.gang.gang import Gang
+from fleet.ops.run.kept.documents import RUN, read_object
 from fleet.ops.run.kept.record import RunRecord
 from fleet.protocol.messages.run import KernelLine, Why
 from fleet.rules.ended import Cause, ended_by
@@ -16,6 +20,11 @@ from fleet.rules.kernel import rule_of
 
 Tail = Callable[..., str]
 CUT = "the host hangs, or the link to it is cut"
+# what Python, C and the shell say of it
+MISSING = re.compile(
+    r"(?:FileNotFoundError|No such file or directory).*?['\"]([^'\"\n]{1,4096})['\"]|"
+    r"([^\s:'\"]{1,255}): No such file or directory"
+)
 KERNEL_LINES = 20  # more than any honest node sends
 
 
@@ -93,6 +102,21 @@ def elsewhere(cause: Cause, failure: Failure, gang: Gang) -> tuple[str, Cause]:
 def why_of(error: FleetError) -> Why:
     """Returns an error as verdicts have it."""
     return {"kind": error.kind, "message": error.message, "hint": error.hint}
+
+
+def not_sent(text: str, run: RunRecord) -> str | None:
+    """Returns what to do about the file that a rank missed, where it lies on this head, in the folder that the run was
+    started in, and is left out by syncs. text: the rank's last words."""
+    document = read_object(run.logs / RUN)
+    folder, hosts = (document.get("fleet") or {}).get("folder"), document.get("hosts") or {}
+    if not isinstance(folder, str):
+        return None
+    for path in ("".join(found) for found in reversed(MISSING.findall(text))):
+        for place in {str(node.get("workdir")).removeprefix("~").rstrip("/") + "/" for node in hosts.values()}:
+            path = path.partition(place)[2] or path  # the home of a node is not known here
+        if hint := missed(Path(folder), path):
+            return hint
+    return None
 
 
 # -- in words ---------------------------------------------------------------------------------------------

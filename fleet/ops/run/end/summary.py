@@ -22,6 +22,7 @@ from fleet.ops.run.end.failure import (
     blamed,
     elsewhere,
     left_early,
+    not_sent,
     noted,
 )
 from fleet.ops.run.end.failure import hint as plain_hint
@@ -240,6 +241,8 @@ def describe(
     elif cause.kernel is None and ran and gang.nodes[failure.host].status.get("disk_full"):
         said += "; the disk of ~/.fleet/runs is full there, so its log may lack the reason"
         hint = f"make room there: 'fleet exec -w {failure.host} -- df -h' shows where"
+    if ran and not cause.collateral and cause.kernel is None:
+        hint = not_sent(text, run) or hint
     shown = "\n".join(states(text.rstrip())[-TAIL_LINES:])
     return FirstFailure(
         host=failure.host,

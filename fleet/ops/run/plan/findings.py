@@ -11,12 +11,13 @@ from pathlib import Path
 from typing import Any
 
 from fleet.answers.run_events import Found, Unreachable
-from fleet.delivery.ignore import why_not_sent
+from fleet.delivery.left_out import missed, why_not_sent
 from fleet.each import as_one
 from fleet.engines import engine
 from fleet.errors import EXIT_PREFLIGHT, FleetError, Interrupted, PreflightError
 from fleet.events import Emit, Notice
 from fleet.model import Job
+from fleet.ops.run.plan.here import Here, names_of
 from fleet.ops.run.plan.plan import NodePlan, Plan
 from fleet.protocol.messages.run import LiveRun
 from fleet.rules.judge import judge, refusing, told
@@ -33,7 +34,8 @@ def findings(plan: Plan, facts: Mapping[str, Mapping[str, Any]], complete: bool 
     """facts: host name -> what node/preflight/probe.py reports. complete: all nodes answered; if not, that they could
     not meet says nothing."""
     nodes = {node.host.name: node for node in plan.nodes}
-    found = judge({name: view(facts[name], want(plan, nodes[name], complete)) for name in nodes if name in facts})
+    here = Here(plan)
+    found = judge({name: view(facts[name], want(plan, nodes[name], complete, here)) for name in nodes if name in facts})
     return [
         replace(each, remedy=_script_hint(plan) or each.remedy) if each.id == SCRIPT else each
         for each in found
@@ -43,11 +45,9 @@ def findings(plan: Plan, facts: Mapping[str, Mapping[str, Any]], complete: bool 
 
 def _script_hint(plan: Plan) -> str | None:
     """Why it is on no node, where the folder that this is started in has the reason."""
-    script, kind = plan.job.script, engine(plan.job.engine).kind(plan.job)
-    here = Path(plan.request.cwd).absolute()
-    names = [script] if kind != "module" else [script.replace(".", "/") + end for end in (".py", "/__main__.py")]
-    for name, why in unsent(plan, names):
-        return f"it is here and not sent, by {why}; a line '!{name}' in .fleetignore brings it back"
+    script, here, names = plan.job.script, Path(plan.request.cwd).absolute(), names_of(plan)
+    for hint in filter(None, (missed(here, name) for name in names)):
+        return hint
     found = any((here / name).exists() for name in names)
     if found and script.startswith("/"):
         below = os.path.relpath(script, here)
@@ -58,7 +58,7 @@ def _script_hint(plan: Plan) -> str | None:
     with suppress(OSError):
         there = [os.path.join(folder, name) for name in sorted(os.listdir(here / folder))]
     near = get_close_matches(names[0], there, n=1)
-    nowhere = f"it is not below {here} either" if kind != "module" else None
+    nowhere = f"it is not below {here} either" if names == [script] else None
     return f"it is not here either, did you mean {near[0]}?" if near else nowhere
 
 
@@ -82,12 +82,12 @@ def late_findings(plan: Plan, host: str, facts: Mapping[str, Any]) -> list[Findi
     others: dict[str, Mapping[str, Any]] = {}
     for name, known in plan.facts.items():
         code = {} if plan.request.sync else {"code": known.code and {"digest": known.code[1]}}
-        others[name] = {**known.seen, **code}
+        others[name] = {**{fact: value for fact, value in known.seen.items() if fact != "code"}, **code}
     found = refusing(findings(plan, {**others, host: facts}, complete=False))
     return [each for each in found if host in each.hosts]
 
 
-def want(plan: Plan, node: NodePlan, met: bool) -> Want:
+def want(plan: Plan, node: NodePlan, met: bool, here: Here) -> Want:
     """What the plan wants of a host. Ranks that the command line asks for say nothing about the inventory's slots."""
     host, job, chosen = node.host, plan.job, engine(plan.job.engine)
     by_slots = job.nproc_per_node is None and plan.request.counted == "slots" and not chosen.ranks(job)
@@ -101,6 +101,8 @@ def want(plan: Plan, node: NodePlan, met: bool) -> Want:
         program=job.script if _on_path(job) else None,
         on_gpus=on_gpus,
         share=plan.request.share,
+        here=None if plan.request.as_there else here.script,
+        ours=here.is_ours,
     )
     return Want(host.name, host.slots if by_slots else None, host.devices, chosen.needs(job), DEADLINE_SECONDS, part)
 

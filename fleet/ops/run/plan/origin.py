@@ -23,6 +23,7 @@ from fleet.ops.run.kept.documents import RUN, read_object, sealed
 from fleet.ops.run.kept.folder import RunFolder
 from fleet.ops.run.kept.record import RunRecord, host_as_json
 from fleet.ops.run.plan.code import SECONDS, look
+from fleet.ops.run.plan.here import Here
 from fleet.ops.run.plan.plan import Plan
 from fleet.own import private
 from fleet.runtime import Runtime
@@ -55,6 +56,7 @@ class Origin:
     def __init__(
         self, plan: Plan, record: RunRecord, folder: RunFolder, runtime: Runtime, inventory: Inventory
     ) -> None:
+        self._plan = plan
         self._document = document(plan, record, runtime.transport, inventory)
         self._folder, self._runtime = folder, runtime
         repeats = plan.request.repeats
@@ -69,7 +71,9 @@ class Origin:
 
     def _add_code(self) -> None:
         code, diff = look(self._document["fleet"]["folder"])
-        self._document["code"] = told = {**code.as_json(), "diff": DIFF if diff else None}
+        ran = self._plan.request.sync or Here(self._plan).standing(self._document["facts"])[0]
+        diff = b"" if ran is False else diff
+        self._document["code"] = told = {**code.as_json(), "diff": DIFF if diff else None, "ran": ran}
         try:
             if diff:
                 with open(self._folder.path / DIFF, "wb", opener=private) as file:

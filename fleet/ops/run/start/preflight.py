@@ -9,10 +9,12 @@ from typing import Any
 
 from fleet.engines import engine
 from fleet.errors import FleetError
+from fleet.events import Notice
 from fleet.model import Host
 from fleet.ops import pairs
 from fleet.ops.facts import ask
 from fleet.ops.run.plan.findings import DEADLINE_SECONDS, findings, refuse
+from fleet.ops.run.plan.here import Here
 from fleet.ops.run.plan.placement import Known
 from fleet.ops.run.plan.plan import Plan
 from fleet.ops.sessions import Sessions
@@ -23,7 +25,7 @@ from fleet.transport.base import Cancel
 # what a run may depend on
 KEPT = frozenset(
     ("hostname", "user", "os", "kernel", "arch", "glibc", "driver", "cuda_toolkit", "nccl_library", "cpu", "memory")
-    + ("python", "packages", "torch", "deepspeed", "gpus", "script")
+    + ("python", "packages", "torch", "deepspeed", "gpus", "script", "code")
 )
 # options by which scripts are given a configuration of DeepSpeed's, of which each rank would die that finds none
 CONFIG_OPTION = re.compile(r"--(?:deepspeed|ds)(?:[-_]config)?(?:=(.*))?")
@@ -44,6 +46,8 @@ def preflight(plan: Plan, sessions: Sessions) -> Plan:
     if not errors and not port_is_taken(raw[first]) and len(plan.hosts) > 1:
         pairs.look(plan.hosts, raw, sessions)
     refuse(plan, findings(plan, raw, complete=not errors), errors, sessions.runtime.emit)
+    for line in Here(plan).standing(raw)[1] if not plan.request.sync else ():
+        sessions.runtime.emit(Notice("warning", line))
     network = raw[first].get("network") or {}
     return plan.refine({name: known_of(node) for name, node in raw.items()}, (network.get("master") or address, port))
 

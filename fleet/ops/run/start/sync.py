@@ -4,12 +4,15 @@ from __future__ import annotations
 
 from contextlib import closing
 from pathlib import Path
+from shlex import quote
 
 from fleet.answers.run_events import NotSynced
+from fleet.answers.sync import Synced
 from fleet.each import as_one
 from fleet.errors import HostFailed
 from fleet.events import Notice
-from fleet.model import Host
+from fleet.inventory.nodeset import fold
+from fleet.model import Host, grouped
 from fleet.ops.run.plan.findings import beside, refuse, unsent
 from fleet.ops.run.plan.plan import Plan
 from fleet.ops.sessions import START_SECONDS, Sessions
@@ -23,14 +26,17 @@ def sync_code(plan: Plan, runtime: Runtime) -> None:
     from fleet.ops import sync
 
     leave_alone(plan, runtime)
+    request = plan.request
     where = {n.host.name: n.workdir for n in plan.nodes}
     report = sync.run(
         sync.SyncPlan(
             plan.hosts,
-            Path(plan.request.cwd),
+            Path(request.cwd),
             where,
-            force=plan.request.force,
+            force=request.force,
             hint="'fleet launch --sync --force' replaces it; --workdir names another folder",
+            max_delete=request.max_delete,
+            command=("fleet launch --sync" + " --force" * request.force, f" {quote(request.script)}"),
         ),
         runtime,
     )
@@ -38,8 +44,16 @@ def sync_code(plan: Plan, runtime: Runtime) -> None:
     if errors:
         every = {r.host: errors.get(r.host) for r in report.results}
         raise as_one(errors, runtime.emit, NotSynced, "; nothing was started anywhere", every)
+    for text, hosts in grouped((lost(r.read(Synced)), r.host) for r in report.results).items():
+        if request.force and text:
+            runtime.emit(Notice("warning", f"--force: {fold(hosts)}: {text}"))
     for name, why in unsent(plan, plan.job.args):
         runtime.emit(Notice("warning", f"the command names {name}, which is not sent, by {why}"))
+
+
+def lost(done: Synced) -> str:
+    """Returns what a sync took away on a host, in words."""
+    return f"{done.deleted or 0} deleted, {done.overwritten or 0} replaced in {done.to}" if done.changed else ""
 
 
 def leave_alone(plan: Plan, runtime: Runtime) -> None:

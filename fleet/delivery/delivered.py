@@ -1,0 +1,99 @@
+"""What this head delivered last of each source: in ~/.fleet/deliveries a file for each, a line of JSON and the packed
+manifest. So it is known without a question to a node what a sync would delete, and how the code here has changed since.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+import re
+import time
+from collections.abc import Collection, Mapping
+from contextlib import suppress
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from fleet import own
+from fleet.delivery.source_id import ids_around
+from fleet.delivery.tree import Tree
+from fleet.errors import UsageError
+from fleet.node.base.files import replace_file
+from fleet.node.base.wire import encode
+from fleet.node.delivery.journal import BROKEN, unpack
+from fleet.protocol.messages.chain import Entry
+from fleet.protocol.messages.code import Source
+from fleet.protocol.state import DELIVERIES, HOME
+
+MOST, MOST_BYTES = 100, 16 << 20  # the ones that were delivered last
+
+
+class Delivered(NamedTuple):
+    """when: by the head's clock. digest, entries: of the manifest. path: where the source was."""
+
+    path: str
+    when: str
+    digest: str
+    entries: list[Entry]
+
+    def changed(self, root: Path) -> int:
+        """Returns how many of its files are others, or none, in the source now, by size and time."""
+        count = 0
+        for path, _kind, _mode, size, mtime, _link in [entry for entry in self.entries if entry[1] == "f"]:
+            try:
+                info = os.stat(encode(f"{root}/{path}"))
+                count += (info.st_size, info.st_mtime_ns) != (size, mtime)
+            except OSError:
+                count += 1
+        return count
+
+
+def _file(source_id: str) -> Path:
+    name = hashlib.sha256(source_id.encode("utf-8", "surrogateescape")).hexdigest()[:32]
+    return Path.home() / HOME / DELIVERIES / name
+
+
+def _read(source_id: str) -> tuple[dict[str, Any], bytes]:
+    """Returns the line and the packed manifest. One of BROKEN."""
+    line, _, packed = own.read_own(_file(source_id)).partition(b"\n")
+    return dict(json.loads(line)), packed
+
+
+def note(source: Source, tree: Tree) -> None:
+    """Keeps that this was delivered. A home that cannot be written keeps nothing."""
+    new = {"path": source["path"], "digest": tree.digest}
+    with suppress(*BROKEN):
+        if new.items() <= _read(source["id"])[0].items():
+            return
+    with suppress(OSError, UsageError):
+        folder = own.home(Path.home(), DELIVERIES)
+        if len(tree.packed) < MOST_BYTES:
+            line = json.dumps({**new, "at": time.time()}).encode() + b"\n"
+            replace_file(bytes(_file(source["id"])), line + tree.packed, 0o600)
+        for old in sorted(folder.iterdir(), key=lambda path: -path.stat().st_mtime)[MOST:]:
+            old.unlink()
+
+
+def find(source_id: str) -> Delivered | None:
+    """Returns what was delivered last of a source, None where that is not known."""
+    try:
+        said, packed = _read(source_id)
+        day, moment = (time.strftime(form, time.localtime(said["at"])) for form in ("%Y-%m-%d ", "%H:%M"))
+        day = day * (day != time.strftime("%Y-%m-%d "))
+        return Delivered(str(said["path"]), day + moment, str(said["digest"]), list(map(tuple, unpack(packed))))
+    except BROKEN:
+        return None
+
+
+def last_of(root: Path, name: str | None = None) -> Delivered | None:
+    """Returns what was delivered last of the source that this folder is. name: the user's own id for it."""
+    ids = [name] if name else ids_around(root)[root]
+    return next((found for each in ids if (found := find(each)) is not None), None)
+
+
+def folder_of(source_id: str, ids: Mapping[Path, Collection[str]]) -> Path | None:
+    """Returns which of the folders, known by these ids, is that source; None where none is."""
+    if not re.fullmatch("[0-9a-f]{32}", source_id):  # the user's own name for it
+        last = find(source_id)
+        return next((folder for folder in ids if last is not None and str(folder) == last.path), None)
+    return next((folder for folder in ids if source_id in ids[folder]), None)

@@ -1,0 +1,76 @@
+"""The code of the folder that a run is started in, beside what its nodes have."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping
+from functools import cached_property
+from pathlib import Path
+from typing import Any
+
+from fleet.delivery.delivered import Delivered, find, folder_of
+from fleet.delivery.source_id import ids_around
+from fleet.engines import engine
+from fleet.inventory.nodeset import fold
+from fleet.model import grouped
+from fleet.node.base.files import file_digest
+from fleet.ops.run.plan.plan import Plan
+from fleet.rules.units import counted
+
+
+def names_of(plan: Plan) -> list[str]:
+    """Returns the files that the script may be, below the workdir."""
+    script = plan.job.script
+    is_module = engine(plan.job.engine).kind(plan.job) == "module"
+    return [script.replace(".", "/") + end for end in (".py", "/__main__.py")] if is_module else [script]
+
+
+class Here:
+    """Of a plan. It is looked at when a node has something that was delivered, and once."""
+
+    def __init__(self, plan: Plan) -> None:
+        self._plan = plan
+        self._file = Path(plan.request.cwd).absolute() / names_of(plan)[0]
+
+    @cached_property
+    def script(self) -> str | None:
+        """Returns its sha256, None where it does not lie here."""
+        try:
+            return file_digest(str(self._file)) if self._file.is_file() else None
+        except OSError:
+            return None
+
+    @cached_property
+    def _ids(self) -> Mapping[Path, Collection[str]]:
+        return ids_around(self._file.parent.resolve())
+
+    def is_ours(self, source: Mapping[str, Any]) -> bool:
+        return folder_of(source["id"], self._ids) is not None
+
+    def _last(self, source_id: str) -> tuple[bool, Delivered | None, int]:
+        """Returns whether a source is one of here, what was delivered of it last, and how many files of that are others
+        now."""
+        root = folder_of(source_id, self._ids)
+        last = find(source_id) if root else None
+        return root is not None, last, last.changed(root) if root and last else 0
+
+    def standing(self, facts: Mapping[str, Mapping[str, Any]]) -> tuple[bool | None, list[str]]:
+        """Returns whether all nodes run what lies here, None where that is not known; and lines on nodes that run an
+        older state of it. facts: host -> facts, as preflight has them."""
+        known: dict[str, tuple[bool, Delivered | None, int]] = {}
+        same, said = set[bool | None](), list[tuple[str, str]]()
+        for host, code in ((host, each.get("code") or {}) for host, each in facts.items()):
+            name = (code.get("source") or {}).get("id")
+            if name and name not in known:
+                known[name] = self._last(name)
+            ours, last, changed = known[name] if name else (True, None, 0)
+            if last is None or code.get("changed") is None:
+                same.add(None if ours else False)
+            elif code.get("manifest") != last.digest:
+                same.add(False)
+                said.append((f"code there is not what was synced last from here, at {last.when}: --sync", host))
+            else:
+                same.add(not changed and not code["changed"])
+                differ = f"{counted(changed, 'file')} {'differs' if changed == 1 else 'differ'}"
+                said += [(f"code there is of {last.when}, {differ} here: --sync", host)] * bool(changed)
+        lines = [f"{fold(hosts)}: {text}" for text, hosts in grouped(said).items()]
+        return (False if False in same else None if None in same or not same else True), lines

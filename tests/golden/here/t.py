@@ -1,0 +1,1 @@
+print("what the head has")

@@ -1,0 +1,65 @@
+"""What the head keeps of its deliveries, and what is said by it."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from fleet.model import Host, Inventory
+from fleet.ops import sync
+from fleet.ops.plans import Files
+from fleet.requests.sync import Sync
+from fleet.runtime import Runtime
+from fleet.transport.local import LocalTransport
+
+
+@pytest.fixture(autouse=True)
+def home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "home").mkdir()
+    monkeypatch.setenv("HOME", str(tmp_path / "home"))
+
+
+def plan(source: Path, dest: Path, **options: Any) -> sync.SyncPlan:
+    return sync.plan(Inventory((Host("n1", "127.0.0.1"),)), Sync(source, str(dest), **options))
+
+
+def doomed(source: Path, dest: Path, **options: Any) -> list[str]:
+    lists = [line for line in plan(source, dest, **options).lines() if isinstance(line, Files)]
+    return [path for path, _ in lists[1].sizes] if len(lists) > 1 else ["?"]
+
+
+def test_a_dry_run_lists_what_would_be_deleted(tmp_path: Path) -> None:
+    source, dest = tmp_path / "src", tmp_path / "work"
+    source.mkdir()
+    for name in ("a.py", "b.py", "c.log"):
+        (source / name).write_text(name)
+    assert doomed(source, dest) == ["?"]
+    assert sync.run(plan(source, dest), Runtime(LocalTransport())).exit_code == 0
+    (source / "a.py").unlink()
+    (source / ".fleetignore").write_text("*.log\n")
+    assert doomed(source, dest) == ["a.py"]
+    assert doomed(source, dest, delete_excluded=True) == ["a.py", "c.log"]
+    moved = source.rename(tmp_path / "moved")
+    assert doomed(moved, dest) == ["a.py"]
+    source.mkdir()
+    assert doomed(source, dest) == ["?"], "another one"
+    named = {"source_id": "ci"}
+    assert doomed(moved, dest, **named) == ["?"]
+
+
+def test_a_folder_that_cannot_be_written_and_a_damaged_record_are_no_hindrance(tmp_path: Path) -> None:
+    source, dest = tmp_path / "src", tmp_path / "work"
+    source.mkdir()
+    (source / "a.py").write_text("1")
+    assert sync.run(plan(source, dest), Runtime(LocalTransport())).exit_code == 0
+    (record,) = (Path.home() / ".fleet/deliveries").iterdir()
+    whole = record.read_bytes()
+    for damaged in (b"", b"{}", whole[:-3], whole.replace(b'"at": ', b'"at": "x')):
+        record.write_bytes(damaged)
+        assert doomed(source, dest) == ["?"]
+    record.unlink()
+    record.parent.rmdir()
+    record.parent.write_text("")
+    assert sync.run(plan(source, dest), Runtime(LocalTransport())).exit_code == 0
