@@ -1,4 +1,4 @@
-"""Code sync against this machine's own file system: real rsync, real node program, only ssh left out."""
+"""Code sync against this machine's own file system: a real node program, only ssh left out."""
 
 from __future__ import annotations
 
@@ -11,8 +11,8 @@ from pathlib import Path
 
 import pytest
 
-from fleet.delivery.mirror import SMALL_BYTES
 from fleet.model import Host, Inventory, Report
+from fleet.node.delivery.stage import BLOCK
 from fleet.ops import sync
 from fleet.ops.run.kept.folder import RunFolder
 from fleet.requests.sync import Sync
@@ -20,7 +20,7 @@ from fleet.runtime import Runtime
 from fleet.transport.local import LocalTransport
 from tests.node.seams import Tap
 
-LARGE = SMALL_BYTES + 1  # goes by rsync
+LARGE = BLOCK + 1  # goes in blocks
 
 
 def mirror(
@@ -288,7 +288,7 @@ def test_an_interrupted_switch_is_healed_by_the_next_sync(source: Path, dest: Pa
     (source / "b").write_text("b")
     stage = dest.parent / ".work.fleet-sync" / "stage"
     stage.mkdir()
-    (stage / "b").write_text("half a fi")  # what a killed rsync may leave
+    (stage / "b").write_text("half a fi")  # what a killed sync may leave
     ok(source, dest)
     assert snapshot(dest) == snapshot(source)
     assert not stage.exists()

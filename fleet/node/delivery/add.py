@@ -15,11 +15,9 @@ from fleet.node.delivery.store import Store
 from fleet.node.delivery.sync_state import note_delivery
 
 
-def take_stock(
-    store: "Store", allocated: "dict[str, int]", sweep: bool, force: "bool | Sequence[str]"
-) -> "dict[int, str]":
+def take_stock(store: "Store", allocated: "dict[str, int]", force: "bool | Sequence[str]") -> "dict[int, str]":
     """Decide for every file whether it is here, may be here (-> {file: sha256}), or is to come; make room. allocated:
-    bytes that a file with holes takes. sweep: also what rsync has left here."""
+    bytes that a file with holes takes."""
     unsure: dict[int, str] = {}
     needs: list[tuple[bytes, int, int]] = []
     for target in store.targets:
@@ -40,7 +38,7 @@ def take_stock(
         os.makedirs(target.stage.folder, 0o700, exist_ok=True)
         wanted = [f for f in store.files if f.target is target and f.state == "wanted"]
         left = target.take_up([f.entry for f in wanted])
-        for f in wanted if sweep else ():
+        for f in wanted:
             f.have = target.stage.verified(f.entry) if f.name in left else f.size
     for index, f in enumerate(store.files):
         if f.state == "wanted":

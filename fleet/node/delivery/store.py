@@ -30,7 +30,6 @@ class File:
         self.entry = [self.name, "f", self.mode | 0o600, self.size, self.mtime_ns, ""]
         self.have, self.state = 0, "wanted"
         self.epoch = 0  # the link that brought all of it; 0: several, or an earlier broadcast's
-        self.staged = False
         self.digest = ""
         self.received = False
         self.left = False  # the node's own, which stays
@@ -141,20 +140,6 @@ class Store(Stream):
             view = view[len(piece) :]
             position += len(piece)
 
-    def take_staged(self, names: "list[str]") -> None:
-        """What rsync brought. names: what the file of each target that is one is called in the stage."""
-        for index, f in enumerate(self.files):
-            if f.state == "wanted" and not f.received and f.have < f.size:
-                name = names[self.targets.index(f.target)] if f.target.name else f.name
-                try:
-                    os.rename(f.target.stage.at(name), f.part)
-                except FileNotFoundError:
-                    self.fail(index, "is gone from the source")
-                    continue
-                self.received += f.size - f.have
-                f.have, f.received, f.staged = f.size, True, True
-                self.to_place.put(index)
-
     # -- sending on ----------------------------------------------------------------------------------------
     def here(self, index: int, offset: int, wait: bool, cancelled: "Callable[[], bool]") -> int:
         f = self.files[index]
@@ -212,20 +197,13 @@ class Store(Stream):
         part = f.part
         fd = os.open(part, os.O_RDWR | os.O_CLOEXEC)
         try:
-            if f.staged and os.fstat(fd).st_size > f.size:  # it grew while rsync read it
-                os.ftruncate(fd, f.size)
             if os.fstat(fd).st_size == f.size and file_digest(part) == f.digest:
                 os.fchmod(fd, f.mode)
-                if f.staged:
-                    os.utime(fd, ns=(f.mtime_ns, f.mtime_ns))
                 os.fsync(fd)
                 self.enter(f, part)
                 return
         finally:
             os.close(fd)
-        if f.staged:
-            self.fail(index, "did not arrive as it was sent (changed while it was read?)")
-            return
         good = f.target.stage.verified(f.entry)
         with self.ready:
             # asked for again, where this disk's copy is not as it came; else from the start

@@ -61,7 +61,7 @@ class Target:
         if self.lock is None:
             return holder or "?"
         self.journal = Journal(self.meta)
-        self.stage = Stage(self.meta)
+        self.stage = Stage(self.meta, self.suffix == encode(DATA_STATE))
         self.commit = Commit(tree, self.stage)
         return None
 
