@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import shlex
 import shutil
 import socket
 import subprocess
@@ -395,3 +396,35 @@ def test_a_destination_behind_a_link_is_the_folder_it_leads_to(source: Path, des
     dest.symlink_to(tmp_path / "real")
     ok(source, dest)
     assert dest.is_symlink() and (tmp_path / "real/a.py").read_text() == "a"
+
+
+def by_root_in_mounts(line: str) -> str:
+    """Returns what this line of shell prints in mounts of its own."""
+    done = subprocess.run(["unshare", "-m", "sh", "-exc", line], capture_output=True, text=True)
+    assert done.returncode == 0, done.stdout + done.stderr
+    return done.stdout
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="mounts")
+@pytest.mark.parametrize("mount", ["-t tmpfs none", "--bind {}/disk"], ids=["tmpfs", "bind"])
+@pytest.mark.parametrize("data", [False, True], ids=["code", "data"])
+def test_a_file_system_that_is_mounted_inside_the_destination(
+    source: Path, dest: Path, tmp_path: Path, mount: str, data: bool
+) -> None:
+    for folder in (source / "set/new/deep", dest / "set", tmp_path / "disk"):
+        folder.mkdir(parents=True)
+    (source / "set/link").symlink_to("new")
+    (source / "set/empty").touch()
+    for path in ("a", "set/a", "set/new/deep/a", "set/large"):
+        (source / path).write_bytes(os.urandom(LARGE if path == "set/large" else 9))
+    fleet = typed(source, dest)
+    sync = shlex.join([*fleet[:-3], "--data", f"{source}:{dest}"] if data else fleet)
+    (source.parent / "hostfile").write_text("127.0.0.1\n")
+    same = f"diff -r --no-dereference -x '.*fleet-*' {source} {dest}"
+    printed = by_root_in_mounts(
+        f"mount {mount.format(tmp_path)} {dest}/set; {sync}; {same}; ls -A {dest}/set\n"
+        f"echo theirs > {dest}/set/a; echo new > {source}/set/a; {sync} --force; {same}\n"
+        f"cat {dest}/set/.*.fleet-stage/replaced/*/set/a; find {dest}/set/.*.fleet-stage -type f | wc -l"
+    )
+    assert ".fleet-stage" not in printed.partition("theirs")[0]
+    assert printed.split()[-2:] == ["theirs", "1"]

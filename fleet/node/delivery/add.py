@@ -6,7 +6,6 @@ import time
 
 from fleet.node.base.files import to_disk
 from fleet.node.base.types import Any, Sequence
-from fleet.node.delivery.commit import forget_replaced
 from fleet.node.delivery.compare import Comparison
 from fleet.node.delivery.disk_space import check_space
 from fleet.node.delivery.journal import DELIVERED, KIND, PATH, SEEN
@@ -35,14 +34,15 @@ def take_stock(store: "Store", allocated: "dict[str, int]", force: "bool | Seque
                 continue
             unsure[index] = told.owner.digest(f.name)
     for target in store.targets:
-        os.makedirs(target.stage.folder, 0o700, exist_ok=True)
         wanted = [f for f in store.files if f.target is target and f.state == "wanted"]
         left = target.take_up([f.entry for f in wanted])
         for f in wanted:
             f.have = target.stage.verified(f.entry) if f.name in left else f.size
     for index, f in enumerate(store.files):
         if f.state == "wanted":
-            needs.append((f.target.meta, min(f.size - f.have, allocated.get(str(index), f.size)), f.have == 0))
+            needs.append(
+                (f.target.stage.meta_of(f.name), min(f.size - f.have, allocated.get(str(index), f.size)), f.have == 0)
+            )
     check_space(needs, "free some space there, or choose another destination")
     return unsure
 
@@ -73,9 +73,7 @@ def begin(store: "Store", held: "list[int]", unsure: "dict[int, str]", replace: 
         told = target.told
         told.settle(dict(told.digests))
         told.resolve(*({path or target.name for at, path in some if at == number} for some in (replace, keep)))
-        target.aside = target.commit.put_aside(
-            [path for path in told.aside if told.changed[path][KIND] != "f"], told.found
-        )
+        target.commit.put_aside([path for path in told.aside if told.changed[path][KIND] != "f"], told.found)
     for f in store.files:
         if f.state == "wanted" and f.name in f.target.told.left:
             f.state, f.have, f.left = "held", f.size, True
@@ -106,7 +104,6 @@ def finish(store: "Store") -> None:
             st = look(target.commit.dest, entry[PATH])
             if entry[KIND] == "l" and st is not None:
                 target.journal.add([*entry, "", DELIVERED, st.st_mtime_ns, st.st_ctime_ns])
-        forget_replaced(target.meta)
         target.stage.remove()
     for target, folder in store.folders:
         assert target.tree

@@ -52,7 +52,6 @@ from fleet.node.base.errors import Refused, failed
 from fleet.node.base.files import file_digest, open_regular
 from fleet.node.base.types import Any, BinaryIO, Iterator, code
 from fleet.node.base.wire import decode, in_parts, moved, send_exit, send_json, start
-from fleet.node.delivery.commit import forget_replaced
 from fleet.node.delivery.compare import Comparison
 from fleet.node.delivery.disk_space import check_space
 from fleet.node.delivery.head import Head
@@ -123,9 +122,8 @@ def changed_meanwhile(path: str) -> "Refused":
 
 def check_room(target: "Target", needed: "list[Any]", left: "dict[str, Any]", allocated: "dict[str, int]") -> None:
     """Refused where they have no room. What has come of a file gives way: it is written anew beside it."""
-    assert target.tree
-    sizes = [min(entry[3], allocated.get(path, entry[3])) for path, entry in left.items()]
-    needs = [(target.tree.path, sum((size + 4095) // 4096 * 4096 for size in sizes), len(left))]
+    sizes = {path: min(entry[3], allocated.get(path, entry[3])) for path, entry in left.items()}
+    needs = [(target.stage.meta_of(path), (size + 4095) // 4096 * 4096, 1) for path, size in sizes.items()]
     hint = "free some space there, or exclude large files with .fleetignore"
     try:
         check_space(needs, hint)
@@ -212,7 +210,7 @@ def is_source(one: "code.Source", other: "code.Source") -> bool:
 def place(target: "Target", told: "Comparison") -> "code.Done":
     """Put in place what has been staged."""
     journal, commit = target.journal, target.commit
-    changed, deleted, aside, also = list(told.changed.values()), 0, None, told.also
+    changed, deleted, also = list(told.changed.values()), 0, told.also
     if changed or told.delete:
         wait_for_runs(target.meta, lambda run: send_json({"event": "waiting", "run": run}))
         for path in told.changed:
@@ -221,7 +219,7 @@ def place(target: "Target", told: "Comparison") -> "code.Done":
         journal.begin([[*e, told.come.get(e[0], ""), DELIVERED, e[4], 0] for e in changed])
         deleted, held = commit.delete(told.delete)
         also = also + [journal.known[path][-1] for path in held]
-        aside = commit.put_aside(told.aside, told.found)
+        commit.put_aside(told.aside, told.found)
         commit.run(changed, told.needed, told.found)
     told.also = also
     sizes = [entry[3] for entry in told.needed.values()]
@@ -235,7 +233,7 @@ def place(target: "Target", told: "Comparison") -> "code.Done":
         "entries": len(told.entries),
         "changed": len(changed),
         "replaced": len(told.aside),
-        "aside": [] if aside is None else [shown(aside)],
+        "aside": sorted(map(shown, commit.aside)),
     }
 
 
@@ -286,7 +284,6 @@ def mirror(spec: "code.Spec") -> "code.Same | code.Shared | code.Other | code.Do
     left = target.take_up(list(told.needed.values()))
     wanted = list(left.values())
     check_room(target, list(told.needed.values()), left, message.get("allocated") or {})
-    os.makedirs(stage.folder, 0o700, exist_ok=True)
     large = Large(target)
     files, blocks = in_parts([(e[0], e[3]) for e in wanted]), in_parts(list(large.have(wanted)))
     for part in files[:-1]:
@@ -303,7 +300,6 @@ def mirror(spec: "code.Spec") -> "code.Same | code.Shared | code.Other | code.Do
         rows = [told.row(entry) for entry in entries]
         journal.finish(digest, rows, told.also, spec["source"], packed, told.left_code())
     stage.remove()
-    forget_replaced(target.meta)
     return done
 
 

@@ -221,7 +221,7 @@ class Store(Stream):
         told, commit = f.target.told, f.target.commit
         try:
             if f.name in told.aside:
-                f.target.aside = commit.put_aside([f.name], told.found) or f.target.aside
+                commit.put_aside([f.name], told.found)
             commit.check(f.name, told.found.get(f.name))
             commit.enter(part, f.name)
         except (FileNotFoundError, NotADirectoryError, IsADirectoryError):

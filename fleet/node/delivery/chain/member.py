@@ -82,7 +82,7 @@ def report(store: "Store", sender: "Sender", every: float) -> None:
     finish(store)
     files = sum(bool(f.digest) and f.state == "held" for f in store.files)
     left = sorted({path for target in store.targets for path in target.told.left})[:100]
-    aside = [shown(target.aside) for target in store.targets if target.aside is not None]
+    aside = sorted(shown(folder) for target in store.targets for folder in target.commit.aside)
     problems = store.problems[:100]
     say({"event": "done", "files": files, "bytes": store.received, "problems": problems, "left": left, "aside": aside})
     while True:
