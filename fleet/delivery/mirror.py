@@ -103,7 +103,7 @@ def run(plan: Mirror, runtime: Runtime) -> Report:
             for _ in range(ROUNDS - 1):
                 if not any(r.error is not None and r.error.kind == CHANGED for r in report.results):
                     break
-                tree = replace(plan.read(), longer=tree.longer)
+                tree = replace(plan.read(), odd=tree.odd)
                 report = _Mirroring(plan, tree, source, mark, ahead, runtime).report()
         if tree.grown:
             runtime.emit(Notice("warning", grown_notice(tree.grown)))

@@ -254,6 +254,37 @@ def test_two_names_of_one_place_are_found_out_by_the_node(fleet: Fleet, tmp_path
     assert not (tmp_path / "n1/x").exists()
 
 
+@pytest.mark.parametrize(
+    ("outer", "inner", "to", "found"),
+    [
+        ({"x": "1", "sub/z": "2", "sub/y": "3"}, {"z": "4"}, "set/sub", {"x": "1", "sub/z": "4", "sub/y": "3"}),
+        ({"x": "1", "y": "2"}, {"": "3"}, "set/x", {"x": "3", "y": "2"}),
+        ({"x": "1", "y": "2"}, {"z": "3"}, "set/x", {"x/z": "3", "y": "2"}),
+        ({"x/y": "1", "z": "2"}, {"": "3"}, "set/x", {"x": "3", "z": "2"}),
+        ({"x": "1"}, {"y": "2"}, "set/new/er", {"x": "1", "new/er/y": "2"}),
+    ],
+)
+def test_what_goes_into_a_destination_that_lies_in_anothers_is_of_the_inner_one(
+    fleet: Fleet, tmp_path: Path, outer: dict[str, str], inner: dict[str, str], to: str, found: dict[str, str]
+) -> None:
+    for name, files in (("outer", outer), ("inner", inner)):
+        for path, text in files.items():
+            (tmp_path / name / path).parent.mkdir(parents=True, exist_ok=True)
+            (tmp_path / name / path).write_text(text)
+    items = tuple(
+        broadcast.Item(tmp_path / source, {n: str(fleet.path(n, where)) for n in fleet.names})
+        for source, where in (("inner", to), ("outer", "set"))
+    )
+    for count in (len(found), 0):
+        report = broadcast.run(broadcast.BroadcastPlan(fleet.inventory.hosts, items, None), Runtime(LocalTransport()))
+        assert report.exit_code == 0, [r.error for r in report.results]
+        assert {r.data["files"] for r in report.results} == {count}
+        for name in fleet.names:
+            at = fleet.path(name, "set")
+            there = {path.relative_to(at): path for path in at.rglob("*") if ".fleet" not in str(path.relative_to(at))}
+            assert {str(path): full.read_text() for path, full in there.items() if full.is_file()} == found
+
+
 def test_what_a_kill_left_of_a_link_is_in_nobodys_way(fleet: Fleet, tree: Path) -> None:
     long = "l" * 250
     (tree / long).symlink_to("a")

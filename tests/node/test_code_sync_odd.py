@@ -220,6 +220,18 @@ def test_a_log_that_grows_is_sent_as_far_as_it_was(source: Path, dest: Path) -> 
     ]
 
 
+@pytest.mark.parametrize("size", [9, LARGE])
+def test_a_file_that_is_touched_all_the_time_is_sent(source: Path, dest: Path, size: int) -> None:
+    (source / "a.py").write_bytes(b"a" * size)
+    said: list[Event] = []
+    times = iter(range(1, 999))
+    touched = at(NEED, lambda: os.utime(source / "a.py", (now := next(times), now)), times=99)
+    plan = sync.plan(Inventory((Host("n1", "127.0.0.1", workdir=str(dest)),)), Sync(source, None))
+    report = sync.run(plan, Runtime(Tap(received=touched), emit=said.append))
+    assert report.exit_code == 0 and (dest / "a.py").read_bytes() == b"a" * size
+    assert not any(isinstance(event, Notice) for event in said)
+
+
 def test_large_files_need_no_rsync(source: Path, dest: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     content = os.urandom(BLOCK + 5)
     (source / "large").write_bytes(content)

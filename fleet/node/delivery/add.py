@@ -24,6 +24,8 @@ def take_stock(store: "Store", allocated: "dict[str, int]", force: "bool | Seque
         target.told = Comparison(Ownership(target.tree, target.journal), target.entries, (), force)
     for index, f in enumerate(store.files):
         told = f.target.told
+        if f.state == "held":
+            continue
         if f.name in told.left:
             f.state, f.have, f.left = "held", f.size, True
         elif f.name in told.doubts:

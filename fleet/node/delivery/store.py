@@ -61,6 +61,16 @@ def joined(ranges: "Iterable[tuple[int, int]]") -> "list[list[int]]":
     return found
 
 
+def of_another(goes: "dict[bytes, tuple[int, str]]", number: int, full: bytes, kind: str) -> bool:
+    """Returns whether a destination that lies in that of target `number` has something else for this path, or for a
+    folder that it is in. goes: path -> the innermost target that has something for it, and the kind of that."""
+    owner, other = goes.get(full, (number, kind))
+    if owner != number and (kind, other) != ("d", "d"):
+        return True
+    around = os.path.dirname(full)
+    return around in goes and of_another(goes, number, around, "d")
+
+
 class Store(Stream):
     """targets: Target objects. entries: the manifest."""
 
@@ -69,12 +79,20 @@ class Store(Stream):
         self.writing = threading.Lock()  # a file is not given up in the middle of a write; taken before `ready`
         self.targets = targets
         self.files: list[File] = []
+        goes: dict[bytes, tuple[int, str]] = {}
+        for number, path, kind, *_ in sorted(entries, key=lambda entry: len(targets[entry[0]].path)):
+            goes[os.path.join(targets[number].path, encode(path)).rstrip(b"/")] = number, kind
         for number, path, *rest in entries:
             target = targets[number]
             entry = [path or target.name, *rest]
-            target.entries.append(entry)
+            full = os.path.join(target.path, encode(path)).rstrip(b"/")
+            is_others = len(targets) > 1 and of_another(goes, number, full, rest[0])
+            if not is_others:
+                target.entries.append(entry)
             if entry[1] == "f":
                 self.files.append(File(target, entry))
+                if is_others:
+                    self.files[-1].state, self.files[-1].have = "held", entry[3]
         Stream.__init__(self, [f.size for f in self.files])
         self.received, self.left, self.at_least = 0, 0, 0
         self.problems: list[tuple[str, str]] = []
