@@ -4,7 +4,7 @@ import os
 
 from fleet.node.base.beneath import Beneath, reach
 from fleet.node.base.errors import Refused
-from fleet.node.base.locks import take_lock
+from fleet.node.base.locks import release, take_lock
 from fleet.node.base.state_folder import state_folder
 from fleet.node.base.types import TYPE_CHECKING, Any, values
 from fleet.node.base.wire import decode, encode
@@ -90,4 +90,4 @@ class Target:
         """Give up the lock."""
         self.stage.flush()
         if self.lock is not None:
-            os.close(self.lock)
+            release(self.lock)
