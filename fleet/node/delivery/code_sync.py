@@ -297,8 +297,8 @@ def mirror(spec: "code.Spec") -> "code.Same | code.Shared | code.Other | code.Do
     done = place(target, told)
     done["sent"], done["bytes"] = len(wanted), sum(e[3] for e in wanted)
     if told.is_news(digest) or told.changed or told.delete or state["source"] != spec["source"]:
-        rows = [told.row(entry) for entry in entries]
-        journal.finish(digest, rows, told.also, spec["source"], packed, told.left_code())
+        rows = map(told.row, entries)
+        journal.finish(digest, rows, told.also, spec["source"], packed, told.left_code(), told.news())
     stage.remove()
     return done
 
