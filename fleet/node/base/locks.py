@@ -108,8 +108,13 @@ def make(path: bytes, who: "dict[str, Any]", how: int = os.O_EXCL) -> bool:
         fd = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC | how, 0o600)
     except FileExistsError:
         return False
-    os.write(fd, json.dumps(who).encode())
-    os.close(fd)
+    try:
+        os.write(fd, json.dumps(who).encode())
+    except OSError:  # a full disk: what is empty would be taken for one that is being written
+        os.unlink(path)
+        raise
+    finally:
+        os.close(fd)
     return True
 
 
@@ -185,7 +190,9 @@ def way_out(fd: int) -> str:
     who = maker(path)
     if not who or lives(who) is not None:
         return ""
-    return "; where %s is gone for good: rm %s" % (who.get("machine"), decode(path))
+    import shlex  # it takes long to import
+
+    return "; where %s is gone for good: rm %s" % (who.get("machine"), shlex.quote(decode(path)))
 
 
 def held_by(fd: int) -> str:
