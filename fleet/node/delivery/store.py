@@ -61,14 +61,22 @@ def joined(ranges: "Iterable[tuple[int, int]]") -> "list[list[int]]":
     return found
 
 
-def of_another(goes: "dict[bytes, tuple[int, str]]", number: int, full: bytes, kind: str) -> bool:
-    """Returns whether a destination that lies in that of target `number` has something else for this path, or for a
-    folder that it is in. goes: path -> the innermost target that has something for it, and the kind of that."""
-    owner, other = goes.get(full, (number, kind))
-    if owner != number and (kind, other) != ("d", "d"):
-        return True
-    around = os.path.dirname(full)
-    return around in goes and of_another(goes, number, around, "d")
+def of_inner(targets: "list[Target]", entries: "list[Any]") -> "set[int]":
+    """Returns the numbers of the entries that do not count, since a destination that lies in theirs has something else
+    for that path, or for a folder that it is in."""
+    full = [os.path.join(targets[number].path, encode(path)).rstrip(b"/") for number, path, *_ in entries]
+    goes: dict[bytes, tuple[int, str]] = {}  # the innermost target that has something for it, and the kind of that
+    for index in sorted(range(len(entries)), key=lambda index: len(targets[entries[index][0]].path)):
+        goes[full[index]] = entries[index][0], entries[index][2]
+
+    def is_others(number: int, path: bytes, kind: str) -> bool:
+        owner, other = goes.get(path, (number, kind))
+        if owner != number and (kind, other) != ("d", "d"):
+            return True
+        around = os.path.dirname(path)
+        return around in goes and is_others(number, around, "d")
+
+    return {index for index, path in enumerate(full) if is_others(entries[index][0], path, entries[index][2])}
 
 
 class Store(Stream):
@@ -79,19 +87,15 @@ class Store(Stream):
         self.writing = threading.Lock()  # a file is not given up in the middle of a write; taken before `ready`
         self.targets = targets
         self.files: list[File] = []
-        goes: dict[bytes, tuple[int, str]] = {}
-        for number, path, kind, *_ in sorted(entries, key=lambda entry: len(targets[entry[0]].path)):
-            goes[os.path.join(targets[number].path, encode(path)).rstrip(b"/")] = number, kind
-        for number, path, *rest in entries:
+        inner = of_inner(targets, entries) if len(targets) > 1 else set()
+        for index, (number, path, *rest) in enumerate(entries):
             target = targets[number]
             entry = [path or target.name, *rest]
-            full = os.path.join(target.path, encode(path)).rstrip(b"/")
-            is_others = len(targets) > 1 and of_another(goes, number, full, rest[0])
-            if not is_others:
+            if index not in inner:
                 target.entries.append(entry)
             if entry[1] == "f":
                 self.files.append(File(target, entry))
-                if is_others:
+                if index in inner:
                     self.files[-1].state, self.files[-1].have = "held", entry[3]
         Stream.__init__(self, [f.size for f in self.files])
         self.received, self.left, self.at_least = 0, 0, 0
