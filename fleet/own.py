@@ -5,7 +5,6 @@ from __future__ import annotations
 
 import contextlib
 import errno
-import fcntl
 import json
 import os
 import stat
@@ -17,6 +16,7 @@ from fleet.errors import UsageError
 from fleet.node.base.beneath import LINKS, check_folder, inside_of, is_ours, reach
 from fleet.node.base.errors import Refused
 from fleet.node.base.files import open_regular, replace_file
+from fleet.node.base.locks import alone
 from fleet.node.base.private import private as private
 from fleet.node.base.state_folder import own_home
 from fleet.protocol.state import OF_THE_HEAD
@@ -158,8 +158,7 @@ def seal(*values: object) -> str | None:
 
     try:
         text = json.dumps(json.loads(json.dumps(values, default=str)), sort_keys=True)
-        with open(home(Path.home()) / KEY, "a+b", opener=private) as file:
-            fcntl.flock(file, fcntl.LOCK_EX)
+        with open(home(Path.home()) / KEY, "a+b", opener=private) as file, alone(file.fileno()):
             file.seek(0)
             key = file.read(KEY_BYTES)
             if len(key) < KEY_BYTES:

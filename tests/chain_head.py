@@ -21,7 +21,6 @@ NEED = {
     "bytes": 8,
     "address": "198.18.0.9",
     "port": 9,
-    "stages": ["/d/s"],
 }
 AT = {"event": "at", "position": 4, "received": 4, "placed": 1, "sent": 0}
 DONE = {"event": "done", "files": 2, "bytes": 8, "problems": [], "left": [], "aside": []}

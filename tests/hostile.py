@@ -22,13 +22,12 @@ NEED = {
     "bytes": 4,
     "address": "198.18.0.9",
     "port": 9,
-    "stages": ["/d/s"],
 }
 
 # a delivery of code that changes nothing
 MIRRORED: list[dict[str, Any]] = [
-    {"event": "hello", "dest": "/d", "known": None, "rsync": None},
-    {"event": "need", "files": [], "stage": "/d/s", "basis": "/d"},
+    {"event": "hello", "dest": "/d", "known": None},
+    {"event": "need", "files": [], "blocks": []},
     {
         "event": "done",
         "sent": 0,

@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 
 from fleet.protocol.messages.facts import OwnAddress
 from fleet.protocol.messages.run import RunId
-from fleet.protocol.messages.values import AbsolutePath, Count, Matching, Path
+from fleet.protocol.messages.values import Count, Matching, Path
 from tests.liar import JUNK, TEXTS, places
 
 PLAIN: dict[Any, st.SearchStrategy[Any]] = {
@@ -32,7 +32,6 @@ NAMES = st.text(string.ascii_letters + "/. ~\udcff\u202e\x1b", min_size=1, max_s
 # what a filter would seldom let through
 KNOWN: dict[Any, st.SearchStrategy[Any]] = {
     Path: NAMES,
-    AbsolutePath: NAMES.map("/{}".format),
     Count: st.integers(0, (1 << 62) - 1),
     OwnAddress: st.sampled_from(
         ["10.0.0.5/24", "10.0.0.6", "fe80::1/64", "fd00::5/64", "0.0.0.0/0", "::/0", "127.0.0.1/8"]

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Generic, Literal, TypeVar, cast
+from typing import TYPE_CHECKING, Any, Generic, TypeVar, cast
 
 from fleet.api.asks import asks
 from fleet.api.run_verbs import L, R, RunVerbs
@@ -54,7 +54,6 @@ class Verbs(RunVerbs[R, L], Generic[R, C, L]):
         self,
         *data: str,
         limit: str | None = SyncData.limit,
-        via: Literal["chain", "rsync"] = SyncData.via,
         from_host: str | None = SyncData.from_host,
         force: bool | Sequence[str] = SyncData.force,
         keep: bool = SyncData.keep,
@@ -69,7 +68,6 @@ class Verbs(RunVerbs[R, L], Generic[R, C, L]):
         request = SyncData(
             data=data,
             limit=limit,
-            via=via,
             from_host=from_host,
             force=force,
             keep=keep,

@@ -6,7 +6,6 @@
 from __future__ import annotations
 
 import contextlib
-import fcntl
 import hashlib
 import json
 import os
@@ -16,6 +15,7 @@ from typing import NamedTuple
 
 from fleet import own
 from fleet.node.base.files import file_digest, replace_file
+from fleet.node.base.locks import alone
 from fleet.protocol.state import BROUGHT, HOME
 
 MOST_FOLDERS = 300  # the ones got into last
@@ -60,8 +60,7 @@ def note(folder: Path, files: Mapping[str, Got]) -> None:
     """Files were put in place below `folder`, by their paths in it. OSError, UsageError where that cannot be kept."""
     real, path = os.path.realpath(folder), store_of(folder)
     own.home(Path.home(), BROUGHT)
-    with open(path.with_name(".lock"), "ab", opener=own.private) as lock:
-        fcntl.flock(lock, fcntl.LOCK_EX)
+    with open(path.with_name(".lock"), "ab", opener=own.private) as lock, alone(lock.fileno()):
         before = (each for each in known_in(folder).items() if each[0] not in files)
         kept = [each for each in before if os.path.lexists(os.path.join(real, each[0]))] + list(files.items())
         lines = json.dumps(real), json.dumps(dict(kept[-MOST_FILES:]))

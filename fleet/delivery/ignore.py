@@ -46,7 +46,9 @@ class Repository:
         self.top, self.trouble = top, ""
         names: list[str] = []
         try:
-            names = os.fsdecode(_listed(folder)).split("\0") if folder is not None else []
+            names = os.fsdecode(_listed(folder, top)).split("\0") if folder is not None else []
+            if folder is None and git_folder(top) is None and (at or os.path.lexists(f"{top}/.git")):
+                raise NoAnswer("its git folder is gone")
         except NoAnswer as why:
             self.trouble = str(why)
         self.own = folder is None or self.trouble != ""
@@ -172,18 +174,16 @@ class Rules(NamedTuple):
         """The rules in the folder that is called `prefix` ("" or "a/b/") below the source and holds these names."""
         sieve, repository = self.sieve, self.repository
         folder = sieve.prefix + prefix
-        if (
-            ".git" in names
-            and prefix not in sieve.repositories
-            and self.shut is None
-            and git_folder(folder) is not None
-        ):
-            # where git does not list the source's own, it does not list this one either
-            repository = Repository(folder[:-1], prefix, None if sieve.repositories[""].trouble else folder)
+        is_submodule = prefix[:-1] in self.repository.tracked and prefix not in self.repository.others
+        if (".git" in names or is_submodule) and prefix not in sieve.repositories and self.shut is None:
+            is_there = git_folder(folder) is not None
+            if is_there or is_submodule and names:
+                # where git does not list the source's own, it does not list this one either
+                listed = is_there and not sieve.repositories[""].trouble
+                repository = sieve.repositories[prefix] = Repository(folder[:-1], prefix, folder if listed else None)
             if prefix[:-1] in self.repository.tracked_folders:  # which lists what is in this one all the same
                 repository.tracked |= {path for path in self.repository.tracked if path.startswith(prefix)}
                 repository.others |= {path for path in self.repository.others if path.startswith(prefix)}
-            sieve.repositories[prefix] = repository
         sieve.fleet.of(folder, ".fleetignore" in names)
         repository.scope.of(folder, ".gitignore" in names)
         return self if repository is self.repository else Rules(sieve, repository)
@@ -253,8 +253,11 @@ def _counted(kind: str, paths: Sequence[str]) -> str:
     return f"{kind} ({len(paths)})" if len(paths) > 1 else paths[0]
 
 
-def _listed(folder: str) -> bytes:
-    """What git says of it."""
+def _listed(folder: str, top: str) -> bytes:
+    """What git says of it, whose work tree is to begin at `top`."""
+    said = ask(folder, "rev-parse", "--show-toplevel", seconds=SECONDS, most=1 << 16).removesuffix(b"\n")
+    if os.path.realpath(said) != os.fsencode(os.path.realpath(top)):  # a submodule that was copied beside itself
+        raise NoAnswer(f"its git folder is that of {os.fsdecode(said)}")
     words = ("ls-files", "-t", "-z", "--cached", "--others", "--exclude-standard")
     try:
         return ask(folder, *words, seconds=SECONDS, most=GIT_BYTES)

@@ -1,11 +1,10 @@
 """A folder on every host becomes what one is here, over one warm session a host.
 
-Small files are packed once for all hosts; large ones go by rsync, which sends what has changed in them.
+Small files are packed once for all hosts; of large ones those blocks go that a host does not have.
 """
 
 from __future__ import annotations
 
-import shutil
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import nullcontext
 from dataclasses import dataclass, replace
@@ -32,6 +31,7 @@ from fleet.each import over
 from fleet.errors import HostFailed, ProtocolError
 from fleet.events import Notice, Progress, Round, Started
 from fleet.model import Host, Report, Result, exit_code_of
+from fleet.node.delivery.stage import BLOCK
 from fleet.protocol.messages.code import (
     Done,
     Hello,
@@ -42,22 +42,16 @@ from fleet.protocol.messages.code import (
     Shared,
     Source,
     Spec,
-    Wanted,
 )
 from fleet.protocol.messages.values import Claim
 from fleet.runtime import Runtime
-from fleet.transport import rsh
-from fleet.transport.base import Cancel, Session
+from fleet.transport.base import Cancel
 from fleet.transport.program import Program
 
 T = TypeVar("T")
 COMPARING = "comparing files"
-SMALL_BYTES = 1 << 20
 ROUNDS = 3  # of reading the source, while it changes
 PATIENCE_SECONDS = 30.0  # after which a node gives up a head that says nothing, and its lock for the next sync
-# -I: the node said which files differ, rsync need not doubt it; the old file is the basis of the delta. The node gives
-# them mode and time, once their digests are right.
-RSYNC = ("--no-times", "--ignore-times", "--sparse")
 
 
 @dataclass(frozen=True)
@@ -115,7 +109,7 @@ def run(plan: Mirror, runtime: Runtime) -> Report:
             for _ in range(ROUNDS - 1):
                 if not any(r.error is not None and r.error.kind == CHANGED for r in report.results):
                     break
-                tree = replace(plan.read(), longer=tree.longer)
+                tree = replace(plan.read(), odd=tree.odd)
                 report = _Mirroring(plan, tree, source, mark, ahead, runtime).report()
         if not plan.whole and any(r.ok for r in report.results):
             note(source, tree)
@@ -187,7 +181,7 @@ class _Mirroring:
                 with program:
                     turns.begin(host.name)
                     program.go_on(self._spec(host, claimed))
-                    return self._one(host, session, Conversation(program, runtime, waiting), program, turns.locked)
+                    return self._one(host, Conversation(program, runtime, waiting), program, turns.locked)
             finally:
                 session.close()
 
@@ -206,9 +200,7 @@ class _Mirroring:
             "max_delete": self._max_delete,
         }
 
-    def _one(
-        self, host: Host, session: Session, talk: Conversation, program: Program, locked: Callable[[str], None]
-    ) -> Result:
+    def _one(self, host: Host, talk: Conversation, program: Program, locked: Callable[[str], None]) -> Result:
         tree, name, dest = self._tree, host.name, self._plan.dests[host.name]
         hello = talk.answer(Hello | Inside | Same | Shared)
         if hello["event"] == "inside":
@@ -241,12 +233,12 @@ class _Mirroring:
                 name, False, error=error, answer=Synced(hello["dest"], own=[path for path, *_ in need["files"]])
             )
         paths: list[str] = []
+        has: dict[str, dict[int, str]] = {}
         while need["event"] == "lacks":
-            _take(tree, need["files"], paths, name)
+            _take(tree, need, paths, has, name)
             need = talk.answer(Lacks | Need)
-        _take(tree, need["files"], paths, name)
-        can_rsync = hello["rsync"] is not None and shutil.which("rsync") is not None
-        large = [path for path in paths if can_rsync and tree.by_path[path][3] > SMALL_BYTES]
+        _take(tree, need, paths, has, name)
+        large = sorted(path for path in paths if tree.by_path[path][3] > BLOCK)
         sent, total = 0, sum(tree.by_path[path][3] for path in paths)
 
         def moved(count: int) -> None:
@@ -257,46 +249,31 @@ class _Mirroring:
 
         def deliver(cancel: Cancel) -> None:
             if large:
-                _rsync(session, tree, large, need["stage"], need["basis"], cancel, moved)
-            digests = self._parcels.digests(large)
-            for parcel, count in self._parcels.of(sorted(set(paths).difference(large))):
+                self._parcels.begin(large)
+            for message, count in self._parcels.of(sorted(set(paths).difference(large)), large, has):
                 if cancel.is_set():
                     return
-                program.send_bytes(parcel)
+                if message:
+                    program.send_bytes(message)
                 moved(count)
-            program.send({"op": "switch", "digests": digests})
+            program.send({"op": "switch", "digests": self._parcels.digests(large)})
 
         with Delivery(program, deliver, self._runtime.cancel):
             done = talk.answer(Done)
         return Result(name, True, 0, answer=from_json(Synced, {**done, "to": hello["dest"]}))
 
 
-def _take(tree: Tree, files: Wanted, paths: list[str], host: str) -> None:
-    """Put to `paths` what a node asks for. It may name anything here: ignored files, or what a link in the tree leads
-    to."""
-    if not tree.by_path.keys() >= {path for path, _ in files} or len(paths) + len(files) > len(tree.by_path):
+def _take(tree: Tree, need: Lacks | Need, paths: list[str], has: dict[str, dict[int, str]], host: str) -> None:
+    """Put to `paths` what a node asks for, to `has` which blocks it says it has. It may name anything here: ignored
+    files, or what a link in the tree leads to."""
+    files, blocks, sizes = need["files"], need["blocks"], tree.by_path
+    if not sizes.keys() >= {path for path, _ in files} or len(paths) + len(files) > len(sizes):
         raise ProtocolError("it asks for files that are not in the source", host)
+    if any(path not in sizes or number * BLOCK >= sizes[path][3] for path, number, _ in blocks):
+        raise ProtocolError("it has blocks of what is not in the source", host)
+    if need["event"] == "lacks" and not (files or blocks):
+        raise ProtocolError("it lacks nothing, and says so", host)
     paths += [path for path, _ in files]
-
-
-def _rsync(
-    session: Session,
-    tree: Tree,
-    paths: Sequence[str],
-    stage: str,
-    basis: str,
-    cancel: Cancel,
-    moved: Callable[[int], None],
-) -> None:
-    options = [*RSYNC, "--compare-dest=" + rsh.local(basis), "--copy-links" if tree.followed else "--links"]
-    try:
-        rsh.stage(session, options, tree.root, stage, paths, cancel=cancel, moved=moved)
-    except HostFailed:
-        for path in paths:
-            if not tree.local(path).is_file():
-                raise HostFailed(
-                    f"{path} vanished while it was sent",
-                    kind=CHANGED,
-                    hint="run the sync again; nothing was switched in",
-                ) from None
-        raise
+    for path, number, digest in blocks:
+        if has.setdefault(path, {}).setdefault(number, digest) is not digest:
+            raise ProtocolError("it has a block twice", host)

@@ -1,27 +1,33 @@
-"""What hosts lack of a tree, read once however many they are: small files, many in one message; digests of others."""
+"""What hosts lack of a tree: small files, many in one message that is made once for all hosts; of large ones the blocks
+that a host does not have, and digests."""
 
 from __future__ import annotations
 
+import hashlib
 import json
 import threading
 import zlib
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import suppress
 
 from fleet.delivery.tree import Tree, with_payload
+from fleet.errors import FleetError
+from fleet.node.delivery.stage import BLOCK
 
-PARCEL_BYTES = 1 << 20
+PARCEL_BYTES = CHUNK = 1 << 20
+SAMPLE_BYTES = 1 << 16
 KEEP_BYTES = 256 << 20
-Item = tuple[str, int, int]  # path, offset, length
 
 
 class Parcels:
-    """Control lines for node/delivery/code_sync.py with zlib data behind them; see node/delivery/stage.py."""
+    """Control lines for node/delivery/code_sync.py with data behind them; see node/delivery/stage.py."""
 
     def __init__(self, tree: Tree) -> None:
         self._tree = tree
         self._lock, self._hashing = threading.Lock(), threading.Lock()
-        self._made: dict[tuple[Item, ...], bytes] = {}
+        self._made: dict[tuple[str, ...], bytes] = {}
         self._digests: dict[str, str] = {}
+        self._blocks: dict[tuple[str, int], str] = {}
         self._kept = 0
 
     def digests(self, paths: Sequence[str]) -> dict[str, str]:
@@ -31,36 +37,66 @@ class Parcels:
                 self._digests[path] = self._tree.file_digest(path)
         return {path: self._digests[path] for path in paths}
 
-    def of(self, paths: Sequence[str]) -> Iterator[tuple[bytes, int]]:
-        """(message, bytes of the files in it), until all are in. HostFailed for a file that is not any more what the
-        tree says."""
-        for items in self._batches(paths):
-            with self._lock:
-                message = self._made.get(items)
-                if message is None:
-                    message = self._pack(items)
-                    if self._kept < KEEP_BYTES:
-                        self._made[items] = message
-                        self._kept += len(message)
-            yield message, sum(length for _path, _offset, length in items)
+    def begin(self, paths: Sequence[str]) -> None:
+        """Has digests worked out while the files are sent."""
 
-    def _batches(self, paths: Sequence[str]) -> Iterator[tuple[Item, ...]]:
-        batch: list[Item] = []
-        room = PARCEL_BYTES
+        def work() -> None:
+            with suppress(FleetError):  # who needs them finds out
+                self.digests(paths)
+
+        threading.Thread(target=work, name="digests", daemon=True).start()
+
+    def of(
+        self, small: Sequence[str], large: Sequence[str], has: Mapping[str, Mapping[int, str]]
+    ) -> Iterator[tuple[bytes, int]]:
+        """(message, bytes of the files in it), until all are in; b"" for blocks that `has` of that path has. HostFailed
+        for a file that is not any more what the tree says."""
+        for paths in self._batches(small):
+            with self._lock:
+                message = self._made.get(paths)
+                if message is None:
+                    message = self._pack(paths)
+                    if self._kept < KEEP_BYTES:
+                        self._made[paths] = message
+                        self._kept += len(message)
+            yield message, sum(self._tree.by_path[path][3] for path in paths)
+        for path in large:
+            yield from self._of_large(path, has.get(path, {}))
+
+    def _of_large(self, path: str, has: Mapping[int, str]) -> Iterator[tuple[bytes, int]]:
+        size = self._tree.by_path[path][3]
+        for begin in range(0, size, BLOCK):
+            end = min(begin + BLOCK, size)
+            if begin // BLOCK in has and has[begin // BLOCK] == self._block(path, begin):
+                yield b"", end - begin
+                continue
+            for at in range(begin, end, CHUNK):
+                data = self._tree.read(path, at, min(CHUNK, end - at))
+                line = {"op": "block", "path": path, "at": at, "size": len(data)}
+                yield json.dumps(line).encode() + b"\n" + data, len(data)
+
+    def _block(self, path: str, at: int) -> str:
+        with self._lock:
+            if (path, at) not in self._blocks:
+                self._blocks[path, at] = hashlib.sha256(self._tree.read(path, at, BLOCK)).hexdigest()
+            return self._blocks[path, at]
+
+    def _batches(self, paths: Sequence[str]) -> Iterator[tuple[str, ...]]:
+        batch: list[str] = []
+        size = 0
         for path in paths:
-            offset, size = 0, self._tree.by_path[path][3]
-            while True:
-                length = min(size - offset, room)
-                batch.append((path, offset, length))
-                offset, room = offset + length, room - length
-                if room == 0:
-                    yield tuple(batch)
-                    batch, room = [], PARCEL_BYTES
-                if offset == size:
-                    break
+            batch.append(path)
+            size += self._tree.by_path[path][3]
+            if size >= PARCEL_BYTES:
+                yield tuple(batch)
+                batch, size = [], 0
         if batch:
             yield tuple(batch)
 
-    def _pack(self, items: Sequence[Item]) -> bytes:
-        parts = [json.dumps(items).encode() + b"\n", *(self._tree.read(*item) for item in items)]
-        return with_payload("parcel", zlib.compress(b"".join(parts), 1))
+    def _pack(self, paths: Sequence[str]) -> bytes:
+        files = [self._tree.read(path, 0, self._tree.by_path[path][3]) for path in paths]
+        listed = [(path, len(file)) for path, file in zip(paths, files, strict=True)]
+        data = b"".join([json.dumps(listed).encode() + b"\n", *files])
+        sample = data[-SAMPLE_BYTES:]
+        shrinks = len(zlib.compress(sample, 1)) < len(sample) * 0.9  # else it costs time, and saves none
+        return with_payload("parcel", zlib.compress(data, int(shrinks)))

@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import contextlib
 import ctypes
-import fcntl
 import hashlib
 import json
 import os
@@ -24,6 +23,7 @@ from pathlib import Path
 from fleet import own
 from fleet.delivery.git import NoAnswer, ask
 from fleet.node.base.files import replace_file
+from fleet.node.base.locks import alone
 from fleet.protocol.messages.code import Source
 from fleet.protocol.state import HOME, SOURCE_IDS, SOURCE_MARK
 
@@ -106,8 +106,7 @@ def _known(root: str) -> str:
     """Returns the id of a source, by its witness and the record of it. OSError."""
     store, carrier = own.home(Path.home()) / SOURCE_IDS, _carrier(root)
     top, file, inside = carrier
-    with open(f"{store}.lock", "ab", opener=own.private) as lock:
-        fcntl.flock(lock, fcntl.LOCK_EX)
+    with open(f"{store}.lock", "ab", opener=own.private) as lock, alone(lock.fileno()):
         records, witness = _read(store), _witness(carrier)
         mine, is_copy = _recorded(records, witness, top)
         if witness is None or is_copy:

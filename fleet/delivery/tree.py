@@ -42,8 +42,8 @@ class Tree:
     linked: (device, inode) of each file that has other names. sieve: what left entries out, None where nothing did.
     brought: files that `get` brought, nobody changed since and git tracks. unsafe_links: (path, target) of links to
     what is here and not sent. followed: files that are links here. inodes: of its files. grown: files of which the
-    beginning is sent, as they get longer. longer: those that were longer than they were found: (size as found, inode,
-    sha256 of so many bytes)."""
+    beginning is sent, as they get longer; touched: those whose times change, and whose bytes do not. odd: those that
+    were found so: (size as found, inode, sha256 of so many bytes)."""
 
     root: Path
     entries: tuple[Entry, ...]
@@ -57,7 +57,8 @@ class Tree:
     followed: frozenset[str] = frozenset()
     inodes: Mapping[str, int] = field(default_factory=dict, compare=False)
     grown: set[str] = field(default_factory=set, compare=False)
-    longer: dict[str, tuple[int, int, str]] = field(default_factory=dict, compare=False)
+    touched: set[str] = field(default_factory=set, compare=False)
+    odd: dict[str, tuple[int, int, str]] = field(default_factory=dict, compare=False)
 
     @cached_property
     def _manifest(self) -> bytes:
@@ -121,8 +122,8 @@ class Tree:
                     if (size, mtime) == (before.st_size, before.st_mtime_ns) == (after.st_size, after.st_mtime_ns):
                         if before.st_ctime_ns == after.st_ctime_ns:
                             return found
-                    elif after.st_size > size and self._only_grows(path, fd, size) and read(fd) == found:
-                        self.grown.add(path)
+                    elif after.st_size >= size and self._is_same(path, fd, size) and read(fd) == found:
+                        (self.grown if after.st_size > size else self.touched).add(path)
                         return found
                     else:
                         break
@@ -134,14 +135,16 @@ class Tree:
             raise HostFailed(f"{path} changed while it was read: {error.strerror}", kind=CHANGED, hint=AGAIN) from error
         raise HostFailed(f"{path} changed while it was read", kind=CHANGED, hint=AGAIN)
 
-    def _only_grows(self, path: str, fd: int, size: int) -> bool:
-        """Whether an earlier tree found it longer than it was to be, too, and what it was then is as it was."""
-        if path in self.grown:
+    def _is_same(self, path: str, fd: int, size: int) -> bool:
+        """Returns whether an earlier tree found it longer than it was to be, or only touched, too, and what it was then
+        is as it was."""
+        if path in self.grown | self.touched:
             return True
         inode = os.fstat(fd).st_ino
-        then, known, digest = self.longer.get(path, (0, 0, ""))
-        is_same = inode == known == self.inodes.get(path) and then <= size and _digest(then, fd) == digest
-        self.longer[path] = (size, inode, _digest(size, fd))
+        then, known, digest = self.odd.get(path, (-1, 0, ""))
+        is_same = then == size or inode == known == self.inodes.get(path) and 0 <= then < size
+        is_same = is_same and _digest(then, fd) == digest
+        self.odd[path] = (size, inode, _digest(size, fd))
         return is_same
 
     def local(self, path: str) -> Path:

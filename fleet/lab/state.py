@@ -11,7 +11,6 @@ import re
 import secrets
 import shutil
 import sys
-import time
 from collections.abc import Iterator, Sequence
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
@@ -23,6 +22,7 @@ from fleet import own
 from fleet.errors import InventoryError, LabError, UsageError
 from fleet.lab.processes import is_alive
 from fleet.node.base.files import replace_file
+from fleet.node.base.locks import release, wait_for
 
 HEAD = "# `fleet -i lab ...` reads it; what you change stays until `fleet lab up` makes a new lab or more hosts.\n"
 
@@ -194,17 +194,12 @@ def exclusive(path: Path, within: float, message: str) -> Iterator[None]:
         fd = os.open(path, os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC, 0o644)
     except OSError as e:
         raise LabError(f"cannot lock {path}: {e.strerror}") from e
-    with os.fdopen(fd, "r+b", buffering=0) as lock:
-        deadline = time.monotonic() + within
-        while True:
-            try:
-                fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-                break
-            except BlockingIOError:
-                if time.monotonic() > deadline:
-                    raise LabError(message, hint="wait for it, or end it and try again") from None
-                time.sleep(0.05)
+    try:
+        if not wait_for(fd, fcntl.LOCK_EX, within, lock=fcntl.flock):
+            raise LabError(message, hint="wait for it, or end it and try again")
         yield
+    finally:
+        release(fd)
 
 
 def inventory_path() -> Path:

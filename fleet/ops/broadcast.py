@@ -28,7 +28,7 @@ class BroadcastPlan(Broadcast):
     def describe(self) -> dict[str, Any]:
         data = [{"source": str(item.source), "to": dict(item.dests)} for item in self.items]
         origin = {"from": self.origin.name} if self.origin else {}
-        return {"data": data, "limit": self.limit, "via": self.via, **origin}
+        return {"data": data, "limit": self.limit, **origin}
 
     def lines(self) -> Iterator[Line]:
         rest = "would be sent as far as a host does not have it:"
@@ -43,8 +43,7 @@ class BroadcastPlan(Broadcast):
                 yield files
             yield PerHost({name: [f"to {dest}"] for name, dest in item.dests.items()})
         limit = f", at most {size_text(self.limit)}/s" if self.limit else ""
-        by = "a chain of the hosts" if self.via == "chain" else "rsync, from here to each"
-        yield f"by {by}{limit}; deletes nothing"
+        yield f"by a chain of the hosts{limit}; deletes nothing"
 
 
 def plan(inventory: Inventory, request: SyncData, origin: Host | None = None) -> BroadcastPlan:
@@ -80,7 +79,6 @@ def plan(inventory: Inventory, request: SyncData, origin: Host | None = None) ->
         hosts,
         tuple(items),
         rate,
-        request.via,
         origin,
         hint=hint,
         force=request.force,

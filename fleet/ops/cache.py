@@ -19,6 +19,7 @@ from typing import Any
 from fleet.errors import DeadlineError, HostFailed, Interrupted
 from fleet.events import Notice
 from fleet.node.base.files import version_of
+from fleet.node.base.locks import release, try_lock
 from fleet.own import own_folder, read_own
 from fleet.runtime import Runtime
 
@@ -67,7 +68,7 @@ def turn(name: str, what: str, runtime: Runtime, *, holder: str = "", within: fl
         yield waited
     finally:
         path.unlink(missing_ok=True)  # before it is let go: whoever opened it meanwhile sees that it is gone
-        os.close(held)
+        release(held)
 
 
 def _by(path: Path) -> str:
@@ -80,12 +81,11 @@ def _by(path: Path) -> str:
 def _lock(path: Path) -> int | None:
     """A descriptor that holds this lock file, None while somebody else does."""
     fd = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
-    with contextlib.suppress(BlockingIOError, FileNotFoundError):
-        fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        if os.path.samestat(os.fstat(fd), path.stat()):
+    with contextlib.suppress(FileNotFoundError):
+        if try_lock(fd, fcntl.LOCK_EX, fcntl.flock) and os.path.samestat(os.fstat(fd), path.stat()):
             os.ftruncate(fd, 0)  # what one that was killed had written
             return fd
-    os.close(fd)
+    release(fd)
     return None
 
 

@@ -19,6 +19,7 @@ from fleet.protocol.state import (
     RUNS,
     SOURCES,
     SPEC,
+    STAGE_THERE,
     STATUS,
     STOP,
     TIMES,
@@ -46,6 +47,10 @@ FOLDERS = (
         f"{CODE_STATE}/, {DATA_STATE}/",
         "in a destination, or beside it as `.NAME` and this: what a sync delivered, and what is staged of one that "
         "was interrupted",
+    ),
+    (
+        f".KEY{STAGE_THERE}/",
+        "where a file system is mounted inside a destination: what is staged for that, or was put aside there",
     ),
 )
 OF_A_RUN = (

@@ -41,10 +41,11 @@ LOG_NAME = r"node\.log|rank([0-9]{1,9})\.(out|err)"
 
 # what remembers a delivery: in its destination, or beside it as .NAME + this
 CODE_STATE, DATA_STATE = ".fleet-sync", ".fleet-data"
+STAGE_THERE = ".fleet-stage"  # ends the name of a folder on a file system that is mounted in a destination
 GET_STAGE = ".fleet-get"  # what has come of a get that is not whole yet
 # the file by which a source is known; ends the name of an empty folder in it while a sync is under way
 SOURCE_MARK = ".fleet-source"
-STATE_FOLDERS = (CODE_STATE, DATA_STATE, GET_STAGE, SOURCE_MARK)
+STATE_FOLDERS = (CODE_STATE, DATA_STATE, STAGE_THERE, GET_STAGE, SOURCE_MARK)
 # .gitignore of runs/ and builds/ on the head
 OF_THE_HEAD = "*\n# fleet's own: neither git nor a sync takes this folder along\n"
 LOCK = "lock"

@@ -55,7 +55,6 @@ class SyncData(Request):
 
     data: Sequence[str]
     limit: str | None = None
-    via: Literal["chain", "rsync"] = "chain"
     from_host: str | None = None
     force: bool | Sequence[str] = False
     keep: bool = False
@@ -67,8 +66,6 @@ class SyncData(Request):
         _consent(self.force, self.keep)
         if self.from_host is None:
             return
-        if self.via == "rsync":
-            raise UsageError("--via rsync sends from here, not --from a host", hint="leave one of them out")
         if self.copy_unsafe_links:
             here = f"bring it here first: fleet get --from {self.from_host} PATH"
             raise UsageError("--copy-unsafe-links sends from here, not --from a host", hint=here)

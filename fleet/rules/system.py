@@ -11,10 +11,6 @@ from fleet.rules.rule import MISSING, GiB, MiB, Rule, View, lookup
 SAME_IMAGE = "bring the hosts to the same system release, or build in a container"
 
 
-def rsync(view: View) -> str | None:
-    return "not installed" if "rsync" in view and not view["rsync"] else None
-
-
 def sockets(view: View) -> str | None:
     """Where there are GPUs, and no InfiniBand."""
     return "none is active" if view.get("gpus") and view.get("infiniband_ports") == 0 else None
@@ -66,14 +62,6 @@ SYSTEM = (
         "hostname",
         "set a hostname of its own on each (hostnamectl): NCCL takes hosts of one name for one machine",
         "warning",
-    ),
-    Rule(
-        "rsync-missing",
-        rsync,
-        "clear",
-        "rsync",
-        "install rsync: with it 'fleet sync' sends only what has changed in large files",
-        "info",
     ),
 )
 

@@ -24,10 +24,9 @@ SHELLS = (
     "\nfleet_expand() {",
     "read x; mv ",
 )
-RSYNC = '''printf "\\\\000FLEET1\\\\n"; exec "$@"'''  # over the open session
 ASKS = ("\nimport sys\nif sys.path and not sys.path[0]:\n", "\nimport csv, hashlib")  # a node's own Python
 HOSTS = _words("ssh ssh-keygen mv grep rm sleep")
-FACTS = _words("readlink rsync nvidia-smi nvcc gcc g++ cc c++ ninja ip git ibstat lspci env hostname true")
+FACTS = _words("readlink nvidia-smi nvcc gcc g++ cc c++ ninja ip git ibstat lspci env hostname true")
 PIP = _words("pip pip3 ldconfig uname lsb_release")
 
 
@@ -145,7 +144,7 @@ PROMISES: dict[str, Promise] = {
     "lab": Promise(LAB, ["ip"], _nothing, hosts=False),
     "examples": Promise(_one_of("", "--to examples", "demo.yaml"), [], _to, hosts=False),
     "exec": Promise(_one_of("-- true", "--shell true", "--dry-run -- true"), ["true"], _nothing),
-    "sync": Promise(_sync, [*PIP, "git", "rsync", "readlink"], _delivered),
+    "sync": Promise(_sync, [*PIP, "git", "readlink"], _delivered),
     "launch": Promise(_launch, [*FACTS, "sbatch", "sinfo", "squeue"], _launched, leaves=True),
     "ps": Promise(_one_of("", "--all", "--json"), [], _nothing),
     "logs": Promise(_of_run(*OF_RUN), [], RUNS),  # what is on the hosts comes here first
@@ -237,7 +236,7 @@ def wrong_program(world: World, verb: str, program: str, argv: list[str]) -> str
         return None if own or rsh or of_run or asks else "a Python that is none of fleet's own"
     if name in ("sh", "dash", "bash"):
         fleets = argv[1:2] == ["-c"] and (
-            argv[2].startswith(SHELLS) or argv[2] in (RSYNC, "true")
+            argv[2].startswith(SHELLS) or argv[2] == "true"
         )  # the latter as exec was told
         return None if fleets else "a shell that is none of fleet's own"
     called = Path(argv[0]).name  # gcc is a link

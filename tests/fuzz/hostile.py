@@ -409,7 +409,6 @@ VERBS = {
         ["sync", "tree", "--to", "{node}/there", "--force"], OWN, [["sync", "large", "--to", "{node}/there"]]
     ),
     "data": Verb(["sync", "--data", "large:{node}/data/"], OWN, weight=6),
-    "data-rsync": Verb(["sync", "--data", "large:{node}/data/", "--via", "rsync"], OWN),
     "from": Verb(["sync", "--data", "{node}/gives:{node}/taken", "--from", "gpu1"], OWN, weight=4),
     "wheels": Verb(["sync", "-w", "gpu1", "--wheels", "wheels"], OWN, weight=3),
     "get": Verb(

@@ -270,7 +270,7 @@ def run(
     try:
         with (
             mock.patch.dict(os.environ, {"HOME": str(base / "home")}),
-            mock.patch.object(mirror, "SMALL_BYTES", 4096),
+            mock.patch.object(mirror, "BLOCK", 4096),
             mock.patch.object(mirror, "PATIENCE_SECONDS", 5.0),
             mock.patch.object(lock_order, "LOCK_WAIT_SECONDS", 1.0),
         ):

@@ -1,5 +1,5 @@
 """The local transport, but that node programs begin as forks of one python (forker.py): dozens a second, and each may
-be killed at a moment of choice, or see another clock. All else, rsync above all, is started as ever."""
+be killed at a moment of choice, or see another clock. All else is started as ever."""
 
 from __future__ import annotations
 

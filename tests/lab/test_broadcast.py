@@ -243,12 +243,9 @@ def test_a_node_that_no_other_reaches_gets_its_files_from_the_head(fast: Virtual
         code, document = end(fast.popen("-i", "lab", "--json", "sync", "--data", f"{big}:/data/"))
         assert code == 0 and SIZE < document["sent"] < 3 * SIZE
         assert sums(fast, fast.names) == {digest}
-        fast.sh(victim, "find /data -mindepth 1 -delete")
-        code, document = end(fast.popen("-i", "lab", "--json", "sync", "--via", "rsync", "--data", f"{big}:/data/"))
     finally:
         for name in others:
             fast.sh(name, f"ip route del prohibit {fast.address(victim)}")
-    assert code == 0 and sums(fast, fast.names) == {digest}
 
 
 @pytest.mark.slow

@@ -55,14 +55,14 @@ def test_one_that_prints_changes_nothing(rc: tuple[VirtualLab, str], tmp_path: P
     lab, host = rc
     begin_with(lab, host, "echo welcome; echo to this machine >&2; printf '%70s\\n' -")
     (tmp_path / "src").mkdir()
-    (tmp_path / "src" / "big").write_bytes(b"0123456789abcdef" * 200_000)  # large enough for rsync
+    (tmp_path / "src" / "big").write_bytes(b"0123456789abcdef" * 300_000)  # large enough for blocks
     lab.fleet("-i", "lab", "sync", str(tmp_path / "src"), "--to", "/tmp/chatty", check=True)
-    lab.fleet("-i", "lab", "sync", "--via", "rsync", "--data", f"{tmp_path}/src:/tmp/chatty2", check=True)
+    lab.fleet("-i", "lab", "sync", "--data", f"{tmp_path}/src:/tmp/chatty2", check=True)
     lab.fleet("-i", "lab", "sync", "--data", f"{tmp_path}/src/big:/tmp/chatty3", check=True)
     done = lab.fleet(
         "-i", "lab", "exec", "--", "cksum", "/tmp/chatty/big", "/tmp/chatty2/big", "/tmp/chatty3", check=True
     )
-    assert done.stdout.count("3200000 /tmp") == 3 and "welcome" not in done.stdout
+    assert done.stdout.count("4800000 /tmp") == 3 and "welcome" not in done.stdout
     lab.fleet("-i", "lab", "setup-ssh", check=True)
 
 

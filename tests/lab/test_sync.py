@@ -109,11 +109,11 @@ def test_an_empty_source_says_what_it_does(breakable: BreakableLab, source: Path
     assert breakable.sh(breakable.names[0], "ls -A /root/emptied") == ""
 
 
-def test_a_host_without_rsync(breakable: BreakableLab, source: Path) -> None:
+def test_a_large_file_of_hosts_without_rsync(breakable: BreakableLab, source: Path) -> None:
     bare = breakable.names[1]
     breakable.sh(bare, "mv /usr/bin/rsync /usr/bin/rsync.off")
     try:
-        (source / "large").write_bytes(os.urandom(3 << 20))
+        (source / "large").write_bytes(os.urandom(5 << 20))
         breakable.fleet("-i", "lab", "sync", str(source), "--to", "~/norsync", check=True)
     finally:
         breakable.sh(bare, "mv /usr/bin/rsync.off /usr/bin/rsync")

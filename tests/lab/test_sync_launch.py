@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-import contextlib
 import json
 import os
 import re
 import signal
 import subprocess
 import sys
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -43,29 +41,33 @@ def source(tmp_path: Path) -> Path:
     return folder
 
 
-@pytest.fixture
-def stuck(tmp_path: Path) -> Iterator[dict[str, str]]:
-    """The environment of a head whose rsync never comes to an end."""
-    (tmp_path / "bin").mkdir()
-    stub = tmp_path / "bin/rsync"
-    stub.write_text(f"#!/bin/sh\necho $$ >>{stub}.pids\nexec sleep 1000\n")
-    stub.chmod(0o755)
-    yield {"PATH": f"{stub.parent}:{os.environ['PATH']}"}
-    for pid in map(int, (tmp_path / "bin/rsync.pids").read_text().split()):
-        with contextlib.suppress(ProcessLookupError):
-            os.kill(pid, signal.SIGKILL)
+# a head that never comes to what it is to send; it notes each host
+STUCK = """
+import sys, time
+from fleet.__main__ import main
+from fleet.delivery.parcels import Parcels
+
+def of(self, *lacking):
+    with open(noted, "a") as file:
+        file.write("x")
+    time.sleep(1000)
+
+Parcels.of, noted = of, sys.argv.pop(1)
+main()
+"""
 
 
 def launch(lab: VirtualLab, tmp_path: Path, workdir: str, *more: str) -> subprocess.CompletedProcess[str]:
     return lab.fleet("-i", "lab", "launch", "--engine", "command", "--workdir", workdir, *more, "./job", cwd=tmp_path)
 
 
-def hang(lab: VirtualLab, source: Path, to: str, env: dict[str, str]) -> subprocess.Popen[bytes]:
-    """A sync that holds its locks and comes no further, with a file that is large enough for rsync."""
-    (source / "large").write_bytes(os.urandom(2 << 20))
-    process = lab.popen("-i", "lab", "sync", str(source), "--to", to, env=env)
-    pids = Path(env["PATH"].split(":")[0], "rsync.pids")
-    until(lambda: pids.exists() and len(pids.read_text().split()) == len(lab.names) or process.poll() is not None)
+def hang(lab: VirtualLab, source: Path, to: str) -> subprocess.Popen[bytes]:
+    """A sync that holds its locks and comes no further."""
+    (source / "new").write_text("new")
+    noted = source.parent / "noted"
+    argv = [sys.executable, "-c", STUCK, str(noted), "-i", "lab", "sync", str(source), "--to", to]
+    process = subprocess.Popen(argv, env=lab.env, cwd=lab.home, stdin=subprocess.DEVNULL, stderr=subprocess.PIPE)
+    until(lambda: noted.exists() and len(noted.read_text()) == len(lab.names) or process.poll() is not None)
     assert process.poll() is None, process.communicate()
     return process
 
@@ -137,12 +139,12 @@ def test_a_module_that_was_changed_on_one_host_since(ready_lab: VirtualLab, sour
 @pytest.mark.slow
 @pytest.mark.parametrize("how", ["killed", "frozen"])
 def test_a_launch_and_a_second_sync_while_one_stages(
-    ready_lab: VirtualLab, source: Path, tmp_path: Path, stuck: dict[str, str], how: str
+    ready_lab: VirtualLab, source: Path, tmp_path: Path, how: str
 ) -> None:
     to = f"~/staged-{how}"
     ready_lab.fleet("-i", "lab", "sync", str(source), "--to", to, check=True)
     (source / "part").write_text("new")
-    first = hang(ready_lab, source, to, stuck)
+    first = hang(ready_lab, source, to)
     try:
         refused = launch(ready_lab, tmp_path, to)
         assert refused.returncode == 123, refused.stderr

@@ -1,15 +1,10 @@
-"""Where tests act between the head and a node: the local transport with a tap, and an rsync around rsync."""
+"""Where tests act between the head and a node: the local transport with a tap."""
 
 from __future__ import annotations
 
-import os
-import shutil
 import subprocess
 import sys
 from collections.abc import Callable, Mapping
-from pathlib import Path
-
-import pytest
 
 from fleet.model import Host
 from fleet.transport.base import Cancel, Session
@@ -76,17 +71,6 @@ class Tap(LocalTransport):
 
         channel.send, channel.recv = send, recv  # type: ignore[method-assign]
         return channel
-
-
-def rsync_around(folder: Path, monkeypatch: pytest.MonkeyPatch, before: str = ":", after: str = ":") -> None:
-    """Puts an rsync in front of PATH whose sender runs these lines of shell before and after the real one."""
-    real = shutil.which("rsync", path="/usr/bin:/usr/local/bin:/bin")
-    assert real is not None
-    folder.mkdir()
-    line = f'case "$*" in *--server*) exec {real} "$@"; esac\n{before}\n{real} "$@"; status=$?\n{after}\nexit $status\n'
-    (folder / "rsync").write_text(f"#!/bin/sh\n{line}")
-    (folder / "rsync").chmod(0o755)
-    monkeypatch.setenv("PATH", f"{folder}:{os.environ['PATH']}")
 
 
 def in_mounts(mounts: str, code: str) -> str:

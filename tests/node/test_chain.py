@@ -157,19 +157,17 @@ def received(report: Report) -> list[int]:
     return [result.data.get("bytes", 0) for result in report.results]
 
 
-@pytest.mark.parametrize("via", ["chain", "rsync"])
-def test_a_tree_arrives_as_it_is_and_a_second_time_nothing_moves(fleet: Fleet, tree: Path, via: str) -> None:
-    report = fleet.ok(tree, via=via)
+def test_a_tree_arrives_as_it_is_and_a_second_time_nothing_moves(fleet: Fleet, tree: Path) -> None:
+    report = fleet.ok(tree)
     shutil.rmtree(tree / ".x.fleet-sync")  # what fleet keeps for itself is no data
     for name in fleet.names:
         assert snapshot(fleet.path(name, "set")) == snapshot(tree)
     total = sum(p.lstat().st_size for p in tree.rglob("*") if p.is_file() and not p.is_symlink())
     assert received(report) == [total] * 3
-    if via == "chain":
-        assert report.data["sent"] == total
-    assert received(fleet.ok(tree, via=via)) == [0, 0, 0]
+    assert report.data["sent"] == total
+    assert received(fleet.ok(tree)) == [0, 0, 0]
     (tree / "a" / "f9").write_text("changed")
-    assert received(fleet.ok(tree, via=via)) == [7, 7, 7]
+    assert received(fleet.ok(tree)) == [7, 7, 7]
     assert fleet.path("n3", "set", "a", "f9").read_text() == "changed"
 
 
@@ -251,11 +249,40 @@ def test_two_names_of_one_place_are_found_out_by_the_node(fleet: Fleet, tmp_path
         broadcast.Item(tmp_path / source, {n: str(tmp_path / n / to) for n in fleet.names})
         for source, to in (("one", "x"), ("two", "way/x"))
     )
-    report = broadcast.run(
-        broadcast.BroadcastPlan(fleet.inventory.hosts, items, None, "chain"), Runtime(LocalTransport())
-    )
+    report = broadcast.run(broadcast.BroadcastPlan(fleet.inventory.hosts, items, None), Runtime(LocalTransport()))
     assert report.exit_code == 1 and "two sources go to" in str(report.results[0].error)
     assert not (tmp_path / "n1/x").exists()
+
+
+@pytest.mark.parametrize(
+    ("outer", "inner", "to", "found"),
+    [
+        ({"x": "1", "sub/z": "2", "sub/y": "3"}, {"z": "4"}, "set/sub", {"x": "1", "sub/z": "4", "sub/y": "3"}),
+        ({"x": "1", "y": "2"}, {"": "3"}, "set/x", {"x": "3", "y": "2"}),
+        ({"x": "1", "y": "2"}, {"z": "3"}, "set/x", {"x/z": "3", "y": "2"}),
+        ({"x/y": "1", "z": "2"}, {"": "3"}, "set/x", {"x": "3", "z": "2"}),
+        ({"x": "1"}, {"y": "2"}, "set/new/er", {"x": "1", "new/er/y": "2"}),
+    ],
+)
+def test_what_goes_into_a_destination_that_lies_in_anothers_is_of_the_inner_one(
+    fleet: Fleet, tmp_path: Path, outer: dict[str, str], inner: dict[str, str], to: str, found: dict[str, str]
+) -> None:
+    for name, files in (("outer", outer), ("inner", inner)):
+        for path, text in files.items():
+            (tmp_path / name / path).parent.mkdir(parents=True, exist_ok=True)
+            (tmp_path / name / path).write_text(text)
+    items = tuple(
+        broadcast.Item(tmp_path / source, {n: str(fleet.path(n, where)) for n in fleet.names})
+        for source, where in (("inner", to), ("outer", "set"))
+    )
+    for count in (len(found), 0):
+        report = broadcast.run(broadcast.BroadcastPlan(fleet.inventory.hosts, items, None), Runtime(LocalTransport()))
+        assert report.exit_code == 0, [r.error for r in report.results]
+        assert {r.data["files"] for r in report.results} == {count}
+        for name in fleet.names:
+            at = fleet.path(name, "set")
+            there = {path.relative_to(at): path for path in at.rglob("*") if ".fleet" not in str(path.relative_to(at))}
+            assert {str(path): full.read_text() for path, full in there.items() if full.is_file()} == found
 
 
 def test_what_a_kill_left_of_a_link_is_in_nobodys_way(fleet: Fleet, tree: Path) -> None:
@@ -347,7 +374,7 @@ def test_some_destinations_shared_and_some_not(fleet: Fleet, tmp_path: Path) -> 
         (tmp_path / source).write_text(source)
         items.append(broadcast.Item(tmp_path / source, {n: str(tmp_path / where.format(n)) for n in fleet.names}))
     report = broadcast.run(
-        broadcast.BroadcastPlan(fleet.inventory.hosts, tuple(items), None, "chain"), Runtime(LocalTransport())
+        broadcast.BroadcastPlan(fleet.inventory.hosts, tuple(items), None), Runtime(LocalTransport())
     )
     assert report.exit_code == 0, [r.error for r in report.results]
     assert (tmp_path / "all/x").read_text() == "common" and (tmp_path / "n3/x").read_text() == "own"
@@ -407,31 +434,29 @@ def test_nothing_is_written_through_a_link_on_the_node(fleet: Fleet, tree: Path,
     assert list(outside.iterdir()) == []
 
 
-@pytest.mark.parametrize("via", ["chain", pytest.param("rsync", marks=pytest.mark.slow)])
-def test_names_as_long_as_they_can_be(fleet: Fleet, tmp_path: Path, via: str) -> None:
+def test_names_as_long_as_they_can_be(fleet: Fleet, tmp_path: Path) -> None:
     name = "\u00fc" * 125 + "x" * 5
     (tmp_path / "src").mkdir()
     (tmp_path / "src" / name).write_bytes(b"w" * 3000)
-    fleet.ok(tmp_path / "src", via=via)
-    fleet.ok(tmp_path / "src" / name, via=via)
+    fleet.ok(tmp_path / "src")
+    fleet.ok(tmp_path / "src" / name)
     for node in fleet.names:
         assert (fleet.path(node, "src", name)).read_bytes() == fleet.path(node, name).read_bytes() == b"w" * 3000
-    assert all(r.data["files"] == 0 for r in fleet.ok(tmp_path / "src" / name, via=via).results)
+    assert all(r.data["files"] == 0 for r in fleet.ok(tmp_path / "src" / name).results)
 
 
-@pytest.mark.parametrize("via", ["chain", pytest.param("rsync", marks=pytest.mark.slow)])
-def test_what_links_lead_to_goes_in_their_place(fleet: Fleet, tmp_path: Path, via: str) -> None:
+def test_what_links_lead_to_goes_in_their_place(fleet: Fleet, tmp_path: Path) -> None:
     (tmp_path / "blobs").mkdir()
     (tmp_path / "blobs/0a").write_bytes(b"w" * 3000)
     (tmp_path / "src").mkdir()
     (tmp_path / "src/model.bin").symlink_to("../blobs/0a")
-    fleet.ok(tmp_path / "src", via=via)
+    fleet.ok(tmp_path / "src")
     assert [e.message for e in fleet.events if isinstance(e, Notice)] == [
         "links to what is not sent: model.bin -> ../blobs/0a; --copy-unsafe-links sends what they lead to"
     ]
     assert fleet.path("n1", "src/model.bin").is_symlink()
     fleet.events.clear()
-    fleet.ok(tmp_path / "src", via=via, copy_unsafe_links=True)
+    fleet.ok(tmp_path / "src", copy_unsafe_links=True)
     for node in fleet.names:
         assert fleet.path(node, "src/model.bin").read_bytes() == b"w" * 3000
         assert not fleet.path(node, "src/model.bin").is_symlink()

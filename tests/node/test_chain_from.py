@@ -82,8 +82,6 @@ def test_what_cannot_be_had_from_it(fleet: Fleet, big: Path) -> None:
     assert raised.value.host == "n2"
     with pytest.raises(UsageError, match="neither a file nor a folder"):
         send(fleet, "/dev/null")
-    with pytest.raises(UsageError, match="not --from a host"):
-        send(fleet, "x", via="rsync", from_host="n2")
     fleet.inventory = type(fleet.inventory)(fleet.inventory.hosts[1:2])
     with pytest.raises(UsageError, match="no other is selected"):
         send(fleet, "x")

@@ -48,7 +48,6 @@ class Node:
             "head": "h",
             "wait": 0,
             "every": 0.1,
-            "via": "chain",
             "force": False,
             "patience": patience,
             "listen": "127.0.0.1",

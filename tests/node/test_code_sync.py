@@ -1,7 +1,8 @@
-"""Code sync against this machine's own file system: real rsync, real node program, only ssh left out."""
+"""Code sync against this machine's own file system: a real node program, only ssh left out."""
 
 from __future__ import annotations
 
+import hashlib
 import os
 import shutil
 import stat
@@ -11,8 +12,9 @@ from pathlib import Path
 
 import pytest
 
-from fleet.delivery.mirror import SMALL_BYTES
 from fleet.model import Host, Inventory, Report
+from fleet.node.delivery.journal import read_state, rows_of
+from fleet.node.delivery.stage import BLOCK
 from fleet.ops import sync
 from fleet.ops.run.kept.folder import RunFolder
 from fleet.requests.sync import Sync
@@ -22,7 +24,7 @@ from tests.node.seams import Tap
 
 pytestmark = pytest.mark.usefixtures("own_home")
 
-LARGE = SMALL_BYTES + 1  # goes by rsync
+LARGE = BLOCK + 1  # goes in blocks
 
 
 def mirror(
@@ -290,7 +292,7 @@ def test_an_interrupted_switch_is_healed_by_the_next_sync(source: Path, dest: Pa
     (source / "b").write_text("b")
     stage = dest.parent / ".work.fleet-sync" / "stage"
     stage.mkdir()
-    (stage / "b").write_text("half a fi")  # what a killed rsync may leave
+    (stage / "b").write_text("half a fi")  # what a killed sync may leave
     ok(source, dest)
     assert snapshot(dest) == snapshot(source)
     assert not stage.exists()
@@ -302,3 +304,42 @@ def test_a_temporary_folder_with_a_long_name(source: Path, dest: Path, tmp_path:
     (source / "a").write_bytes(b"a" * LARGE)
     subprocess.run(typed(source, dest), env={**os.environ, "TMPDIR": str(deep)}, check=True)
     assert snapshot(dest) == snapshot(source) and list(deep.iterdir()) == []
+
+
+def test_a_change_of_few_files_leaves_the_rest_of_the_journal_as_it_is(source: Path, dest: Path) -> None:
+    """Which would be written by every node, however little has changed."""
+    for number in range(40):
+        (source / f"f{number:02}").write_text("1")
+    ok(source, dest)
+    meta = os.fsencode(dest.parent / ".work.fleet-sync")
+
+    def rows() -> dict[str, list[object]]:
+        return {row[0]: row[6:] for row in rows_of(read_state(meta) or {})}
+
+    def others(before: dict[str, list[object]]) -> set[str]:
+        after = rows()
+        return {path for path in before.keys() | after.keys() if before.get(path) != after.get(path)}
+
+    rest = (read_state(meta) or {})["rest"]
+    for names, kept in (
+        (["f03"], True),
+        (["f03", "f04"], True),
+        (["f05"], True),
+        ([f"f{n:02}" for n in range(30)], False),
+    ):
+        before = rows()
+        for name in names:
+            (source / name).write_text(f"{names}")
+        (dest / names[0]).touch()  # is looked at, and found as it was
+        ok(source, dest)
+        assert snapshot(dest) == snapshot(source) and others(before) == set(names)
+        for name in names:
+            assert rows()[name][0] == hashlib.sha256((source / name).read_bytes()).hexdigest()
+        assert ((read_state(meta) or {})["rest"] == rest) is kept
+    before = rows()
+    (source / "f03").write_text("3")
+    (source / "new").write_text("new")
+    ok(source, dest)
+    assert others(before) == {"f03", "new"} and ok(source, dest)["sent"] == 0
+    (source / "f04").unlink()
+    assert ok(source, dest)["deleted"] == 1 and snapshot(dest) == snapshot(source)

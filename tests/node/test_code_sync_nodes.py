@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from fleet.delivery import conversation
-from fleet.errors import Interrupted, ProtocolError, UsageError
+from fleet.errors import HostFailed, Interrupted, ProtocolError, UsageError
 from fleet.events import Notice
 from fleet.model import Host, Inventory
 from fleet.ops import sync
@@ -18,8 +18,7 @@ from fleet.requests.sync import Sync
 from fleet.runtime import Runtime
 from fleet.transport.base import Cancel, Session
 from fleet.transport.local import LocalTransport
-from tests.node.nodes import alive, until
-from tests.node.seams import Tap, rsync_around
+from tests.node.seams import Tap, at
 from tests.node.test_code_sync import LARGE, mirror, node_with
 
 
@@ -51,27 +50,25 @@ def says(*messages: object) -> Tap:
     return node_with(SAYS % json.dumps(messages))
 
 
-def test_a_node_that_freezes_while_rsync_runs_is_lost_and_not_interrupted(
-    source: Path, dest: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+def test_a_node_that_freezes_while_it_is_sent_a_large_file_is_lost_and_not_interrupted(
+    source: Path, dest: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     (source / "large").write_bytes(b"l" * LARGE)
     monkeypatch.setattr(conversation, "SILENCE_SECONDS", 3.0)
-    started = tmp_path / "pid"
-    rsync_around(tmp_path / "bin", monkeypatch, before=f"echo $$ > {started}; exec sleep 1000")
     report = mirror(source, dest, transport=node_with(FREEZES))
     error = report.results[0].error
     assert report.exit_code == 122 and error and (error.kind, error.message) == ("lost", "silent for 3 s"), error
-    until(lambda: not alive(int(started.read_text())))
 
 
-def test_what_fails_in_the_delivery_is_told_and_not_that_the_node_ended(
-    source: Path, dest: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_what_fails_in_the_delivery_is_told_and_not_that_the_node_ended(source: Path, dest: Path) -> None:
     (source / "large").write_bytes(b"l" * LARGE)
-    rsync_around(tmp_path / "bin", monkeypatch, before="echo 'rsync broke' >&2; exit 12")
-    report = mirror(source, dest)
+
+    def breaks() -> None:
+        raise HostFailed("the disk here broke", kind="disk")
+
+    report = mirror(source, dest, transport=Tap(sending=at(b'{"op": "block"', breaks)))
     error = report.results[0].error
-    assert report.exit_code == 1 and error and error.kind == "rsync" and "rsync broke" in error.message
+    assert report.exit_code == 1 and error and error.kind == "disk" and "disk here broke" in error.message
 
 
 def test_who_shares_a_folder_that_could_not_be_written_is_not_well(source: Path, dest: Path) -> None:
@@ -84,11 +81,11 @@ def send_json(message):
     if message["event"] == "shared":
         open(shared, "w").close()
     send(message)
-def verify(*args):
+def receive(*args):
     while not os.path.exists(shared):
         time.sleep(0.05)
     raise code_sync.Refused("the disk broke", None)
-code_sync.send_json, code_sync.verify = send_json, verify
+code_sync.send_json, code_sync.receive = send_json, receive
 """,
     )
     report = mirror(source, dest, ("n1", "n2"), failing)
@@ -100,11 +97,10 @@ code_sync.send_json, code_sync.verify = send_json, verify
 
 
 @pytest.mark.parametrize("path", ["/x\0y", "/\ud800", "/" + "a" * 200_000, ""], ids=["nul", "half", "long", "empty"])
-@pytest.mark.parametrize("field", ["dest", "stage", "basis", "kept"])
+@pytest.mark.parametrize("field", ["dest", "kept"])
 def test_a_node_whose_paths_are_none(source: Path, dest: Path, field: str, path: str) -> None:
-    (source / "large").write_bytes(b"l" * LARGE)  # is to go by rsync
-    hello = {"event": "hello", "dest": "/d", "known": None, "rsync": "/usr/bin/rsync"}
-    need = {"event": "need", "files": [["large", LARGE]] if field != "kept" else [], "stage": "/d/s", "basis": "/d"}
+    hello = {"event": "hello", "dest": "/d", "known": None}
+    need = {"event": "need", "files": [], "blocks": []}
     done = {
         "event": "done",
         "sent": 0,
@@ -117,9 +113,8 @@ def test_a_node_whose_paths_are_none(source: Path, dest: Path, field: str, path:
         "replaced": 0,
         "aside": [],
     }
-    for message in (hello, need):
-        if field in message:
-            message[field] = path
+    if field == "dest":
+        hello["dest"] = path
     error = mirror(source, dest, transport=says(hello, need, done)).results[0].error
     assert isinstance(error, ProtocolError) and field in error.message
 

@@ -2,32 +2,36 @@
 
 from __future__ import annotations
 
+import json
 import os
+import shlex
 import shutil
 import socket
 import subprocess
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 
 import pytest
 
 from fleet.delivery.mirror import ROUNDS
-from fleet.delivery.parcels import PARCEL_BYTES
+from fleet.delivery.parcels import Parcels
 from fleet.delivery.tree import scan
 from fleet.errors import FleetError, HostFailed, UsageError
 from fleet.events import Event, Notice
 from fleet.model import Host, Inventory
+from fleet.node.delivery.stage import BLOCK
 from fleet.ops import sync
 from fleet.requests.sync import Sync
 from fleet.runtime import Runtime
 from fleet.transport.local import LocalTransport
 from tests.node.nodes import until
-from tests.node.seams import Tap, at, rsync_around
+from tests.node.seams import Tap, at
 from tests.node.test_code_sync import LARGE, mirror, ok, snapshot, typed
 
 pytestmark = pytest.mark.usefixtures("own_home")
 
 NEED = b'"event": "need"'  # the node has said what it lacks
+BLOCK_OP = b'{"op": "block"'
 
 
 @pytest.fixture
@@ -66,43 +70,102 @@ def test_an_unreadable_part_of_the_source(source: Path, dest: Path, what: str) -
     assert ".fleetignore" in done.stderr and not dest.exists()
 
 
-@pytest.mark.parametrize("when", ["before", "after"])
-def test_a_large_file_that_vanishes_when_it_is_sent(
-    source: Path, dest: Path, tmp_path: Path, when: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
+@pytest.mark.parametrize("when", ["before", "meanwhile"])
+def test_a_large_file_that_vanishes_when_it_is_sent(source: Path, dest: Path, when: str) -> None:
     ok(source, dest)
+    gone = (source / "b.py").unlink
     (source / "b.py").write_bytes(b"b" * LARGE)
-    rsync_around(tmp_path / "bin", monkeypatch, **{when: f"rm -f {source}/b.py"})
-    ok(source, dest)  # the source was read again
-    assert snapshot(dest).keys() == {b"a.py"}
+    ok(source, dest, Tap(received=at(NEED, gone)) if when == "before" else Tap(sending=at(BLOCK_OP, gone)))
+    assert snapshot(dest).keys() == {b"a.py"}, "the source was read again"
 
 
-def test_a_large_file_that_grows_while_it_is_sent(
-    source: Path, dest: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_large_file_that_grows_while_it_is_sent(source: Path, dest: Path) -> None:
     ok(source, dest)
     (source / "a.py").write_bytes(b"b" * LARGE)
-    rsync_around(tmp_path / "bin", monkeypatch, after=f"printf ', and longer still' >> {source}/a.py")
-    ok(source, dest)
+
+    def grow() -> None:
+        with (source / "a.py").open("ab") as file:
+            file.write(b", and longer still")
+
+    ok(source, dest, Tap(sending=at(BLOCK_OP, grow, times=9)))
     sent = (dest / "a.py").read_bytes()
     assert len(sent) >= LARGE and (source / "a.py").read_bytes().startswith(sent)
 
 
-OTHER = "cp -p {0}/a {0}/../kept; printf x | dd of={0}/a conv=notrunc status=none; touch -r {0}/../kept {0}/a"
-BACK = "cat {0}/../kept > {0}/a; touch -r {0}/../kept {0}/a"
+@pytest.mark.parametrize(
+    "change",
+    [
+        lambda old: old[:BLOCK] + b"x" * 9 + old[BLOCK + 9 :],
+        lambda old: old + b"more",
+        lambda old: old[: 2 * BLOCK],
+        lambda old: old[1:],
+        lambda old: b"short",
+    ],
+)
+def test_of_a_large_file_the_blocks_go_that_have_changed(
+    source: Path, dest: Path, change: Callable[[bytes], bytes]
+) -> None:
+    old = os.urandom(2 * BLOCK + 77)
+    (source / "large").write_bytes(old)
+    ok(source, dest)
+    new, blocks = change(old), list[int]()
+    (source / "large").write_bytes(new)
+    pieces = [old[at : at + BLOCK] for at in range(0, len(old), BLOCK)]
+    differ = [n for n in range(-(-len(new) // BLOCK)) if [new[n * BLOCK :][:BLOCK]] != pieces[n : n + 1]]
+
+    def sending(data: bytes) -> None:
+        if data.startswith(BLOCK_OP):
+            blocks.append(json.loads(data.partition(b"\n")[0])["at"] // BLOCK)
+
+    ok(source, dest, Tap(sending=sending))
+    assert snapshot(dest) == snapshot(source)
+    assert sorted(set(blocks)) == (differ if len(new) > BLOCK else [])
+
+
+def test_what_has_come_of_a_large_file_is_not_sent_again(source: Path, dest: Path) -> None:
+    (source / "large").write_bytes(os.urandom(2 * BLOCK + 77))
+    sent = list[int]()
+
+    def cut(data: bytes) -> None:
+        if data.startswith(BLOCK_OP):
+            sent.append(json.loads(data.partition(b"\n")[0])["at"])
+            if sent[-1] >= 2 * BLOCK and len(sent) < 99:
+                sent.extend([0] * 99)
+                raise HostFailed("cut short")
+
+    assert "cut short" in str(mirror(source, dest, transport=Tap(sending=cut)).results[0].error)
+    staged = dest.parent / ".work.fleet-sync/stage/large"
+    until(lambda: staged.exists() and staged.stat().st_size == 2 * BLOCK)  # it is still being written
+    del sent[:]
+    sent.extend([0] * 99)
+    ok(source, dest, Tap(sending=cut))
+    assert sent[99:] == [2 * BLOCK] and snapshot(dest) == snapshot(source)
 
 
 @pytest.mark.parametrize("rests", [True, pytest.param(False, marks=pytest.mark.slow)])
 def test_a_large_file_that_changes_while_it_is_read_never_gets_its_final_name(
-    source: Path, dest: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, rests: bool
+    source: Path, dest: Path, monkeypatch: pytest.MonkeyPatch, rests: bool
 ) -> None:
     """rests: what comes of it, once it has been sent, is what it was before: only its digest differs on the node."""
     (source / "a").write_bytes(b"a" * LARGE)
+    info, digests = (source / "a").stat(), Parcels.digests
+
+    def write(last: bytes) -> None:
+        with (source / "a").open("r+b") as file:
+            file.seek(LARGE - 1)
+            file.write(last)
+        if rests:
+            os.utime(source / "a", ns=(info.st_atime_ns, info.st_mtime_ns))
+
+    def then(self: Parcels, paths: Sequence[str]) -> dict[str, str]:
+        write(b"a" if rests else b"y")
+        return digests(self, paths)
+
     with monkeypatch.context() as patch:
-        before, after = (OTHER, BACK) if rests else (":", "printf $$ | dd of={0}/a conv=notrunc status=none")
-        rsync_around(tmp_path / "bin", patch, before.format(source), after.format(source))
+        patch.setattr(Parcels, "begin", lambda *_: None)
+        patch.setattr(Parcels, "digests", then)
         for _ in range(2):  # what is staged of it is not taken for what was verified
-            report = mirror(source, dest)
+            report = mirror(source, dest, transport=Tap(received=at(NEED, lambda: write(b"x"), times=99)))
             assert report.exit_code == 1 and "changed while it was read" in str(report.results[0].error)
             assert not (dest / "a").exists()
     assert ok(source, dest)["sent"] and snapshot(dest) == snapshot(source)
@@ -159,12 +222,22 @@ def test_a_log_that_grows_is_sent_as_far_as_it_was(source: Path, dest: Path) -> 
     ]
 
 
-def test_without_rsync_large_files_come_in_parcels(
-    source: Path, dest: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    content = os.urandom(3 * PARCEL_BYTES + 5)
+@pytest.mark.parametrize("size", [9, LARGE])
+def test_a_file_that_is_touched_all_the_time_is_sent(source: Path, dest: Path, size: int) -> None:
+    (source / "a.py").write_bytes(b"a" * size)
+    said: list[Event] = []
+    times = iter(range(1, 999))
+    touched = at(NEED, lambda: os.utime(source / "a.py", (now := next(times), now)), times=99)
+    plan = sync.plan(Inventory((Host("n1", "127.0.0.1", workdir=str(dest)),)), Sync(source, None))
+    report = sync.run(plan, Runtime(Tap(received=touched), emit=said.append))
+    assert report.exit_code == 0 and (dest / "a.py").read_bytes() == b"a" * size
+    assert not any(isinstance(event, Notice) for event in said)
+
+
+def test_large_files_need_no_rsync(source: Path, dest: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    content = os.urandom(BLOCK + 5)
     (source / "large").write_bytes(content)
-    (source / "exactly").write_bytes(content[:PARCEL_BYTES])
+    (source / "exactly").write_bytes(content[:BLOCK])
     (source / "new").mkdir()
     (source / "new/large").write_bytes(content[::-1])
     (tmp_path / "bin").mkdir()
@@ -208,13 +281,6 @@ def test_what_fleet_keeps_beside_destinations_is_not_carried(source: Path, dest:
     assert snapshot(dest).keys() == {b"a.py"}
 
 
-@pytest.mark.parametrize("name", ["#autosave#", ";", "-x", "#"])
-def test_names_that_rsync_takes_for_something_else(source: Path, dest: Path, name: str) -> None:
-    (source / name).write_bytes(os.urandom(LARGE))
-    ok(source, dest)
-    assert snapshot(dest) == snapshot(source)
-
-
 def test_an_interrupted_sync_goes_on_where_it_was(source: Path, dest: Path) -> None:
     for i in range(40):
         (source / f"f{i:02}").write_bytes(os.urandom(100_000))
@@ -231,7 +297,7 @@ def test_an_interrupted_sync_goes_on_where_it_was(source: Path, dest: Path) -> N
     staged = dest.parent / ".work.fleet-sync/stage"
     until(lambda: len(list(staged.glob("f*"))) >= 20)  # what was on its way is still being unpacked
     (source / "f03").write_bytes(b"changed meanwhile")
-    assert 41 - 21 <= ok(source, dest)["sent"] < 41 - 15  # type: ignore[operator]
+    assert 41 - 22 <= ok(source, dest)["sent"] < 41 - 15  # type: ignore[operator]
     assert snapshot(dest) == snapshot(source)
 
 
@@ -344,3 +410,35 @@ def test_a_destination_behind_a_link_is_the_folder_it_leads_to(source: Path, des
     dest.symlink_to(tmp_path / "real")
     ok(source, dest)
     assert dest.is_symlink() and (tmp_path / "real/a.py").read_text() == "a"
+
+
+def by_root_in_mounts(line: str) -> str:
+    """Returns what this line of shell prints in mounts of its own."""
+    done = subprocess.run(["unshare", "-m", "sh", "-exc", line], capture_output=True, text=True)
+    assert done.returncode == 0, done.stdout + done.stderr
+    return done.stdout
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="mounts")
+@pytest.mark.parametrize("mount", ["-t tmpfs none", "--bind {}/disk"], ids=["tmpfs", "bind"])
+@pytest.mark.parametrize("data", [False, True], ids=["code", "data"])
+def test_a_file_system_that_is_mounted_inside_the_destination(
+    source: Path, dest: Path, tmp_path: Path, mount: str, data: bool
+) -> None:
+    for folder in (source / "set/new/deep", dest / "set", tmp_path / "disk"):
+        folder.mkdir(parents=True)
+    (source / "set/link").symlink_to("new")
+    (source / "set/empty").touch()
+    for path in ("a", "set/a", "set/new/deep/a", "set/large"):
+        (source / path).write_bytes(os.urandom(LARGE if path == "set/large" else 9))
+    fleet = typed(source, dest)
+    sync = shlex.join([*fleet[:-3], "--data", f"{source}:{dest}"] if data else fleet)
+    (source.parent / "hostfile").write_text("127.0.0.1\n")
+    same = f"diff -r --no-dereference -x '.*fleet-*' {source} {dest}"
+    printed = by_root_in_mounts(
+        f"mount {mount.format(tmp_path)} {dest}/set; {sync}; {same}; ls -A {dest}/set\n"
+        f"echo theirs > {dest}/set/a; echo new > {source}/set/a; {sync} --force; {same}\n"
+        f"cat {dest}/set/.*.fleet-stage/replaced/*/set/a; find {dest}/set/.*.fleet-stage -type f | wc -l"
+    )
+    assert ".fleet-stage" not in printed.partition("theirs")[0]
+    assert printed.split()[-2:] == ["theirs", "1"]

@@ -62,7 +62,7 @@ def test_inodes_that_ran_out(source: Path, disk: Disk) -> None:
 
 
 def test_bytes_that_ran_out(source: Path, disk: Disk) -> None:
-    """What rsync left of a large file is no room for it: it is written anew beside that."""
+    """What has come of a large file is no room for it: it is written anew beside that."""
     dest = disk("size=8m")
     (source / "big").write_bytes(os.urandom(12 * MB))
     assert not mirror(source, dest, transport=node_with(NO_LOOK)).ok

@@ -26,7 +26,7 @@ def test_of_a_nodes_own_word_only_the_port_is_taken(
     own: str | None, reached: str | None, data: str | None, dialled: list[str]
 ) -> None:
     one = member("gpu1", data, reached)
-    one.take_need({**NEED, "address": own}, MANIFEST, True)  # type: ignore[arg-type]
+    one.take_need({**NEED, "address": own}, MANIFEST)  # type: ignore[arg-type]
     assert one.addresses == [[address, 9] for address in dialled]
     assert one.own_addresses[0] == [own, 9]
 

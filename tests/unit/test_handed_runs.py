@@ -11,9 +11,8 @@ from pathlib import Path
 import pytest
 
 from fleet.cli.main import run
-from fleet.node.base.run_folder import myself
+from fleet.node.base.run_folder import lives, myself
 from fleet.ops.run.kept.local import local_runs, passed_over
-from fleet.ops.run.kept.state import alive
 from tests.in_process import command_line
 from tests.run_folders import Leader, an_id, leads, run_folder
 from tests.scripted import STOPPED, Scripted, about, ends, lists, part
@@ -130,7 +129,7 @@ def test_what_is_done_with_a_run_may_be_of_any_type(
 @pytest.mark.parametrize("who", [{"pid": -1, "start": None}, {"pid": 1 << 30, "start": None}, {"pid": True}])
 def test_a_leader_without_a_process_is_not_known(who: dict[str, object]) -> None:
     """It is neither alive, to be told to end, nor dead."""
-    assert alive({**myself(), **who}) is None
+    assert lives({**myself(), **who}) is None
 
 
 @pytest.mark.skipif(os.geteuid() != 0, reason="another user's folder takes root")

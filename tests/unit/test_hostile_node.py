@@ -11,6 +11,7 @@ from typing import Any
 import pytest
 
 from fleet.errors import ConnectError
+from fleet.node.delivery.stage import BLOCK
 from fleet.protocol.state import PROTOCOL
 from fleet.transport.program import Program
 from tests.hostile import HOST, MIRRORED, NEED, PREAMBLE, Node, error_of, frame, hostile, sending
@@ -104,8 +105,8 @@ def test_a_node_gets_no_file_that_is_not_in_the_source(tmp_path: Path, path: str
     (source / ".env").write_text("TOKEN=1")
     (source / ".gitignore").write_text(".env\n")
     (source / "link").symlink_to(tmp_path)
-    hello = {"event": "hello", "dest": "/d", "known": None, "rsync": "/usr/bin/rsync"}
-    need = {"event": "need", "files": [[path, 1]], "stage": "/d/s", "basis": "/d"}
+    hello = {"event": "hello", "dest": "/d", "known": None}
+    need = {"event": "need", "files": [[path, 1]], "blocks": []}
     assert error_of(hostile(hello, need).sync(source, "/d")).kind == "protocol"
 
 
@@ -129,8 +130,6 @@ def test_a_node_gets_no_file_that_is_not_in_the_source(tmp_path: Path, path: str
         {"bytes": 10**400},
         {"bytes": -1},
         {"address": 5},
-        {"stages": []},
-        {"stages": [None]},
     ],
 )
 def test_a_node_that_lacks_what_makes_no_sense(tmp_path: Path, change: dict[str, Any]) -> None:
@@ -239,7 +238,8 @@ def test_listeners_of_other_types_are_that_hosts_error(change: dict[str, Any]) -
         ("need", {"files": None}),
         ("need", {"files": [7]}),
         ("need", {"files": [["f", "1"]]}),
-        ("need", {"stage": 0}),
+        ("need", {"blocks": 0}),
+        ("need", {"blocks": [["x", 0, "no digest"]]}),
         ("done", {"event": "failed", "message": "no", "hint": {}}),
         ("hello", {"event": "failed", "message": ["no"]}),
     ],
@@ -293,7 +293,17 @@ def test_parts_of_what_a_node_lacks_that_are_none(tmp_path: Path, parts: list[di
 @pytest.mark.parametrize("parts", [[[]], [["x", 1], ["y", 1]], [["../x", 1]]])
 def test_parts_of_what_a_sync_lacks_that_are_none(tmp_path: Path, parts: list[Any]) -> None:
     (tmp_path / "x").write_bytes(b"data")
-    hello = {"event": "hello", "dest": "/d", "known": None, "rsync": None}
-    need = {"event": "need", "files": [["x", 4]], "stage": "/d/s", "basis": "/d"}
-    lacks = [{"event": "lacks", "files": [part] if part else []} for part in parts]
+    hello = {"event": "hello", "dest": "/d", "known": None}
+    need = {"event": "need", "files": [["x", 4]], "blocks": []}
+    lacks = [{"event": "lacks", "files": [part] if part else [], "blocks": []} for part in parts]
+    assert error_of(hostile(hello, *lacks, need).sync(tmp_path, "/d")).kind == "protocol"
+
+
+@pytest.mark.parametrize("blocks", [[["y", 0]], [["../x", 0]], [["x", 2]], [["x", 1], ["x", 1]], [["x", -1]]])
+def test_blocks_of_what_is_not_in_the_source(tmp_path: Path, blocks: list[list[Any]]) -> None:
+    (tmp_path / "x").write_bytes(bytes(BLOCK + 1))
+    hello = {"event": "hello", "dest": "/d", "known": None}
+    has = [[*block, "00" * 32] for block in blocks]
+    lacks = [{"event": "lacks", "files": [], "blocks": [each]} for each in has]
+    need = {"event": "need", "files": [["x", BLOCK + 1]], "blocks": []}
     assert error_of(hostile(hello, *lacks, need).sync(tmp_path, "/d")).kind == "protocol"

@@ -186,7 +186,7 @@ def test_only_what_fleet_wrote_is_pruned(here: Path, capfd: pytest.CaptureFixtur
         (folder / name).mkdir(parents=True)
         for log in ("node.log", "rank0.out", "rank0.err"):
             (folder / name / log).touch()
-    for name in ("code.diff", "stacks.txt", "leader.log", "state.json", ".held", "run.json.new", ".attempt"):
+    for name in ("code.diff", "stacks.txt", "leader.log", "state.json", ".lock.held", "run.json.new", ".attempt"):
         (folder / name).touch()
     whole = a_run(here / "runs", OTHER)
     victim = here / "victim"

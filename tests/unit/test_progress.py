@@ -18,7 +18,7 @@ from fleet.transport.base import Cancel, Watchdog
 from tests.clock import HandClock
 from tests.liar import Says
 
-HELLO = {"event": "hello", "dest": "/w", "known": None, "rsync": None}
+HELLO = {"event": "hello", "dest": "/w", "known": None}
 
 
 @pytest.fixture

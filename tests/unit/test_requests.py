@@ -81,7 +81,6 @@ OTHERS: list[tuple[str, tuple[Any, ...], dict[str, Any], str, list[str]]] = [
     ("sync", (".",), {"to": " "}, "to is empty", ["--to", " "]),
     ("sync", (), {"force": True, "keep": True}, "--force and --keep exclude each other", ["--force", "--keep"]),
     ("sync", (), {"force": "*.py"}, "force '*.py': must be true or false or a list of texts", []),
-    ("sync_data", ("a",), {"via": "pigeon"}, "via 'pigeon': must be 'chain' or 'rsync'", []),
     ("sync_data", (), {}, "data names nothing", []),
     ("sync_wheels", ("w",), {"import_timeout": 0}, "import_timeout 0: must be a number from 1 to 3600", []),
     ("check", (), {"timeout": 0}, "timeout 0: must be a number from 0.1 to 600", ["--timeout", "0"]),

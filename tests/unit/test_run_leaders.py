@@ -106,7 +106,7 @@ def test_a_folder_that_another_machine_holds_is_not_taken_from_it(tmp_path: Path
     """Though a process of this machine with that number is none of it."""
     folder = RunFolder(run_folder(tmp_path / "runs", RUN))
     for who in ({**myself(), "machine": "login2", "start": 1}, None):
-        (folder.path / ".held").write_text(json.dumps(who))
+        (folder.path / ".lock.held").write_text(json.dumps(who))
         assert not folder.hold() and written(folder.path), who
     leads(folder.path, machine="login2")
     assert "where login2 is gone for good: rm " in (led_already(folder).hint or "")

@@ -150,6 +150,40 @@ def test_submodules_and_clones_inside_decide_for_themselves(source: Path, tmp_pa
     assert files(scan(source)) == sent - {"sub/x.log", "clone/x.log"}
 
 
+@pytest.mark.parametrize(
+    ("copy", "why"),
+    [
+        ("cp -r {0} {1}; rm -r {1}/.git/modules", "lib/ (its git folder is gone)"),
+        ("cp -r {0} {1}; rm {1}/lib/.git", "lib/ (its git folder is gone)"),
+        ("cp -r {0}/lib {1}", "{1} (its git folder is gone)"),
+        (
+            "cp -r {0} {1}; cp -r {1}/lib {1}/lib2; mv {1}/lib/new {1}/lib2/",
+            "lib2/ (its git folder is that of {1}/lib)",
+        ),
+        ("git -C {0} worktree add -q {1}; mv {0} {0}.old", "{1} (its git folder is gone)"),
+    ],
+)
+def test_a_git_folder_that_is_gone_or_anothers_takes_no_file_away(
+    source: Path, tmp_path: Path, copy: str, why: str
+) -> None:
+    """Of submodules and worktrees that were copied or moved."""
+    outer, copied = tmp_path / "outer", tmp_path / "copied"
+    for folder in (source, outer):
+        fill(folder, {"tracked": "1"})
+        git(folder, "init", "-q")
+        git(folder, "add", ".")
+        git(folder, "commit", "-qm", "x")
+    git(outer, "-c", "protocol.file.allow=always", "submodule", "--quiet", "add", str(source), "lib")
+    git(outer, "commit", "-qm", "x")
+    fill(outer, {"lib/new": "2"})
+    subprocess.run(["sh", "-ec", copy.format(outer, copied)], check=True)
+    tree = scan(copied)
+    here = {str(path.relative_to(copied)) for path in copied.rglob("*") if path.is_file() and ".git" not in str(path)}
+    assert files(tree) - {".gitmodules"} == here, tree.notices
+    (notice,) = tree.notices
+    assert notice.startswith(f"git does not list {why.format(outer, copied)}")
+
+
 def test_deleted_files_are_left_out_and_empty_folders_kept(source: Path) -> None:
     fill(source, {"a.py": "", "gone.py": "", ".gitignore": "cache/\n*.o\n", "objects/x.o": ""})
     (source / "empty/in").mkdir(parents=True)

@@ -73,7 +73,7 @@ def test_a_bare_sync_does_what_the_section_says(
     assert dry_run(tmp_path, capsys, text, "w")["source"] == "w", "SRC means code, and code alone"
     assert "data" in dry_run(tmp_path, capsys, text, "--data", f"{source}:/y")
     only = dry_run(tmp_path, capsys, f"hosts: [a]\nsync: {{data: ['{source}:/e']}}\n")
-    assert list(only) == ["data", "limit", "via"]
+    assert list(only) == ["data", "limit"]
     plain = dry_run(tmp_path, capsys, "hosts: [a]\n")
     assert plain["source"] == "."
 

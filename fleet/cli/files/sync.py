@@ -12,13 +12,13 @@ import click
 from fleet.answers.sync import Mirrored, Synced
 from fleet.cli.context import Part, ask, run_parts, the_fleet
 from fleet.cli.inventory import load_inventory
-from fleet.cli.line.command import OneOf, Verb, completed
+from fleet.cli.line.command import Verb, completed
 from fleet.cli.line.options import Limited, common_options, settings_of
 from fleet.cli.screen.output import clean, fold, groups_by, talk, warn_of_own, warn_of_source, write_grouped
 from fleet.cli.screen.progress import ProgressLine
 from fleet.errors import InventoryError, UsageError
 from fleet.model import Inventory, Report, Result
-from fleet.requests.sync import Sync, SyncData, SyncWheels
+from fleet.requests.sync import Sync, SyncWheels
 from fleet.rules.units import counted, size_text
 
 
@@ -73,7 +73,7 @@ class SyncVerb(Verb):
     sections={
         "Code": ["to", "delete_excluded", "max_delete", "all", "copy_unsafe_links", "source_id"],
         "What is the nodes' own": ["force", "force_only", "keep"],
-        "Data": ["data", "from_host", "limit", "via"],
+        "Data": ["data", "from_host", "limit"],
         "Wheels": ["wheels", "refresh", "import_timeout"],
         "Questions": ["yes"],
     },
@@ -134,12 +134,6 @@ class SyncVerb(Verb):
 )
 @click.option("--limit", metavar="RATE", help="With --data: what may leave its source, 100MB or 200mbit a second.")
 @click.option(
-    "--via",
-    type=OneOf(["chain", "rsync"]),
-    default=SyncData.via,
-    help="With --data: 'rsync' where nodes cannot reach each other.",
-)
-@click.option(
     "--wheels",
     type=click.Path(path_type=Path),
     metavar="DIR|REQUIREMENTS",
@@ -169,7 +163,6 @@ def sync(
     data: tuple[str, ...],
     from_host: str | None,
     limit: str | None,
-    via: Literal["chain", "rsync"],
     wheels: Path | None,
     refresh: bool,
     import_timeout: float,
@@ -195,8 +188,8 @@ def sync(
         )
     if wheels is not None and (src is not None or to is not None):
         raise UsageError("--wheels does not go together with SRC or --to", hint="they go into each host's 'python'")
-    if not data and (limit is not None or via != "chain" or from_host is not None):
-        raise UsageError("--limit, --via and --from have a meaning with --data only")
+    if not data and (limit is not None or from_host is not None):
+        raise UsageError("--limit and --from have a meaning with --data only")
     if (force_only or keep) and wheels is not None:
         raise UsageError("--force=PATTERN and --keep are for code and data: wheels replace no files")
     if (data or wheels is not None) and (delete_excluded or max_delete is not None or all or source_id):
@@ -236,7 +229,6 @@ def sync(
         plan = of.sync_data(
             *section.data,
             limit=limit,
-            via=via,
             from_host=from_host,
             force=force or force_only,
             keep=keep,

@@ -28,8 +28,8 @@ CHANGED = "changed in the source while it was read"
 
 
 class Coordinator:
-    """members: every host, in inventory order. star: brings a member its files without a chain, in its own thread.
-    handlers: what each message of a member does, see handlers.py. serve, every, limit, named: see steering.Steering.
+    """members: every host, in inventory order. handlers: what each message of a member does, see handlers.py. serve,
+    every, limit, named: see steering.Steering.
     locked: called with each host that holds its lock, or has none to take. force, keep, hint: of what is the nodes'
     own; see transfer.Broadcast.
 
@@ -45,7 +45,6 @@ class Coordinator:
         serve: Serve,
         *,
         handlers: Mapping[str, Callable[[Coordinator, Member, Any], None]],
-        star: Callable[[Member], None] | None = None,
         every: float = 0.2,
         limit: int | None = None,
         named: str = HERE,
@@ -61,18 +60,17 @@ class Coordinator:
         for member in members:
             member.work = manifest.size
         self._handlers = handlers
-        self._view, self._serve, self.star, self.locked = emit, serve, star, locked
+        self._view, self._serve, self.locked = emit, serve, locked
         self._pace = every, limit, named
         self._consent, self._hint = (force, keep), hint
         self._lock = threading.RLock()
         self.steering: Steering | None = None
-        self._staged = 0
         source.on_news, source.on_link = self._news, partial(self.broke, SOURCE)
 
     @property
     def sent(self) -> int:
         """Bytes that left the source."""
-        return self._staged + self.source.sent
+        return self.source.sent
 
     @property
     def cuts(self) -> list[dict[str, str | float]]:
@@ -184,25 +182,9 @@ class Coordinator:
             member.quiet.word()
             member.tell(op="go", held=sorted(member.held), replace=member.replaces, keep=member.keeps)
             self._pass_on(member, self.source.digests, self.source.changed)
-        chained = [] if self.star else lacking
-        self.steering = Steering(chained, self.emit, self._serve, self._give_up, *self._pace)
-        for member in lacking if self.star else ():
-            threading.Thread(target=self.star, args=(member,), daemon=True).start()
+        self.steering = Steering(lacking, self.emit, self._serve, self._give_up, *self._pace)
         self.source.ask(i for m in lacking for i in m.lacking())
         self.maybe_over()
-
-    def staged(self, name: str, count: int) -> None:
-        """A member has everything without a chain; it took this many bytes."""
-        with self._lock:
-            self._staged += count
-            member = self.members[name]
-            member.received = max(member.received, member.need["bytes"])
-            member.quiet.word()
-
-    def give_up(self, name: str, error: FleetError) -> None:
-        """A member cannot be served."""
-        with self._lock:
-            self._give_up(self.members[name], error)
 
     def _give_up(self, member: Member, error: FleetError) -> None:
         if member.state == "receiving":

@@ -38,7 +38,7 @@ def lacks(head: Coordinator, member: Member, message: chain.Lacks) -> None:
 
 def need(head: Coordinator, member: Member, message: chain.Need) -> None:
     if member.state == "starting":
-        member.take_need(message, head.manifest, head.star is None)
+        member.take_need(message, head.manifest)
         head.maybe_go()
 
 

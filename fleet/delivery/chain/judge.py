@@ -35,7 +35,7 @@ WAY_OUT = {
     "corrupt": "what others got from it is not in the source",
 }
 HINTS = {
-    "unreachable": "a firewall? open the nodes' ports to each other, or use --via rsync",
+    "unreachable": "a firewall? open the nodes' ports to each other, or sync it as code: fleet sync PATH --to DEST",
     "slow": "look at its link and at its disk, then run this again",
     "stalled": "look at its disk and at its link",
     "lost": "look at the network between the two",

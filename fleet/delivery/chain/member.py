@@ -126,15 +126,15 @@ class Member:
             if len(known) > len(manifest.entries):
                 raise ProtocolError("it lacks more than there is", self.host.name)
 
-    def take_need(self, message: Need, manifest: Manifest, dialled: bool) -> None:
-        """What it says it lacks; dialled: others are to bring it."""
+    def take_need(self, message: Need, manifest: Manifest) -> None:
+        """What it says it lacks."""
         self.take_part(
             {"wants": message["wants"], "files": message["files"], "unsure": message["unsure"], "own": message["own"]},
             manifest,
         )
-        port, stages, count = message["port"], message["stages"], len(manifest.files)
+        count = len(manifest.files)
         unsure = {int(k): v for k, v in self.parts["unsure"]}
-        if len(stages) != len(self.dests) or dialled and port is None or any(i >= count for i in unsure):
+        if any(i >= count for i in unsure):
             raise ProtocolError("what it needs makes no sense", self.host.name)
         self.need = {
             "wants": self._ranges(self.parts["wants"], manifest.size),
@@ -142,8 +142,7 @@ class Member:
             "files": [range(a, b) for a, b in self._ranges(self.parts["files"], count)],
             "unsure": unsure,
             "address": message["address"],
-            "port": port,
-            "stages": stages,
+            "port": message["port"],
         }
         self.own = self.parts["own"]
         self.parts.clear()

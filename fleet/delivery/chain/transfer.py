@@ -4,13 +4,11 @@ from __future__ import annotations
 
 import contextlib
 import secrets
-import shutil
 import threading
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
-from typing import Literal
 
 from fleet import fanout
 from fleet.answers.sync import Broadcasted, Received
@@ -19,13 +17,12 @@ from fleet.delivery.chain.coordinator import TICK_SECONDS, Coordinator
 from fleet.delivery.chain.handlers import HANDLERS
 from fleet.delivery.chain.member import Member, converse
 from fleet.delivery.chain.source import Here, Source, There
-from fleet.delivery.chain.star import send
 from fleet.delivery.lock_order import LockOrder, claim
 from fleet.delivery.manifest import Manifest, scan
 from fleet.delivery.shared import with_shared
 from fleet.delivery.tree import grown_notice, links_notice
 from fleet.each import failed, over
-from fleet.errors import FleetError, HostFailed, UsageError
+from fleet.errors import FleetError, HostFailed
 from fleet.events import Notice, Round, Started
 from fleet.model import Host, Report, Result, exit_code_of
 from fleet.protocol.messages.chain import MemberSpec
@@ -48,14 +45,13 @@ class Item:
 
 @dataclass(frozen=True)
 class Broadcast:
-    """limit: bytes a second that leave the source, None for no limit. via: "chain", or "rsync": a star. origin: the
+    """limit: bytes a second that leave the source, None for no limit. origin: the
     host that has the files; None: this machine. copy_unsafe_links: what links that lead out lead to goes in their
     place. force, keep, hint: as in mirror.Mirror."""
 
     hosts: tuple[Host, ...]
     items: tuple[Item, ...]
     limit: int | None = None
-    via: Literal["chain", "rsync"] = "chain"
     origin: Host | None = None
     copy_unsafe_links: bool = False
     force: bool | Sequence[str] = False
@@ -69,8 +65,6 @@ def run(plan: Broadcast, runtime: Runtime) -> Report:
     Report.data: {"sources", "files", "size", "sent": bytes that left the source, "cuts"}. Hosts that cannot be
     reached are left out; a host that refuses (no room, no right) keeps everything from being sent.
     """
-    if plan.via == "rsync" and shutil.which("rsync") is None:
-        raise UsageError("rsync is not installed on this machine", hint="apt install rsync")
     report = _run(plan, runtime)
     refused = [r for r in report.results if r.error is not None and r.error.kind == own_files.KIND]
     if refused and runtime.ask(own_files.question(refused)):
@@ -189,7 +183,6 @@ class _Transfer:
             self._source,
             self._serve,
             handlers=HANDLERS,
-            star=self.star if plan.via == "rsync" else None,
             every=self._every,
             limit=plan.limit,
             named=source.name,
@@ -198,7 +191,6 @@ class _Transfer:
             keep=plan.keep,
             hint=plan.hint,
         )
-        self._at_once = threading.BoundedSemaphore(runtime.fanout)
         folders = {entry[0] for entry in manifest.entries if entry[1:3] == ("", "d")}
         self._kinds = ["d" if number in folders else "f" for number in range(len(plan.items))]
 
@@ -223,7 +215,6 @@ class _Transfer:
                     "patience": PATIENCE_SECONDS,
                     "every": self._every,
                     "tls": self._tls,
-                    "via": self._plan.via,
                     "force": own_files.as_message(self._plan.force),
                     "host": host.name,
                     "token": member.token,
@@ -247,26 +238,6 @@ class _Transfer:
             error = member.error
         answer = replace(member.answer, to=member.dests)
         return Result(host.name, error is None, None if error else 0, error=error, answer=answer)
-
-    def star(self, member: Member) -> None:
-        """Bring one member its files by rsync."""
-        plan, name = self._plan, member.host.name
-        limit = plan.limit and plan.limit // min(self._runtime.fanout, len(self.coordinator.members))
-        try:
-            with self._at_once:
-                sent = send(
-                    self._sessions[name],
-                    member,
-                    self._manifest,
-                    [item.source for item in plan.items],
-                    limit,
-                    self._runtime,
-                )
-            self.coordinator.staged(name, sent)
-        except Exception as error:
-            result = failed(member.host, error)
-            assert result.error
-            self.coordinator.give_up(name, result.error)
 
     def ticker(self) -> None:
         try:

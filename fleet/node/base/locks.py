@@ -1,23 +1,41 @@
-"""Locks on files: of one that holds the lock alone, of several that share it, and who that is."""
+"""Locks on files: of one that holds the lock alone, of several that share it, and who that is.
+
+Where a file system has none (Lustre without -o flock, some FUSE ones), a file beside the locked one stands for the
+lock: NAME.held of who holds it alone, NAME.held-MACHINE-PID of each that shares it, with the process that made it. What
+a dead process of this machine has left is taken away; that of one of which nothing is known here stays.
+"""
 
 import errno
 import fcntl
 import os
 import time
+from contextlib import contextmanager, suppress
 
 from fleet.node.base import json
 from fleet.node.base.errors import Refused
-from fleet.node.base.types import Callable, values
-from fleet.node.base.wire import encode
+from fleet.node.base.run_folder import lives, myself
+from fleet.node.base.types import Any, Callable, Iterator, values
+from fleet.node.base.wire import at_end, decode, encode
 from fleet.protocol.state import LOCK
 
 QUIET_SECONDS = 8.0  # a head speaks every two
+ALONE_SECONDS = 10.0
+NO_LOCKS = (errno.ENOLCK, errno.ENOSYS, errno.EOPNOTSUPP)  # of a file system
+HELD = ".held"
+_made: "dict[int, bytes]" = {}  # descriptor of a locked file -> the file that stands for the lock
 
 
-def wait_for(fd: int, kind: int, seconds: float, meanwhile: "Callable[[], bool] | None" = None) -> bool:
-    """Whether we got this lock in that time; meanwhile(), between tries, ends the wait by what is true."""
+def wait_for(
+    fd: int,
+    kind: int,
+    seconds: float,
+    meanwhile: "Callable[[], bool] | None" = None,
+    lock: "Callable[[int, int], object] | None" = None,
+) -> bool:
+    """Whether we got this lock in that time; meanwhile(), between tries, ends the wait by what is true. lock: as
+    try_lock() has it."""
     until = time.monotonic() + seconds
-    while not try_lock(fd, kind):
+    while not try_lock(fd, kind, lock):
         if time.monotonic() >= until or meanwhile is not None and meanwhile():
             return False
         time.sleep(0.05)
@@ -47,19 +65,134 @@ def take_lock(meta: bytes, spec: "values.Delivery") -> "tuple[int | None, str | 
         return None, holder.get("host")
     raise Refused(
         "another sync to the same folder is under way, from %s" % held_by(fd),
-        "wait for it to end, then run this again",
+        "wait for it to end, then run this again" + way_out(fd),
         busy=True,
     )
 
 
-def try_lock(fd: int, kind: int) -> bool:
+def try_lock(fd: int, kind: int, lock: "Callable[[int, int], object] | None" = None) -> bool:
+    """Returns whether we got it. lock: flock where the descriptor, and not this process, is to hold it."""
     try:
-        fcntl.lockf(fd, kind | fcntl.LOCK_NB)
+        (lock or fcntl.lockf)(fd, kind | fcntl.LOCK_NB)
         return True
     except OSError as error:
+        if error.errno in NO_LOCKS:
+            return try_file(fd, kind == fcntl.LOCK_EX)
         if error.errno not in (errno.EACCES, errno.EAGAIN):
             raise
         return False
+
+
+def try_file(fd: int, alone: bool) -> bool:
+    """As try_lock(), by a file. Who shares a lock and cannot write there only looks."""
+    path = os.readlink(b"/proc/self/fd/%d" % fd) + encode(HELD)
+    who = myself()
+    mine = path if alone else path + encode("-%s-%d" % (who["machine"].replace("/", "_"), who["pid"]))
+    writes = fcntl.fcntl(fd, fcntl.F_GETFL) & os.O_ACCMODE != os.O_RDONLY
+    if (alone or writes) and not (make(mine, who) or is_freed(mine) and make(mine, who)):
+        return False
+    around = os.path.dirname(path)
+    sharing = [os.path.join(around, name) for name in os.listdir(around)] if alone else []
+    if any(may_live(other) for other in sharing if other.startswith(path + b"-")) or not alone and may_live(path):
+        if alone or writes:
+            os.unlink(mine)
+        return False
+    if alone or writes:
+        _made[fd] = mine
+        at_end.append(lambda: drop(fd))
+    return True
+
+
+def make(path: bytes, who: "dict[str, Any]", how: int = os.O_EXCL) -> bool:
+    try:
+        fd = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC | how, 0o600)
+    except FileExistsError:
+        return False
+    try:
+        os.write(fd, json.dumps(who).encode())
+    except OSError:  # a full disk: what is empty would be taken for one that is being written
+        os.unlink(path)
+        raise
+    finally:
+        os.close(fd)
+    return True
+
+
+def maker(path: bytes) -> "dict[str, Any]":
+    """Returns who made such a file; {} of one that is being written, or damaged."""
+    try:
+        with open(path, "rb", opener=lambda name, flags: os.open(name, flags | os.O_NOFOLLOW | os.O_NONBLOCK)) as file:
+            who = json.loads(file.read(4096).decode())
+    except (OSError, ValueError):
+        return {}
+    return who if isinstance(who, dict) else {}
+
+
+def may_live(path: bytes) -> bool:
+    return os.path.lexists(path) and lives(maker(path)) is not False
+
+
+def is_freed(path: bytes) -> bool:
+    """Takes away what a dead process has left."""
+    aside = path + b".%d" % os.getpid()
+    if may_live(path):
+        return False
+    with suppress(OSError):
+        os.rename(path, aside)
+        if may_live(aside):  # another one was quicker
+            os.rename(aside, path)
+            return False
+        os.unlink(aside)
+    return True
+
+
+def adopt(fd: int) -> None:
+    """Becomes the one who holds a lock that an open descriptor was handed over with."""
+    path = os.readlink(b"/proc/self/fd/%d" % fd) + encode(HELD)
+    if os.path.lexists(path):
+        make(path, myself(), os.O_TRUNC)
+        _made[fd] = path
+
+
+def drop(fd: int) -> None:
+    path = _made.pop(fd, None)
+    if path is not None:
+        with suppress(OSError):
+            os.unlink(path)
+
+
+def release(fd: int, handed_over: bool = False) -> None:
+    """Closes the descriptor. handed_over: another one of it holds the lock from now on."""
+    if handed_over:
+        _made.pop(fd, None)
+    drop(fd)
+    os.close(fd)
+
+
+@contextmanager
+def alone(fd: int) -> "Iterator[None]":
+    """Holds the lock of an open file meanwhile. OSError where it is not to be had within ALONE_SECONDS."""
+    if not wait_for(fd, fcntl.LOCK_EX, ALONE_SECONDS, lock=fcntl.flock):
+        raise OSError(
+            errno.EAGAIN, "another process holds its lock" + way_out(fd), os.readlink("/proc/self/fd/%d" % fd)
+        )
+    try:
+        yield
+    finally:
+        drop(fd)
+        with suppress(OSError):
+            fcntl.flock(fd, fcntl.LOCK_UN)
+
+
+def way_out(fd: int) -> str:
+    """Returns what to do where the holder is of a machine that may be gone; "" where that is not so."""
+    path = os.readlink(b"/proc/self/fd/%d" % fd) + encode(HELD)
+    who = maker(path)
+    if not who or lives(who) is not None:
+        return ""
+    import shlex  # it takes long to import
+
+    return "; where %s is gone for good: rm %s" % (who.get("machine"), shlex.quote(decode(path)))
 
 
 def held_by(fd: int) -> str:

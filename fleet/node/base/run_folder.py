@@ -264,6 +264,20 @@ def myself() -> "dict[str, Any]":
     return dict(identity(os.getpid()), boot=boot_id(), machine=os.uname()[1], space=space)
 
 
+def lives(who: "Any") -> "bool | None":
+    """Returns whether a process that is described as by myself() lives, of None: False. None: that is not known here,
+    since it is of another machine, or what is described is none."""
+    me = myself()
+    if who is None:
+        return False
+    if not isinstance(who, dict) or (who.get("machine"), who.get("space")) != (me["machine"], me["space"]):
+        return None
+    pid, start = who.get("pid"), who.get("start")
+    if type(pid) is not int or pid <= 0 or type(start) is not int:
+        return None
+    return who.get("boot") == me["boot"] and start_time(pid) == start
+
+
 def owners(folder: str) -> "list[dict[str, Any]]":
     """Those alive of [supervisor, guardian], as {"pid", "start"}."""
     return alive(read_json(os.path.join(folder, PID)))

@@ -8,6 +8,7 @@ import platform
 import time
 
 from fleet.node.base.errors import Refused
+from fleet.node.base.locks import release, try_lock
 from fleet.node.base.private import private
 from fleet.node.base.record import Record
 from fleet.node.base.run_folder import myself, no_room_for
@@ -36,10 +37,7 @@ class Kept(Record):
             make_runs(os.path.dirname(self.path))
             os.mkdir(self.path, 0o700)
             self.held = os.open(os.path.join(self.path, WRITER), os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
-            try:
-                fcntl.flock(self.held, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            except OSError:
-                pass  # a file system without locks
+            try_lock(self.held, fcntl.LOCK_EX, fcntl.flock)
             who = {"leader": myself(), "since": self.started, "leads": True, "lease": 0.0, "detached": False}
             self.replace(STATE, who)
             plan = dict(self.about, run=self.run, world_size=world_size, master=master, logs=self.path)
@@ -79,7 +77,7 @@ class Kept(Record):
             self.replace("summary.json", dict(summary, logs=self.path, seconds=round(time.time() - self.started, 3)))
         finally:
             os.unlink(os.path.join(self.path, STATE))
-            os.close(self.held)
+            release(self.held)
             self.held = None
 
 

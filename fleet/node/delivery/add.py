@@ -6,7 +6,6 @@ import time
 
 from fleet.node.base.files import to_disk
 from fleet.node.base.types import Any, Sequence
-from fleet.node.delivery.commit import forget_replaced
 from fleet.node.delivery.compare import Comparison
 from fleet.node.delivery.disk_space import check_space
 from fleet.node.delivery.journal import DELIVERED, KIND, PATH, SEEN
@@ -15,11 +14,9 @@ from fleet.node.delivery.store import Store
 from fleet.node.delivery.sync_state import note_delivery
 
 
-def take_stock(
-    store: "Store", allocated: "dict[str, int]", sweep: bool, force: "bool | Sequence[str]"
-) -> "dict[int, str]":
+def take_stock(store: "Store", allocated: "dict[str, int]", force: "bool | Sequence[str]") -> "dict[int, str]":
     """Decide for every file whether it is here, may be here (-> {file: sha256}), or is to come; make room. allocated:
-    bytes that a file with holes takes. sweep: also what rsync has left here."""
+    bytes that a file with holes takes."""
     unsure: dict[int, str] = {}
     needs: list[tuple[bytes, int, int]] = []
     for target in store.targets:
@@ -27,6 +24,8 @@ def take_stock(
         target.told = Comparison(Ownership(target.tree, target.journal), target.entries, (), force)
     for index, f in enumerate(store.files):
         told = f.target.told
+        if f.state == "held":
+            continue
         if f.name in told.left:
             f.state, f.have, f.left = "held", f.size, True
         elif f.name in told.doubts:
@@ -37,14 +36,15 @@ def take_stock(
                 continue
             unsure[index] = told.owner.digest(f.name)
     for target in store.targets:
-        os.makedirs(target.stage.folder, 0o700, exist_ok=True)
         wanted = [f for f in store.files if f.target is target and f.state == "wanted"]
         left = target.take_up([f.entry for f in wanted])
-        for f in wanted if sweep else ():
+        for f in wanted:
             f.have = target.stage.verified(f.entry) if f.name in left else f.size
     for index, f in enumerate(store.files):
         if f.state == "wanted":
-            needs.append((f.target.meta, min(f.size - f.have, allocated.get(str(index), f.size)), f.have == 0))
+            needs.append(
+                (f.target.stage.meta_of(f.name), min(f.size - f.have, allocated.get(str(index), f.size)), f.have == 0)
+            )
     check_space(needs, "free some space there, or choose another destination")
     return unsure
 
@@ -75,9 +75,7 @@ def begin(store: "Store", held: "list[int]", unsure: "dict[int, str]", replace: 
         told = target.told
         told.settle(dict(told.digests))
         told.resolve(*({path or target.name for at, path in some if at == number} for some in (replace, keep)))
-        target.aside = target.commit.put_aside(
-            [path for path in told.aside if told.changed[path][KIND] != "f"], told.found
-        )
+        target.commit.put_aside([path for path in told.aside if told.changed[path][KIND] != "f"], told.found)
     for f in store.files:
         if f.state == "wanted" and f.name in f.target.told.left:
             f.state, f.have, f.left = "held", f.size, True
@@ -108,7 +106,6 @@ def finish(store: "Store") -> None:
             st = look(target.commit.dest, entry[PATH])
             if entry[KIND] == "l" and st is not None:
                 target.journal.add([*entry, "", DELIVERED, st.st_mtime_ns, st.st_ctime_ns])
-        forget_replaced(target.meta)
         target.stage.remove()
     for target, folder in store.folders:
         assert target.tree

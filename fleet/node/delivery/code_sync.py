@@ -6,7 +6,7 @@ Conversation (J frames out, control lines in):
     what they delivered may be replaced and deleted, "force": [pattern] of the node's own that is to be replaced even
     where the source has not changed, "max_delete": files that may be deleted, "all", or null: not most of them}
     -> {"event": "inside", "path"}: DEST is that folder of the source; it is answered by {"op": "go"}, or not at all
-    -> {"event": "hello", "dest", "known": manifest digest | null, "rsync": path | null}
+    -> {"event": "hello", "dest", "known": manifest digest | null}
        or {"event": "same"}: DEST is the source
        or {"event": "shared", "with": host}: another host of this very sync holds the lock of the same folder
     <- {"op": "manifest", "digest", "size": n, "allocated": {path: bytes that a file with holes takes}, "brought":
@@ -25,10 +25,12 @@ Conversation (J frames out, control lines in):
     -> {"event": "own", "files": [[path, kind, size, age in s, what is in it]], "more"}: the node's own,
        which is in the way (ownership.py)
     <- {"op": "resolve", ...} and {"replace": [path], "keep": [path]}; a head that wants neither goes away
-    -> {"event": "lacks", "files": [[path, size]]}, any number of times, the first parts of a long list
-    -> {"event": "need", "files": [[path, size]], "stage": dir, "basis": dir}
+    -> {"event": "lacks", "files": [[path, size]], "blocks": [[path, number, sha256]]}, any number of times, the first
+       parts of long lists; blocks: what is here of a large file, 4 MiB each, of an older one or as far as it has come
+    -> {"event": "need", "files", "blocks"}, the last ones
     <- {"op": "parcel", "size": n, "sha256"} and n bytes, see parcels.py; any number of these
-    <- {"op": "switch", "digests": {path: sha256}}    of the files that came into stage, by rsync
+    <- {"op": "block", "path", "at", "size": n} and n bytes of a large file; what is not sent is in blocks as it is here
+    <- {"op": "switch", "digests": {path: sha256}}    of the large files
     -> {"event": "waiting", "run": id} when files are to be put in place and a run is beginning from DEST
     -> {"event": "done", "sent", "deleted", "kept": [...], "left": [...], "entries", "changed", "replaced", "aside"}
 Of doubts, gone, lost and own one is sent only if there are any, and its last part alone has no "more". Any refusal is
@@ -41,54 +43,92 @@ point or the parent is not ours).
 """
 
 import gc
+import hashlib
 import os
 import stat
 import time
 import zlib
+from contextlib import suppress
 
 from fleet.node.base import json
 from fleet.node.base.beneath import shown
 from fleet.node.base.errors import Refused, failed
-from fleet.node.base.files import file_digest, lstat
-from fleet.node.base.types import Any, code
-from fleet.node.base.wire import decode, in_parts, send_exit, send_json, start
-from fleet.node.delivery.commit import forget_replaced
+from fleet.node.base.files import file_digest, open_regular
+from fleet.node.base.types import Any, BinaryIO, Iterator, code
+from fleet.node.base.wire import decode, in_parts, moved, send_exit, send_json, start
 from fleet.node.delivery.compare import Comparison
 from fleet.node.delivery.deleting import too_many
 from fleet.node.delivery.disk_space import check_space
 from fleet.node.delivery.head import Head
 from fleet.node.delivery.journal import DELIVERED, unpack
 from fleet.node.delivery.ownership import Ownership, kind_of, look
-from fleet.node.delivery.stage import Stage, seal, unpack_parcel
+from fleet.node.delivery.stage import BLOCK, Stage, seal, unpack_parcel
 from fleet.node.delivery.sync_state import wait_for_runs
 from fleet.node.delivery.target import Target
 from fleet.protocol.state import CODE_STATE
 
 MOST_NAMED = 100
+CHUNK = 1 << 20
 
 
-def verify(stage: "Stage", left: "dict[str, Any]", digests: "dict[str, str]") -> None:
-    """What rsync brought; what has come as it was sent is whole."""
-    for path, entry in left.items():
-        staged = stage.at(path)
-        st = lstat(staged)
-        if st is None or file_digest(staged, os.O_NOFOLLOW, entry[3]) != digests.get(path):
-            raise Refused(
-                "%s did not arrive as it was sent (changed while it was read?)" % path,
-                "run the sync again; nothing was switched in",
-            )
-        if st.st_size > entry[3]:  # it grew meanwhile
-            os.truncate(staged, entry[3])
-        fd = os.open(staged, os.O_RDONLY | os.O_NOFOLLOW)
-        seal(fd, entry)
-        os.close(fd)
+class Large:
+    """The large files, one after the other: blocks of the head's, and between them those that are here."""
+
+    def __init__(self, target: "Target") -> None:
+        self.target, self.at = target, 0
+        self.entry: list[Any] | None = None
+        self.basis: BinaryIO | None = None
+
+    def have(self, wanted: "list[Any]") -> "Iterator[tuple[str, int, str]]":
+        """Yields (path, number, sha256) of the blocks that are here."""
+        for entry in wanted:
+            basis = self.open(entry[0]) if entry[3] > BLOCK else None
+            if basis is not None:
+                with basis:
+                    for number in range((entry[3] + BLOCK - 1) // BLOCK):
+                        moved()
+                        yield entry[0], number, hashlib.sha256(basis.read(BLOCK)).hexdigest()
+
+    def open(self, path: str) -> "BinaryIO | None":
+        """Returns what has come of it, else what it replaces; None without."""
+        for place in (self.target.stage.at, self.target.full):
+            with suppress(OSError):
+                return open_regular(place(path), os.O_NOFOLLOW)
+        return None
+
+    def fill(self, entry: "list[Any]", end: int) -> None:
+        """Goes on with a file, up to `end` with what is here of it."""
+        if entry is not self.entry:
+            self.close()
+            self.entry, self.at, self.basis = entry, 0, self.open(entry[0])
+            self.target.stage.drop(entry)
+        while self.at < end:
+            data = os.pread(self.basis.fileno(), min(CHUNK, end - self.at), self.at) if self.basis else b""
+            if not data:
+                raise changed_meanwhile(entry[0])
+            self.put(data)
+
+    def put(self, data: bytes) -> None:
+        assert self.entry
+        self.target.stage.write(self.entry, self.at, data)
+        self.at += len(data)
+
+    def close(self) -> None:
+        if self.basis is not None:
+            self.basis.close()
+
+
+def changed_meanwhile(path: str) -> "Refused":
+    return Refused(
+        "%s did not arrive as it was sent (changed while it was read?)" % path,
+        "run the sync again; nothing was switched in",
+    )
 
 
 def check_room(target: "Target", needed: "list[Any]", left: "dict[str, Any]", allocated: "dict[str, int]") -> None:
-    """Refused where they have no room. What rsync left in the stage gives way: it writes a file anew beside it."""
-    assert target.tree
-    sizes = [min(entry[3], allocated.get(path, entry[3])) for path, entry in left.items()]
-    needs = [(target.tree.path, sum((size + 4095) // 4096 * 4096 for size in sizes), len(left))]
+    """Refused where they have no room. What has come of a file gives way: it is written anew beside it."""
+    sizes = {path: min(entry[3], allocated.get(path, entry[3])) for path, entry in left.items()}
+    needs = [(target.stage.meta_of(path), (size + 4095) // 4096 * 4096, 1) for path, size in sizes.items()]
     hint = "free some space there, or exclude large files with .fleetignore"
     try:
         check_space(needs, hint)
@@ -97,26 +137,30 @@ def check_room(target: "Target", needed: "list[Any]", left: "dict[str, Any]", al
         check_space(needs, hint)
 
 
-def find_rsync() -> "str | None":
-    for folder in os.environ.get("PATH", os.defpath).split(":"):
-        if os.access(os.path.join(folder, "rsync"), os.X_OK):
-            return os.path.join(folder, "rsync")
-    return None
-
-
-def receive(head: "Head", stage: "Stage", left: "dict[str, Any]") -> "dict[str, Any] | None":
-    """Unpack files as they come; the message that ends that, None when the head is gone."""
+def receive(head: "Head", stage: "Stage", left: "dict[str, Any]", large: "Large") -> "bool":
+    """Puts files into the stage as they come. Returns False when the head is gone. Refused where one is not whole."""
     while True:
-        message = head.hear("parcel", "switch")
-        if message is None or message["op"] == "switch":
-            return message
-        for path, offset, data in unpack_parcel(head.payload(message)):
-            entry = left[path]
-            if len(data) == entry[3]:
-                stage.put(entry, data)
-            elif not stage.write(entry, offset, data):
-                continue
-            del left[path]
+        message = head.hear("parcel", "block", "switch")
+        if message is None:
+            return False
+        if message["op"] == "switch":
+            break
+        if message["op"] == "block":
+            large.fill(left[message["path"]], message["at"])
+            for piece in head.pieces(message["size"]):
+                large.put(piece)
+            continue
+        for path, data in unpack_parcel(head.payload(message)):
+            stage.put(left.pop(path), data)
+    for path, entry in left.items():
+        large.fill(entry, entry[3])
+        large.close()
+        with open_regular(stage.at(path), os.O_NOFOLLOW) as file:
+            stage.digests[path] = file_digest("/proc/self/fd/%d" % file.fileno())
+            if stage.digests[path] != message["digests"].get(path):
+                raise changed_meanwhile(path)
+            seal(file.fileno(), entry)
+    return True
 
 
 def ask(head: "Head", event: str, key: str, items: "list[Any]", op: str) -> "Any":
@@ -180,7 +224,7 @@ def is_source(one: "code.Source", other: "code.Source") -> bool:
 def place(target: "Target", told: "Comparison") -> "code.Done":
     """Put in place what has been staged."""
     journal, commit = target.journal, target.commit
-    changed, deleted, aside, also = list(told.changed.values()), 0, None, told.also
+    changed, deleted, also = list(told.changed.values()), 0, told.also
     if changed or told.delete:
         wait_for_runs(target.meta, lambda run: send_json({"event": "waiting", "run": run}))
         for path in told.changed:
@@ -189,7 +233,7 @@ def place(target: "Target", told: "Comparison") -> "code.Done":
         journal.begin([[*e, told.come.get(e[0], ""), DELIVERED, e[4], 0] for e in changed])
         deleted, held = commit.delete(told.delete)
         also = also + [journal.known[path][-1] for path in held]
-        aside = commit.put_aside(told.aside, told.found)
+        commit.put_aside(told.aside, told.found)
         commit.run(changed, told.needed, told.found)
     told.also = also
     sizes = [entry[3] for entry in told.needed.values()]
@@ -204,7 +248,7 @@ def place(target: "Target", told: "Comparison") -> "code.Done":
         "changed": len(changed),
         "replaced": len(told.aside),
         "overwritten": sum(told.loses(path) for path in told.changed),
-        "aside": [] if aside is None else [shown(aside)],
+        "aside": sorted(map(shown, commit.aside)),
     }
 
 
@@ -239,7 +283,7 @@ def mirror(spec: "code.Spec") -> "code.Same | code.Shared | code.Other | code.Mo
     state, name = journal.state, decode(dest.name)
     if spec["mark"] and os.path.lexists(os.path.join(spec["source"]["path"], spec["mark"])):
         check_around(name, os.path.realpath(spec["source"]["path"]))
-    head.say({"event": "hello", "dest": name, "known": state["digest"], "rsync": find_rsync()})
+    head.say({"event": "hello", "dest": name, "known": state["digest"]})
     message = head.hear("manifest")
     if message is None:
         return None
@@ -255,23 +299,22 @@ def mirror(spec: "code.Spec") -> "code.Same | code.Shared | code.Other | code.Mo
     left = target.take_up(list(told.needed.values()))
     wanted = list(left.values())
     check_room(target, list(told.needed.values()), left, message.get("allocated") or {})
-    os.makedirs(stage.folder, 0o700, exist_ok=True)
-    *parts, last = in_parts([(e[0], e[3]) for e in wanted])
-    for part in parts:
-        head.say({"event": "lacks", "files": part})
-    head.say({"event": "need", "files": last, "stage": decode(stage.folder), "basis": decode(dest.path)})
-    message = receive(head, stage, left)
-    if message is None:
+    large = Large(target)
+    files, blocks = in_parts([(e[0], e[3]) for e in wanted]), in_parts(list(large.have(wanted)))
+    for part in files[:-1]:
+        head.say({"event": "lacks", "files": part, "blocks": []})
+    for some in blocks[:-1]:
+        head.say({"event": "lacks", "files": [], "blocks": some})
+    head.say({"event": "need", "files": files[-1], "blocks": blocks[-1]})
+    if not receive(head, stage, left, large):
         return None
-    verify(stage, left, message["digests"])
     told.come = {path: stage.digests.get(path) or file_digest(stage.at(path), os.O_NOFOLLOW) for path in told.needed}
     done = place(target, told)
     done["sent"], done["bytes"] = len(wanted), sum(e[3] for e in wanted)
     if told.is_news(digest) or told.changed or told.delete or state["source"] != spec["source"]:
-        rows = [told.row(entry) for entry in entries]
-        journal.finish(digest, rows, told.also, spec["source"], packed, told.left_code())
+        rows = map(told.row, entries)
+        journal.finish(digest, rows, told.also, spec["source"], packed, told.left_code(), told.news())
     stage.remove()
-    forget_replaced(target.meta)
     return done
 
 

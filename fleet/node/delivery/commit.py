@@ -7,18 +7,15 @@ import time
 
 from fleet.node.base.beneath import Beneath, chmod, shown
 from fleet.node.base.errors import Refused
-from fleet.node.base.files import remove_tree, waiting_link
+from fleet.node.base.files import waiting_link
 from fleet.node.base.types import TYPE_CHECKING, Any, Collection
 from fleet.node.base.wire import encode
 from fleet.node.delivery.ownership import look, same
-from fleet.node.delivery.stage import Stage
+from fleet.node.delivery.stage import REPLACED, Stage
 
 if TYPE_CHECKING:
     Stale = list[tuple[str, os.stat_result]]  # paths, and what is there
     Found = dict[str, os.stat_result | None]  # path -> what was there
-
-REPLACED = b"replaced"
-KEEP_SECONDS = 30 * 86400
 
 
 class Commit:
@@ -32,6 +29,7 @@ class Commit:
         self.modes: dict[str, int] = {}
         self.moved: set[str] = set()
         self.taken: set[str] = set()  # away by us
+        self.aside: set[bytes] = set()  # the folders where that is kept
 
     def run(self, changed: "list[Any]", staged: "Collection[str]", found: "Found | None" = None) -> None:
         """Make all that is changed as it is to be. staged: paths of files that have come; None has come of others.
@@ -45,7 +43,7 @@ class Commit:
                 self.make(path)
                 modes[path] = mode
             elif kind == "l":
-                self.enter(waiting_link(self.stage.meta, encode(link)), path)
+                self.enter(waiting_link(self.stage.meta_of(path), encode(link)), path)
             elif path not in staged:
                 chmod(self.dest.at(encode(path)), mode)
             elif path.rpartition("/")[0] not in self.moved:
@@ -69,24 +67,22 @@ class Commit:
             self.dest.forget(encode(path))
             self.taken.add(path)
 
-    def put_aside(self, paths: "list[str]", found: "Found") -> "bytes | None":
+    def put_aside(self, paths: "list[str]", found: "Found") -> None:
         """What the node's own files were goes to a folder of its own in the state folder, where it is kept for 30
         days."""
         now = "%s-%d" % (time.strftime("%Y%m%d-%H%M%S", time.gmtime()), os.getpid())
-        folder = os.path.join(self.stage.meta, REPLACED, now.encode())
-        moved = False
         for path in paths:
             if look(self.dest, path) is None:
                 continue
             self.check(path, found[path])
+            folder = os.path.join(self.stage.meta_of(path), REPLACED, now.encode())
             to = os.path.join(folder, encode(path))
             os.makedirs(os.path.dirname(to), 0o700, exist_ok=True)
             self.open(path)
             os.rename(self.dest.at(encode(path)), to)
             self.dest.forget(encode(path))
             self.taken.add(path)
-            moved = True
-        return folder if moved else None
+            self.aside.add(folder)
 
     def delete(self, stale: "Stale") -> "tuple[int, list[str]]":
         """Remove this, the deepest first, unless the node has changed it since. -> how many; folders that hold more."""
@@ -147,11 +143,3 @@ class Commit:
                 mode = modes[inside] | st.st_mode & stat.S_ISGID  # of a folder that is shared with a group
                 if stat.S_IMODE(st.st_mode) != mode:
                     chmod(self.dest.at(encode(inside)), mode)
-
-
-def forget_replaced(meta: bytes) -> None:
-    """What was put aside long ago."""
-    folder = os.path.join(meta, REPLACED)
-    for name in os.listdir(folder) if os.path.isdir(folder) else ():
-        if os.lstat(os.path.join(folder, name)).st_mtime < time.time() - KEEP_SECONDS:
-            remove_tree(os.path.join(folder, name))

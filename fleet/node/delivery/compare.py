@@ -30,6 +30,7 @@ if TYPE_CHECKING:
 
 # what a run is made of: nodes on which such a file is not as delivered do not run the same code
 CODE = (".py", ".pyi", ".pyx", ".sh", ".c", ".cc", ".cpp", ".cu", ".cuh", ".h", ".hpp", ".so", ".json", ".yaml")
+ANEW = 8  # where more than one in so many entries is another one, all rows are written
 CODE_TOO = (".yml", ".toml", ".cfg", ".ini")
 
 
@@ -262,6 +263,20 @@ class Comparison:
         state = self.owner.journal.state
         same = digest == state["digest"] and self.also == state["also"] and self.left_code() == state["left"]
         return bool(self.seen) or not same
+
+    def news(self) -> "dict[int, list[Any]] | None":
+        """Returns number -> row of the entries of which the journal is to say something else than it does; None where
+        that is about other paths, or they are many."""
+        state = self.owner.journal.state
+        before = state["entries"]
+        if state["begun"] or [entry[PATH] for entry in before] != [entry[PATH] for entry in self.entries]:
+            return None
+        touched = self.changed.keys() | self.seen | self.left
+        pairs = enumerate(zip(before, self.entries))
+        numbers = [n for n, (old, entry) in pairs if old != entry or entry[PATH] in touched]
+        if len(numbers) + len(state["changed"]) > len(before) // ANEW:
+            return None
+        return {n: self.row(self.entries[n]) for n in numbers}
 
     def row(self, entry: "list[Any]") -> "list[Any]":
         """What the journal is to say of an entry once all is in place."""

@@ -63,19 +63,21 @@ class Head:
         """The next control line called one of ops; None when it is gone."""
         return next((message for message in self.lines() if message.get("op") in ops), None)
 
-    def payload(self, message: "dict[str, Any]") -> bytes:
-        """The bytes that follow a control line, as they were sent."""
-        parts, size = [], message["size"]
+    def pieces(self, size: int) -> "Iterator[bytes]":
+        """Yields these bytes of what the head sends, as they come."""
         while size:
             self.waits = time.monotonic()
             part = sys.stdin.buffer.read1(min(size, 65536))  # type: ignore[union-attr]
+            self.waits = None
             if not part:
                 raise EOFError
             moved()
-            parts.append(part)
             size -= len(part)
-        self.waits = None
-        data = b"".join(parts)
+            yield part
+
+    def payload(self, message: "dict[str, Any]") -> bytes:
+        """The bytes that follow a control line, as they were sent."""
+        data = b"".join(self.pieces(message["size"]))
         if hashlib.sha256(data).hexdigest() != message["sha256"]:
             raise Refused("something arrived damaged", "run the sync again")
         return data

@@ -1,8 +1,10 @@
 """What deliveries have put in a destination: the journal in its state folder (base/state_folder.py), in two files.
 
     state      a JSON line {"digest": of the manifest, "source": where it came from, "also": [row]: what of older ones
-               is still there, "packed": n, "left": what is not as it was delivered}, n bytes: the manifest's entries
-               as they came, zlib data of by_column(); then, packed alike, what else a row has of each of them
+               is still there, "packed": n, "left": what is not as it was delivered, "changed": [[n, what else the row
+               of entry n has]]}, n bytes: the manifest's entries as they came, zlib data of by_column(); then, packed
+               alike, what else a row has of each of them, but for those in "changed": of a large tree in which one
+               file has changed only that is written anew
     switching  JSON, a line for each list of rows: what is being put in place, or has been, since the state was
                written; there until the state says so, too
 
@@ -32,12 +34,14 @@ NOTHING: "dict[str, Any]" = {
     "packed": b"",
     "source": None,
     "left": "",
+    "changed": [],
 }
 PATH, KIND, MODE, SIZE, MTIME, LINK, DIGEST, STATUS, NODE_MTIME, NODE_CTIME = range(10)
 # fleet put it there; it was there, and equal to the source
 DELIVERED, SEEN = "d", "s"
 ENTRY: "list[Any]" = [{str}, {str}, {int}, {int}, {int}, {str}]
-ROW = [*ENTRY, {str}, {str}, {int}, {int}]
+REST: "list[Any]" = [{str}, {str}, {int}, {int}]
+ROW = [*ENTRY, *REST]
 
 
 def by_column(entries: "Iterable[Any]") -> bytes:
@@ -81,6 +85,7 @@ def read_state(meta: bytes) -> "dict[str, Any] | None":
             packed=packed[:size],
             rest=packed[size:],
             left=str(line["left"]),
+            changed=of_columns(list(zip(*line.get("changed", []))), [{int}, *REST]),
         )
         if not isinstance(line["digest"], str):
             raise ValueError("this is no digest")
@@ -112,6 +117,8 @@ def rows_of(state: "dict[str, Any]") -> "list[Any]":
         with suppress(*BROKEN):
             rest = json.loads(zlib.decompress(state["rest"]).decode())["columns"]
             rows = of_columns([*zip(*state["entries"]), *rest], ROW)
+            for number, *own in state["changed"]:
+                rows[number][DIGEST:] = own
     return list(state["also"] + rows + state["begun"])
 
 
@@ -170,16 +177,25 @@ class Journal:
     def finish(
         self,
         digest: str,
-        rows: "list[Any]",
+        rows: "Iterable[Any]",
         also: "Iterable[Any]" = (),
         source: "code.Source | None" = None,
         packed: bytes = b"",
         left: str = "",
+        changed: "dict[int, Any] | None" = None,
     ) -> None:
-        """All is in place. rows: of the manifest's entries, in their order; packed: these entries, as they came."""
-        packed = packed or zlib.compress(by_column([row[:6] for row in rows]), 1)
-        line = {"digest": digest, "also": list(also), "source": source, "packed": len(packed), "left": left}
-        rest = zlib.compress(by_column([row[6:] for row in rows]), 1)
+        """All is in place. rows: of the manifest's entries, in their order; packed: these entries, as they came.
+        changed: number -> row of those that are other ones than they were, where the others are as they were."""
+        line: dict[str, Any] = {"digest": digest, "also": list(also), "source": source, "left": left, "changed": []}
+        if changed is None:
+            rows = list(rows)
+            packed = packed or zlib.compress(by_column([row[:DIGEST] for row in rows]), 1)
+            rest = zlib.compress(by_column([row[DIGEST:] for row in rows]), 1)
+        else:
+            rest, known = self.state["rest"], {number: own for number, *own in self.state["changed"]}
+            known.update({number: row[DIGEST:] for number, row in changed.items()})
+            line["changed"] = [[number, *own] for number, own in known.items()]
+        line["packed"] = len(packed)
         self.write("state", json.dumps(line).encode() + b"\n" + packed + rest)
         with suppress(FileNotFoundError):
             os.unlink(os.path.join(self.meta, b"switching"))

@@ -1,5 +1,5 @@
 """What has come for a destination and is not yet in place, in its state folder: what a kill leaves here need not come
-again.
+again. What goes to a file system that is mounted inside the destination is staged there, in a folder of that.
 
     stage/PATH    a file: whole where its time is the source's, else under way
     blocks/KEY    digests of the 4 MiB blocks of a large one, KEY made of its path, size and mtime
@@ -13,14 +13,18 @@ import zlib
 from contextlib import suppress
 
 from fleet.node.base import json
-from fleet.node.base.beneath import HOLD
+from fleet.node.base.beneath import HOLD, Beneath
 from fleet.node.base.files import remove_tree
 from fleet.node.base.processes import read_file
+from fleet.node.base.state_folder import mount_of, state_folder
 from fleet.node.base.types import Any, Iterator
 from fleet.node.base.wire import decode, encode
 from fleet.node.delivery.disk_space import write_sparse
+from fleet.protocol.state import STAGE_THERE
 
 BLOCK = 4 << 20
+REPLACED = b"replaced"  # what was put aside, in a state folder
+KEEP_SECONDS = 30 * 86400
 NEW = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC
 SPECIAL = stat.S_ISUID | stat.S_ISGID | stat.S_ISVTX  # that writing takes away
 
@@ -29,21 +33,23 @@ def key_of(path: str, size: int, mtime_ns: int) -> bytes:
     return hashlib.sha256(("%d %d " % (size, mtime_ns)).encode() + encode(path)).hexdigest()[:32].encode()
 
 
-def unpack_parcel(data: bytes) -> "Iterator[tuple[str, int, memoryview]]":
-    """(path, offset, bytes) of many files in one parcel: zlib data, a JSON line [[path, offset, length], ...], then
-    these bytes, end to end."""
+def unpack_parcel(data: bytes) -> "Iterator[tuple[str, memoryview]]":
+    """(path, bytes) of many files in one parcel: zlib data, a JSON line [[path, length], ...], then these bytes, end to
+    end."""
     line, _, rest = zlib.decompress(data).partition(b"\n")
     body, at = memoryview(rest), 0
-    for path, offset, length in json.loads(line.decode()):
-        yield path, offset, body[at : at + length]
+    for path, length in json.loads(line.decode()):
+        yield path, body[at : at + length]
         at += length
 
 
 class Stage:
-    """Of the state folder `meta`, whose lock is held."""
+    """Of the state folder `meta`, whose lock is held. vouched: what is written in pieces has digests of its blocks, and
+    is whole with the last one. dest: where files go from here; None: to the file system of `meta`."""
 
-    def __init__(self, meta: bytes) -> None:
-        self.meta, self.folder = meta, os.path.join(meta, b"stage")
+    def __init__(self, meta: bytes, vouched: bool = True, dest: "Beneath | None" = None) -> None:
+        self.meta, self.vouched, self.dest = meta, vouched, dest
+        self.metas = {"": meta}  # of folders
         self.made: set[bytes] = set()
         self.digests: dict[str, str] = {}  # of files that came as a whole
         self.writer: Writer | None = None
@@ -55,7 +61,27 @@ class Stage:
         self.booted = time.time() - float((read_file("/proc/uptime").split() or [b"0"])[0])
 
     def at(self, path: str) -> bytes:
-        return self.folder + b"/" + encode(path)
+        return self.meta_of(path) + b"/stage/" + encode(path)
+
+    def meta_of(self, path: str) -> bytes:
+        """Returns the state folder from which it can be renamed to its place."""
+        inside = path.rpartition("/")[0]
+        if inside not in self.metas:
+            around = self.meta_of(inside)
+            self.metas[inside] = self.dest and self.other(self.dest, encode(inside)) or around
+        return self.metas[inside]
+
+    def other(self, dest: "Beneath", inside: bytes) -> "bytes | None":
+        """Returns a state folder in that folder where it is mounted there; None elsewhere."""
+        try:
+            here, around = Beneath(os.dup(dest.folder(inside))), dest.folder(inside.rpartition(b"/")[0])
+        except OSError:  # not there yet, or a link or file that will be none
+            return None
+        if mount_of(here.top) == mount_of(around):
+            os.close(here.top)
+            return None
+        key = hashlib.sha256(os.readlink(self.meta)).hexdigest()[:16]
+        return state_folder(Beneath(os.dup(around)), b"", encode("." + key + STAGE_THERE), here)
 
     def place(self, full: bytes) -> bytes:
         """The same path, in a folder that is there."""
@@ -76,10 +102,11 @@ class Stage:
         for around, _folders, names in os.walk(os.path.join(self.meta, b"blocks")):
             for full in {os.path.join(around, name) for name in names} - blocks:
                 os.unlink(full)
-        for around, folders, names in os.walk(self.folder, topdown=False):
+        stages = {os.path.join(meta, b"stage") for meta in [self.meta, *map(self.meta_of, wanted)]}
+        for stage, (around, folders, names) in [(top, each) for top in stages for each in os.walk(top, topdown=False)]:
             for name in names:
                 full = os.path.join(around, name)
-                path, st = decode(full[len(self.folder) + 1 :]), os.lstat(full)
+                path, st = decode(full[len(stage) + 1 :]), os.lstat(full)
                 entry = wanted.get(path)
                 if entry and self.is_whole(entry, st):
                     os.chmod(full, entry[2])
@@ -126,7 +153,8 @@ class Stage:
         writer.write(memoryview(data))
         if writer.at < entry[3]:
             return False
-        seal(writer.fd, entry)
+        if self.vouched:
+            seal(writer.fd, entry)
         self.flush()
         return True
 
@@ -166,11 +194,25 @@ class Stage:
         return good
 
     def remove(self) -> None:
-        """All of it."""
+        """All of it, and what was put aside long ago."""
         self.flush()
         self.leave()
-        for name in (b"stage", b"blocks"):
-            remove_tree(os.path.join(self.meta, name))
+        for meta in set(self.metas.values()):
+            forget_replaced(meta)
+            for name in (b"stage", b"blocks"):
+                remove_tree(os.path.join(meta, name))
+            if meta != self.meta:
+                with suppress(OSError):  # it keeps what was put aside
+                    os.rmdir(os.readlink(meta))
+
+
+def forget_replaced(meta: bytes) -> None:
+    folder = os.path.join(meta, REPLACED)
+    for name in os.listdir(folder) if os.path.isdir(folder) else ():
+        if os.lstat(os.path.join(folder, name)).st_mtime < time.time() - KEEP_SECONDS:
+            remove_tree(os.path.join(folder, name))
+    with suppress(OSError):
+        os.rmdir(folder)
 
 
 def seal(fd: int, entry: "list[Any]") -> None:
@@ -188,7 +230,7 @@ class Writer:
         flags = os.O_WRONLY | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW
         self.fd = os.open(path, flags | (0 if offset else os.O_TRUNC), 0o600)
         self.blocks: int | None = None
-        if entry[3] > BLOCK:
+        if entry[3] > BLOCK and stage.vouched:
             os.ftruncate(self.fd, offset)
             self.blocks = os.open(stage.place(stage.blocks_of(entry)), flags, 0o600)
             os.ftruncate(self.blocks, offset // BLOCK * 32)

@@ -30,7 +30,6 @@ class File:
         self.entry = [self.name, "f", self.mode | 0o600, self.size, self.mtime_ns, ""]
         self.have, self.state = 0, "wanted"
         self.epoch = 0  # the link that brought all of it; 0: several, or an earlier broadcast's
-        self.staged = False
         self.digest = ""
         self.received = False
         self.left = False  # the node's own, which stays
@@ -62,6 +61,24 @@ def joined(ranges: "Iterable[tuple[int, int]]") -> "list[list[int]]":
     return found
 
 
+def of_inner(targets: "list[Target]", entries: "list[Any]") -> "set[int]":
+    """Returns the numbers of the entries that do not count, since a destination that lies in theirs has something else
+    for that path, or for a folder that it is in."""
+    full = [os.path.join(targets[number].path, encode(path)).rstrip(b"/") for number, path, *_ in entries]
+    goes: dict[bytes, tuple[int, str]] = {}  # the innermost target that has something for it, and the kind of that
+    for index in sorted(range(len(entries)), key=lambda index: len(targets[entries[index][0]].path)):
+        goes[full[index]] = entries[index][0], entries[index][2]
+
+    def is_others(number: int, path: bytes, kind: str) -> bool:
+        owner, other = goes.get(path, (number, kind))
+        if owner != number and (kind, other) != ("d", "d"):
+            return True
+        around = os.path.dirname(path)
+        return around in goes and is_others(number, around, "d")
+
+    return {index for index, path in enumerate(full) if is_others(entries[index][0], path, entries[index][2])}
+
+
 class Store(Stream):
     """targets: Target objects. entries: the manifest."""
 
@@ -70,12 +87,16 @@ class Store(Stream):
         self.writing = threading.Lock()  # a file is not given up in the middle of a write; taken before `ready`
         self.targets = targets
         self.files: list[File] = []
-        for number, path, *rest in entries:
+        inner = of_inner(targets, entries) if len(targets) > 1 else set()
+        for index, (number, path, *rest) in enumerate(entries):
             target = targets[number]
             entry = [path or target.name, *rest]
-            target.entries.append(entry)
+            if index not in inner:
+                target.entries.append(entry)
             if entry[1] == "f":
                 self.files.append(File(target, entry))
+                if index in inner:
+                    self.files[-1].state, self.files[-1].have = "held", entry[3]
         Stream.__init__(self, [f.size for f in self.files])
         self.received, self.left, self.at_least = 0, 0, 0
         self.problems: list[tuple[str, str]] = []
@@ -141,20 +162,6 @@ class Store(Stream):
             view = view[len(piece) :]
             position += len(piece)
 
-    def take_staged(self, names: "list[str]") -> None:
-        """What rsync brought. names: what the file of each target that is one is called in the stage."""
-        for index, f in enumerate(self.files):
-            if f.state == "wanted" and not f.received and f.have < f.size:
-                name = names[self.targets.index(f.target)] if f.target.name else f.name
-                try:
-                    os.rename(f.target.stage.at(name), f.part)
-                except FileNotFoundError:
-                    self.fail(index, "is gone from the source")
-                    continue
-                self.received += f.size - f.have
-                f.have, f.received, f.staged = f.size, True, True
-                self.to_place.put(index)
-
     # -- sending on ----------------------------------------------------------------------------------------
     def here(self, index: int, offset: int, wait: bool, cancelled: "Callable[[], bool]") -> int:
         f = self.files[index]
@@ -212,20 +219,13 @@ class Store(Stream):
         part = f.part
         fd = os.open(part, os.O_RDWR | os.O_CLOEXEC)
         try:
-            if f.staged and os.fstat(fd).st_size > f.size:  # it grew while rsync read it
-                os.ftruncate(fd, f.size)
             if os.fstat(fd).st_size == f.size and file_digest(part) == f.digest:
                 os.fchmod(fd, f.mode)
-                if f.staged:
-                    os.utime(fd, ns=(f.mtime_ns, f.mtime_ns))
                 os.fsync(fd)
                 self.enter(f, part)
                 return
         finally:
             os.close(fd)
-        if f.staged:
-            self.fail(index, "did not arrive as it was sent (changed while it was read?)")
-            return
         good = f.target.stage.verified(f.entry)
         with self.ready:
             # asked for again, where this disk's copy is not as it came; else from the start
@@ -243,7 +243,7 @@ class Store(Stream):
         told, commit = f.target.told, f.target.commit
         try:
             if f.name in told.aside:
-                f.target.aside = commit.put_aside([f.name], told.found) or f.target.aside
+                commit.put_aside([f.name], told.found)
             commit.check(f.name, told.found.get(f.name))
             commit.enter(part, f.name)
         except (FileNotFoundError, NotADirectoryError, IsADirectoryError):

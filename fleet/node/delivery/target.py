@@ -4,7 +4,7 @@ import os
 
 from fleet.node.base.beneath import Beneath, reach
 from fleet.node.base.errors import Refused
-from fleet.node.base.locks import take_lock
+from fleet.node.base.locks import release, take_lock
 from fleet.node.base.state_folder import state_folder
 from fleet.node.base.types import TYPE_CHECKING, Any, values
 from fleet.node.base.wire import decode, encode
@@ -25,8 +25,7 @@ MENDS = {
 class Target:
     """A folder, or one file in it: the tree is then the folder around it. path: where it goes, absolute bytes. kind:
     "f" or "d". suffix: of its state folder, which tells one kind of delivery from another. made: the folder is new.
-    entries: what is to be there, as in the journal; told: what that comes to. aside: where what was replaced is
-    kept."""
+    entries: what is to be there, as in the journal; told: what that comes to."""
 
     def __init__(self, path: str, kind: str, suffix: str = DATA_STATE) -> None:
         self.kind, self.suffix = kind, encode(suffix)
@@ -40,7 +39,6 @@ class Target:
         self.lock: int | None = None
         self.entries: list[Any] = []
         self.told: Comparison
-        self.aside: bytes | None = None
         self.made = False
 
     def prepare(self, spec: "values.Delivery") -> "str | None":
@@ -61,7 +59,7 @@ class Target:
         if self.lock is None:
             return holder or "?"
         self.journal = Journal(self.meta)
-        self.stage = Stage(self.meta)
+        self.stage = Stage(self.meta, self.suffix == encode(DATA_STATE), tree)
         self.commit = Commit(tree, self.stage)
         return None
 
@@ -92,4 +90,4 @@ class Target:
         """Give up the lock."""
         self.stage.flush()
         if self.lock is not None:
-            os.close(self.lock)
+            release(self.lock)

@@ -187,8 +187,7 @@ class Tools:
             "g++": self.compiler(env, "g++", "CXX"),
             "ninja": self.program(env, "ninja", *NINJA),
         }
-        rsync = self.program(env, "rsync", ["--version"], r"version v?([\d.]+)")
-        return dict(versions(cuda_toolkit=self.nvcc(env), rsync=rsync), compilers=versions(**compilers))
+        return dict(versions(cuda_toolkit=self.nvcc(env)), compilers=versions(**compilers))
 
     def nccl(self) -> "dict[str, Any]":
         """The system's NCCL, by its file name; the one that torch brings along is in facts["torch"]."""

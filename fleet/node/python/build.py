@@ -15,7 +15,7 @@ import shutil
 from fleet.node.base.child_processes import begin_marked, finish_marked, heard, locked, started
 from fleet.node.base.errors import Refused, failed
 from fleet.node.base.files import file_digest
-from fleet.node.base.locks import held_by, try_lock
+from fleet.node.base.locks import held_by, release, try_lock, wait_for
 from fleet.node.base.state_folder import own_home
 from fleet.node.base.types import Any
 from fleet.node.base.types import build as messages
@@ -24,6 +24,8 @@ from fleet.node.facts.tools import Tools
 from fleet.node.python.installed import training_python
 from fleet.protocol.frames import OUTPUT
 from fleet.protocol.state import BUILDS, CODE_STATE, LOCK
+
+CLAIM_SECONDS = 60.0  # in which another build has looked whether it is anybody's
 
 
 def room(spec: "messages.BuildSpec") -> str:
@@ -37,7 +39,7 @@ def room(spec: "messages.BuildSpec") -> str:
             continue
         if try_lock(fd, fcntl.LOCK_EX):
             shutil.rmtree(os.path.join(base, name), ignore_errors=True)
-        os.close(fd)
+        release(fd)
     work = os.path.join(base, os.path.basename(spec["id"]))
     os.mkdir(work, 0o700)
     while not claimed(work):
@@ -50,7 +52,7 @@ def claimed(work: str) -> bool:
     lock = os.path.join(work, ".lock")
     try:
         held = os.open(lock, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
-        fcntl.lockf(held, fcntl.LOCK_EX)
+        wait_for(held, fcntl.LOCK_EX, CLAIM_SECONDS)
         return os.path.samestat(os.fstat(held), os.stat(lock))
     except FileNotFoundError:
         return False

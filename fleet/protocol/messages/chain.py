@@ -5,7 +5,7 @@ Files are numbers: of the manifest's regular files, from 0.
 
 from typing import Annotated, Literal, TypedDict
 
-from fleet.protocol.messages.values import AbsolutePath, Count, Delivery, Failed, Matching, Path, Sha256, Within
+from fleet.protocol.messages.values import Count, Delivery, Failed, Matching, Path, Sha256, Within
 
 Ranges = list[tuple[Count, Count]]  # from, to
 FileNumber = Annotated[str, Matching("[0-9]{1,18}")]
@@ -35,9 +35,8 @@ Need = TypedDict(
         "unsure": dict[FileNumber, str],
         "own": list[OwnFile],
         "bytes": Count,
-        "address": str | None,
-        "port": Annotated[int, lambda port: 0 < port < 1 << 16] | None,
-        "stages": list[AbsolutePath],
+        "address": str,
+        "port": Annotated[int, lambda port: 0 < port < 1 << 16],
     },
 )
 At = TypedDict("At", {"event": Literal["at"], "position": Count, "received": Count, "placed": Count, "sent": Count})
@@ -100,7 +99,6 @@ class MemberSpec(Delivery):
 
     every: float
     tls: dict[str, str]
-    via: str
     force: bool | list[str]
     token: str
     listen: str

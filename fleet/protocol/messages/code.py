@@ -2,10 +2,10 @@
 
 from typing import Annotated, Literal, TypedDict
 
-from fleet.protocol.messages.values import AbsolutePath, Count, Delivery, Failed, Path, Within
+from fleet.protocol.messages.values import Count, Delivery, Failed, Path, Sha256, Within
 
-# known: the digest of the manifest that it has. rsync: where it lies there
-Hello = TypedDict("Hello", {"event": Literal["hello"], "dest": Path, "known": str | None, "rsync": Path | None})
+# known: the digest of the manifest that it has
+Hello = TypedDict("Hello", {"event": Literal["hello"], "dest": Path, "known": str | None})
 # the destination is a folder of the source
 Inside = TypedDict("Inside", {"event": Literal["inside"], "path": Within})
 # the destination is the source
@@ -13,9 +13,10 @@ Same = TypedDict("Same", {"event": Literal["same"]})
 # another host of this sync has the lock of the same folder
 Shared = TypedDict("Shared", {"event": Literal["shared"], "with": str})
 Wanted = list[tuple[str, int]]  # path, size
-# the first parts of a long list; the last one is in Need
-Lacks = TypedDict("Lacks", {"event": Literal["lacks"], "files": Annotated[Wanted, bool]})
-Need = TypedDict("Need", {"event": Literal["need"], "files": Wanted, "stage": AbsolutePath, "basis": AbsolutePath})
+Blocks = list[tuple[str, Count, Sha256]]  # path, number, sha256 of what is there
+# the first parts of long lists; the last ones are in Need
+Lacks = TypedDict("Lacks", {"event": Literal["lacks"], "files": Wanted, "blocks": Blocks})
+Need = TypedDict("Need", {"event": Literal["need"], "files": Wanted, "blocks": Blocks})
 # id: what a source is known by, "" where it has none
 Source = TypedDict("Source", {"host": str, "path": str, "id": str})
 Kind = Literal["f", "d", "l"]

@@ -126,7 +126,6 @@ Facts = TypedDict(
         "arch": Text,
         "glibc": Text,
         "driver": Text,
-        "rsync": Text,
         "transparent_hugepages": Text,
         "cuda_toolkit": Text,
         "nccl_library": Text,

@@ -16,7 +16,6 @@ class Matching:
 
 # bytes that are no UTF-8 come as \udc80 to \udcff
 Path = Annotated[str, Matching("[^\0\ud800-\udc7f\udd00-\udfff]+")]
-AbsolutePath = Annotated[str, Matching("/[^\0\ud800-\udc7f\udd00-\udfff]*")]
 # of a folder, and not out of it
 Within = Annotated[Path, lambda path: not {"", ".", ".."} & set(path.split("/"))]
 Count = Annotated[int, lambda number: 0 <= number < 1 << 62]

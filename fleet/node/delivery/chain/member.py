@@ -1,18 +1,17 @@
 """One member of a broadcast's chain: receives a stream of files, puts them in place, and sends it on meanwhile.
 
 Conversation (J frames out, control lines in):
-    spec {"sync": id, "host", "head", "wait": s, "every": s, "patience": s, "via": "chain" | "rsync",
-          "listen": address, "targets": [[path, "f" | "d"]], "tls": {"cert", "key"}, "token"}
+    spec {"sync": id, "host", "head", "wait": s, "every": s, "patience": s, "listen": address,
+          "targets": [[path, "f" | "d"]], "tls": {"cert", "key"}, "token"}
     -> {"event": "hello"}, or {"event": "shared", "with": host}: that host of this sync writes the same folders
     <- {"op": "manifest", "size": n, "sha256", "allocated": {file: bytes that one with holes takes}} and n bytes: zlib
        JSON of [[target, path, kind, mode, size, mtime_ns, link]]
     -> {"event": "lacks", "wants" | "files" | "unsure" | "own": ...}, any number of times: first parts
-    -> {"event": "need", "wants", "files": [[from, to]], "unsure": {file: sha256}, "bytes", "address", "port", "stages",
+    -> {"event": "need", "wants", "files": [[from, to]], "unsure": {file: sha256}, "bytes", "address", "port",
         "own": [[target, path, kind, size, age]]}     own: the node's, and in the way, unless it is what the source has
     <- {"op": "go", "held": [file], "replace", "keep": [[target, path]]}     held: the unsure ones that are what the
         source has; the others: of the node's own
     <- {"op": "next", "epoch", "addresses": [[address, port]], "token"}     whom to send to
-    <- {"op": "staged", "names"}    with --via rsync, instead: what was wanted lies in the "stages" of need
     <- {"op": "digests", "files": [[file, sha256]]}
     <- {"op": "fail", "files": [[file, reason]]}      the source cannot give these
     -> {"event": "at", "position", "received", "placed", "sent"}  every so often
@@ -43,7 +42,7 @@ say: "Callable[[chain.MemberMessage], None]" = send_json
 PLACERS = 8  # each waits for its file to be on disk; journals write many such waits at once
 
 
-def tell_need(store: "Store", unsure: "dict[int, str]", address: "str | None", port: "int | None") -> None:
+def tell_need(store: "Store", unsure: "dict[int, str]", address: str, port: int) -> None:
     """What is lacking here; of long lists the first parts go ahead."""
     wants = store.wants()
     parts: dict[str, list[Any]] = {
@@ -65,18 +64,16 @@ def tell_need(store: "Store", unsure: "dict[int, str]", address: "str | None", p
             "bytes": sum(b - a for a, b in wants),
             "address": address,
             "port": port,
-            "stages": [decode(target.stage.folder) for target in store.targets],
         }
     )
 
 
-def report(store: "Store", sender: "Sender | None", every: float) -> None:
+def report(store: "Store", sender: "Sender", every: float) -> None:
     """Tell the head how far this node is, and that it is done."""
 
     def tell() -> None:
-        placed, sent = store.count - store.left, sender.sent if sender else 0
-        position = store.position()
-        say({"event": "at", "position": position, "received": store.received, "placed": placed, "sent": sent})
+        placed, position = store.count - store.left, store.position()
+        say({"event": "at", "position": position, "received": store.received, "placed": placed, "sent": sender.sent})
 
     tell()
     while not store.settled():
@@ -85,7 +82,7 @@ def report(store: "Store", sender: "Sender | None", every: float) -> None:
     finish(store)
     files = sum(bool(f.digest) and f.state == "held" for f in store.files)
     left = sorted({path for target in store.targets for path in target.told.left})[:100]
-    aside = [shown(target.aside) for target in store.targets if target.aside is not None]
+    aside = sorted(shown(folder) for target in store.targets for folder in target.commit.aside)
     problems = store.problems[:100]
     say({"event": "done", "files": files, "bytes": store.received, "problems": problems, "left": left, "aside": aside})
     while True:
@@ -95,7 +92,8 @@ def report(store: "Store", sender: "Sender | None", every: float) -> None:
 
 def run(spec: "chain.MemberSpec") -> None:
     if not ssl.HAS_TLSv1_3:
-        raise Refused("its python3 has no TLS 1.3 (%s)" % ssl.OPENSSL_VERSION, "--via rsync needs none")
+        as_code = "sync it as code: fleet sync PATH --to DEST"
+        raise Refused("its python3 has no TLS 1.3 (%s)" % ssl.OPENSSL_VERSION, as_code)
     targets = [Target(path, kind) for path, kind in spec["targets"]]
     holders, seen = [target.prepare(spec) for target in targets], set()
     for target in targets:
@@ -111,31 +109,24 @@ def run(spec: "chain.MemberSpec") -> None:
         say({"event": "shared", "with": str(holders[0])})
         return
     say({"event": "hello"})
-    store = receiver = sender = None
-    unsure = {}
+    store, unsure = None, {}
     head = Head(spec["patience"], [target.lock for target in targets])
     for message in head.lines():
         op = message.get("op")
         if op == "manifest":
             store = Store(targets, unpack(head.payload(message)))
-            unsure = take_stock(store, message.get("allocated") or {}, spec["via"] == "chain", spec["force"])
-            address, port = None, None
-            if spec["via"] == "chain":
-                receiver = Receiver(store, spec["tls"], spec["token"], spec["listen"])
-                sender = Sender(store, spec["tls"], say)
-                address, port = receiver.listener.getsockname()[:2]
-            tell_need(store, unsure, address, port)
+            unsure = take_stock(store, message.get("allocated") or {}, spec["force"])
+            receiver = Receiver(store, spec["tls"], spec["token"], spec["listen"])
+            sender = Sender(store, spec["tls"], say)
+            tell_need(store, unsure, *receiver.listener.getsockname()[:2])
         elif op == "end":
             break
         elif store is None:
             continue  # nonsense
         elif op == "go":
             begin(store, message["held"], unsure, message.get("replace", []), message.get("keep", []))
-            if receiver is not None:
-                for work in (receiver.accept_forever, receiver.receive_forever):
-                    worker(work)
-            for _ in range(PLACERS):
-                worker(store.place_forever)
+            for work in [receiver.accept_forever, receiver.receive_forever] + [store.place_forever] * PLACERS:
+                worker(work)
             worker(report, store, sender, spec["every"])
         elif op == "digests":
             for index, digest in message["files"]:
@@ -143,10 +134,8 @@ def run(spec: "chain.MemberSpec") -> None:
         elif op == "fail":
             for index, reason in message["files"]:
                 store.fail(index, reason)
-        elif op == "next" and sender is not None:
+        elif op == "next":
             sender.connect_to(message["epoch"], message["token"], [way(*address) for address in message["addresses"]])
-        elif op == "staged":
-            store.take_staged(message["names"])
     # end of file: the head is gone; what was received stays for the next time
     for target in targets:
         target.close()

@@ -10,6 +10,7 @@ from binascii import crc32
 
 from fleet.node.base import json
 from fleet.node.base.errors import Refused
+from fleet.node.base.locks import release
 from fleet.node.base.run_folder import (
     NODE,
     attempt_of,
@@ -162,7 +163,7 @@ class Beginning:
 
     def release(self) -> None:
         if self.lock is not None:
-            os.close(self.lock)
+            release(self.lock)
             self.lock = None
 
 

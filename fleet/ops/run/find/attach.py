@@ -18,6 +18,7 @@ from fleet.errors import ConnectError, FleetError, Interrupted, UsageError
 from fleet.events import Notice
 from fleet.inventory.nodeset import fold
 from fleet.model import Report, Result
+from fleet.node.base.run_folder import lives
 from fleet.ops.plans import Line, OnHosts
 from fleet.ops.run.end.next_steps import typed_here
 from fleet.ops.run.end.summary import drafted, left_alone
@@ -30,7 +31,7 @@ from fleet.ops.run.kept.folder import HANDOVER_SECONDS, RunFolder, led_already
 from fleet.ops.run.kept.job import run_here
 from fleet.ops.run.kept.reader import LogsPlan, Onlooker
 from fleet.ops.run.kept.record import RunRecord
-from fleet.ops.run.kept.state import alive, state_of, without_head
+from fleet.ops.run.kept.state import state_of, without_head
 from fleet.ops.run.launch.attempts import follow_run
 from fleet.ops.run.launch.course import Course
 from fleet.ops.sessions import START_SECONDS, Sessions
@@ -88,7 +89,7 @@ def _follow(plan: AttachPlan, runtime: Runtime, sessions: Sessions) -> Report:
     if waited := not folder.held:
         folder.ask_for()
     if not folder.held and not folder.hold(MOMENT_SECONDS):  # it is led already
-        if alive(state_of(folder.path).get("leader")) is None:
+        if lives(state_of(folder.path).get("leader")) is None:
             raise led_already(folder)
         runtime.emit(_attached(found, record))
         report = watch(
@@ -186,9 +187,9 @@ def take(found: FoundRun, runs_dir: Path) -> RunFolder:
     if folder.held:
         return folder
     state = state_of(folder.path)
-    who, lives = state.get("leader"), alive(state.get("leader"))
-    makes_room = state.get("detached") and lives is not None and folder.is_ours
-    if makes_room and lives and who:
+    who, alive = state.get("leader"), lives(state.get("leader"))
+    makes_room = state.get("detached") and alive is not None and folder.is_ours
+    if makes_room and alive and who:
         with suppress(ProcessLookupError):  # the run is over, and so it is just now
             os.kill(who["pid"], signal.SIGTERM)
     if folder.hold(HANDOVER_SECONDS if makes_room else MOMENT_SECONDS):

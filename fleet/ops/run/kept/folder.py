@@ -5,7 +5,6 @@ from __future__ import annotations
 import contextlib
 import errno
 import fcntl
-import json
 import os
 import time
 from collections.abc import Iterator, Mapping
@@ -16,16 +15,16 @@ from fleet import own
 from fleet.answers.event import RunEvent
 from fleet.errors import FleetError, UsageError
 from fleet.events import Level, Notice
+from fleet.node.base.locks import HELD, adopt, alone, release, try_lock
 from fleet.node.base.record import Record
 from fleet.node.base.run_folder import myself
 from fleet.ops.run.kept.documents import RUN, is_sealed, read_object, sealed
 from fleet.ops.run.kept.logs import LOG, NodeLogs
-from fleet.ops.run.kept.state import HELD, may_live, state_of
 from fleet.ops.run.kept.state import OPTION as OPTION
+from fleet.ops.run.kept.state import state_of
 from fleet.protocol.state import ATTEMPT, STATE, WRITER
 
 SIGN_SECONDS = 2.0
-NO_LOCKS = (errno.ENOLCK, errno.ENOSYS, errno.EOPNOTSUPP)  # of a file system
 HANDOVER_SECONDS = 20.0  # in which who followed a run lets the next one do it
 STACKS_FILE = "stacks.txt"
 MADE = ".made"  # that this user's fleet made it
@@ -131,7 +130,7 @@ class RunFolder(Record):
             raise UsageError(f"{self.path} {why}", hint=f"take it away, or give another {OPTION}")
         deadline = time.monotonic() + seconds
         fd = own.private(str(self.path / WRITER), os.O_RDWR | os.O_CREAT | os.O_CLOEXEC)
-        while not self._locks(fd):
+        while not try_lock(fd, fcntl.LOCK_EX, fcntl.flock):
             if time.monotonic() >= deadline:
                 os.close(fd)
                 return False
@@ -140,43 +139,11 @@ class RunFolder(Record):
         self.lock = fd
         return True
 
-    def _locks(self, fd: int) -> bool:
-        try:
-            fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError:
-            return False
-        except OSError as error:
-            if error.errno not in NO_LOCKS:
-                raise
-            return self._is_first() or (self._frees() and self._is_first())
-        return True
-
-    def _is_first(self) -> bool:
-        """Makes, where the file system has no locks, a file that only one process can make."""
-        with contextlib.suppress(FileExistsError), open(self.path / HELD, "x", opener=own.private) as f:
-            json.dump(myself(), f)
-            return True
-        return False
-
-    def _frees(self) -> bool:
-        """Takes away what a dead process has left; that of one of which nothing is known here stays."""
-        held, aside = self.path / HELD, self.path / f"{HELD}.{os.getpid()}"
-        if may_live(held):
-            return False
-        with contextlib.suppress(OSError):
-            os.rename(held, aside)
-            if may_live(aside):  # another one was quicker
-                os.rename(aside, held)
-                return False
-            aside.unlink()
-        return True
-
     def take_over(self, lock: int) -> None:
         """Becomes the one who writes here: of the open lock, which the process holds that started this one."""
         os.set_inheritable(lock, False)
         self.lock = lock
-        if os.path.lexists(self.path / HELD):
-            self.write_json(HELD, myself())
+        adopt(lock)
 
     def ask_for(self) -> None:
         """Asks who only brings logs here to let go."""
@@ -192,14 +159,12 @@ class RunFolder(Record):
             if self._said:
                 self.say(leader=None)
             self._said = {}
-            with contextlib.suppress(OSError):
-                os.unlink(self.path / HELD)
-            self.let_go()
+            self.let_go(handed_over=False)
 
-    def let_go(self) -> None:
+    def let_go(self, handed_over: bool = True) -> None:
         """Closes the lock: who has inherited it holds it alone."""
         if self.lock is not None:
-            os.close(self.lock)
+            release(self.lock, handed_over)
             self.lock = None
 
     def begin(self, attempt: int) -> None:
@@ -302,7 +267,7 @@ class RunFolder(Record):
         with contextlib.ExitStack() as lock:
             with contextlib.suppress(OSError):  # no folder any more: write_json() says so
                 events = lock.enter_context(open(self.path / "events.jsonl", "r+b", opener=own.private))
-                fcntl.flock(events, fcntl.LOCK_EX)
+                lock.enter_context(alone(events.fileno()))
             yield
 
     def write_json(self, name: str, document: Mapping[str, Any]) -> None:
@@ -321,7 +286,7 @@ def led_already(folder: RunFolder) -> UsageError:
     who = told if isinstance(told, dict) else {}
     machine = str(who.get("machine", here))
     hint = f"fleet logs -f {run}"
-    if machine != here and (held := folder.path / HELD).exists():
+    if machine != here and (held := folder.path / f"{WRITER}{HELD}").exists():
         hint = f"where {machine} is gone for good: rm {held}"
     of = "this machine" if machine == here else machine
     return UsageError(f"process {who.get('pid', '?')} of {of} follows {run} already", hint=hint)

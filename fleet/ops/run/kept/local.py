@@ -25,8 +25,8 @@ T = TypeVar("T")
 DAY = 86400.0
 DOCUMENTS = ("run.json", "summary.json")
 OF_A_RUN = re.compile(
-    r"(?:run|summary|state)\.json(?:\.new)?|events\.jsonl|code\.diff|stacks\.txt|leader\.log|\.lock|\.attempt|\.made|"
-    r"\.held(?:\.(?:new|[0-9]+))?|job\.(?:sh|env|out)"
+    r"(?:run|summary|state)\.json(?:\.new)?|events\.jsonl|code\.diff|stacks\.txt|leader\.log|\.attempt|\.made|"
+    r"\.lock(?:\.held(?:\.[0-9]+)?)?|job\.(?:sh|env|out)"
 )
 ASIDE = re.compile(rf"{ATTEMPT}[0-9]+")
 

@@ -14,13 +14,12 @@ from typing import Any
 from fleet import own
 from fleet.errors import Reason
 from fleet.events import Notice
-from fleet.node.base.processes import start_time
-from fleet.node.base.run_folder import myself
+from fleet.node.base.locks import try_lock
+from fleet.node.base.run_folder import lives
 from fleet.ops.run.kept.documents import read_object
 from fleet.protocol.state import STATE, WRITER, is_run_id
 from fleet.rules.units import seconds
 
-HELD = ".held"  # where a file system has no locks: who writes to a run's folder
 OPTION = "--runs-dir"
 LONGEST_LEASE = 1e12  # in seconds; a file with another one was not written by fleet
 
@@ -36,41 +35,18 @@ def state_of(folder: Path) -> dict[str, Any]:
     return read_object(folder / STATE)
 
 
-def alive(who: Any) -> bool | None:
-    """Returns whether a process that such a file names lives, of None: False. None: that is not known here, since it is
-    of another machine, or what is named is none."""
-    me = myself()
-    if who is None:
-        return False
-    if not isinstance(who, dict) or (who.get("machine"), who.get("space")) != (me["machine"], me["space"]):
-        return None
-    pid, start = who.get("pid"), who.get("start")
-    if type(pid) is not int or pid <= 0 or type(start) is not int:
-        return None
-    return who.get("boot") == me["boot"] and start_time(pid) == start
-
-
-def may_live(path: Path) -> bool:
-    """Returns whether the process that has made such a file as HELD may live; one that cannot be read is being
-    written."""
-    return os.path.lexists(path) and alive(read_object(path)) is not False
-
-
 def written(folder: Path) -> bool:
     """Returns whether a process writes to a run's folder, whatever for."""
     try:
         with own.open_own(folder / WRITER) as lock:  # to read: the folder may be one that we must not write to
-            fcntl.flock(lock, fcntl.LOCK_SH | fcntl.LOCK_NB)
-    except BlockingIOError:
-        return True
+            return not try_lock(lock.fileno(), fcntl.LOCK_SH, fcntl.flock)
     except OSError:
-        return may_live(folder / HELD)
-    return False
+        return False
 
 
 def followed(folder: Path) -> bool:
     """Returns whether a process follows a run; one of another machine does as long as it holds the folder."""
-    known = alive(state_of(folder).get("leader"))
+    known = lives(state_of(folder).get("leader"))
     return written(folder) if known is None else known
 
 
@@ -79,7 +55,7 @@ def without_head(folder: Path) -> tuple[float, float | None] | None:
     machine leads any more, and that may go on; None of others: those that are over, and those whose lease is."""
     state = state_of(folder)
     with suppress(OSError):  # pruned meanwhile
-        if state.get("leads") and alive(state.get("leader")) is False:
+        if state.get("leads") and lives(state.get("leader")) is False:
             since, lease = os.stat(folder / STATE).st_mtime, state.get("lease")
             if not isinstance(lease, int | float) or not abs(lease) < LONGEST_LEASE:
                 return since, None

@@ -1,0 +1,107 @@
+"""Deliveries and runs on a file system without locks: Lustre without -o flock, some FUSE ones."""
+
+from __future__ import annotations
+
+import errno
+import fcntl
+import json
+import os
+from pathlib import Path
+
+import pytest
+
+from fleet.delivery import lock_order
+from fleet.errors import FleetError
+from fleet.node.base.locks import release, try_lock
+from fleet.node.base.run_folder import myself
+from fleet.node.delivery.sync_state import begin_from, delivery
+from tests.node.seams import Tap, at
+from tests.node.test_code_sync import mirror, ok, snapshot
+from tests.node.test_code_sync_odd import NEED
+
+LOCKLESS = """
+import errno, fcntl
+def lockf(*args):
+    raise OSError(errno.ENOSYS, "Function not implemented")
+fcntl.lockf = lockf
+"""
+DIES = """
+import os
+from fleet.node.delivery import code_sync
+code_sync.receive = lambda *args: os.kill(os.getpid(), 9)
+"""
+
+
+@pytest.fixture
+def source(source: Path) -> Path:
+    (source / "a.py").write_text("a")
+    return source
+
+
+@pytest.fixture
+def held(dest: Path) -> Path:
+    return dest.parent / ".work.fleet-sync/lock.held"
+
+
+def lockless(more: str = "", **how: object) -> Tap:
+    return Tap({"delivery.code_sync": LOCKLESS + more}, **how)  # type: ignore[arg-type]
+
+
+def refusal(source: Path, dest: Path, monkeypatch: pytest.MonkeyPatch) -> FleetError:
+    monkeypatch.setattr(lock_order, "LOCK_WAIT_SECONDS", 0.2)
+    error = mirror(source, dest, transport=lockless()).results[0].error
+    assert error is not None and error.kind == "busy", error
+    return error
+
+
+def test_one_sync_at_a_time(source: Path, dest: Path, held: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    ok(source, dest, lockless())
+    (source / "a.py").write_text("new")
+    refused: list[FleetError] = []
+    meanwhile = at(NEED, lambda: refused.append(refusal(source, dest, monkeypatch)))
+    ok(source, dest, lockless(received=meanwhile))
+    assert snapshot(dest) == snapshot(source) and f"(pid {os.getpid()})" in refused[0].message
+    assert not held.exists()
+
+
+def test_what_a_killed_sync_left_is_nobodys(source: Path, dest: Path, held: Path) -> None:
+    assert not mirror(source, dest, transport=lockless(DIES)).ok and held.exists()
+    ok(source, dest, lockless())
+    assert not held.exists()
+
+
+@pytest.mark.parametrize("left", ["another machine's", "nothing"])
+def test_that_of_which_nothing_is_known_here_stays(
+    source: Path, dest: Path, held: Path, left: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    ok(source, dest, lockless())
+    held.write_text("" if left == "nothing" else json.dumps({**myself(), "machine": "gpu9", "pid": 1}))
+    monkeypatch.setattr("fleet.delivery.mirror.PATIENCE_SECONDS", 1.0)
+    error = refusal(source, dest, monkeypatch)
+    assert held.exists()
+    if left != "nothing":
+        assert error.hint and error.hint.endswith(f"where gpu9 is gone for good: rm {held}")
+    held.unlink()
+    ok(source, dest, lockless())
+
+
+def test_runs_that_begin_hold_a_sync_up(source: Path, dest: Path, held: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    ok(source, dest)
+
+    def lockf(*_: object) -> None:
+        raise OSError(errno.ENOLCK, "No locks available")
+
+    monkeypatch.setattr(fcntl, "lockf", lockf)
+    state = delivery(str(dest), 0.0)
+    assert state and state["digest"] and state["busy"] is None
+    lock = begin_from({"state": state["state"], "digest": state["digest"], "settle": 1.0}, "run-1", 0.0)
+    fd = os.open(held.with_name("begins"), os.O_RDWR)
+    assert lock is not None and not try_lock(fd, fcntl.LOCK_EX)
+    if (child := os.fork()) == 0:  # another run that begins there
+        again = os.open(held.with_name("begins"), os.O_RDWR)
+        os._exit(0 if try_lock(again, fcntl.LOCK_SH) else 1)
+    assert os.waitpid(child, 0)[1] == 0
+    release(lock)
+    assert try_lock(fd, fcntl.LOCK_EX), "nor does the one that has died"
+    release(fd)
+    assert not list(held.parent.glob("begins.held"))
