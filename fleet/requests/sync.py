@@ -67,9 +67,6 @@ class SyncData(Request):
             return
         if self.via == "rsync":
             raise UsageError("--via rsync sends from here, not --from a host", hint="leave one of them out")
-        if self.copy_unsafe_links:
-            here = f"bring it here first: fleet get --from {self.from_host} PATH"
-            raise UsageError("--copy-unsafe-links sends from here, not --from a host", hint=here)
 
 
 @dataclass(frozen=True, kw_only=True)

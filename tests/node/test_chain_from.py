@@ -162,6 +162,7 @@ def test_what_a_node_may_not_say_of_what_it_has(changes: dict[str, Any]) -> None
         "allocated": {},
         "skipped": [],
         "linked": [],
+        "unsafe": [],
     }
     message |= {"mode": 0o755, "more": False}
     decode(FirstMessage, message)

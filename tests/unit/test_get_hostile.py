@@ -40,6 +40,7 @@ def tree(*rows: list[Any], path: str = "/w/ckpt/last.pt", mode: int | None = Non
         "allocated": {},
         "skipped": [],
         "linked": [],
+        "unsafe": [],
         "mode": mode,
         "more": False,
     }

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Iterator
 from dataclasses import replace
 from typing import Literal, TypedDict
@@ -9,10 +10,12 @@ from typing import Literal, TypedDict
 from fleet.delivery.chain.source import is_tree
 from fleet.delivery.tree import Tree, told
 from fleet.errors import HostFailed, ProtocolError, Reason
+from fleet.model import Host
 from fleet.ops.get.names import without_repositories
 from fleet.protocol.frames import MESSAGE, OUTPUT
 from fleet.protocol.messages.give import GiveSpec, Giving
 from fleet.protocol.state import STATE_FOLDERS
+from fleet.runtime import Runtime
 from fleet.transport.base import Cancel, Session, Watchdog
 from fleet.transport.program import Program
 
@@ -22,10 +25,56 @@ End = TypedDict("End", {"event": Literal["end"]})
 Message = Giving | Output | End
 
 
-def listing(session: Session, spec: GiveSpec, cancel: Cancel, everything: bool) -> tuple[Tree, tuple[str, ...]]:
-    """As listed() has it. HostFailed, ProtocolError."""
-    with Program(session, "delivery.give", spec) as program:
-        return listed(messages_of(program, cancel), spec, session.host.name, everything)
+class Giver:
+    """A host's program that gives, from its list of files on: the tree, and what is left_out, as listed() has it."""
+
+    def __init__(self, session: Session, spec: GiveSpec, cancel: Cancel, everything: bool) -> None:
+        self.session, self.cancel = session, cancel
+        try:
+            self.program = Program(session, "delivery.give", spec)
+            with contextlib.ExitStack() as failing:
+                failing.callback(self.program.close)
+                self.tree, self.left_out = listed(self.messages(), spec, session.host.name, everything)
+                failing.pop_all()
+        except BaseException:
+            session.close()
+            raise
+
+    def messages(self) -> Iterator[Message]:
+        return messages_of(self.program, self.cancel)
+
+    def close(self) -> None:
+        self.program.close()
+        self.session.close()
+
+
+class Givers:
+    """The programs of the hosts. Those of no more hosts than may be connected at once go on, from their lists on; else
+    each begins anew when it is wanted."""
+
+    def __init__(self, runtime: Runtime, stay: bool, everything: bool) -> None:
+        self.runtime, self.stay, self.everything = runtime, stay, everything
+        self._open = dict[str, Giver]()
+
+    def look(self, host: Host, spec: GiveSpec) -> Giver:
+        giver = self._begin(host, spec)
+        if self.stay:
+            self._open[host.name] = giver
+        else:
+            giver.close()
+        return giver
+
+    def take(self, host: Host, spec: GiveSpec) -> Giver:
+        """Returns one that is open; whoever has it closes it."""
+        return self._open.pop(host.name, None) or self._begin(host, spec)
+
+    def _begin(self, host: Host, spec: GiveSpec) -> Giver:
+        session = self.runtime.transport.connect(host, self.runtime.cancel)
+        return Giver(session, spec, self.runtime.cancel, self.everything)
+
+    def close(self) -> None:
+        for name in list(self._open):
+            self._open.pop(name).close()
 
 
 def messages_of(program: Program, cancel: Cancel) -> Iterator[Message]:
