@@ -61,12 +61,12 @@ def still(place: bytes, known: Sequence[Got], info: os.stat_result | None = None
         now = _now(info or os.lstat(place))
     except OSError:
         return None
+    for each in known:
+        if each[:4] == now:
+            return each
     alike = [each for each in known if each.size == now[0]]
-    found = next((each for each in alike if each[:4] == now), None)
-    if found is None and alike:
-        digest = digest_of(place)
-        found = next((Got(*now, *each[4:]) for each in alike if each.sha256 == digest), None)
-    return found
+    digest = digest_of(place) if alike else None
+    return next((Got(*now, *each[4:]) for each in alike if each.sha256 == digest), None)
 
 
 def note(folder: Path, files: Mapping[str, Sequence[Got]]) -> None:
@@ -79,7 +79,7 @@ def note(folder: Path, files: Mapping[str, Sequence[Got]]) -> None:
         before = (each for each in known_in(folder).items() if each[0] not in files)
         kept = [each for each in before if os.path.lexists(os.path.join(real, each[0]))] + list(files.items())
         lines = json.dumps(real), json.dumps(dict(kept[-MOST_FILES:]))
-        replace_file(bytes(path), "\n".join(lines).encode(), 0o600)
+        replace_file(bytes(path), "\n".join(lines).encode(), 0o600, durable=False)  # to lose it costs a question
         others = sorted(path.parent.glob("[0-9a-f]*"), key=lambda other: other.stat().st_mtime_ns)
         for other in others[:-MOST_FOLDERS]:
             other.unlink()

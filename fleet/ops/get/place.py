@@ -101,10 +101,14 @@ class Place:
         """Of one of its paths, in the ground."""
         return self.inside + ("/" + (path if path.isascii() else os.fsdecode(encode(path))) if path else "")
 
-    def _known(self, key: str, place: bytes, info: os.stat_result | None = None) -> Got | None:
+    def _travelling(self, path: str) -> str:
+        """The same, as nodes write it."""
+        return travelling(self.inside) + ("/" + path if path else "")
+
+    def _known(self, path: str, info: os.stat_result) -> Got | None:
         """What get put there, if that is still so."""
-        known = self.ground.known.get(key)
-        return brought.still(place, known, info) if known else None
+        known = self.ground.known.get(self._key(path), ())
+        return brought.still(self.at(path), known, info) if known else None
 
     def digest(self, path: str) -> str | None:
         """Returns that of a file here, which is read once."""
@@ -129,11 +133,10 @@ class Place:
         for entry in top + sorted(self.tree.entries, key=lambda entry: "dfl".index(entry[1])):
             path = entry[0]
             is_inside = path and path.rpartition("/")[0] in absent  # of what is not here, there is nothing to see
-            key = self._key(path)
-            info = None if is_inside else ownership.look(self.ground.top, travelling(key))
+            info = None if is_inside else ownership.look(self.ground.top, self._travelling(path))
             if info is None:
                 absent.add(path)
-            known = self._known(key, self.at(path), info) if info is not None and key in self.ground.known else None
+            known = self._known(path, info) if info is not None else None
             if info is not None and self._is_same(entry, info, known):
                 self.same += entry[1] != "d"
                 self._renew(path, known)
@@ -200,7 +203,8 @@ class Place:
         """Whether get put all files of a folder here."""
         key, folder = self._key(path), Path(os.fsdecode(self.at(path)))
         inner = (each for each in folder.rglob("*") if each.is_symlink() or not each.is_dir())
-        return all(self._known(f"{key}/{each.relative_to(folder)}", bytes(each)) for each in inner)
+        known = self.ground.known
+        return all(brought.still(bytes(each), known.get(f"{key}/{each.relative_to(folder)}", ())) for each in inner)
 
     def lacking(self) -> dict[str, list[Got]]:
         """Returns what goes on record before it is put in place, and what of get's is there as yet."""
