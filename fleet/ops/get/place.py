@@ -69,7 +69,10 @@ class Ground:
     def note(self, files: Mapping[str, Sequence[Got]]) -> None:
         """Keeps on record what is put here; where that cannot be, a later get asks before it replaces it."""
         with contextlib.suppress(OSError, UsageError):
-            brought.note(self.to, files)
+            if files:
+                brought.note(self.to, files)
+            else:
+                os.utime(brought.store_of(self.to))  # one of the folders that were got into last
 
     def close(self) -> None:
         with contextlib.suppress(OSError):
@@ -83,13 +86,13 @@ class Ground:
 class Place:
     """inside: the path in the ground of what one host gives. tree: that. came: its files that have come. agreed: paths
     that may be replaced. alike: files here that may well be the same, and what get knows of them; same: how many files
-    and links here are. notes: what is to be on record of files here."""
+    and links here are; settled: files that are as on record, here and there. notes: what is to be on record."""
 
     def __init__(self, ground: Ground, host: str, inside: str, tree: Tree) -> None:
         self.ground, self.host, self.inside, self.tree = ground, host, inside, tree
         self.came: dict[str, Came] = {}
         self.agreed, self.alike = set[str](), dict[str, Got | None]()
-        self.same = 0
+        self.same, self.settled = 0, set[str]()
         self.notes = dict[str, list[Got]]()
         self._lacking: list[tuple[Entry, os.stat_result | None, Got | None]] = []
         self._digests = dict[tuple[str, str], str | None]()
@@ -132,6 +135,9 @@ class Place:
         # folders first, links last: nothing goes through one
         for entry in top + sorted(self.tree.entries, key=lambda entry: "dfl".index(entry[1])):
             path = entry[0]
+            if path in self.settled:
+                self.same += 1
+                continue
             is_inside = path and path.rpartition("/")[0] in absent  # of what is not here, there is nothing to see
             info = None if is_inside else ownership.look(self.ground.top, self._travelling(path))
             if info is None:

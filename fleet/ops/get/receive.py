@@ -17,7 +17,7 @@ from fleet.delivery import brought
 from fleet.errors import HostFailed, ProtocolError
 from fleet.events import Progress
 from fleet.model import Host
-from fleet.node.base.wire import encode
+from fleet.node.base.wire import encode, write_all
 from fleet.node.delivery.give import SMALL
 from fleet.ops.get.listed import Givers, Message
 from fleet.ops.get.place import Came, Place
@@ -134,6 +134,7 @@ class Received:
                 here = self.place.alike.get(path)
                 if here is None or offset is not None or known is None:
                     raise self._odd()
+                self.place.settled.add(path)
                 self.place.came[path] = Came(here.sha256, here.size, here.mtime_ns, None, here.version)
                 continue
             staged = None
@@ -141,7 +142,7 @@ class Received:
             if is_right and offset is not None:
                 staged = self._fresh(path, version)
                 with open(self.stage.at(staged), "xb", buffering=0, opener=private) as file:
-                    file.write(part)
+                    write_all(file.fileno(), part)
                     self._finish(file.fileno(), path, mtime_of(version))
             if is_right:
                 size = int(version.partition(" ")[0])
