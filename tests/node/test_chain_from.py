@@ -88,10 +88,10 @@ def test_links_that_lead_out_are_named_and_followed_on_request(fleet: Fleet) -> 
     assert send(fleet, "hub/snapshots/abc", seen=seen.append).exit_code == 0
     (notice,) = [event.message for event in seen if isinstance(event, Notice)]
     assert "links to what is not sent: dir -> ../../blobs/dir, model -> ../../blobs/1; --copy-unsafe-links" in notice
-    report = send(fleet, f"hub/snapshots/abc:{fleet.folder}/m", copy_unsafe_links=True)
+    report = send(fleet, "hub/snapshots/abc", copy_unsafe_links=True)
     assert report.exit_code == 0, report.results
     for name in ("n1", "n3"):
-        arrived = fleet.folder / "m"
+        arrived = fleet.folder / name / "hub/snapshots/abc"
         assert not (arrived / "model").is_symlink() and (arrived / "dir/in").read_text() == "hub/blobs/dir/in"
 
 
