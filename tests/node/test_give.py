@@ -429,7 +429,7 @@ def test_what_is_new_by_ctime_with_the_folders_around_it() -> None:
     }
     walk = SimpleNamespace(times={path: both for (path, _), both in times.items()})
     rows: Any = [(path, kind, 0o700, 0, 0, "") for path, kind in times]
-    found = since.written_since(mark, walk, rows, lambda path, kind: path == "delivered")  # type: ignore[arg-type]
+    found = since.written_since(mark, walk, rows, lambda path: path == "delivered")  # type: ignore[arg-type]
     new = ["a", "a/b", "a/b/new", "c", "c/in", "c/in/old", "coarse", "e", "kept", "l"]
     assert [each[0] for each in found] == new
 

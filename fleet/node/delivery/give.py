@@ -282,7 +282,7 @@ def converse(spec: "give.GiveSpec") -> None:
     walk = Walk(root, changing=True, copies=copies_of(spec["copy_unsafe_links"]))
     entries = list(walk.entries()) if os.path.exists(root) else []
     if spec["run"] is not None and entries:
-        entries = written_since(beginning(spec["run"], root), walk, entries, delivered(root, walk.states))
+        entries = written_since(beginning(spec["run"], root), walk, entries, delivered(root))
     tell(walk, entries)
     wanted: list[Any] = next((line["wanted"] for line in control_lines() if line.get("op") == "give"), [])
     Giver(os.fsencode(root), walk.followed).give(wanted)

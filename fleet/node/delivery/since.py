@@ -3,16 +3,14 @@
 import os
 from contextlib import suppress
 
-from fleet.node.base.beneath import made_in
+from fleet.node.base.beneath import Beneath, made_in, reach
 from fleet.node.base.errors import Refused
-from fleet.node.base.files import file_digest, lstat
 from fleet.node.base.run_folder import run_folder
-from fleet.node.base.types import Any, Callable, Iterable, chain
-from fleet.node.base.wire import encode
-from fleet.node.delivery.journal import DELIVERED, DIGEST, KIND, LINK, SIZE, STATUS, unchanged
-from fleet.node.delivery.ownership import deliveries_to
+from fleet.node.base.types import Callable, chain
+from fleet.node.delivery.journal import DELIVERED, Journal
+from fleet.node.delivery.ownership import Ownership, look
 from fleet.node.delivery.tree import Walk
-from fleet.protocol.state import ATTEMPT, CODE_STATE, DATA_STATE, SPEC
+from fleet.protocol.state import ATTEMPT, SPEC
 
 
 def clock(folder: str) -> "float | None":
@@ -37,47 +35,22 @@ def beginning(run: str, root: str) -> int:
     return mark
 
 
-def delivered(root: str, states: "Iterable[str]") -> "Callable[[str, str], bool]":
-    """Returns a function that says of a path in root, and its kind, whether a sync put there what is there. states: the
-    folders below root in which deliveries are remembered."""
-    targets, real = [os.path.realpath(root)], os.path.realpath(root)
-    while targets[-1] != "/":
-        targets.append(os.path.dirname(targets[-1]))
-    for state in states:
-        around, name = os.path.split(os.path.realpath(state))
-        suffix = next(each for each in (CODE_STATE, DATA_STATE, name) if name.endswith(each))
-        targets.append(os.path.join(around, name[1 : -len(suffix)]) if name != suffix else around)
-    known: dict[bytes, list[Any]] = {}
-    for target in map(os.fsencode, dict.fromkeys(targets)):
-        with suppress(OSError):  # what cannot be read says nothing
-            for _, of_each in deliveries_to(target):
-                for path, rows in of_each.items():
-                    full = os.path.join(target, encode(path)) if os.path.isdir(target) else target
-                    known.setdefault(full, []).extend(row for row in rows if row[STATUS] == DELIVERED)
+def delivered(root: str) -> "Callable[[str], bool]":
+    """Returns a function that says of a path in root whether a sync put there what is there."""
+    dest = Beneath(reach(os.fsencode(os.path.realpath(root))))
+    owner = Ownership(dest, Journal(b""))
 
-    def is_delivered(path: str, kind: str) -> bool:
-        full = os.path.join(os.fsencode(real), encode(path))
-        info = lstat(full)
-        return info is not None and any(is_still(row, full, kind, info) for row in known.get(full, ()))
+    def is_delivered(path: str) -> bool:
+        with suppress(Refused, OSError):  # what is not known to be delivered is the run's
+            st = look(dest, path)
+            return st is not None and owner.claimed(path, st, (DELIVERED,))
+        return False
 
     return is_delivered
 
 
-def is_still(row: "list[Any]", full: bytes, kind: str, info: "os.stat_result") -> bool:
-    """Returns whether what is there is what a delivery put there."""
-    if kind != row[KIND]:
-        return False
-    if kind == "l":
-        return os.readlink(full) == encode(row[LINK])
-    if unchanged(row, info):
-        return True
-    with suppress(OSError):
-        return bool(row[DIGEST]) and row[SIZE] == info.st_size and file_digest(full, os.O_NOFOLLOW) == row[DIGEST]
-    return False
-
-
 def written_since(
-    mark: int, walk: Walk, entries: "list[chain.Entry]", is_delivered: "Callable[[str, str], bool]"
+    mark: int, walk: Walk, entries: "list[chain.Entry]", is_delivered: "Callable[[str], bool]"
 ) -> "list[chain.Entry]":
     """Returns what was not there, or not so, when a run began, and the folders that it is in. ctime tells, which nobody
     sets: tar, cp -p and mv keep mtime. What a sync put there since is not the run's."""
@@ -94,6 +67,6 @@ def written_since(
             moved_here.add(path)  # a folder that came with all that is in it
     for path, kind, *_ in reversed(entries):  # a folder comes behind what it holds
         is_new = path in moved_here or is_since(max(walk.times[path]))
-        if path in kept or is_new and (kind != "d" or path not in filled) and not is_delivered(path, kind):
+        if path in kept or is_new and (kind != "d" or path not in filled) and not is_delivered(path):
             kept.update((path, path.rpartition("/")[0]))
     return [entry for entry in entries if entry[0] in kept]

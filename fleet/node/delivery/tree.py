@@ -36,7 +36,6 @@ class Walk:
     a file with holes takes. linked: (device, inode) of each file that has other names. changing: what goes away
     meanwhile is left out. copies: links that lead out of root are as what they lead to, where it says so of that.
     followed: those of them that are files. inodes: of files. times: path -> mtime and ctime, where it is `changing`.
-    states: folders in which deliveries are remembered.
     """
 
     def __init__(
@@ -54,7 +53,6 @@ class Walk:
         self.followed: list[str] = []
         self.inodes: dict[str, int] = {}
         self.times: dict[str, tuple[int, int]] = {}
-        self.states: list[str] = []
         self.around = [os.path.realpath(root)]
 
     def entries(self) -> "Iterator[chain.Entry]":
@@ -79,7 +77,6 @@ class Walk:
             moved()
             is_folder, inner = child.is_dir(follow_symlinks=False), None
             if is_folder and child.name.endswith(STATE_FOLDERS):
-                self.states.append(child.path)
                 continue  # what fleet itself keeps beside destinations: this machine may be a node, too
             if rules is not None:
                 inner = rules.take(inside + child.name, child, is_folder)

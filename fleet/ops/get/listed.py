@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 from collections.abc import Iterator
 from dataclasses import replace
+from functools import partial
 from typing import Literal, TypedDict
 
 from fleet.delivery.chain.source import is_tree
@@ -16,7 +17,7 @@ from fleet.protocol.frames import MESSAGE, OUTPUT
 from fleet.protocol.messages.give import GiveSpec, Giving
 from fleet.protocol.state import STATE_FOLDERS
 from fleet.runtime import Runtime
-from fleet.transport.base import Cancel, Session, Watchdog
+from fleet.transport.base import Cancel, Watchdog
 from fleet.transport.program import Program
 
 SILENCE_SECONDS = 60.0  # a digest of what is here already takes its time
@@ -28,24 +29,14 @@ Message = Giving | Output | End
 class Giver:
     """A host's program that gives, from its list of files on: the tree, and what is left_out, as listed() has it."""
 
-    def __init__(self, session: Session, spec: GiveSpec, cancel: Cancel, everything: bool) -> None:
-        self.session, self.cancel = session, cancel
-        try:
-            self.program = Program(session, "delivery.give", spec)
-            with contextlib.ExitStack() as failing:
-                failing.callback(self.program.close)
-                self.tree, self.left_out = listed(self.messages(), spec, session.host.name, everything)
-                failing.pop_all()
-        except BaseException:
-            session.close()
-            raise
-
-    def messages(self) -> Iterator[Message]:
-        return messages_of(self.program, self.cancel)
-
-    def close(self) -> None:
-        self.program.close()
-        self.session.close()
+    def __init__(self, host: Host, spec: GiveSpec, runtime: Runtime, everything: bool) -> None:
+        with contextlib.ExitStack() as opened:
+            session = runtime.transport.connect(host, runtime.cancel)
+            opened.callback(session.close)
+            self.program = opened.enter_context(Program(session, "delivery.give", spec))
+            self.messages = partial(messages_of, self.program, runtime.cancel)
+            self.tree, self.left_out = listed(self.messages(), spec, host.name, everything)
+            self.close = opened.pop_all().close
 
 
 class Givers:
@@ -57,24 +48,18 @@ class Givers:
         self._open = dict[str, Giver]()
 
     def look(self, host: Host, spec: GiveSpec) -> Giver:
-        giver = self._begin(host, spec)
-        if self.stay:
-            self._open[host.name] = giver
-        else:
-            giver.close()
+        giver = self._open[host.name] = self.take(host, spec)
+        if not self.stay:
+            self._open.pop(host.name).close()
         return giver
 
     def take(self, host: Host, spec: GiveSpec) -> Giver:
         """Returns one that is open; whoever has it closes it."""
-        return self._open.pop(host.name, None) or self._begin(host, spec)
-
-    def _begin(self, host: Host, spec: GiveSpec) -> Giver:
-        session = self.runtime.transport.connect(host, self.runtime.cancel)
-        return Giver(session, spec, self.runtime.cancel, self.everything)
+        return self._open.pop(host.name, None) or Giver(host, spec, self.runtime, self.everything)
 
     def close(self) -> None:
-        for name in list(self._open):
-            self._open.pop(name).close()
+        while self._open:
+            self._open.popitem()[1].close()
 
 
 def messages_of(program: Program, cancel: Cancel) -> Iterator[Message]:

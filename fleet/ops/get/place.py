@@ -95,7 +95,6 @@ class Place:
         self.same, self.settled = 0, set[str]()
         self.notes = dict[str, list[Got]]()
         self._lacking: list[tuple[Entry, os.stat_result | None, Got | None]] = []
-        self._digests = dict[tuple[str, str], str | None]()
 
     def at(self, path: str) -> bytes:
         return self.ground.top.at(os.fsencode(self._key(path)))
@@ -112,14 +111,6 @@ class Place:
         """What get put there, if that is still so."""
         known = self.ground.known.get(self._key(path), ())
         return brought.still(self.at(path), known, info) if known else None
-
-    def digest(self, path: str) -> str | None:
-        """Returns that of a file here, which is read once."""
-        info = lstat(self.at(path))
-        key = (path, version_of(info) if info else "")
-        if key not in self._digests:
-            self._digests[key] = brought.digest_of(self.at(path))
-        return self._digests[key]
 
     def look(self) -> dict[str, str]:
         """What is in the way here, path -> in words, as far as that is known: of a file that has not come, and is as
@@ -180,7 +171,7 @@ class Place:
         come = self.came.get(path)
         if come is None or not stat.S_ISREG(info.st_mode):
             return False
-        return come.sha256 == (known.sha256 if known is not None else self.digest(path))
+        return come.sha256 == (known.sha256 if known is not None else brought.digest_of(self.at(path)))
 
     def _renew(self, path: str, known: Got | None) -> None:
         """What get put here has other times by now, here or there: the next get need not read it."""
@@ -218,38 +209,33 @@ class Place:
         for (path, kind, *_, link), _here, known in self._lacking:
             come, target = self.came.get(path), encode(link)
             if kind == "l":
-                new = Got(len(target), 0, 0, 0, hashlib.sha256(target).hexdigest())
-            elif kind == "d" or come is None:
-                continue
-            else:
+                come = Came(hashlib.sha256(target).hexdigest(), len(target), 0, None, "")
+            if kind != "d" and come is not None:
                 new = Got(come.size, come.mtime_ns, 0, 0, come.sha256, come.version, self.host)
-            found[self._key(path)] = [new] if known is None else [known, new]
+                found[self._key(path)] = [new] if known is None else [known, new]
         return found
 
     def put(self) -> tuple[int, int]:
         """What look() found lacking, each in one step. (files put here, their bytes). HostFailed, OSError."""
-        stage, files, size = self.ground.stage, 0, 0
+        stage, going, files, size = self.ground.stage, self.lacking(), 0, 0
         umask = own_umask()
         if "/" in self.inside and self._lacking:
             os.makedirs(self.ground.top.at(os.fsencode(self.host)), exist_ok=True)
         for (path, kind, mode, _size, _mtime, link), here, _known in self._lacking:
-            place, come = self.at(path), self.came.get(path)
+            key, place, come = self._key(path), self.at(path), self.came.get(path)
             self._clear(path, kind, here)
-            version = ""
             if kind == "d":
                 os.mkdir(place, 0o700)
                 chmod(place, mode & 0o777 & ~umask | 0o700)
                 continue
             if kind == "l":
                 staged = waiting_link(stage.at(os.fsencode(self.host) + b"/"), encode(link))
-                digest = hashlib.sha256(encode(link)).hexdigest()
             elif come is None or come.staged is None:
                 raise self._changed(place)
             else:
-                staged, digest, version = stage.at(come.staged), come.sha256, come.version
-                files, size = files + 1, size + come.size
+                staged, files, size = stage.at(come.staged), files + 1, size + come.size
             os.replace(staged, place)
-            self.notes[self._key(path)] = [brought.got(place, digest, version, self.host)]
+            self.notes[key] = [brought.got(place, *going[key][-1][4:])]
         return files, size
 
     def _changed(self, place: bytes) -> HostFailed:

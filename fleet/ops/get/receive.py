@@ -155,7 +155,7 @@ class Received:
 
     def _is_here(self, path: str, digest: str) -> bool:
         known = self.place.alike[path]
-        return digest == (known.sha256 if known is not None else self.place.digest(path))
+        return digest == (known.sha256 if known is not None else brought.digest_of(self.place.at(path)))
 
     def _finish(self, fd: int, path: str, mtime_ns: int) -> None:
         """What is staged is as it will be in its place."""
