@@ -104,8 +104,10 @@ class Giver:
             flags = 0 if path in self.followed else os.O_NOFOLLOW
             row, data = "", b""
             if offset is not None or version is None or version != self.version(full, flags):
-                row, data = self.small(full, flags) if not offset else ("", b"")
-                data = b"" if offset is None else data
+                if not offset:
+                    row, data = self.small(full, flags)
+                if offset is None:
+                    data = b""
                 if not row or len(self.bytes) + len(data) > SMALL:
                     self.flush(index)
                 if not row:
@@ -127,31 +129,27 @@ class Giver:
 
     def version(self, full: bytes, flags: int) -> "str | None":
         with suppress(OSError):
-            return version_of(os.lstat(full) if flags else os.stat(full))
+            info = os.lstat(full) if flags else os.stat(full)
+            if self.is_local(full, info):
+                return version_of(info)
+            with open_regular(full, flags) as file:  # NFS asks its server then
+                return version_of(os.fstat(file.fileno()))
         return None
 
     def small(self, full: bytes, flags: int) -> "tuple[str, bytes]":
         """Returns a small file's version and digest, and what it holds; nothing where one look does not tell: it is not
         at rest, or may be a part of something."""
-        try:
-            fd = os.open(full, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC | flags)
-        except OSError:
-            return "", b""
-        try:
-            before = os.fstat(fd)
-            if not stat.S_ISREG(before.st_mode) or before.st_size > SMALL:
-                return "", b""
-            local = self.is_local(full, before)
-            data = os.pread(fd, SMALL + 1, 0) if age(before) >= rest_of(before, local) else None
-            if data is None or len(data) != before.st_size or local and is_written(fd) or is_torn(fd, len(data)):
-                return "", b""
-            if not local:
-                with suppress(OSError):  # NFS asks its server then
+        with suppress(OSError), open_regular(full, flags) as file:
+            fd, before = file.fileno(), os.fstat(file.fileno())
+            version, local = version_of(before), self.is_local(full, before)
+            if before.st_size <= SMALL and age(before) >= rest_of(before, local):
+                data = os.pread(fd, SMALL + 1, 0)
+                if not local:
                     open_regular(full, flags).close()
-            is_same = version_of(os.fstat(fd)) == version_of(before)
-            return ("%s %s" % (version_of(before), hashlib.sha256(data).hexdigest()), data) if is_same else ("", b"")
-        finally:
-            os.close(fd)
+                is_part = len(data) != before.st_size or local and is_written(fd) or is_torn(fd, len(data))
+                if version_of(os.fstat(fd)) == version and not is_part:
+                    return "%s %s" % (version, hashlib.sha256(data).hexdigest()), data
+        return "", b""
 
     def large(self, full: bytes, flags: int, index: int, offset: "int | None", version: "str | None") -> None:
         until = time.monotonic() + min(FILE_SECONDS, self.waits)

@@ -117,39 +117,36 @@ class Received:
 
     def _few(self, messages: Iterator[Message], rows: list[str], wanted: list[Wanted]) -> set[str]:
         """Small files, into the stage, and those that are here already; returns which did not come as they were."""
-        again, at, data = set[str](), 0, b""
-        if not rows or len(rows) != len(wanted):
+        sizes = [int(row.partition(" ")[0] or 0) for row in rows]
+        coming = sum(size for size, (_, offset, _) in zip(sizes, wanted, strict=False) if offset is not None)
+        what = next(messages) if coming else None
+        data = what["data"] if what is not None and what["event"] == "output" else b""
+        if not rows or len(rows) != len(wanted) or len(data) != coming:
             raise self._odd()
-        both = zip(rows, wanted, strict=True)
-        sizes = [0 if offset is None or not row else int(row.partition(" ")[0]) for row, (_, offset, _) in both]
-        if sum(sizes):
-            what = next(messages)
-            data = what["data"] if what["event"] == "output" else b""
-        if len(data) != sum(sizes):
-            raise self._odd()
+        again, at = set[str](), 0
         for row, size, (path, offset, known) in zip(rows, sizes, wanted, strict=True):
             version, _, digest = row.rpartition(" ")
-            part, at = data[at : at + size], at + size
-            if not row:
-                here = self.place.alike.get(path)
-                if here is None or offset is not None or known is None:
-                    raise self._odd()
+            here = self.place.alike.get(path)
+            if not row and here is not None and offset is None and known is not None:
                 self.place.settled.add(path)
                 self.place.came[path] = Came(here.sha256, here.size, here.mtime_ns, None, here.version)
                 continue
-            staged = None
-            is_right = self._is_here(path, digest) if offset is None else hashlib.sha256(part).hexdigest() == digest
-            if is_right and offset is not None:
-                staged = self._fresh(path, version)
+            if not row:
+                raise self._odd()
+            staged: bytes | None = None
+            if offset is None:
+                is_right = self._is_here(path, digest)
+            else:
+                part, at = data[at : at + size], at + size
+                is_right, staged = hashlib.sha256(part).hexdigest() == digest, self._fresh(path, version)
                 with open(self.stage.at(staged), "xb", buffering=0, opener=private) as file:
                     write_all(file.fileno(), part)
                     self._finish(file.fileno(), path, mtime_of(version))
             if is_right:
-                size = int(version.partition(" ")[0])
                 self.place.came[path] = Came(digest, size, mtime_of(version), staged, version)
             else:
                 again.add(path)
-        self._done += len(data)
+        self._done += coming
         self._show(min(self._done, self._total))
         return again
 
