@@ -13,6 +13,7 @@ begins again. Small files that are at rest, and those that are still of the head
 
 import errno
 import fcntl
+import gc
 import hashlib
 import os
 import re
@@ -288,6 +289,7 @@ def converse(spec: "give.GiveSpec") -> None:
 
 def main() -> None:
     spec = start()
+    gc.disable()  # of long lists that live to the end it finds nothing, again and again
     signal.signal(signal.SIGIO, signal.SIG_IGN)  # somebody opens what is_written() holds just then
     try:
         converse(spec)

@@ -223,7 +223,7 @@ class Place:
             os.makedirs(self.ground.top.at(os.fsencode(self.host)), exist_ok=True)
         for (path, kind, mode, _size, _mtime, link), here, _known in self._lacking:
             key, place, come = self._key(path), self.at(path), self.came.get(path)
-            self._clear(path, kind, here)
+            self._clear(path, place, kind, here)
             if kind == "d":
                 os.mkdir(place, 0o700)
                 chmod(place, mode & 0o777 & ~umask | 0o700)
@@ -241,9 +241,8 @@ class Place:
     def _changed(self, place: bytes) -> HostFailed:
         return self._refusal(place, "changed meanwhile: it is left as it is", "get it again")
 
-    def _clear(self, path: str, kind: str, here: os.stat_result | None) -> None:
+    def _clear(self, path: str, place: bytes, kind: str, here: os.stat_result | None) -> None:
         """Nothing is there any more that cannot be replaced in one step. HostFailed where it is not what look() saw."""
-        place = self.at(path)
         now = lstat(place)
         if (here and version_of(here)) != (now and version_of(now)):
             raise self._changed(place)
