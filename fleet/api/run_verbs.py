@@ -119,7 +119,7 @@ class RunVerbs(ABC, Generic[R, L]):
         """Bring a path of the hosts (relative to their workdir), or what a run wrote in its folder, to `to` on this
         machine, verified, going on where an earlier attempt ended: one tree where all answered and one has it, else one
         a host. force: replace what is here, and no get put there as it is, without asking. all: repositories of git in
-        it, too."""
+        it, too. copy_unsafe_links: bring what links that lead out of it lead to."""
         from fleet.ops import get
 
         return self._do(get.plan(self._fleet.inventory, request), get.run)

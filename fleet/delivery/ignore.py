@@ -20,13 +20,12 @@ from fleet.delivery.patterns import Pattern, Scope, read_bytes
 from fleet.delivery.unasked import (
     KEY_NAMES,
     MADE_HERE,
-    SECRETS,
     credentials,
     is_environment,
-    is_private_key,
     is_used,
 )
 from fleet.model import Host
+from fleet.node.delivery.private import SECRETS, is_private_key
 from fleet.protocol.state import OF_THE_HEAD
 from fleet.rules.units import few
 

@@ -17,13 +17,12 @@ from typing import Any, TypeVar
 
 from fleet.delivery.brought import unchanged
 from fleet.delivery.ignore import Sieve, Why, above
-from fleet.delivery.unasked import may_copy
 from fleet.errors import HostFailed, ProtocolError, UsageError
 from fleet.model import Host
 from fleet.node.base.errors import Refused
 from fleet.node.base.files import file_digest
 from fleet.node.delivery.journal import by_column
-from fleet.node.delivery.tree import Walk, is_below, travelling
+from fleet.node.delivery.tree import Walk, copies_of, travelling, unsafe_links
 from fleet.protocol.messages.chain import Entry
 from fleet.rules.units import few
 
@@ -216,7 +215,7 @@ def refuse_home(root: Path, everything: bool) -> None:
 def read(root: Path, sieve: Sieve | None = None, copy_unsafe_links: bool = False) -> Tree:
     """What is there, less what `sieve` leaves out. Raises OSError, and UsageError for what is neither file nor
     folder."""
-    copies = partial(may_copy, sieve.credentials if sieve else frozenset()) if copy_unsafe_links else None
+    copies = copies_of(copy_unsafe_links, sieve.credentials if sieve else frozenset())
     walk = Walk(os.fspath(root), sieve.rules if sieve else None, copies=copies)
     try:
         entries = tuple(walk.entries())
@@ -241,19 +240,6 @@ def read(root: Path, sieve: Sieve | None = None, copy_unsafe_links: bool = False
         frozenset(walk.followed),
         walk.inodes,
     )
-
-
-def unsafe_links(root: str, entries: Sequence[Entry]) -> Iterator[tuple[str, str]]:
-    """(path, target) of links that lead to what is here, and is not among the entries."""
-    root, links = os.path.realpath(root), [entry for entry in entries if entry[1] == "l"]
-    sent = {"", *(entry[0] for entry in entries)} if links else set()
-    for path, _kind, _mode, _size, _mtime, target in links:
-        name, to = (os.fsdecode(text.encode("utf-8", "surrogateescape")) for text in (path, target))
-        full = os.path.join(root, name)
-        places = (os.path.normpath(os.path.join(os.path.dirname(full), to)), os.path.realpath(full))
-        inside = [travelling(one[len(root.rstrip("/")) + 1 :]) for one in places if is_below(one, root)]
-        if not sent.intersection(inside) and os.path.exists(full):
-            yield path, target
 
 
 def links_notice(links: Sequence[tuple[str, str]]) -> str:
@@ -282,8 +268,9 @@ def told(said: Callable[[], Any], host: str, hint: str) -> Tree:
         if len(entries) > MAX_ENTRIES or length > MAX_LIST:
             raise HostFailed(f"more than {MAX_ENTRIES} files", host=host, hint=hint)
         if not part["more"]:
-            skipped, linked = tuple(part["skipped"]), tuple(part["linked"])
-            return Tree(Path(part["path"]), tuple(entries), skipped, part["mode"], allocated, linked)
+            skipped, linked, unsafe = (tuple(part[each]) for each in ("skipped", "linked", "unsafe"))
+            root = Path(part["path"])
+            return Tree(root, tuple(entries), skipped, part["mode"], allocated, linked, unsafe_links=unsafe)
 
 
 @contextlib.contextmanager

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import re
-import stat
 from collections.abc import Sequence
 from contextlib import suppress
 from pathlib import Path
@@ -14,35 +13,11 @@ from fleet.model import Host
 from fleet.node.base.files import replace_file
 from fleet.protocol.state import HOME
 
-SECRETS = frozenset({".ssh", ".gnupg", ".aws", ".netrc", ".fleet"})
 MADE_HERE = frozenset({"__pycache__", ".cache", "node_modules"})
 ENVIRONMENT = ("pyvenv.cfg", "conda-meta")
-KEY = re.compile(
-    rb"-----BEGIN [A-Z0-9 ]*PRIVATE KEY(?: BLOCK)?-----(?:\\[rn]|[ \t]*[\r\n])"  # also in JSON, and indented as in YAML
-    rb"|^---- BEGIN SSH2 [A-Z ]*PRIVATE KEY ----|^PuTTY-User-Key-File-\d",
-    re.MULTILINE,
-)
-KEY_BYTES = range(64, 65537)  # what is smaller or larger holds none
 # of what git tracks the only ones that are looked into
 KEY_NAMES = (".pem", ".key", ".ppk", ".p8", "_ecdsa", "_ecdsa_sk", "_ed25519", "_ed25519_sk", "_rsa", "_dsa")
 PASSWORD_FILES, MOST_NOTED = "password-files", 100  # in ~/.fleet
-# of which a key is a part at most
-CODE = (".py", ".pyi", ".sh", ".c", ".cc", ".cpp", ".cu", ".cuh", ".h", ".hpp", ".go", ".rs", ".js", ".ts", ".java")
-OTHER = (*CODE, ".md", ".rst", ".html", ".css", ".ipynb", ".png", ".jpg", ".npy", ".npz", ".pt", ".so", ".o", ".pyc")
-
-
-def is_private_key(path: str, size: int) -> bool:
-    """By what is in it. Not where it cannot be read: whoever reads it next says so."""
-    if size not in KEY_BYTES or path.endswith(OTHER):
-        return False
-    try:
-        fd = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
-        try:
-            return KEY.search(os.read(fd, KEY_BYTES.stop)) is not None
-        finally:
-            os.close(fd)
-    except OSError:
-        return False
 
 
 def is_environment(folder: str) -> bool:
@@ -87,10 +62,3 @@ def _password_files() -> list[str]:
         return os.fsdecode(own.read_own(Path.home() / HOME / PASSWORD_FILES)).split("\n")[:-1]
     except OSError:
         return []
-
-
-def may_copy(credentials: frozenset[str], real: str, info: os.stat_result) -> bool:
-    """Whether what a link leads to may go in its place."""
-    if {".git", *SECRETS}.intersection(real.split("/")) or real in credentials:
-        return False
-    return not stat.S_ISREG(info.st_mode) or not is_private_key(real, info.st_size)

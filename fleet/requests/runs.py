@@ -94,12 +94,13 @@ class Stacks(OfRanks, OfRun):
 class Get(OfRun):
     """Bring a path of the hosts, relative to their workdir, or what a run wrote in its folder, to the folder `to` of
     this machine. force: replace what is here, and no get put there as it is, without asking. all: repositories of git,
-    too."""
+    too. copy_unsafe_links: bring what links that lead out of it lead to."""
 
     what: str = field(kw_only=False)
     to: str | os.PathLike[str] = "."
     force: bool = False
     all: bool = False
+    copy_unsafe_links: bool = False
 
     def check(self) -> None:
         if not self.what or "\0" in self.what:

@@ -64,11 +64,6 @@ class SyncData(Request):
         if not self.data:
             raise OptionError("data", "names nothing", "fleet sync --data PATH[:DEST]")
         _consent(self.force, self.keep)
-        if self.from_host is None:
-            return
-        if self.copy_unsafe_links:
-            here = f"bring it here first: fleet get --from {self.from_host} PATH"
-            raise UsageError("--copy-unsafe-links sends from here, not --from a host", hint=here)
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -1,6 +1,6 @@
 """`make bench`: fleet beside its peers, in a lab; ratios with their spread, as markdown and JSON.
 
-    python -m tests.bench [--runs N] [--only help,one,launch,preflight,output,exec,runs,code,slurm,broadcast]
+    python -m tests.bench [--runs N] [--only help,one,launch,preflight,output,exec,runs,code,get,slurm,broadcast]
                           [--hosts 64] [--json FILE]
 
 A timing is never a test: this prints numbers, exits 0, and says where an aim was missed.
@@ -21,7 +21,16 @@ from collections.abc import Sequence
 from dataclasses import asdict
 from pathlib import Path
 
-from tests.bench import broadcast_peers, code_peers, exec_peers, followed, launch_peers, output_peers, slurm_peers
+from tests.bench import (
+    broadcast_peers,
+    code_peers,
+    exec_peers,
+    followed,
+    get_peers,
+    launch_peers,
+    output_peers,
+    slurm_peers,
+)
 from tests.bench.fleet_lab import FLEET, bench_lab
 from tests.bench.harness import Contestant, Done, command, race, record, table
 
@@ -66,7 +75,7 @@ def main() -> int:
     parser.add_argument("--size", type=int, default=244, help="of the broadcast table, MiB [244: 256 MB]")
     parser.add_argument("--files", type=int, default=20000, help="of the code table [20000]")
     parser.add_argument(
-        "--only", default="help,one,launch,preflight,output,exec,runs,code,slurm,broadcast", help="tables, by comma"
+        "--only", default="help,one,launch,preflight,output,exec,runs,code,get,slurm,broadcast", help="tables, by comma"
     )
     parser.add_argument("--json", type=Path, default=Path("runs/bench.json"), metavar="FILE")
     args = parser.parse_args()
@@ -119,6 +128,12 @@ def main() -> int:
                 own, peers = code_peers.contestants(lab, tree, case)
                 title = f"{args.files} files to {len(lab.names)} nodes, {case}"
                 tables.append(show(title, own, peers, code_peers.AIMS, min(args.runs, 3)))
+    if "get" in wanted:
+        with bench_lab(4) as lab:
+            get_peers.make_files(lab)
+            for of in get_peers.CASES:
+                own, peers = get_peers.contestants(lab, of)
+                tables.append(show(f"get: {', '.join(of)}", own, peers, get_peers.AIMS, args.runs))
     if "slurm" in wanted:
         with bench_lab(2, "--slurm") as lab:
             own, peers = slurm_peers.contestants(lab)

@@ -71,7 +71,12 @@ class BenchLab:
 def bench_lab(count: int, *options: str, mesh: bool = False) -> Iterator[BenchLab]:
     """`count` hosts, authorized by setup-ssh; HOME is a folder of its own. options: of `lab up`."""
     home = Path(tempfile.mkdtemp(prefix="fleet-bench."))
-    env = {**os.environ, "HOME": str(home), "FLEET_LAB": "bench", "PATH": f"{BIN}:{os.environ['PATH']}"}
+    env = {
+        **os.environ,
+        "HOME": str(home),
+        "FLEET_LAB": os.environ.get("FLEET_LAB", "bench"),
+        "PATH": f"{BIN}:{os.environ['PATH']}",
+    }
     env.pop("SSH_AUTH_SOCK", None)
     try:
         argv = [FLEET, "lab", "up", str(count), *options, "--json"]

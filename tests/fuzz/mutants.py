@@ -63,7 +63,7 @@ MUTANTS = [
         "status = before[STATUS] if before and path not in self.seen else SEEN",
         "status = DELIVERED",
     ),
-    Mutant("what get brought is known", "3", GET + "place.py", "brought.note(self.ground.to, notes)", "pass"),
+    Mutant("what get brought is known", "3", GET + "place.py", "brought.note(self.to, files)", "pass"),
     Mutant("what get brought stays here", "3", "delivery/tree.py", "brought = unchanged(root)", "brought = set[str]()"),
     Mutant(
         "own files are in the way",
@@ -105,8 +105,8 @@ MUTANTS = [
         "what get brought and somebody edited",
         "5",
         "delivery/brought.py",
-        "return now == known or now.size == known.size and digest_of(place) == known.sha256",
-        "return True",
+        "return next((Got(*now, *each[4:]) for each in alike if each.sha256 == digest), None)",
+        "return next(iter(known), None)",
     ),
     Mutant(
         "git decides what it tracks",

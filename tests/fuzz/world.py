@@ -683,12 +683,20 @@ class World:
                 new = now.get(inner)
                 if new is None or new.version != entry.version:
                     raise Fault(f"get said it brought {show(inner)}, {entry}; here is {new}")
+        known = all(
+            entry.version == there[inner].version or notes.get(inner) == entry.version
+            for inner, entry in before.items()
+            if inner in there and entry.kind != "d"
+        )
+        if known and "which no get put there" in (error or ""):
+            raise Fault(f"get into {name} asks about what a get put there: {error}")
         for inner, new in now.items():
             if inner not in there and new != before.get(inner) and new.kind != "d":
                 raise Fault(f"get wrote {show(inner)} of {name}")
             was = before.get(inner)
-            noted = not faults or inner in brought.unchanged(self.place(name))
-            if new.kind != "d" and (was is None or was.version != new.version) and noted:
+            if new.kind != "d" and (was is None or was.version != new.version):
+                if inner not in brought.unchanged(self.place(name)):
+                    raise Fault(f"get put {show(inner)} of {name} there and does not know it: {error}")
                 notes[inner] = new.version
         self.check_rest(node)
 

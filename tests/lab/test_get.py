@@ -7,7 +7,6 @@ import hashlib
 import json
 import os
 import sys
-import time
 from pathlib import Path
 from typing import Any
 
@@ -86,18 +85,32 @@ def test_an_interrupted_get_goes_on_and_holes_are_not_sent(lab: VirtualLab, tmp_
 
 
 def test_what_a_run_wrote(lab: VirtualLab, tmp_path: Path) -> None:
+    """With times that were kept, too; nothing that was there, and nothing that a sync put there since."""
     lab.enrol()
     for host in lab.names:
-        lab.sh(host, "mkdir -p ~/wrote && cd ~/wrote && echo old > old && touch -d '2 days ago' old")
-        lab.sh(host, "cd ~/wrote && ln -s old former && touch -h -d '2 days ago' former")
-    line = "test $RANK != 0 || { echo weights > best.pt; ln -s best.pt last.pt; }"
+        lab.sh(host, "mkdir -p ~/wrote/was && cd ~/wrote && echo old > old && touch -d '2 days ago' old")
+        lab.sh(host, "cd ~/wrote && ln -s old former && touch -h -d '2 days ago' former && cp old was/")
+        lab.sh(host, "mkdir -p ~/elsewhere/set && cd ~/elsewhere && cp -p ../wrote/old set/in && tar cf t.tar set")
+        lab.sh(host, "touch -d '2 days ago' ~/elsewhere/set")
+    line = "test $RANK != 0 || { echo weights > best.pt; ln -s best.pt last.pt; cp -p old copy; mkdir -p empty/deep;"
+    line += (
+        "cp -p old x; mv x moved; tar xf ~/elsewhere/t.tar; mv ~/elsewhere/set folder; ln -s ~/elsewhere/t.tar out; }"
+    )
     launched = ("launch", "--engine", "command", "--workdir", "~/wrote", "--name", "wrote", "sh", "-c", line)
     lab.fleet("-i", "lab", *launched, cwd=tmp_path, check=True)
-    time.sleep(0.1)
-    get(lab, "wrote", "--from", lab.names[0], "--to", str(tmp_path / "back"))
-    assert (tmp_path / "back/wrote/best.pt").read_text() == "weights\n"
-    assert sorted(path.name for path in (tmp_path / "back/wrote").iterdir()) == ["best.pt", "last.pt"]
-    assert (tmp_path / "back/wrote/last.pt").readlink() == Path("best.pt")
+    (tmp_path / "code").mkdir()
+    (tmp_path / "code/later.py").write_text("of the head")
+    lab.fleet("-i", "lab", "sync", str(tmp_path / "code"), "--to", "~/wrote", check=True)
+    done = lab.fleet("-i", "lab", "get", "wrote", "--from", lab.names[0], "--to", str(tmp_path / "back"), check=True)
+    back = tmp_path / "back/wrote"
+    found = sorted(str(path.relative_to(back)) for path in back.rglob("*"))
+    new = ["best.pt", "copy", "empty", "empty/deep", "folder", "folder/in", "last.pt", "moved", "out", "set", "set/in"]
+    assert found == new and (back / "best.pt").read_text() == "weights\n"
+    assert (back / "last.pt").readlink() == Path("best.pt") and (back / "moved").read_text() == "old\n"
+    assert "links to what is not sent: out -> /root/elsewhere/t.tar" in done.stderr.replace("\n", " ")
+    words = ("--from", lab.names[0], "--to", str(tmp_path / "again"), "--copy-unsafe-links")
+    lab.fleet("-i", "lab", "get", "wrote", *words, check=True)
+    assert (tmp_path / "again/wrote/out").stat().st_size > 1024 and not (tmp_path / "again/wrote/out").is_symlink()
 
 
 AHEAD = """#!{python}

@@ -76,6 +76,25 @@ def test_a_folder_of_one_node_comes_to_the_others_as_it_is(fleet: Fleet) -> None
     assert not any(result.data["files"] for result in send(fleet, "set").results)
 
 
+def test_links_that_lead_out_are_named_and_followed_on_request(fleet: Fleet) -> None:
+    source = fleet.folder / "n2/hub/snapshots/abc"
+    for path in ("hub/blobs/1", "hub/blobs/dir/in"):
+        (fleet.folder / "n2" / path).parent.mkdir(parents=True, exist_ok=True)
+        (fleet.folder / "n2" / path).write_text(path)
+    source.mkdir(parents=True)
+    (source / "model").symlink_to("../../blobs/1")
+    (source / "dir").symlink_to("../../blobs/dir")
+    seen: list[Event] = []
+    assert send(fleet, "hub/snapshots/abc", seen=seen.append).exit_code == 0
+    (notice,) = [event.message for event in seen if isinstance(event, Notice)]
+    assert "links to what is not sent: dir -> ../../blobs/dir, model -> ../../blobs/1; --copy-unsafe-links" in notice
+    report = send(fleet, "hub/snapshots/abc", copy_unsafe_links=True)
+    assert report.exit_code == 0, report.results
+    for name in ("n1", "n3"):
+        arrived = fleet.folder / name / "hub/snapshots/abc"
+        assert not (arrived / "model").is_symlink() and (arrived / "dir/in").read_text() == "hub/blobs/dir/in"
+
+
 def test_what_cannot_be_had_from_it(fleet: Fleet, big: Path) -> None:
     with pytest.raises(UsageError, match="n2/nothing does not exist there") as raised:
         send(fleet, "nothing")
@@ -160,6 +179,7 @@ def test_what_a_node_may_not_say_of_what_it_has(changes: dict[str, Any]) -> None
         "allocated": {},
         "skipped": [],
         "linked": [],
+        "unsafe": [],
     }
     message |= {"mode": 0o755, "more": False}
     decode(FirstMessage, message)

@@ -11,6 +11,7 @@ import zipfile
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -20,7 +21,7 @@ from fleet.events import Event, Notice, Progress
 from fleet.model import Host, Inventory, Report
 from fleet.node.base import wire
 from fleet.node.base.errors import Refused, failed
-from fleet.node.delivery import give
+from fleet.node.delivery import give, since
 from fleet.ops import get
 from fleet.requests.runs import Get
 from fleet.runtime import Runtime
@@ -98,12 +99,24 @@ with open(sys.argv[1], "wb") as f:
 """
 
 
-def test_what_is_at_rest_beside_what_is_not_is_named(node: Path) -> None:
-    for name, age in {"old 1.pt": 900, "older.pt": 9000, "other.txt": 100, "new.pt": 0, "last.pt": 0}.items():
-        (node / name).write_text(name)
-        os.utime(node / name, (time.time() - age,) * 2)
-    moving = told(node / "last.pt", FAR % 60 + "give.FILE_SECONDS, give.QUIET_SECONDS = 0.0, 0.0")[-1]
-    assert [name for name, _ in moving["quiet"] if name != "last.pt"] == ["new.pt", "old 1.pt"]
+@pytest.mark.parametrize(
+    "name, beside",
+    [
+        ("ck-100.pt", ["ck-90.pt", "ck-80.pt"]),
+        ("last.pt", ["step 3.pt", "ck-90.pt", "ck-80.pt"]),
+        ("optimizer.pt", []),
+        ("log", []),
+    ],
+)
+def test_versions_at_rest_of_what_is_not_are_named(node: Path, name: str, beside: list[str]) -> None:
+    """Neither that very file, whose writer waits, nor what is only called alike."""
+    ages = {"ck-80.pt": 9000, "ck-90.pt": 900, "step 3.pt": 60, "model.pt": 30, "notes": 90, "half-7.pt": 20}
+    for other, age in {**ages, name: 20}.items():
+        (node / other).write_bytes(b"PK\3\4" if other == "half-7.pt" else b"x")
+        os.utime(node / other, (time.time() - age,) * 2)
+    first = FAR % 60 + "give.FILE_SECONDS, give.QUIET_SECONDS, give.UNSEEN = 0.0, 0.0, 99.0"
+    moving = told(node / name, first)[-1]
+    assert [each for each, _ in moving["quiet"]] == beside
 
 
 def test_what_never_holds_still_is_an_error_and_the_earlier_copy_stays(node: Path) -> None:
@@ -168,6 +181,8 @@ FAR = "from fleet.node.delivery import give\ngive.LOCAL = ()\ngive.UNSEEN = %g\n
 # while the file, of that size, is read, this happens
 MEANWHILE = """
 import os
+from fleet.node.delivery import give
+give.SMALL = -1
 read, times = os.pread, [%d]
 def pread(fd, size, at):
     data = read(fd, size, at)
@@ -183,7 +198,12 @@ os.pread = pread
 def told(path: Path, first: str = "") -> list[Any]:
     """The events of one file, as the node's program sends them."""
     wanted = [[path.name, 0, ""]]
-    with Running("delivery.give", {"path": str(path.parent), "run": None}, path.parents[1] / "home", first=first) as it:
+    with Running(
+        "delivery.give",
+        {"path": str(path.parent), "run": None, "copy_unsafe_links": False},
+        path.parents[1] / "home",
+        first=first,
+    ) as it:
         frames = it.frames()
         while next(frames).json().get("more"):
             pass
@@ -335,23 +355,35 @@ def begun(home: Path, at: float, *attempts: float) -> None:
 
 def test_a_run_began_when_its_first_attempt_left_its_mark(tmp_path: Path, node: Path) -> None:
     begun(tmp_path / "home", 5000.25)
-    assert give.beginning(RUN, str(node)) == 5000_250_000_000
+    assert since.beginning(RUN, str(node)) == 5000_250_000_000
     begun(tmp_path / "home", 5000.25, 4000.5, 4500.0)
-    assert give.beginning(RUN, str(node)) == 4000_500_000_000
+    assert since.beginning(RUN, str(node)) == 4000_500_000_000
     with pytest.raises(Refused, match="not known here any more"):
-        give.beginning("train-20261122-100000-0000", str(node))
+        since.beginning("train-20261122-100000-0000", str(node))
+
+
+def made_in_turn(*paths: Path) -> float:
+    """Makes two files; returns a time between these moments, of the clock of their file system."""
+    first, second = paths
+    first.touch()
+    for _ in range(10_000):
+        second.unlink(missing_ok=True)
+        second.touch()
+        if second.stat().st_ctime_ns > first.stat().st_ctime_ns + 10**6:
+            break
+    return (first.stat().st_ctime_ns + second.stat().st_ctime_ns) / 2e9
 
 
 # the root is on a file server, whose clock is other than this machine's
 OTHER_CLOCK = """
 import os
-from fleet.node.delivery import give
+from fleet.node.delivery import since
 stat = os.stat
 def other_device(path, **how):
     found = stat(path, **how)
     return os.stat_result((*found[:2], found.st_dev + 1, *found[3:])) if path == %r else found
 os.stat = other_device
-give.clock = lambda folder: %s
+since.clock = lambda folder: %s
 """
 
 
@@ -360,41 +392,46 @@ give.clock = lambda folder: %s
 )
 def test_a_file_servers_own_clock_is_taken_into_account(tmp_path: Path, node: Path, apart: str, begins: float) -> None:
     """None: nothing can be written there, and its clock not be seen."""
-    begun(tmp_path / "home", 5000.0)
-    for name, at in {"before": begins - 0.5, "since": begins + 0.5}.items():
-        (node / name).touch()
-        os.utime(node / name, (at, at))
+    mark = made_in_turn(node / "before", node / "since")
+    begun(tmp_path / "home", mark - (begins - 5000.0))
     clock = "None" if apart == "None" else f"1e6 + {apart} * (folder == {str(node)!r})"
     first = OTHER_CLOCK % (str(node), clock)
-    with Running("delivery.give", {"path": str(node), "run": RUN}, tmp_path / "home", first=first) as running:
+    spec = {"path": str(node), "run": RUN, "copy_unsafe_links": False}
+    with Running("delivery.give", spec, tmp_path / "home", first=first) as running:
         assert [path for path, *_ in next(running.frames()).json()["entries"]] == ["since"]
 
 
 def test_the_probe_of_a_clock_leaves_nothing(node: Path) -> None:
-    found = give.clock(str(node))
+    found = since.clock(str(node))
     assert found is not None and abs(found - time.time()) < 5 and not list(node.iterdir())
-    assert give.clock(str(node / "missing")) is None
+    assert since.clock(str(node / "missing")) is None
 
 
-def test_files_since_with_the_folders_around_them(node: Path) -> None:
-    def row(path: str, kind: str, mtime: int = 0) -> Any:
-        return (path, kind, 0o700, 0, mtime, "")
-
-    mark = 5 * 10**9 + 700
-    (node / "l").symlink_to("x")
-    os.utime(node / "l", ns=(mark, mark), follow_symlinks=False)
-    (node / "o").symlink_to("x")
-    os.utime(node / "o", ns=(0, mark - 1), follow_symlinks=False)
-    rows = [row("a", "d"), row("a/b", "d"), row("a/b/new", "f", mark), row("c", "d"), row("c/old", "f", mark - 1)]
-    rows += [
-        row("coarse", "f", 5 * 10**9),
-        row("before", "f", 4 * 10**9),
-        row("l", "l"),
-        row("o", "l"),
-        row("gone", "l"),
-    ]
-    kept = [each[0] for each in give.written_since(mark, str(node), rows)]
-    assert kept == ["a", "a/b", "a/b/new", "coarse", "l"]
+def test_what_is_new_by_ctime_with_the_folders_around_it() -> None:
+    mark, old = 5 * 10**9 + 700, 5 * 10**9 - 1
+    # path, kind: mtime, ctime
+    times = {
+        ("a", "d"): (mark, mark),
+        ("a/b", "d"): (mark, mark),
+        ("a/b/new", "f"): (mark, mark),
+        ("a/b/old", "f"): (old, old),
+        ("before", "f"): (4 * 10**9, 4 * 10**9),
+        ("c", "d"): (old, mark),  # moved here with what it holds
+        ("c/in", "d"): (old, old),
+        ("c/in/old", "f"): (old, old),
+        ("coarse", "f"): (5 * 10**9, 5 * 10**9),
+        ("delivered", "f"): (old, mark),
+        ("e", "d"): (mark, mark),  # empty
+        ("kept", "f"): (0, mark),  # by cp -p, tar, unzip, wget
+        ("l", "l"): (mark, mark),
+        ("o", "l"): (old, old),
+        ("p", "d"): (old, old),
+    }
+    walk = SimpleNamespace(times={path: both for (path, _), both in times.items()})
+    rows: Any = [(path, kind, 0o700, 0, 0, "") for path, kind in times]
+    found = since.written_since(mark, walk, rows, lambda path: path == "delivered")  # type: ignore[arg-type]
+    new = ["a", "a/b", "a/b/new", "c", "c/in", "c/in/old", "coarse", "e", "kept", "l"]
+    assert [each[0] for each in found] == new
 
 
 def test_a_path_that_is_missing_is_no_list_of_something_else(node: Path) -> None:

@@ -303,7 +303,7 @@ def test_what_get_brought_is_not_sent_back_nor_are_folders_of_nothing_else(
     dest.mkdir()
     path = b"n1/out/last.pt"
     got = brought.got(os.fsencode(source) + b"/" + path, "0" * 64)
-    brought.note(source, {os.fsdecode(path): got})
+    brought.note(source, {os.fsdecode(path): [got]})
     assert mirror(source, dest).ok and sorted(path.name for path in dest.iterdir()) == ["train.py"]
     (source / "n1/out/last.pt").write_text("edited here")
     assert mirror(source, dest).ok and (dest / "n1/out/last.pt").read_text() == "edited here"

@@ -124,5 +124,5 @@ def test_a_snapshot_of_hugging_face(tmp_path: Path) -> None:
     assert found.unsafe_links == () and found.size == 9 and len(found.files) == 3 and found.followed
     hosts = fleet_here("a", "b")
     assert hosts.plan.sync_data(f"{snapshot}:/m", copy_unsafe_links=True).plan.copy_unsafe_links  # type: ignore[attr-defined]
-    with pytest.raises(UsageError, match="not --from a host"):
-        hosts.plan.sync_data("x:/m", from_host="a", copy_unsafe_links=True)
+    there = hosts.plan.sync_data("x:/m", from_host="a", copy_unsafe_links=True)
+    assert there.plan.copy_unsafe_links  # type: ignore[attr-defined]

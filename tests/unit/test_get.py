@@ -72,7 +72,15 @@ def test_the_latest_run_where_there_is_none(node: Path, tmp_path: Path, monkeypa
 )
 def test_what_leads_nowhere_or_what_no_disk_takes_is_no_entry(tmp_path: Path, name: dict[str, Any]) -> None:
     given = entry(**{"path": "a", **name})
-    listed = {"event": "tree", "path": "/w/x", "entries": [given], "allocated": {}, "skipped": [], "linked": []}
+    listed = {
+        "event": "tree",
+        "path": "/w/x",
+        "entries": [given],
+        "allocated": {},
+        "skipped": [],
+        "linked": [],
+        "unsafe": [],
+    }
     report = hostile({**listed, "mode": 0o755, "more": False}).get("/w/x", to=tmp_path)
     assert error_of(report).kind == "protocol" and not os.listdir(tmp_path)
 

@@ -40,6 +40,7 @@ def tree(*rows: list[Any], path: str = "/w/ckpt/last.pt", mode: int | None = Non
         "allocated": {},
         "skipped": [],
         "linked": [],
+        "unsafe": [],
         "mode": mode,
         "more": False,
     }
@@ -52,6 +53,7 @@ def begin(index: int = 0, offset: int = 0, size: int = 4, version: str = VERSION
 
 GIVEN = {"event": "given", "sha256": SHA, "growing": False}
 FILE = tree(row(""))
+FEW = {"event": "few", "index": 0, "files": [f"{VERSION} {SHA}"]}
 
 
 def typed(node: Any, what: str = "/w/ckpt/last.pt") -> Any:
@@ -64,6 +66,8 @@ def found(folder: Path) -> list[str]:
 
 def test_an_honest_answer_is_written_under_the_name_that_was_asked_for(here: Path) -> None:
     assert typed(Says(FILE, begin(), b"evil", GIVEN)).ok and found(here) == ["last.pt"]
+    (here / "last.pt").unlink()
+    assert typed(Says(FILE, FEW, b"evil")).ok and found(here) == ["last.pt"]
 
 
 @pytest.mark.parametrize(
@@ -117,6 +121,14 @@ def test_a_list_of_something_else_is_refused_whole(said: Any, here: Path) -> Non
         [begin(), {"event": "piece", "offset": 0}],
         [begin(), {"event": "piece", "offset": 3}, {"event": "piece", "offset": 2}],
         [FILE],
+        [FEW],
+        [FEW, b"evil more than it said"],
+        [{**FEW, "index": 1}, b"evil"],
+        [{**FEW, "files": []}],
+        [{**FEW, "files": [""]}],
+        [{**FEW, "files": FEW["files"] * 2}, b"evilevil"],
+        [{**FEW, "files": [f"4 {1 << 63} 6 7 {SHA}"]}, b"evil"],
+        [{**FEW, "files": [f"- - - - {SHA}"]}, b"evil"],
         [{"event": "moving", "index": 7, "quiet": []}],
         [{"event": "gone", "index": 0}] * 2,
         [],
@@ -170,9 +182,11 @@ def test_what_it_gives_of_a_run_is_a_folder(here: Path) -> None:
 
 
 def test_bytes_that_are_not_what_it_read_never_get_in_place(here: Path) -> None:
-    report = typed(Says(FILE, begin(), b"good", GIVEN))
-    assert report.results[0].error is not None and "did not arrive as it was read" in report.results[0].error.message
-    assert found(here) == []
+    for said in ([begin(), b"good", GIVEN], [FEW, b"good"]):
+        report = typed(Says(FILE, *said))
+        error = report.results[0].error
+        assert error is not None and "did not arrive as it was read" in error.message
+        assert found(here) == []
 
 
 def test_what_takes_more_room_than_there_is_is_not_begun(here: Path) -> None:

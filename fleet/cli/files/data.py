@@ -137,6 +137,7 @@ def _short(names: list[str]) -> str:
 )
 @click.option("--force", is_flag=True, help="Replace what is here, too, and no get put there as it is, without asking.")
 @click.option("--all", is_flag=True, help="Bring repositories (.git, .hg) in it, too.")
+@click.option("--copy-unsafe-links", is_flag=True, help="Bring what links that lead out of it point to.")
 @runs_dir_option("Where logs are, on this machine: they tell of a RUN's folder.")
 @common_options
 def get(what: str, sources: str | None, to: Path, runs_dir: Path, **given: bool) -> int:

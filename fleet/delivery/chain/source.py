@@ -61,6 +61,7 @@ class There:
         limit: int | None,
         patience: float,
         cancel: Cancel,
+        copy_unsafe_links: bool = False,
     ) -> None:
         self.name = f"host {session.host.name}"
         self.digests: dict[int, str] = {}
@@ -71,7 +72,14 @@ class There:
         self.sent = 0
         self._host, self._paths, self._count = session.host, paths, 0
         self._asked: set[int] = set()
-        spec: FirstSpec = {"paths": paths, "tls": tls, "limit": limit, "every": EVERY_SECONDS, "patience": patience}
+        spec: FirstSpec = {
+            "paths": paths,
+            "copy_unsafe_links": copy_unsafe_links,
+            "tls": tls,
+            "limit": limit,
+            "every": EVERY_SECONDS,
+            "patience": patience,
+        }
         self._program = Program(session, "delivery.chain.first", spec)
         self._outbox = Outbox(self._program)
         self._watchdog = Watchdog(clock=self._program.clock)

@@ -117,18 +117,20 @@ def _run(plan: Broadcast, runtime: Runtime) -> Report:
 def _opened(plan: Broadcast, runtime: Runtime, tls: dict[str, str]) -> Iterator[tuple[Manifest, Here | There]]:
     """What is to be sent, and who has it."""
     sources = [item.source for item in plan.items]
-    if plan.origin is None:
-        manifest = scan(sources, plan.copy_unsafe_links)
+    with contextlib.ExitStack() as opened:
+        source: Here | There
+        if plan.origin is None:
+            manifest = scan(sources, plan.copy_unsafe_links)
+            source = Here(manifest, sources, tls, plan.limit)
+        else:
+            session = runtime.transport.connect(plan.origin, runtime.cancel)
+            opened.callback(session.close)
+            names, follows = list(map(str, sources)), plan.copy_unsafe_links
+            source = There(session, names, tls, plan.limit, PATIENCE_SECONDS, runtime.cancel, follows)
+            manifest = source.read()
         if manifest.unsafe_links:
             runtime.emit(Notice("warning", links_notice(manifest.unsafe_links)))
-        yield manifest, Here(manifest, sources, tls, plan.limit)
-        return
-    session = runtime.transport.connect(plan.origin, runtime.cancel)
-    try:
-        source = There(session, list(map(str, sources)), tls, plan.limit, PATIENCE_SECONDS, runtime.cancel)
-        yield source.read(), source
-    finally:
-        session.close()
+        yield manifest, source
 
 
 def _sent(plan: Broadcast, runtime: Runtime, tls: dict[str, str], manifest: Manifest, source: Here | There) -> Report:

@@ -27,9 +27,10 @@ def open_regular(path: "bytes | str", flags: int = 0) -> "BinaryIO":
     raise OSError(errno.EINVAL, "not a regular file")
 
 
-def replace_file(path: bytes, data: bytes, mode: int = 0o666) -> None:
-    """Writes a new file, to the disk, and puts it in place in one step. What another user has put at its name before,
-    also in a folder that all may write to, is not written through: OSError."""
+def replace_file(path: bytes, data: bytes, mode: int = 0o666, durable: bool = True) -> None:
+    """Writes a new file and puts it in place in one step. What another user has put at its name before, also in a
+    folder that all may write to, is not written through: OSError. durable: to the disk, which may take long where much
+    else has just been written."""
     try:
         os.unlink(path + b".new")  # a kill left it
     except FileNotFoundError:
@@ -37,7 +38,8 @@ def replace_file(path: bytes, data: bytes, mode: int = 0o666) -> None:
     with open(path + b".new", "xb", opener=lambda name, flags: os.open(name, flags | os.O_NOFOLLOW, mode)) as f:
         f.write(data)
         f.flush()
-        os.fsync(f.fileno())
+        if durable:
+            os.fsync(f.fileno())
     os.rename(path + b".new", path)
 
 

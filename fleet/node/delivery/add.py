@@ -83,8 +83,12 @@ def begin(store: "Store", held: "list[int]", unsure: "dict[int, str]", replace: 
     for target in {f.target for f in store.files if f.state == "wanted"}:
         note_delivery(target.path, os.readlink(target.meta))
     for target in store.targets:
+        found = target.told.found
         for path, kind, *_ in target.told.changed.values():
             if kind == "d":
+                if found.get(path) is not None:  # a link that was delivered, say, whose folder comes in its place now
+                    target.commit.check(path, found[path])
+                    target.commit.clear(path, kind, found[path])
                 target.commit.make(path, whole=False)
     for f in store.files:
         if f.state == "wanted" and f.have == f.size:

@@ -1,35 +1,38 @@
 """Gives files of this node to the head: a list first, then what the head has not got yet of each.
 
-spec: {"path", "run": only what was written since that run began here, or null}. Sends J {"event": "tree", ...}, as
-often as it takes; waits for a control line {"op": "give", "wanted": [[path, offset, version]]}: the head has so many
-bytes of that version; version null: it wants the digest alone. Then for each of them, in that order,
+spec: {"path", "run": only what was written since that run began here, or null, "copy_unsafe_links"}. Sends J {"event":
+"tree", ...}, as often as it takes; waits for a control line {"op": "give", "wanted": [[path, offset, version]]}: the
+head has so many bytes of that version; offset null: all of it, as it seems, and wants the digest alone, or nothing
+where it is still that version. Then for each of them, in that order,
     J {"event": "begin", "index": in wanted, "offset", "size", "mtime", "version"}, O frames, with J {"event": "piece",
     "offset"} where zero bytes come first, which are not sent; J {"event": "given", "sha256", "growing"}
 or "gone" or "moving" for what is no file any more, and what does not hold still. A file that changed while it was read
-begins again.
+begins again. Small files that are at rest, and those that are still of the head's version, go many at a time:
+    J {"event": "few", "index": of the first, "files": ["VERSION SHA256", or ""]}, an O frame of the bytes of all.
 """
 
 import errno
 import fcntl
+import gc
 import hashlib
 import os
+import re
 import signal
 import stat
 import time
 from contextlib import suppress
 
-from fleet.node.base.beneath import made_in
 from fleet.node.base.errors import Refused, failed
 from fleet.node.base.files import filesystem, lstat, open_regular, version_of
 from fleet.node.base.processes import read_file
-from fleet.node.base.run_folder import run_folder
-from fleet.node.base.types import Any, Callable, chain, give
+from fleet.node.base.types import Any, Callable, Iterable, give
 from fleet.node.base.wire import control_lines, decode, encode, frame, moved, send_exit, send_json, start
-from fleet.node.delivery.tree import Walk, tell
+from fleet.node.delivery.since import beginning, delivered, written_since
+from fleet.node.delivery.tree import Walk, copies_of, tell
 from fleet.protocol.frames import OUTPUT
-from fleet.protocol.state import ATTEMPT, SPEC
 
 say: "Callable[[give.Giving], None]" = send_json
+SMALL, MANY = 1 << 16, 500  # bytes of a file that goes with others, and of all that go at once; how many these are
 CHUNK, FRAME = 1 << 20, 1 << 16  # what is read at once; what is sent: on a slow link, too, some come every minute
 ZEROS = bytes(CHUNK)
 TRIES = 4
@@ -42,6 +45,7 @@ GRAIN, SECOND, UNSEEN = 0.05, 2.1, 6.0
 LOCAL = ("ext2", "ext3", "ext4", "xfs", "btrfs", "f2fs", "zfs", "bcachefs", "tmpfs", "ramfs", "overlay")
 NO_FILE = (errno.ENOENT, errno.ENOTDIR, errno.ELOOP, errno.EINVAL)  # the last one of open_regular()
 QUIET_SECONDS, IDLE_SECONDS = 10.0, 300.0
+LAST = (b"last", b"latest", b"current")  # what programs call the file that they write anew each time
 
 
 def is_written(fd: int) -> bool:
@@ -77,37 +81,108 @@ def is_idle(info: "os.stat_result") -> bool:
     return age(info) >= (IDLE_SECONDS if info.st_size else SECOND)
 
 
+def rest_of(info: "os.stat_result", local: bool) -> float:
+    """Returns the seconds without a change after which a file is at rest."""
+    whole_seconds = not (info.st_mtime_ns % 10**9 or info.st_ctime_ns % 10**9)
+    return GRAIN if local and not whole_seconds else SECOND if local else UNSEEN
+
+
 class Giver:
-    """root: of the paths. waits: seconds that files may still be waited for. seen: by device, whether all who write
-    there are seen here."""
+    """root: of the paths. followed: those of them that are links. waits: seconds that files may still be waited for.
+    seen: by device, whether all who write there are seen here."""
 
-    def __init__(self, root: bytes) -> None:
-        self.root, self.waits = root, ALL_SECONDS
+    def __init__(self, root: bytes, followed: "Iterable[str]" = ()) -> None:
+        self.root, self.followed, self.waits = root, frozenset(followed), ALL_SECONDS
         self.seen: dict[int, bool] = {}
+        self.few: list[str] = []
+        self.bytes = b""
 
-    def give(self, path: str, index: int, offset: int, version: "str | None") -> None:
-        full = os.path.join(self.root, encode(path)) if path else os.path.realpath(self.root)
+    def give(self, wanted: "list[Any]") -> None:
+        """Sends what the head wants, small files many at a time."""
+        for index, (path, offset, version) in enumerate(wanted):
+            moved()
+            full = os.path.join(self.root, encode(path)) if path else os.path.realpath(self.root)
+            flags = 0 if path in self.followed else os.O_NOFOLLOW
+            row, data = "", b""
+            if offset is not None or version is None or version != self.version(full, flags):
+                if not offset:
+                    row, data = self.small(full, flags)
+                if offset is None:
+                    data = b""
+                if not row or len(self.bytes) + len(data) > SMALL:
+                    self.flush(index)
+                if not row:
+                    self.large(full, flags, index, offset, version)
+                    continue
+            self.few.append(row)
+            self.bytes += data
+            if len(self.few) >= MANY:
+                self.flush(index + 1)
+        self.flush(len(wanted))
+
+    def flush(self, end: int) -> None:
+        """Sends the small files before that one."""
+        if self.few:
+            say({"event": "few", "index": end - len(self.few), "files": self.few})
+        if self.bytes:
+            frame(OUTPUT, self.bytes)
+        self.few, self.bytes = [], b""
+
+    def version(self, full: bytes, flags: int) -> "str | None":
+        with suppress(OSError):
+            info = os.lstat(full) if flags else os.stat(full)
+            if self.is_local(full, info):
+                return version_of(info)
+            with open_regular(full, flags) as file:  # NFS asks its server then
+                return version_of(os.fstat(file.fileno()))
+        return None
+
+    def small(self, full: bytes, flags: int) -> "tuple[str, bytes]":
+        """Returns a small file's version and digest, and what it holds; nothing where one look does not tell: it is not
+        at rest, or may be a part of something."""
+        with suppress(OSError), open_regular(full, flags) as file:
+            fd, before = file.fileno(), os.fstat(file.fileno())
+            version, local = version_of(before), self.is_local(full, before)
+            if before.st_size <= SMALL and age(before) >= rest_of(before, local):
+                data = os.pread(fd, SMALL + 1, 0)
+                if not local:
+                    open_regular(full, flags).close()
+                is_part = len(data) != before.st_size or local and is_written(fd) or is_torn(fd, len(data))
+                if version_of(os.fstat(fd)) == version and not is_part:
+                    return "%s %s" % (version, hashlib.sha256(data).hexdigest()), data
+        return "", b""
+
+    def large(self, full: bytes, flags: int, index: int, offset: "int | None", version: "str | None") -> None:
         until = time.monotonic() + min(FILE_SECONDS, self.waits)
         for _ in range(TRIES):
             try:
-                file = open_regular(full, os.O_NOFOLLOW)
+                file = open_regular(full, flags)
             except OSError as error:
                 if error.errno not in NO_FILE:
                     raise
                 say({"event": "gone", "index": index})
                 return
             with file:
-                if self.send(full, file.fileno(), index, offset, version, until):
+                if self.send(full, flags, file.fileno(), index, offset, version, until):
                     return
         say({"event": "moving", "index": index, "quiet": quiet_beside(full)})
 
-    def send(self, full: bytes, fd: int, index: int, offset: int, version: "str | None", until: float) -> bool:
+    def send(
+        self,
+        full: bytes,
+        flags: int,
+        fd: int,
+        index: int,
+        offset: "int | None",
+        version: "str | None",
+        until: float,
+    ) -> bool:
         """Whether it came whole, as it was at one moment."""
-        local = self.is_local(full, fd)
+        local = self.is_local(full, os.fstat(fd))
         rested = self.settle(fd, until, local)
         before = os.fstat(fd)
         begins = version_of(before)
-        since = before.st_size if version is None else offset if version == begins else 0
+        since = before.st_size if offset is None else offset if version == begins else 0
         say(
             {
                 "event": "begin",
@@ -120,7 +195,7 @@ class Giver:
         )
         digest = self.read(fd, before.st_size, since)
         with suppress(OSError):  # NFS asks its server then
-            open_regular(full, os.O_NOFOLLOW).close()
+            open_regular(full, flags).close()
         after, written = os.fstat(fd), local and is_written(fd) or is_torn(fd, before.st_size)
         whole = rested and version_of(after) == begins
         if not whole or written:
@@ -149,12 +224,11 @@ class Giver:
             at += len(data)
         return digest.hexdigest()
 
-    def is_local(self, full: bytes, fd: int) -> bool:
-        device = os.fstat(fd).st_dev
-        if device not in self.seen:
+    def is_local(self, full: bytes, info: "os.stat_result") -> bool:
+        if info.st_dev not in self.seen:
             mounts = read_file("/proc/self/mounts").decode("utf-8", "surrogateescape")
-            self.seen[device] = filesystem(decode(os.path.realpath(full)), mounts)[0] in LOCAL
-        return self.seen[device]
+            self.seen[info.st_dev] = filesystem(decode(os.path.realpath(full)), mounts)[0] in LOCAL
+        return self.seen[info.st_dev]
 
     def settle(self, fd: int, until: float, local: bool) -> bool:
         """Wait until nobody writes to it, for a while; whether it came to that."""
@@ -164,8 +238,7 @@ class Giver:
             now = time.monotonic()
             if version_of(info) != seen:
                 seen, since = version_of(info), now
-            whole_seconds = not (info.st_mtime_ns % 10**9 or info.st_ctime_ns % 10**9)
-            wanted = GRAIN if local and not whole_seconds else SECOND if local else UNSEEN
+            wanted = rest_of(info, local)
             if not written and (now - since >= wanted or age(info) >= wanted):
                 return True
             log = max(now - began, age(info)) >= LOG_SECONDS and info.st_size and is_log(fd)
@@ -175,69 +248,48 @@ class Giver:
             time.sleep(GRAIN / 2)
 
 
+def is_version(name: bytes, other: bytes) -> bool:
+    """Returns whether a file is another version of one, by their names: these differ in numbers alone, or one is called
+    the last of its kind."""
+    one, two = (re.sub(b"[0-9]+", b"0", each) for each in (name, other))
+    stem, ending = os.path.splitext(name)
+    is_last = bool(ending) and os.path.splitext(other)[1] == ending and stem.lower() in LAST and b"0" in two
+    return name != other and (one == two or is_last)
+
+
 def quiet_beside(full: bytes) -> "list[tuple[str, int]]":
-    """The newest files of that kind in its folder that have not changed for a while, and their age."""
-    folder, ending = os.path.dirname(full), os.path.splitext(full)[1]
+    """Returns the newest versions of a file beside it that are whole and have not changed for a while, and their
+    age."""
+    folder, own = os.path.split(full)
     found, now = [], time.time()
     with suppress(OSError):
         for name in os.listdir(folder):
-            is_alike = os.path.splitext(name)[1] == ending and name[:1] != b"."
-            info = lstat(os.path.join(folder, name)) if is_alike else None
+            info = lstat(os.path.join(folder, name)) if is_version(own, name) else None
             if info and stat.S_ISREG(info.st_mode) and info.st_size and now - info.st_ctime >= QUIET_SECONDS:
-                found.append((decode(name), max(0, int(now - info.st_mtime))))
-    return sorted(found, key=lambda each: each[1])[:3]
+                found.append((max(0, int(now - info.st_mtime)), name))
+    return [(decode(name), old) for old, name in sorted(found)[:9] if is_whole(os.path.join(folder, name))][:3]
 
 
-def clock(folder: str) -> "float | None":
-    """What the clock is that files in this folder get their times from."""
-    probe = made_in(os.fsencode(folder))
-    return probe.st_mtime if probe else None
-
-
-def beginning(run: str, root: str) -> int:
-    """When a run began, in nanoseconds of the clock of root's file system: a file that fleet wrote then is the mark."""
-    folder = run_folder(run)
-    if folder is None:
-        raise Refused("run %s is not known here any more" % run, "a path of what it wrote: fleet get ./PATH")
-    starts = [folder, *(os.path.join(folder, name) for name in os.listdir(folder) if name.startswith(ATTEMPT))]
-    marks = [os.stat(mark) for mark in (os.path.join(start, SPEC) for start in starts) if os.path.exists(mark)]
-    mark = min(mark.st_mtime_ns for mark in marks)
-    if marks[0].st_dev != os.stat(root).st_dev:
-        here, there = clock(folder), clock(root)
-        apart = there - here if here and there else 0.0
-        if abs(apart) > 0.5:  # a file server's own clock; another disk of this machine has the same
-            return mark + int((apart - 1.0) * 1e9)
-    return mark
-
-
-def written_since(mark: int, root: str, entries: "list[chain.Entry]") -> "list[chain.Entry]":
-    """The files and links, and the folders that they are in."""
-    kept: set[str] = set()
-    for path, kind, _mode, _size, mtime, _link in reversed(entries):  # a folder comes behind what it holds
-        if kind == "l":
-            info = lstat(os.path.join(os.fsencode(root), encode(path)))
-            mtime = info.st_mtime_ns if info else 0  # it went away since it was listed
-        # some file systems keep whole seconds
-        if path in kept or kind != "d" and mtime >= (mark if mtime % 10**9 else mark // 10**9 * 10**9):
-            kept.update((path, path.rpartition("/")[0]))
-    return [entry for entry in entries if entry[0] in kept]
+def is_whole(path: bytes) -> bool:
+    with suppress(OSError), open_regular(path, os.O_NOFOLLOW) as file:
+        return not is_written(file.fileno()) and not is_torn(file.fileno(), os.fstat(file.fileno()).st_size)
+    return False
 
 
 def converse(spec: "give.GiveSpec") -> None:
     root = os.path.expanduser(os.fsdecode(encode(spec["path"])))
-    walk = Walk(root, changing=True)
+    walk = Walk(root, changing=True, copies=copies_of(spec["copy_unsafe_links"]))
     entries = list(walk.entries()) if os.path.exists(root) else []
     if spec["run"] is not None and entries:
-        entries = written_since(beginning(spec["run"], root), root, entries)
+        entries = written_since(beginning(spec["run"], root), walk, entries, delivered(root))
     tell(walk, entries)
     wanted: list[Any] = next((line["wanted"] for line in control_lines() if line.get("op") == "give"), [])
-    giver = Giver(os.fsencode(root))
-    for index, (path, offset, version) in enumerate(wanted):
-        giver.give(path, index, offset, version)
+    Giver(os.fsencode(root), walk.followed).give(wanted)
 
 
 def main() -> None:
     spec = start()
+    gc.disable()  # of long lists that live to the end it finds nothing, again and again
     signal.signal(signal.SIGIO, signal.SIG_IGN)  # somebody opens what is_written() holds just then
     try:
         converse(spec)

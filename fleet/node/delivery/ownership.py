@@ -15,12 +15,14 @@ from fnmatch import fnmatchcase
 
 from fleet.node.base.beneath import Beneath
 from fleet.node.base.files import file_digest, lstat, version_of
-from fleet.node.base.types import Any, Iterator, Sequence
+from fleet.node.base.types import Any, Collection, Iterator, Sequence
 from fleet.node.base.wire import decode, encode
 from fleet.node.delivery.journal import (
+    DELIVERED,
     DIGEST,
     KIND,
     LINK,
+    SEEN,
     SIZE,
     STATUS,
     Journal,
@@ -102,22 +104,24 @@ class Ownership:
     def target(self, path: str) -> str:
         return decode(os.readlink(self.dest.at(encode(path))))
 
-    def claimed(self, path: str, st: "os.stat_result") -> bool:
-        """Whether another delivery, to a folder around it or to one below the destination, put there what is there."""
+    def claimed(self, path: str, st: "os.stat_result", by: "Collection[str]" = (DELIVERED, SEEN)) -> bool:
+        """Returns whether another delivery, to a folder around it or to one below the destination, put there what is
+        there. by: what its row says."""
         full = at = os.path.join(self.dest.name, encode(path))
         while at != b"/":
             if at not in self.others:
                 self.others[at] = [known for meta, known in deliveries_to(at) if meta != self.mine]
             inside = decode(os.path.relpath(full, at) if at != full else os.path.basename(at))
-            if any(self.match(known.get(inside, []), path, st) for known in self.others[at]):
+            found = (self.match(known.get(inside, []), path, st) for known in self.others[at])
+            if any(row is not None and row[STATUS] in by for row in found):
                 return True
             at = os.path.dirname(at)
         return False
 
     @property
-    def mine(self) -> "tuple[int, int]":
-        st = os.stat(self.journal.meta)
-        return st.st_dev, st.st_ino
+    def mine(self) -> "tuple[int, int] | None":
+        st = os.stat(self.journal.meta) if self.journal.meta else None  # none: whoever looks delivers nothing
+        return st and (st.st_dev, st.st_ino)
 
 
 def deliveries_to(target: bytes) -> "Iterator[tuple[tuple[int, int], dict[str, list[Any]]]]":

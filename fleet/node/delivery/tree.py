@@ -3,10 +3,12 @@
 import errno
 import os
 import stat
+from itertools import islice
 
 from fleet.node.base.errors import Refused
-from fleet.node.base.types import TYPE_CHECKING, Any, Callable, Iterator, chain
-from fleet.node.base.wire import decode, in_parts, moved, send_json
+from fleet.node.base.types import TYPE_CHECKING, Any, Callable, Iterator, Sequence, chain
+from fleet.node.base.wire import decode, encode, in_parts, moved, send_json
+from fleet.node.delivery.private import may_copy
 from fleet.protocol.state import SOURCE_MARK, STATE_FOLDERS
 
 if TYPE_CHECKING:
@@ -33,7 +35,7 @@ class Walk:
     mode: the folder's own, None of a file. skipped: sockets, fifos and devices left out. allocated: path -> bytes that
     a file with holes takes. linked: (device, inode) of each file that has other names. changing: what goes away
     meanwhile is left out. copies: links that lead out of root are as what they lead to, where it says so of that.
-    followed: those of them that are files. inodes: of files.
+    followed: those of them that are files. inodes: of files. times: path -> mtime and ctime, where it is `changing`.
     """
 
     def __init__(
@@ -50,6 +52,7 @@ class Walk:
         self.linked: list[tuple[int, int]] = []
         self.followed: list[str] = []
         self.inodes: dict[str, int] = {}
+        self.times: dict[str, tuple[int, int]] = {}
         self.around = [os.path.realpath(root)]
 
     def entries(self) -> "Iterator[chain.Entry]":
@@ -59,6 +62,7 @@ class Walk:
             self.mode = folder_mode(info)
             yield from self.below("", self.rules)
         elif stat.S_ISREG(info.st_mode):
+            self.times[""] = info.st_mtime_ns, info.st_ctime_ns
             yield self.file("", self.root, info)
         else:
             raise Refused("%s is neither a file nor a folder" % self.root, "name one of these")
@@ -81,6 +85,8 @@ class Walk:
             path = travelling(inside + child.name)
             try:
                 info = child.stat(follow_symlinks=False)
+                if self.changing:
+                    self.times[path] = info.st_mtime_ns, info.st_ctime_ns
                 if is_folder:
                     below, first = self.below(inside + child.name + "/", inner), None
                     if inner is not None and inner.shut is not None:
@@ -108,6 +114,7 @@ class Walk:
             yield (path, "l", 0, 0, 0, travelling(target))
         elif stat.S_ISDIR(info.st_mode):
             yield (path, "d", folder_mode(info), 0, 0, "")
+            self.times[path] = 0, self.times.get(path, (0, 0))[1]  # what is in it is as new as the link
             self.around.append(os.path.realpath(full))
             yield from self.below(name + "/", rules)
             self.around.pop()
@@ -143,6 +150,13 @@ class Walk:
         return (path, "f", stat.S_IMODE(info.st_mode), info.st_size, info.st_mtime_ns, "")
 
 
+def copies_of(
+    follows: bool, credentials: "frozenset[str]" = frozenset()
+) -> "Callable[[str, os.stat_result], bool] | None":
+    """Returns `copies` of a Walk that follows links which lead out, or not."""
+    return (lambda real, info: may_copy(credentials, real, info)) if follows else None
+
+
 def tell(walk: Walk, entries: "list[chain.Entry]") -> None:
     """Tell the head what there is."""
     parts = in_parts(entries)
@@ -156,10 +170,24 @@ def tell(walk: Walk, entries: "list[chain.Entry]") -> None:
                 "allocated": {entry[0]: walk.allocated[entry[0]] for entry in part if entry[0] in walk.allocated},
                 "skipped": walk.skipped[:MOST_TOLD] if last else [],
                 "linked": walk.linked[:MOST_TOLD] if last else [],
+                "unsafe": list(islice(unsafe_links(walk.root, entries), MOST_TOLD)) if last else [],
                 "mode": walk.mode,
                 "more": not last,
             }
         )
+
+
+def unsafe_links(root: str, entries: "Sequence[chain.Entry]") -> "Iterator[tuple[str, str]]":
+    """Yields (path, target) of each link that leads to what is here, and is not among the entries."""
+    root, links = os.path.realpath(root), [entry for entry in entries if entry[1] == "l"]
+    sent = {"", *(entry[0] for entry in entries)} if links else set()
+    for path, _kind, _mode, _size, _mtime, target in links:
+        moved()
+        full, to = os.path.join(root, os.fsdecode(encode(path))), os.fsdecode(encode(target))
+        places = (os.path.normpath(os.path.join(os.path.dirname(full), to)), os.path.realpath(full))
+        inside = [travelling(one[len(root.rstrip("/")) + 1 :]) for one in places if is_below(one, root)]
+        if not sent.intersection(inside) and os.path.exists(full):
+            yield path, target
 
 
 def folder_mode(info: "os.stat_result") -> int:

@@ -7,21 +7,21 @@ import os
 import posixpath
 import shlex
 import shutil
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
 from fleet.answers.sync import Got, GotAll
 from fleet.delivery.brought import store_of
-from fleet.delivery.tree import Tree
-from fleet.each import failed, on_each
+from fleet.delivery.tree import Tree, links_notice
+from fleet.each import failed, over
 from fleet.errors import HostFailed, UsageError
 from fleet.events import Notice
 from fleet.inventory.nodeset import fold
 from fleet.model import Host, Inside, Inventory, Report, Result, exit_code_of, grouped
 from fleet.ops.cache import turn
-from fleet.ops.get.listed import listing
+from fleet.ops.get.listed import Givers
 from fleet.ops.get.names import is_repository, name_of, name_of_run
 from fleet.ops.get.place import Ground, Place, in_words
 from fleet.ops.get.receive import Received
@@ -34,7 +34,6 @@ from fleet.protocol.state import LATEST
 from fleet.requests.runs import Get
 from fleet.rules.units import counted, few, size_text
 from fleet.runtime import Runtime
-from fleet.transport.base import Session
 
 
 @dataclass(frozen=True)
@@ -90,13 +89,27 @@ def run(plan: GetPlan, runtime: Runtime) -> Report:
     if not plan.request.all and any(is_repository(each.name) for each in asked.values()):
         raise UsageError(f"{plan.what}: its configuration names programs that run here", hint="--all brings it")
 
-    def look(session: Session, host: Host) -> Result:
-        spec = asked[host.name].spec
-        tree, left_out = listing(session, spec, runtime.cancel, plan.request.all)
-        found = bool(tree.entries) or spec["run"] is None and tree.mode is not None
-        return Result(host.name, True, 0, answer=Listed(tree, tuple(left_out), found and "." not in left_out))
+    givers = Givers(runtime, len(hosts) <= runtime.fanout, plan.request.all)
+    with contextlib.closing(givers):
+        return _run(plan, runtime, asked, silent, givers, hosts)
 
-    looked = on_each(hosts, runtime, look, what="listing")
+
+def _run(
+    plan: GetPlan,
+    runtime: Runtime,
+    asked: Mapping[str, Asked],
+    silent: Sequence[Result],
+    givers: Givers,
+    hosts: tuple[Host, ...],
+) -> Report:
+    def look(host: Host) -> Result:
+        spec = asked[host.name].spec
+        giver = givers.look(host, spec)
+        tree, left_out = giver.tree, giver.left_out
+        found = bool(tree.entries) or spec["run"] is None and tree.mode is not None
+        return Result(host.name, True, 0, answer=Listed(tree, left_out, found and "." not in left_out))
+
+    looked = over(hosts, runtime, look, "listing")
     answered = not silent and all(result.ok for result in looked)
     lists = {result.host: result.answer for result in looked if isinstance(result.answer, Listed)}
     have = {host: each.tree for host, each in lists.items() if each.found}
@@ -105,7 +118,10 @@ def run(plan: GetPlan, runtime: Runtime) -> Report:
         runtime.emit(Notice("info", text, hint="--all brings it"))
     if not have and answered:
         raise _nothing(plan, any(each.spec["run"] is not None for each in asked.values()))
-    brought = _bring(plan, runtime, asked, have, flat=answered and len(have) == 1) if have else {}
+    for links, names in grouped((each.tree.unsafe_links, host) for host, each in lists.items()).items():
+        if links:
+            runtime.emit(Notice("warning", f"{fold(names)}: {links_notice(links)}"))
+    brought = _bring(plan, runtime, asked, have, givers, flat=answered and len(have) == 1) if have else {}
     without = {result.host: replace(result, answer=Got()) if result.ok else result for result in looked}
     results = (*(without | brought).values(), *silent)
     return Report("get", results, exit_code_of(results), answer=GotAll(plan.what, str(plan.to)))
@@ -125,7 +141,12 @@ def _nothing(plan: GetPlan, of_run: bool) -> UsageError:
 
 
 def _bring(
-    plan: GetPlan, runtime: Runtime, asked: Mapping[str, Asked], have: Mapping[str, Tree], flat: bool
+    plan: GetPlan,
+    runtime: Runtime,
+    asked: Mapping[str, Asked],
+    have: Mapping[str, Tree],
+    givers: Givers,
+    flat: bool,
 ) -> dict[str, Result]:
     """What hosts have comes, and when it is known of all what is in the way here, gets to its place."""
     alone = turn(f"get-{store_of(plan.to).name}", f"another get to {plan.to}", runtime)  # they would share a stage
@@ -137,8 +158,8 @@ def _bring(
         for place in places.values() if not plan.request.all else ():
             place.check_repositories()
         _check_room(plan, ground, have.values())
-        _ask(plan, places, runtime)
-        brought = _receive(plan, runtime, asked, places)
+        _ask(plan, places, runtime, givers)
+        brought = _receive(plan, runtime, asked, places, givers)
         ground.is_done = all(result.ok for result in brought.values())
     return brought
 
@@ -155,7 +176,7 @@ def _check_room(plan: GetPlan, ground: Ground, trees: Iterable[Tree]) -> None:
         )
 
 
-def _ask(plan: GetPlan, places: Mapping[str, Place], runtime: Runtime) -> None:
+def _ask(plan: GetPlan, places: Mapping[str, Place], runtime: Runtime, givers: Givers) -> None:
     """What is here and get did not put there is replaced when the user says so. UsageError: nothing is."""
     found = dict[str, dict[str, str]]()
     for host, place in places.items():
@@ -165,6 +186,7 @@ def _ask(plan: GetPlan, places: Mapping[str, Place], runtime: Runtime) -> None:
     if not ways:
         return
     text = f"{counted(len(ways), 'file')} here would be replaced, which no get put there as it is: {few(ways)}"
+    givers.close() if not plan.request.force else None  # they begin anew: nobody knows how long an answer takes
     if not plan.request.force and not runtime.ask(f"{text}. Replace?"):
         to = ["--to", str(plan.to)] if plan.to != Path(".") else []
         line = shlex.join(["fleet", "get", plan.what, *to, "--force"])
@@ -174,18 +196,18 @@ def _ask(plan: GetPlan, places: Mapping[str, Place], runtime: Runtime) -> None:
 
 
 def _receive(
-    plan: GetPlan, runtime: Runtime, asked: Mapping[str, Asked], places: Mapping[str, Place]
+    plan: GetPlan, runtime: Runtime, asked: Mapping[str, Asked], places: Mapping[str, Place], givers: Givers
 ) -> dict[str, Result]:
     """From the hosts into the stage, and from there to its place."""
 
-    def bring(session: Session, host: Host) -> Result:
-        received = Received(session, asked[host.name].spec, places[host.name], plan.request.all, runtime)
+    def bring(host: Host) -> Result:
+        received = Received(host, asked[host.name].spec, places[host.name], givers)
         with in_words(host.name):
             received.bring()
         return Result(host.name, True, 0, answer=Brought(received))
 
     hosts = tuple(host for host in plan.hosts if host.name in places)
-    brought = {result.host: result for result in on_each(hosts, runtime, bring, what="receiving")}
+    brought = {result.host: result for result in over(hosts, runtime, bring, "receiving")}
     came = {host: result.answer.received for host, result in brought.items() if isinstance(result.answer, Brought)}
     if runtime.cancel.is_set():  # what came stays staged
         return brought | {host.name: failed(host, KeyboardInterrupt()) for host in hosts if host.name in came}
@@ -194,8 +216,14 @@ def _receive(
         if paths:
             text = f"{fold(names)}: {_NOTICES[what]}: {few([path or plan.what for path in paths])}"
             runtime.emit(Notice("warning", text))
-    _ask(plan, {host: places[host] for host in came}, runtime)
-    return brought | {host: _put(plan, host, received, places[host]) for host, received in came.items()}
+    here = {host: places[host] for host in came}
+    _ask(plan, here, runtime, givers)
+    ground = next(iter(places.values())).ground
+    ground.note({key: known for place in here.values() for key, known in place.lacking().items()})
+    try:
+        return brought | {host: _put(plan, host, received, here[host]) for host, received in came.items()}
+    finally:
+        ground.note({key: known for place in here.values() for key, known in place.notes.items()})
 
 
 _NOTICES = {
@@ -220,6 +248,7 @@ def _put(plan: GetPlan, host: str, received: Received, place: Place) -> Result:
 
 def _asked(plan: GetPlan, runtime: Runtime) -> tuple[dict[str, Asked], list[Result]]:
     """(what each host is asked for; of a run only its own hosts are, those that may be of it and did not answer)."""
+    follows = plan.request.copy_unsafe_links
     if not plan.request.is_path:
         runs, answers = find(plan.inventory, runtime, live=False)
         known = {run.run_id: run for run in runs}
@@ -236,11 +265,14 @@ def _asked(plan: GetPlan, runtime: Runtime) -> tuple[dict[str, Asked], list[Resu
                 silent = [each for each in answers if not each.ok] if missing(run, answers) is not None else []
                 return {
                     host: Asked(
-                        {"path": part["cwd"] or "~", "run": run_id},
+                        {"path": part["cwd"] or "~", "run": run_id, "copy_unsafe_links": follows},
                         name_of_run(run_id, host, plan.what, plan.request.runs),
                     )
                     for host, part in run.parts.items()
                 }, silent
     path = plan.what
     paths = {h.name: path if path[0] == "~" else posixpath.join(h.workdir or "~", path) for h in plan.hosts}
-    return {host: Asked({"path": path, "run": None}, name_of(path)) for host, path in paths.items()}, []
+    return {
+        host: Asked({"path": path, "run": None, "copy_unsafe_links": follows}, name_of(path))
+        for host, path in paths.items()
+    }, []

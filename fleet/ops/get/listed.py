@@ -2,18 +2,22 @@
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Iterator
 from dataclasses import replace
+from functools import partial
 from typing import Literal, TypedDict
 
 from fleet.delivery.chain.source import is_tree
 from fleet.delivery.tree import Tree, told
 from fleet.errors import HostFailed, ProtocolError, Reason
+from fleet.model import Host
 from fleet.ops.get.names import without_repositories
 from fleet.protocol.frames import MESSAGE, OUTPUT
 from fleet.protocol.messages.give import GiveSpec, Giving
 from fleet.protocol.state import STATE_FOLDERS
-from fleet.transport.base import Cancel, Session, Watchdog
+from fleet.runtime import Runtime
+from fleet.transport.base import Cancel, Watchdog
 from fleet.transport.program import Program
 
 SILENCE_SECONDS = 60.0  # a digest of what is here already takes its time
@@ -22,10 +26,40 @@ End = TypedDict("End", {"event": Literal["end"]})
 Message = Giving | Output | End
 
 
-def listing(session: Session, spec: GiveSpec, cancel: Cancel, everything: bool) -> tuple[Tree, tuple[str, ...]]:
-    """As listed() has it. HostFailed, ProtocolError."""
-    with Program(session, "delivery.give", spec) as program:
-        return listed(messages_of(program, cancel), spec, session.host.name, everything)
+class Giver:
+    """A host's program that gives, from its list of files on: the tree, and what is left_out, as listed() has it."""
+
+    def __init__(self, host: Host, spec: GiveSpec, runtime: Runtime, everything: bool) -> None:
+        with contextlib.ExitStack() as opened:
+            session = runtime.transport.connect(host, runtime.cancel)
+            opened.callback(session.close)
+            self.program = opened.enter_context(Program(session, "delivery.give", spec))
+            self.messages = partial(messages_of, self.program, runtime.cancel)
+            self.tree, self.left_out = listed(self.messages(), spec, host.name, everything)
+            self.close = opened.pop_all().close
+
+
+class Givers:
+    """The programs of the hosts. Those of no more hosts than may be connected at once go on, from their lists on; else
+    each begins anew when it is wanted."""
+
+    def __init__(self, runtime: Runtime, stay: bool, everything: bool) -> None:
+        self.runtime, self.stay, self.everything = runtime, stay, everything
+        self._open = dict[str, Giver]()
+
+    def look(self, host: Host, spec: GiveSpec) -> Giver:
+        giver = self._open[host.name] = self.take(host, spec)
+        if not self.stay:
+            self._open.pop(host.name).close()
+        return giver
+
+    def take(self, host: Host, spec: GiveSpec) -> Giver:
+        """Returns one that is open; whoever has it closes it."""
+        return self._open.pop(host.name, None) or Giver(host, spec, self.runtime, self.everything)
+
+    def close(self) -> None:
+        while self._open:
+            self._open.popitem()[1].close()
 
 
 def messages_of(program: Program, cancel: Cancel) -> Iterator[Message]:

@@ -8,7 +8,7 @@ import os
 import shutil
 import stat
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import NamedTuple
 
@@ -31,11 +31,14 @@ from fleet.rules.units import seconds, size_text
 
 
 class Came(NamedTuple):
-    """A file as it was read there. staged: where it lies, a path in the stage; None: it is here already."""
+    """A file as it was read there. staged: where it lies, a path in the stage; None: it is here already. version: of it
+    there, "" where it grows; size, mtime_ns: of that version."""
 
     sha256: str
+    size: int
     mtime_ns: int
     staged: bytes | None
+    version: str
 
 
 @contextlib.contextmanager
@@ -63,6 +66,14 @@ class Ground:
             self.stage = Beneath(int(held.rpartition(b"/")[2]))
         self.known = brought.known_in(to)
 
+    def note(self, files: Mapping[str, Sequence[Got]]) -> None:
+        """Keeps on record what is put here; where that cannot be, a later get asks before it replaces it."""
+        with contextlib.suppress(OSError, UsageError):
+            if files:
+                brought.note(self.to, files)
+            else:
+                os.utime(brought.store_of(self.to))  # one of the folders that were got into last
+
     def close(self) -> None:
         with contextlib.suppress(OSError):
             for name in os.listdir(self.stage.path) if self.is_done else ():
@@ -74,33 +85,40 @@ class Ground:
 
 class Place:
     """inside: the path in the ground of what one host gives. tree: that. came: its files that have come. agreed: paths
-    that may be replaced. alike: files here that may well be the same; same: how many files and links here are."""
+    that may be replaced. alike: files here that may well be the same, and what get knows of them; same: how many files
+    and links here are; settled: files that are as on record, here and there. notes: what is to be on record."""
 
     def __init__(self, ground: Ground, host: str, inside: str, tree: Tree) -> None:
         self.ground, self.host, self.inside, self.tree = ground, host, inside, tree
         self.came: dict[str, Came] = {}
-        self.agreed, self.alike = set[str](), set[str]()
-        self.same = 0
-        self._lacking: list[tuple[Entry, os.stat_result | None]] = []
+        self.agreed, self.alike = set[str](), dict[str, Got | None]()
+        self.same, self.settled = 0, set[str]()
+        self.notes = dict[str, list[Got]]()
+        self._lacking: list[tuple[Entry, os.stat_result | None, Got | None]] = []
 
     def at(self, path: str) -> bytes:
         return self.ground.top.at(os.fsencode(self._key(path)))
 
     def _key(self, path: str) -> str:
         """Of one of its paths, in the ground."""
-        return self.inside + ("/" + os.fsdecode(encode(path)) if path else "")
+        return self.inside + ("/" + (path if path.isascii() else os.fsdecode(encode(path))) if path else "")
 
-    def _known(self, key: str, place: bytes) -> Got | None:
+    def _travelling(self, path: str) -> str:
+        """The same, as nodes write it."""
+        return travelling(self.inside) + ("/" + path if path else "")
+
+    def _known(self, path: str, info: os.stat_result) -> Got | None:
         """What get put there, if that is still so."""
-        known = self.ground.known.get(key)
-        return known if known is not None and brought.is_still(place, known) else None
+        known = self.ground.known.get(self._key(path), ())
+        return brought.still(self.at(path), known, info) if known else None
 
     def look(self) -> dict[str, str]:
         """What is in the way here, path -> in words, as far as that is known: of a file that has not come, and is as
         long as the one here, it cannot. HostFailed where no question would help."""
         self._lacking, self.same = [], 0
         self.alike.clear()
-        found = dict[str, str]()
+        self.notes.clear()
+        found, absent = dict[str, str](), set[str]()
         folder = ownership.look(self.ground.top, self.host) if "/" in self.inside else None
         if folder is not None and not stat.S_ISDIR(folder.st_mode):
             raise self._refusal(self.ground.to / self.host, "is no folder here")
@@ -108,12 +126,19 @@ class Place:
         # folders first, links last: nothing goes through one
         for entry in top + sorted(self.tree.entries, key=lambda entry: "dfl".index(entry[1])):
             path = entry[0]
-            info = ownership.look(self.ground.top, travelling(self._key(path)))
-            known = self._known(self._key(path), self.at(path)) if info is not None else None
+            if path in self.settled:
+                self.same += 1
+                continue
+            is_inside = path and path.rpartition("/")[0] in absent  # of what is not here, there is nothing to see
+            info = None if is_inside else ownership.look(self.ground.top, self._travelling(path))
+            if info is None:
+                absent.add(path)
+            known = self._known(path, info) if info is not None else None
             if info is not None and self._is_same(entry, info, known):
                 self.same += entry[1] != "d"
+                self._renew(path, known)
                 continue
-            self._lacking.append((entry, info))
+            self._lacking.append((entry, info, known))
             if info is not None and not self._may_go(entry, info, known) and path not in self.agreed:
                 ago = seconds(time.time() - info.st_mtime)
                 found[path] = f"{self.ground.to / self._key(path)} ({size_text(info.st_size)}, changed {ago} ago)"
@@ -148,6 +173,14 @@ class Place:
             return False
         return come.sha256 == (known.sha256 if known is not None else brought.digest_of(self.at(path)))
 
+    def _renew(self, path: str, known: Got | None) -> None:
+        """What get put here has other times by now, here or there: the next get need not read it."""
+        come = self.came.get(path)
+        if known is not None and come is not None:
+            now = known._replace(version=come.version, host=self.host)
+            if self.ground.known[self._key(path)] != [now]:
+                self.notes[self._key(path)] = [now]
+
     def _may_go(self, entry: Entry, info: os.stat_result, known: Got | None) -> bool:
         """Whether what is here may be replaced without a question, or may turn out to be the same."""
         path, kind, _mode, size, mtime, _link = entry
@@ -159,7 +192,7 @@ class Place:
             raise self._refusal(self.at(path), "is a link here, nothing is written through it")
         if kind == "f" and stat.S_ISREG(info.st_mode) and path not in self.came and info.st_size == size:
             if known is None or info.st_mtime_ns == mtime:
-                self.alike.add(path)
+                self.alike[path] = known
             return True
         return known is not None
 
@@ -167,45 +200,49 @@ class Place:
         """Whether get put all files of a folder here."""
         key, folder = self._key(path), Path(os.fsdecode(self.at(path)))
         inner = (each for each in folder.rglob("*") if each.is_symlink() or not each.is_dir())
-        return all(self._known(f"{key}/{each.relative_to(folder)}", bytes(each)) for each in inner)
+        known = self.ground.known
+        return all(brought.still(bytes(each), known.get(f"{key}/{each.relative_to(folder)}", ())) for each in inner)
+
+    def lacking(self) -> dict[str, list[Got]]:
+        """Returns what goes on record before it is put in place, and what of get's is there as yet."""
+        found = dict[str, list[Got]]()
+        for (path, kind, *_, link), _here, known in self._lacking:
+            come, target = self.came.get(path), encode(link)
+            if kind == "l":
+                come = Came(hashlib.sha256(target).hexdigest(), len(target), 0, None, "")
+            if kind != "d" and come is not None:
+                new = Got(come.size, come.mtime_ns, 0, 0, come.sha256, come.version, self.host)
+                found[self._key(path)] = [new] if known is None else [known, new]
+        return found
 
     def put(self) -> tuple[int, int]:
         """What look() found lacking, each in one step. (files put here, their bytes). HostFailed, OSError."""
-        stage, notes, files, size = self.ground.stage, dict[str, Got](), 0, 0
+        stage, going, files, size = self.ground.stage, self.lacking(), 0, 0
         umask = own_umask()
         if "/" in self.inside and self._lacking:
             os.makedirs(self.ground.top.at(os.fsencode(self.host)), exist_ok=True)
-        try:
-            for (path, kind, mode, _size, _mtime, link), here in self._lacking:
-                place, come = self.at(path), self.came.get(path)
-                self._clear(path, kind, here)
-                if kind == "d":
-                    os.mkdir(place, 0o700)
-                    chmod(place, mode & 0o777 & ~umask | 0o700)
-                    continue
-                if kind == "l":
-                    staged = waiting_link(stage.at(os.fsencode(self.host) + b"/"), encode(link))
-                    digest = hashlib.sha256(encode(link)).hexdigest()
-                elif come is None or come.staged is None:
-                    raise self._changed(place)
-                else:
-                    staged, digest = stage.at(come.staged), come.sha256
-                    chmod(staged, mode & 0o777 & ~umask | 0o600)
-                    os.utime(staged, ns=(come.mtime_ns, come.mtime_ns), follow_symlinks=False)
-                    files, size = files + 1, size + os.lstat(staged).st_size
-                os.replace(staged, place)
-                notes[self._key(path)] = brought.got(place, digest)
-        finally:
-            with contextlib.suppress(OSError, UsageError):  # then a later get asks before it replaces them
-                brought.note(self.ground.to, notes)
+        for (path, kind, mode, _size, _mtime, link), here, _known in self._lacking:
+            key, place, come = self._key(path), self.at(path), self.came.get(path)
+            self._clear(path, place, kind, here)
+            if kind == "d":
+                os.mkdir(place, 0o700)
+                chmod(place, mode & 0o777 & ~umask | 0o700)
+                continue
+            if kind == "l":
+                staged = waiting_link(stage.at(os.fsencode(self.host) + b"/"), encode(link))
+            elif come is None or come.staged is None:
+                raise self._changed(place)
+            else:
+                staged, files, size = stage.at(come.staged), files + 1, size + come.size
+            os.replace(staged, place)
+            self.notes[key] = [brought.got(place, *going[key][-1][4:])]
         return files, size
 
     def _changed(self, place: bytes) -> HostFailed:
         return self._refusal(place, "changed meanwhile: it is left as it is", "get it again")
 
-    def _clear(self, path: str, kind: str, here: os.stat_result | None) -> None:
+    def _clear(self, path: str, place: bytes, kind: str, here: os.stat_result | None) -> None:
         """Nothing is there any more that cannot be replaced in one step. HostFailed where it is not what look() saw."""
-        place = self.at(path)
         now = lstat(place)
         if (here and version_of(here)) != (now and version_of(now)):
             raise self._changed(place)

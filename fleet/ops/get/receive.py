@@ -16,28 +16,33 @@ from dataclasses import replace
 from fleet.delivery import brought
 from fleet.errors import HostFailed, ProtocolError
 from fleet.events import Progress
-from fleet.node.base.wire import encode
-from fleet.ops.get.listed import Message, listed, messages_of
+from fleet.model import Host
+from fleet.node.base.wire import encode, write_all
+from fleet.node.delivery.give import SMALL
+from fleet.ops.get.listed import Givers, Message
 from fleet.ops.get.place import Came, Place
-from fleet.own import private
+from fleet.own import own_umask, private
 from fleet.protocol.messages.give import Begin, GiveSpec
 from fleet.rules.units import seconds, size_text
-from fleet.runtime import Runtime
-from fleet.transport.base import Session
-from fleet.transport.program import Program
 
 PASSES = 3
 MOST_TRIES = 10  # of a node with a file that changes
 KEY = 32  # characters
+# a path, so many bytes of it that are staged, of which version; None: a file here may be the same, of that version
+Wanted = tuple[str, int | None, str | None]
+
+
+def mtime_of(version: str) -> int:
+    return int(version.split(" ")[1])
 
 
 class Received:
     """Brings what a place lacks into the stage, where each file is called by its path and its version there. growing,
     gone: its paths that were brought as far as they were, and not at all. moving: with the quiet files beside each."""
 
-    def __init__(self, session: Session, spec: GiveSpec, place: Place, everything: bool, runtime: Runtime) -> None:
-        self.session, self.spec, self.place, self.everything = session, spec, place, everything
-        self.runtime, self.host, self.stage = runtime, session.host.name, place.ground.stage
+    def __init__(self, host: Host, spec: GiveSpec, place: Place, givers: Givers) -> None:
+        self.spec, self.place, self.givers, self.runtime = spec, place, givers, givers.runtime
+        self.of, self.host, self.stage, self.umask = host, host.name, place.ground.stage, own_umask()
         self.growing, self.gone = list[str](), list[str]()
         self.moving: dict[str, list[tuple[str, int]]] = {}
         self._staged = dict[str, str]()
@@ -59,22 +64,32 @@ class Received:
 
     def _pass(self, wrong: set[str]) -> set[str]:
         """One conversation. wrong: paths that did not come as they were read; what is here of them is of no use."""
-        with Program(self.session, "delivery.give", self.spec) as program:
-            messages = messages_of(program, self.runtime.cancel)
-            self.place.tree, _ = listed(messages, self.spec, self.host, self.everything)
-            self.place.look()
+        with contextlib.closing(self.givers.take(self.of, self.spec)) as giver:
+            if giver.tree is not self.place.tree:  # else all is as it was just looked at
+                self.place.tree = giver.tree
+                self.place.look()
             names = os.listdir(self.stage.at(os.fsencode(self.host)))
             self._staged = {name[:KEY]: name for name in map(os.fsdecode, names)}
             sizes = {path: entry[3] for path, entry in self.place.tree.by_path.items() if path not in self.place.came}
-            wanted = [(path, 0, "") if path in wrong else self._here(path) for path in sizes]
-            self._total = sum(sizes[path] for path, _, version in wanted if version is not None)
-            self._done = sum(offset for _, offset, _ in wanted)
-            program.send({"op": "give", "wanted": wanted})
-            again = {each[0] for number, each in enumerate(wanted) if not self._file(messages, number, *each)}
-            if next(messages)["event"] != "end":
-                raise self._odd()
-        self._show(self._total)
-        return again
+            wanted = [(path, 0, "") if path in wrong else self._here(path, size) for path, size in sizes.items()]
+            self._total = sum(sizes[path] for path, offset, _ in wanted if offset is not None)
+            self._done = sum(offset or 0 for _, offset, _ in wanted)
+            messages, again, number = giver.messages(), set[str](), 0
+            giver.program.send({"op": "give", "wanted": wanted})
+            for what in messages:
+                if what["event"] == "end" and number == len(wanted):
+                    self._show(self._total)
+                    return again
+                if what.get("index") != number or number >= len(wanted):
+                    break
+                if what["event"] == "few":
+                    rows = what["files"]
+                    again |= self._few(messages, rows, wanted[number : number + len(rows)])
+                    number += len(rows)
+                else:
+                    again |= set() if self._file(messages, what, number, *wanted[number]) else {wanted[number][0]}
+                    number += 1
+        raise self._odd()
 
     def _odd(self) -> ProtocolError:
         return ProtocolError("something else comes than the file whose turn it is", self.host)
@@ -82,11 +97,11 @@ class Received:
     def _show(self, done: int) -> None:
         self.runtime.emit(Progress(self.host, "receiving", done, self._total))
 
-    def _here(self, path: str) -> tuple[str, int, str | None]:
-        """(it, bytes of it that are staged, of which version); None: a file here may be the same."""
+    def _here(self, path: str, size: int) -> Wanted:
         if path in self.place.alike:
-            return path, 0, None
-        name = self._staged.get(self._key(path))
+            known = self.place.alike[path]
+            return path, None, known.version if known and known.host == self.host and known.version else None
+        name = self._staged.get(self._key(path)) if size > SMALL else None
         if name is not None:
             info = os.lstat(self.stage.at(self._at(name)))
             if stat.S_ISREG(info.st_mode) and info.st_nlink == 1 and info.st_uid == os.fstat(self.stage.top).st_uid:
@@ -100,9 +115,60 @@ class Received:
     def _at(self, name: str) -> bytes:
         return os.fsencode(f"{self.host}/{name}")
 
-    def _file(self, messages: Iterator[Message], number: int, path: str, offset: int, version: str | None) -> bool:
-        """One of them, into the stage; whether it came as it was read."""
-        what = next(messages)
+    def _few(self, messages: Iterator[Message], rows: list[str], wanted: list[Wanted]) -> set[str]:
+        """Small files, into the stage, and those that are here already; returns which did not come as they were."""
+        sizes = [int(row.partition(" ")[0] or 0) for row in rows]
+        coming = sum(size for size, (_, offset, _) in zip(sizes, wanted, strict=False) if offset is not None)
+        what = next(messages) if coming else None
+        data = what["data"] if what is not None and what["event"] == "output" else b""
+        if not rows or len(rows) != len(wanted) or len(data) != coming:
+            raise self._odd()
+        again, at = set[str](), 0
+        for row, size, (path, offset, known) in zip(rows, sizes, wanted, strict=True):
+            version, _, digest = row.rpartition(" ")
+            here = self.place.alike.get(path)
+            if not row and here is not None and offset is None and known is not None:
+                self.place.settled.add(path)
+                self.place.came[path] = Came(here.sha256, here.size, here.mtime_ns, None, here.version)
+                continue
+            if not row:
+                raise self._odd()
+            staged: bytes | None = None
+            if offset is None:
+                is_right = self._is_here(path, digest)
+            else:
+                part, at = data[at : at + size], at + size
+                is_right, staged = hashlib.sha256(part).hexdigest() == digest, self._fresh(path, version)
+                with open(self.stage.at(staged), "xb", buffering=0, opener=private) as file:
+                    write_all(file.fileno(), part)
+                    self._finish(file.fileno(), path, mtime_of(version))
+            if is_right:
+                self.place.came[path] = Came(digest, size, mtime_of(version), staged, version)
+            else:
+                again.add(path)
+        self._done += coming
+        self._show(min(self._done, self._total))
+        return again
+
+    def _is_here(self, path: str, digest: str) -> bool:
+        known = self.place.alike[path]
+        return digest == (known.sha256 if known is not None else brought.digest_of(self.place.at(path)))
+
+    def _finish(self, fd: int, path: str, mtime_ns: int) -> None:
+        """What is staged is as it will be in its place."""
+        os.fchmod(fd, self.place.tree.by_path[path][2] & 0o777 & ~self.umask | 0o600)
+        os.utime(fd, ns=(mtime_ns, mtime_ns))
+
+    def _file(
+        self,
+        messages: Iterator[Message],
+        what: Message,
+        number: int,
+        path: str,
+        offset: int | None,
+        version: str | None,
+    ) -> bool:
+        """One of them, into the stage; whether it came as it was read. what: the first message of it."""
         for _ in range(MOST_TRIES):
             if what.get("index") != number:
                 break
@@ -115,35 +181,47 @@ class Received:
             if what["event"] != "begin":
                 break
             begun = what
-            if begun["offset"] != (begun["size"] if version is None else offset if begun["version"] == version else 0):
+            if begun["offset"] != (begun["size"] if offset is None else offset if begun["version"] == version else 0):
                 break
-            staged = None if version is None else self._begin(path, begun)
-            what = next(messages) if staged is None else self._bytes(messages, staged, begun)
+            staged = None if offset is None else self._begin(path, begun)
+            what = next(messages) if staged is None else self._bytes(messages, path, staged, begun)
             if what["event"] != "given":
                 continue
-            here = self.place.at(path) if staged is None else self.stage.at(staged)
-            if brought.digest_of(here) != what["sha256"]:
-                return False
-            self.place.came[path] = Came(what["sha256"], begun["mtime"], staged)
-            if what["growing"]:
-                self.growing.append(path)
-            return True
+            size, mtime, at = begun["size"], begun["mtime"], "" if what["growing"] else begun["version"]
+            if staged is None:
+                is_right = self._is_here(path, what["sha256"])
+            else:
+                is_right = brought.digest_of(self.stage.at(staged)) == what["sha256"]
+            if is_right:
+                self.place.came[path] = Came(what["sha256"], size, mtime, staged, at)
+                self.growing += [path] if what["growing"] else []
+            return is_right
         raise self._odd()
 
     def _begin(self, path: str, begun: Begin) -> bytes:
         """Where that version is staged; of another one nothing is left. HostFailed where there is no room for it."""
-        key = self._key(path)
-        if not begun["offset"]:
-            with contextlib.suppress(KeyError, FileNotFoundError):
-                os.unlink(self.stage.at(self._at(self._staged.pop(key))))
+        staged = (
+            self._at(f"{self._key(path)}-{begun['version']}")
+            if begun["offset"]
+            else self._fresh(path, begun["version"])
+        )
         free = shutil.disk_usage(self.stage.top).free
         if begun["size"] - begun["offset"] > free:
             sizes = f"{size_text(begun['size'])} are to come, {size_text(free)} are free here"
             raise HostFailed(sizes, host=self.host, kind="no-space")
-        self._staged[key] = f"{key}-{begun['version']}"
+        return staged
+
+    def _fresh(self, path: str, version: str) -> bytes:
+        """Where a version is staged; nothing of that file is."""
+        key = self._key(path)
+        name = self._staged.pop(key, None)
+        if name is not None:
+            with contextlib.suppress(FileNotFoundError):
+                os.unlink(self.stage.at(self._at(name)))
+        self._staged[key] = f"{key}-{version}"
         return self._at(self._staged[key])
 
-    def _bytes(self, messages: Iterator[Message], staged: bytes, begun: Begin) -> Message:
+    def _bytes(self, messages: Iterator[Message], path: str, staged: bytes, begun: Begin) -> Message:
         """What it consists of, into the stage; the message behind that."""
         at, size = begun["offset"], begun["size"]
         with open(self.stage.at(staged), "r+b" if at else "xb", buffering=0, opener=private) as file:
@@ -161,6 +239,7 @@ class Received:
                     break
             if what["event"] == "given":
                 file.truncate(size)
+                self._finish(file.fileno(), path, begun["mtime"])
         return what
 
     def not_still(self) -> HostFailed | None:

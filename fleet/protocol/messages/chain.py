@@ -70,8 +70,8 @@ Mode = Annotated[int, lambda mode: 0 <= mode <= 0o7777]
 # path (bytes as surrogateescape text, relative; "" is the source itself), kind, mode, size, mtime_ns, link target
 Nanoseconds = Annotated[int, lambda number: abs(number) < 1 << 63]
 Entry = tuple[Within | Literal[""], Literal["f", "d", "l"], Mode, Count, Nanoseconds, Path | Literal[""]]
-# path: of all of it. more: another message goes on with it. skipped, linked: as Walk has them, in the last one. mode:
-# None of a file; with no entries there is nothing at that path
+# path: of all of it. more: another message goes on with it. skipped, linked: as Walk has them, unsafe: links to what is
+# not listed, and their targets; in the last one. mode: None of a file; with no entries there is nothing at that path
 Tree = TypedDict(
     "Tree",
     {
@@ -81,6 +81,7 @@ Tree = TypedDict(
         "allocated": dict[Within | Literal[""], Count],
         "skipped": list[Within],
         "linked": list[tuple[int, int]],
+        "unsafe": list[tuple[Within, Path]],
         "mode": Mode | None,
         "more": bool,
     },
@@ -106,9 +107,11 @@ class MemberSpec(Delivery):
 
 
 class FirstSpec(TypedDict):
-    """paths: what it is to give. tls, every, patience: as of a member. limit: bytes a second."""
+    """paths: what it is to give. copy_unsafe_links: with what links that lead out of them lead to in their place. tls,
+    every, patience: as of a member. limit: bytes a second."""
 
     paths: list[str]
+    copy_unsafe_links: bool
     tls: dict[str, str]
     limit: int | None
     every: float

@@ -1,8 +1,9 @@
 """A node as the first sender of a chain: tells what it has, then serves whom the head names.
 
 Conversation (J frames out, control lines in):
-    spec {"paths": [path], "tls": {"cert", "key"}, "limit": bytes a second or null, "every": s, "patience": s}
-    -> {"event": "tree", "entries", "allocated", "skipped", "linked", "mode", "more"}    of each path one or more
+    spec {"paths": [path], "copy_unsafe_links", "tls": {"cert", "key"}, "limit": bytes a second or null, "every": s,
+        "patience": s}
+    -> {"event": "tree", "entries", "allocated", "skipped", "linked", "unsafe", "mode", "more"}    of each path
     <- {"op": "ask", "files": [file]}
     -> {"event": "news", "digests": [[file, sha256]], "changed": [file]}
     <- {"op": "next", "name", "epoch", "token", "addresses": [[address, port]]}    one more to send to, beside others
@@ -22,14 +23,14 @@ from fleet.node.delivery.chain.conversation import worker
 from fleet.node.delivery.chain.send import way
 from fleet.node.delivery.chain.source import Source
 from fleet.node.delivery.head import Head
-from fleet.node.delivery.tree import Walk, tell
+from fleet.node.delivery.tree import Walk, copies_of, tell
 
 say: "Callable[[chain.FirstMessage], None]" = send_json
 
 
-def tell_tree(path: str) -> "tuple[list[Any], list[int]]":
-    """What there is, told to the head; its regular files, and their inodes."""
-    walk = Walk(path)
+def tell_tree(path: str, follows: bool) -> "tuple[list[Any], list[int]]":
+    """Sends the head what there is; returns its regular files, and their inodes."""
+    walk = Walk(path, copies=copies_of(follows))
     try:
         entries = list(walk.entries())
     except FileNotFoundError as error:
@@ -50,7 +51,7 @@ def run(spec: "chain.FirstSpec") -> None:
     files: list[Any] = []
     inodes: list[int] = []
     for number, root in enumerate(roots):
-        found, of_them = tell_tree(root)
+        found, of_them = tell_tree(root, spec["copy_unsafe_links"])
         files += [(number,) + tuple(entry) for entry in found]
         inodes += of_them
     source = Source(files, [os.fsencode(os.path.realpath(root)) for root in roots], inodes, spec["tls"], spec["limit"])

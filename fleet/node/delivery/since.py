@@ -1,0 +1,72 @@
+"""What a run wrote: what was not in its folder, or not so, when it began."""
+
+import os
+from contextlib import suppress
+
+from fleet.node.base.beneath import Beneath, made_in, reach
+from fleet.node.base.errors import Refused
+from fleet.node.base.run_folder import run_folder
+from fleet.node.base.types import Callable, chain
+from fleet.node.delivery.journal import DELIVERED, Journal
+from fleet.node.delivery.ownership import Ownership, look
+from fleet.node.delivery.tree import Walk
+from fleet.protocol.state import ATTEMPT, SPEC
+
+
+def clock(folder: str) -> "float | None":
+    """What the clock is that files in this folder get their times from."""
+    probe = made_in(os.fsencode(folder))
+    return probe.st_mtime if probe else None
+
+
+def beginning(run: str, root: str) -> int:
+    """When a run began, in nanoseconds of the clock of root's file system: a file that fleet wrote then is the mark."""
+    folder = run_folder(run)
+    if folder is None:
+        raise Refused("run %s is not known here any more" % run, "a path of what it wrote: fleet get ./PATH")
+    starts = [folder, *(os.path.join(folder, name) for name in os.listdir(folder) if name.startswith(ATTEMPT))]
+    marks = [os.stat(mark) for mark in (os.path.join(start, SPEC) for start in starts) if os.path.exists(mark)]
+    mark = min(mark.st_mtime_ns for mark in marks)
+    if marks[0].st_dev != os.stat(root).st_dev:
+        here, there = clock(folder), clock(root)
+        apart = there - here if here and there else 0.0
+        if abs(apart) > 0.5:  # a file server's own clock; another disk of this machine has the same
+            return mark + int((apart - 1.0) * 1e9)
+    return mark
+
+
+def delivered(root: str) -> "Callable[[str], bool]":
+    """Returns a function that says of a path in root whether a sync put there what is there."""
+    dest = Beneath(reach(os.fsencode(os.path.realpath(root))))
+    owner = Ownership(dest, Journal(b""))
+
+    def is_delivered(path: str) -> bool:
+        with suppress(Refused, OSError):  # what is not known to be delivered is the run's
+            st = look(dest, path)
+            return st is not None and owner.claimed(path, st, (DELIVERED,))
+        return False
+
+    return is_delivered
+
+
+def written_since(
+    mark: int, walk: Walk, entries: "list[chain.Entry]", is_delivered: "Callable[[str], bool]"
+) -> "list[chain.Entry]":
+    """Returns what was not there, or not so, when a run began, and the folders that it is in. ctime tells, which nobody
+    sets: tar, cp -p and mv keep mtime. What a sync put there since is not the run's."""
+
+    def is_since(when: int) -> bool:  # some file systems keep whole seconds
+        return when >= (mark if when % 10**9 else mark // 10**9 * 10**9)
+
+    kept: set[str] = set()
+    moved_here: set[str] = set()
+    filled = {entry[0].rpartition("/")[0] for entry in entries}
+    for path, kind, *_ in entries:
+        mtime, ctime = walk.times[path]
+        if path.rpartition("/")[0] in moved_here or kind == "d" and is_since(ctime) and not is_since(mtime):
+            moved_here.add(path)  # a folder that came with all that is in it
+    for path, kind, *_ in reversed(entries):  # a folder comes behind what it holds
+        is_new = path in moved_here or is_since(max(walk.times[path]))
+        if path in kept or is_new and (kind != "d" or path not in filled) and not is_delivered(path):
+            kept.update((path, path.rpartition("/")[0]))
+    return [entry for entry in entries if entry[0] in kept]
