@@ -6,6 +6,7 @@ from typing import Annotated, Literal, TypedDict
 
 from fleet.protocol.messages.code import Source
 from fleet.protocol.messages.run import LiveRun, RunId
+from fleet.protocol.messages.values import Count
 
 
 def _of_an_interface(text: str) -> bool:
@@ -16,7 +17,17 @@ def _of_an_interface(text: str) -> bool:
     return True
 
 
+def _is_an_address(text: str) -> bool:
+    try:
+        ipaddress.ip_address(text.partition("%")[0])
+    except ValueError:
+        return False
+    return True
+
+
 Text = str | None
+Address = Annotated[str, _is_an_address]
+Port = Annotated[int, lambda port: 0 < port < 1 << 16]
 Number = int | None
 # who has the port that is wanted
 Holder = TypedDict("Holder", {"pid": Number, "command": Text, "run_id": RunId | None}, total=False)
@@ -24,7 +35,17 @@ Holder = TypedDict("Holder", {"pid": Number, "command": Text, "run_id": RunId | 
 How = Literal["open", "refused", "unreachable", "silent", "stalled", "other", "unknown"]
 # bytes that arrived in these seconds; rtt: s; mtu: of the path; again: segments that were sent twice; busy: the sender
 # had no processor for more
-Measured = TypedDict("Measured", {"bytes": int, "seconds": float, "rtt": float, "mtu": int, "again": int, "busy": bool})
+Measured = TypedDict(
+    "Measured",
+    {
+        "bytes": Count,
+        "seconds": Annotated[float, lambda seconds: 1e-6 <= seconds < 1e6],
+        "rtt": Annotated[float, lambda seconds: 0 <= seconds < 1e6],
+        "mtu": Count,
+        "again": Count,
+        "busy": bool,
+    },
+)
 # a link as `check --network` has it: Mbit/s and ms; `least` where the sender's processor was the limit
 Link = TypedDict("Link", {"mbit": float, "rtt_ms": float, "mtu": int, "again": int, "least": bool})
 # from this node to the master of a run, and whether its port is to be had
@@ -34,7 +55,7 @@ Way = TypedDict(
         "master": Text,
         "address": Text,
         "interface": Text,
-        "advertised": Text,  # which gloo and NCCL take, given the interface's name
+        "advertised": Address | None,  # which gloo and NCCL take, given the interface's name
         "nccl": Text,  # that name as NCCL reads it
         "replaced": dict[str, str],  # variables of the node's that name another interface
         "error": Text,
@@ -179,5 +200,5 @@ Facts = TypedDict(
 Probed = TypedDict("Probed", {"clock": float, "facts": Facts}, total=False)
 # of node/preflight/pairs.py: the port at each address, null where it cannot be listened at, and why; then what came of
 # the visits, and what was measured of those that are open, by their id
-Listening = TypedDict("Listening", {"addresses": list[str], "ports": list[Number], "error": Text})
+Listening = TypedDict("Listening", {"addresses": list[Address], "ports": list[Port | None], "error": Text})
 Reached = TypedDict("Reached", {"reached": dict[str, How], "links": dict[str, Measured]})
