@@ -1,0 +1,127 @@
+"""A visit of this node to another one's port: it connects, sends, and has proof of who answers. Without waiting."""
+
+import errno
+import fcntl
+import hmac
+import os
+import socket
+import struct
+import termios
+
+from fleet.node.base.types import Any
+
+PACKET_BYTES = 64 * 1024
+NONCE_BYTES = PROOF_BYTES = 32
+CONNECT_SECONDS = 1.3  # of a try: a lost SYN is sent again after 1 s
+ACK_SECONDS = 2.5  # of a try, for what was sent
+ZEROS = b"\0" * 256 * 1024
+SLOW_START = 0.4  # of the time in which it sends
+REFUSED = {errno.ECONNREFUSED: "refused", errno.EHOSTUNREACH: "unreachable", errno.ENETUNREACH: "unreachable"}
+OPEN, SILENT, STALLED, OTHER, UNKNOWN = "open", "silent", "stalled", "other", "unknown"
+
+
+def proof(token: str, nonce: bytes) -> bytes:
+    return hmac.new(token.encode(), nonce, "sha256").digest()
+
+
+class Visit:
+    """One to another node. seconds: in which it sends. how: what came of it, None while it is under way. link: what was
+    measured of one that is open."""
+
+    def __init__(self, order: "dict[str, Any]", seconds: float) -> None:
+        self.id, self.address, self.port, self.token = order["id"], order["address"], order["port"], order["token"]
+        self.seconds, self.tries = seconds, 0
+        self.how: str | None = None
+        self.link: dict[str, Any] = {}
+        self.sock: socket.socket | None = None
+
+    def begin(self, now: float) -> None:
+        self.tries += 1
+        self.began, self.connected, self.sent, self.answer, self.how = now, False, 0, b"", None
+        self.samples: list[tuple[float, int]] = []
+        self.nonce = os.urandom(NONCE_BYTES)
+        self.sock = socket.socket(socket.AF_INET6 if ":" in self.address else socket.AF_INET, socket.SOCK_STREAM)
+        self.sock.setblocking(False)
+        try:
+            code = self.sock.connect_ex(socket.getaddrinfo(self.address, self.port, 0, socket.SOCK_STREAM)[0][4])
+        except OSError as error:
+            code = error.errno or errno.EHOSTUNREACH
+        if code not in (0, errno.EINPROGRESS):
+            self.how = REFUSED.get(code, "unreachable")
+
+    def turn(self, now: float) -> None:
+        """Connects, sends, and takes the answer, as far as that goes without waiting."""
+        assert self.sock
+        if not self.connected:
+            code = self.sock.getsockopt(socket.SOL_SOCKET, socket.SO_ERROR)
+            if code:
+                self.how = REFUSED.get(code, SILENT)
+                return
+            self.connected, self.began = True, now
+        try:
+            if self.wants(now):  # one piece: others have their turn
+                more = ZEROS if self.seconds else ZEROS[: PACKET_BYTES - self.sent]
+                self.sent += self.sock.send(self.nonce[self.sent :] or more)
+        except BlockingIOError:
+            pass
+        except OSError:
+            self.how = OTHER  # who answers there does not wait for what it is sent
+            return
+        try:
+            data = self.sock.recv(PROOF_BYTES)
+            self.answer += data
+            if not data and len(self.answer) < PROOF_BYTES:
+                self.how = OTHER
+        except BlockingIOError:
+            pass
+        except OSError:
+            self.how = OTHER
+        self.settle(now)
+
+    def wants(self, now: float) -> bool:
+        """Returns whether there is more to send."""
+        return self.sent < PACKET_BYTES or now < self.began + self.seconds
+
+    def settle(self, now: float) -> None:
+        """It is over once the proof is here and nothing of what was sent is on its way any more."""
+        if self.how is None and len(self.answer) >= PROOF_BYTES and not self.wants(now):
+            if not hmac.compare_digest(self.answer, proof(self.token, self.nonce)):
+                self.how = OTHER
+            elif not self.unacknowledged() and len(self.samples) > 1:
+                self.how = OPEN
+                self.measure(now)
+
+    def measure(self, now: float) -> None:
+        """Notes what the kernel knows of the connection."""
+        pmtu, rtt, again, least = (struct.unpack_from("I", self.info(), at)[0] for at in (60, 68, 100, 148))
+        began, before = self.samples[0]
+        until, after = self.samples[-1]
+        self.link = {"bytes": after - before, "seconds": max(until - began, 1e-6), "mtu": pmtu, "again": again}
+        self.link["rtt"] = (least or rtt) / 1e6
+
+    def sample(self, now: float) -> None:
+        """Notes what has arrived when the slow start is over, and when it sends no more."""
+        due = self.began + self.seconds * (1.0 if self.samples else SLOW_START)
+        if self.connected and len(self.samples) < 2 and now >= due:
+            mss, delivered = (struct.unpack_from("I", self.info(), at)[0] for at in (16, 192))
+            # also what came in another order; a kernel before 4.19 knows what came in order alone
+            self.samples.append((now, mss * delivered or self.sent - self.unacknowledged()))
+
+    def info(self) -> bytes:
+        """Returns the kernel's struct tcp_info, with zeros for what it lacks."""
+        assert self.sock
+        return self.sock.getsockopt(socket.IPPROTO_TCP, socket.TCP_INFO, 196).ljust(196, b"\0")
+
+    def unacknowledged(self) -> int:
+        """Returns how many bytes the other kernel does not have."""
+        assert self.sock
+        on_its_way = struct.unpack("i", fcntl.ioctl(self.sock, termios.TIOCOUTQ, b"\0" * 4))[0]
+        return int(on_its_way) + max(0, PACKET_BYTES - self.sent)
+
+    def is_late(self, now: float) -> "str | None":
+        """Returns what a try has come to whose time is over."""
+        if not self.connected:
+            return SILENT if now - self.began > CONNECT_SECONDS else None
+        if self.unacknowledged():
+            return STALLED if now - self.began > self.seconds + ACK_SECONDS else None
+        return None
