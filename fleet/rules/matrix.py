@@ -138,7 +138,7 @@ ROWS: tuple[tuple[str, Callable[[View], str]], ...] = (
     ("system NCCL", _fact("nccl_library")),
     ("gcc", _fact("compilers.gcc")),
     ("ninja", _fact("compilers.ninja")),
-    ("link to head", _link),
+    ("network link", _link),
     ("InfiniBand ports", _fact("infiniband_ports", lambda n: str(n) if n else ABSENT)),
     ("open files", _fact("limits.nofile")),
 )

@@ -116,8 +116,8 @@ def seen(view: View) -> Any:
     way, found = view.get("network") or {}, view.get("pairs")
     if not found or not way.get("advertised"):
         return MISSING
-    mtu = [each["mtu"] for each in view.get("interfaces") or () if each["name"] == way["interface"]]
-    return Seen(found, way["advertised"], way["interface"], mtu[0] if mtu else None, bool(view.get("gpus")))
+    mtu = (view.get("link") or {}).get("mtu")
+    return Seen(found, way["advertised"], way["interface"], mtu, bool(view.get("gpus")))
 
 
 def closed(rule: Rule, values: Mapping[str, Seen]) -> Iterator[Finding]:

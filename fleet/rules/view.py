@@ -31,7 +31,8 @@ def view(facts: View, want: Want = Want()) -> View:
     late = facts.get("timed_out") or ()
     behind = BEHIND_ACTIVATE if "activate" in late else BEHIND_PYTHON if "python" in late else ()
     seconds = {**dict.fromkeys(late, want.deadline), **OWN_SECONDS}
-    links = [i for i in facts.get("interfaces") or () if i["name"] == facts.get("head_interface")]
+    used = (facts.get("network") or {}).get("interface") or facts.get("head_interface")  # by a run, else by ssh
+    links = [i for i in facts.get("interfaces") or () if i["name"] == str(used).partition(":")[0]]
     result = {
         **facts,
         "want": want,
