@@ -69,7 +69,7 @@ def test_what_it_writes_launches_at_the_first_try(rented: VirtualLab, tmp_path: 
     ranks = {path.read_text() for path in tmp_path.glob("runs/*-*/*/rank*.out")}
     assert ranks == {f"rank {rank} of 3 by 198.18.250.1\n" for rank in range(3)}, done.stdout
     for name in rented.names:
-        rented.sh(name, "rm -r /root/work /root/.work.fleet-sync")
+        rented.sh(name, "rm -r /root/fleet")
 
 
 def test_run_again_it_adds_what_is_missing_and_asks_first(rented: VirtualLab, tmp_path: Path) -> None:
