@@ -18,7 +18,7 @@ import pytest
 from fleet.model import Host
 from fleet.node.base.files import filesystem
 from fleet.node.base.gather import gather
-from fleet.node.facts.network import parse_addresses
+from fleet.node.facts.network import Held, parse_addresses
 from fleet.protocol.messages.facts import Probed
 from fleet.transport.base import Cancel
 from fleet.transport.local import LocalTransport
@@ -312,7 +312,9 @@ def test_netlink_answers_that_are_cut_or_odd() -> None:
     message = struct.pack("=IHHII", 16 + len(body), 20, 0, 1, 1) + body
     done = struct.pack("=IHHII", 16, 3, 0, 1, 1)
     parse = parse_addresses
-    assert parse(message + done) == [(7, "10.1.2.3/24"), None]
+    assert parse(message + done) == [Held(7, "", "10.1.2.3", 24), None]
+    alias = body + struct.pack("=HH8s", 12, 3, b"eth0:1")  # its name, as getifaddrs() has it
+    assert parse(struct.pack("=IHHII", 16 + len(alias), 20, 0, 1, 1) + alias)[0] == Held(7, "eth0:1", "10.1.2.3", 24)
     assert parse(b"") == [] and parse(message[:10]) == []
     assert parse(b"\0" * 64) == [None], "a length of zero must not loop"
 
