@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import socket
 import subprocess
 import threading
 import time
+from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
@@ -94,7 +96,11 @@ class Port:
 
     def _read(self) -> None:
         assert self.process.stdout
-        for line in self.process.stdout:
+        with contextlib.suppress(ValueError):  # it is closed by now
+            self._take(self.process.stdout)
+
+    def _take(self, said: Iterable[str]) -> None:
+        for line in said:
             self.events.append(json.loads(line, parse_int=shortened) if line.startswith("[") else ["output", "", line])
 
     def of(self, kind: str) -> list[Any]:

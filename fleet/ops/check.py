@@ -74,7 +74,7 @@ def run(plan: CheckPlan, runtime: Runtime) -> Checked:
         way = pairs.way(plan.hosts, host, master) if len(plan.hosts) > 1 else None
         return ask(sessions.get(host), {**plan.specs[host.name], "way": way}, runtime.cancel)
 
-    master = pairs.master(plan.hosts[0], runtime.transport)
+    master = pairs.master(plan.hosts[0], runtime.transport) if plan.hosts else ""
     with closing(Sessions(runtime)) as sessions:
         facts, errors = sessions.each(plan.hosts, task, "asking", fanout=runtime.fanout)
         pairs.look(plan.hosts, facts, sessions)

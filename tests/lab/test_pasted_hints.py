@@ -42,7 +42,7 @@ STARTS = (
     "fleet launch --workdir '$HOME/work' train.py",
     "fleet launch --engine torchrn train.py",
     "fleet --transport pigeon check",
-    "fleet check --network",
+    "fleet check --nonsense",
     "fleet get gpu01:train.py",
     "fleet get nothing",
     "fleet stop nothing",

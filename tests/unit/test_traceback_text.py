@@ -52,7 +52,7 @@ def test_a_syntax_error_is_one_too() -> None:
     [
         (trace(0), "ValueError: rank 0 is negative"),
         ("usage: t.py\nt.py: error: unrecognized arguments: --x\n", "t.py: error: unrecognized arguments: --x"),
-        ("terminate called\n  what():  CUDA error: misaligned address\n", "what():  CUDA error: misaligned address"),
+        ("terminate called\n  what():  CUDA error: misaligned address\n", "CUDA error: misaligned address"),
         ("Fatal Python error: Segmentation fault\n", "Fatal Python error: Segmentation fault"),
         ("loss 3\nloss 2\n", None),
         ("RuntimeError: late\nall is well: no error: 3\n", "RuntimeError: late"),
