@@ -165,7 +165,11 @@ class Table:
             return
         state = self._state(node, record)
         if self.excluded.get((path, node.kind), False) and not self.options.delete_excluded:
-            yield After(node, record)
+            theirs = self._theirs(record) if node.kind != "d" else False
+            if not theirs:
+                yield After(node, record)
+            if theirs is not False:
+                yield After(node, NONE)
         elif state == "delivered":
             theirs = self._theirs(record) if node.kind != "d" and self.options.force is not True else False
             if theirs is not False:

@@ -126,6 +126,17 @@ def test_a_delivery_that_was_killed_goes_on_and_its_sources_is_not_asked_about(t
     assert done.ok and not done.data["asked"] and there(dest) == ["b.py"]
 
 
+def test_what_another_source_put_there_and_this_one_leaves_out_is_never_this_ones_to_delete(
+    tmp_path: Path, dest: Path
+) -> None:
+    a = project(tmp_path, "A", {"a.py": "1", "data/x": "of A"})
+    b = project(tmp_path, "B", {"a.py": "1", ".fleetignore": "data\n"})
+    assert mirror(a, dest).ok and mirror(b, dest).ok, "nothing is lost"
+    (b / ".fleetignore").unlink()
+    done = mirror(b, dest)
+    assert done.ok and done.results[0].data["deleted"] == 1 and there(dest) == ["a.py", "data/x"]
+
+
 def test_another_clone_of_the_same_is_no_other_one(tmp_path: Path, dest: Path) -> None:
     """A fresh checkout has other times: by content nothing is lost, and what fleet delivered stays delivered."""
     first = project(tmp_path, "A", {"a.py": "1", "b.py": "2"})

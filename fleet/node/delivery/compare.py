@@ -214,8 +214,10 @@ class Comparison:
             if st is None:
                 continue
             status = self.owner.status(path, st)[0]
-            if path in excluded or stat.S_ISDIR(st.st_mode) and self.holds(path, deleted):
+            if stat.S_ISDIR(st.st_mode) and (path in excluded or self.holds(path, deleted)):
                 self.also.append(row)
+            elif path in excluded:  # of another source it is left as the node's own: nobody was asked about it
+                self.also += [] if self.another else [row]
             elif status == DELIVERED and not self.owner.claimed(path, st):
                 self.delete.append((path, st))
                 deleted.add(path)
