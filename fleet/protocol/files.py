@@ -90,7 +90,7 @@ OF_DELIVERIES = (
         "has of each: digest, whose it is, times; packed",
     ),
     ("replaced/STAMP/PATH", "what `--force` or a yes replaced of the node's own; kept for 30 days"),
-    ("switching", "JSON: entries that are being put in place, or have been; there while old and new are mixed"),
+    ("switching", "JSON: entries that are put in place, and whose; there while old and new are mixed"),
     ("stage/PATH", "a file that has come, or is under way, and is not yet in place"),
     ("blocks/KEY", "the digests of the 4 MiB blocks of a large file that is under way"),
     ("begins", "of code: held by runs that begin, and by a sync while it puts files in place"),

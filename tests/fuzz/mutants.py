@@ -95,6 +95,13 @@ MUTANTS = [
         "sum(told.found[path] is not None for path in told.needed)",
     ),
     Mutant(
+        "another source's, which was killed",
+        "4",
+        CODE_SYNC,
+        "DELIVERED, e[4], 0] for e in changed], source)",
+        "DELIVERED, e[4], 0] for e in changed])",
+    ),
+    Mutant(
         "get asks before it replaces",
         "5",
         GET + "place.py",
@@ -166,7 +173,7 @@ MUTANTS = [
         "a commit is written down first",
         "rule 9",
         CODE_SYNC,
-        'journal.begin([[*e, told.come.get(e[0], ""), DELIVERED, e[4], 0] for e in changed])',
+        'journal.begin([[*e, told.come.get(e[0], ""), DELIVERED, e[4], 0] for e in changed], source)',
         "pass",
     ),
     Mutant(

@@ -103,8 +103,8 @@ class Chooser:
         self.ignoring = pick.random() < 0.5
         self.getting = pick.random() < 0.35
         self.moving = not self.getting and pick.random() < 0.2
-        if self.moving:  # of an interrupted delivery of another source the table says less than is known
-            self.two_sources, self.faulty = True, False
+        if self.moving:
+            self.two_sources = True
 
     def source(self) -> str:
         return self.random.choice(SOURCES) if self.two_sources else "A"

@@ -46,11 +46,12 @@ Files = Mapping[str, Entry]
 @dataclass(frozen=True)
 class Record:
     """What a node remembers of a path: by: "delivered", "seen" or "own"; version: what was there then; source: what the
-    source had."""
+    source had; whose: which source that was, None where that is not known."""
 
     by: str
     version: tuple[str, bytes] | None
     source: tuple[str, bytes]
+    whose: int | None = None
 
 
 NONE = None
@@ -76,7 +77,8 @@ class Options:
     force: bool | tuple[str, ...] = False
     keep: bool = False
     delete_excluded: bool = False
-    other: bool = False  # the source is another one than that of the record
+    other: bool | None = False  # the source is another one than that of the last delivery; None: that is not known
+    born: int | None = None  # which source it is
 
     def forces(self, path: str) -> bool:
         """A pattern names a path, its last name, or a folder that it is in."""
@@ -134,17 +136,25 @@ class Table:
             yield After(node, record)
             if source is not None:
                 yield After(node, record, stop="nothing can be put there")
-                yield After(source, Record("delivered", source.version, source.version))
+                yield After(source, self._record("delivered", source))
             return
         if source is None:
             yield from self._gone(path, node, record)
         elif node is None:
-            yield After(source, Record("delivered", source.version, source.version))
+            yield After(source, self._record("delivered", source))
         elif node.version == source.version:
             by = "delivered" if self._state(node, record) == "delivered" else "seen"
-            yield After(source, Record(by, source.version, source.version))
+            yield After(source, self._record(by, source))
         else:
             yield from self._differs(path, source, node, record)
+
+    def _record(self, by: str, source: Entry) -> Record:
+        return Record(by, source.version, source.version, self.options.born)
+
+    def _theirs(self, record: Record | None) -> bool | None:
+        """Whether another source put it there: the last one, or one whose delivery was cut short; None: not known."""
+        known = record is not None and record.whose is not None and record.whose != self.options.born
+        return known or self.options.other
 
     def _state(self, node: Entry, record: Record | None) -> str:
         return record.by if record is not None and record.version == node.version else "own"
@@ -155,10 +165,16 @@ class Table:
             return
         state = self._state(node, record)
         if self.excluded.get((path, node.kind), False) and not self.options.delete_excluded:
-            yield After(node, record)
+            theirs = self._theirs(record) if node.kind != "d" else False
+            if not theirs:
+                yield After(node, record)
+            if theirs is not False:
+                yield After(node, NONE)
         elif state == "delivered":
-            if self.options.other and node.kind != "d" and self.options.force is not True:
+            theirs = self._theirs(record) if node.kind != "d" and self.options.force is not True else False
+            if theirs is not False:
                 yield After(node, record, stop="another source's")
+            if theirs:
                 return
             yield After(None, NONE, folder=node.kind == "d")
             if node.kind == "d":
@@ -170,7 +186,7 @@ class Table:
 
     def _differs(self, path: str, source: Entry, node: Entry, record: Record | None) -> Iterable[After]:
         options, state = self.options, self._state(node, record)
-        put = After(source, Record("delivered", source.version, source.version))
+        put = After(source, self._record("delivered", source))
         left = After(node._replace(mode=ANY), Record("own", None, source.version))
         if node.kind == "d":
             self._giving.add(path)
@@ -187,14 +203,16 @@ class Table:
             if state == "own" or any(True in own for own in owns) or any(each and each.by == "seen" for each in inside):
                 # a folder of its own with nothing in it that is, or with what was there before: nobody says
                 yield left if options.keep else replace(left, stop="in the way")
-            if options.other:
+            certain = any(self._is_theirs(name) for name in self.there if name.startswith(path + "/"))
+            if options.other is not False or certain:
                 yield replace(left, stop="another source's")
-            elif {True} not in owns:
+            if not options.other and not certain and {True} not in owns:
                 yield put
         elif state in ("delivered", "seen"):
-            if options.other and options.force is not True:
+            theirs = self._theirs(record) if options.force is not True else False
+            if theirs is not False:
                 yield After(node, record, stop="another source's")
-            if not options.other or options.force is True or state == "seen":  # which was there before any of them
+            if not theirs or state == "seen":  # which was there before any of them
                 yield put
         else:
             if source.kind == "d":
@@ -205,6 +223,12 @@ class Table:
                 yield left
             else:
                 yield replace(left, stop="in the way")
+
+    def _is_theirs(self, path: str) -> bool:
+        """Whether another source put that there, for certain."""
+        node = self.there[path]
+        states = {self._state(node, each) == "delivered" and self._theirs(each) for each in self.known(path)}
+        return node.kind != "d" and states == {True}
 
     def _owns(self, path: str) -> set[bool]:
         """Whether what the node has there is its own, as far as is known; nor may what a rule names go."""

@@ -12,6 +12,7 @@ import stat
 import subprocess
 import threading
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -96,7 +97,7 @@ class World:
         for node in ("n1", "n2"):
             (base / node / "canary").write_text("canary")
         self.records: dict[str, Records] = {}
-        self.sources: dict[str, int] = {}  # of which source the record of a destination is
+        self.sources: dict[str, set[int]] = {}  # of which sources the record of a destination may be
         self.born = dict(zip(SOURCES, itertools.count()))  # which source is at the path of each
         self.births = itertools.count(len(SOURCES))
         self.brought: dict[str, dict[str, tuple[str, bytes]]] = {name: {} for name in SOURCES}
@@ -414,16 +415,19 @@ class World:
         for path in {*before, *records}:
             for kind in "fdlo":
                 named[path, kind] = path not in listed and excluded(path, kind)
-        other = self.sources.get(where, self.born[name]) != self.born[name]
-        options = Options(how.get("force", False), how.get("keep", False), how.get("delete_excluded", False), other)
+        born, theirs = self.born[name], self.sources.get(where, set())
+        other = bool(theirs) if born not in theirs else None if theirs != {born} else False
+        options = Options(
+            how.get("force", False), how.get("keep", False), how.get("delete_excluded", False), other, born
+        )
         claimed: dict[str, bool] = {}
-        for other_place, theirs in self.records.items():
-            for path in theirs if other_place != where else ():
+        for other_place, known in self.records.items():
+            for path in known if other_place != where else ():
                 full = os.path.relpath(os.path.join(self.place(other_place), path), self.place(where))
                 here = before.get(full)
                 put = {
                     each is not None and each.by != "own" and here is not None and each.version == here.version
-                    for each in theirs[path]
+                    for each in known[path]
                 }
                 if put != {False}:  # what is there by it
                     claimed[full] = claimed.get(full, False) or put == {True}
@@ -471,7 +475,8 @@ class World:
             ]
             maybe = {after.record for after in fits}
             if (
-                any(after.goes for after in fits)
+                fits
+                and all(after.goes for after in fits)
                 and was is not None
                 and (entry is None or was.version != entry.version)
                 and not self.kept_aside(where, path, was)
@@ -494,6 +499,8 @@ class World:
                     f"{show(path)} of {where}: it was {was}, known as {self.say(old.get(path))}; it is {entry}, may be "
                     f"{[each.entry for each in alternatives.get(path, []) if not each.stop]}"
                 )
+            renewed = {each and replace(each, whose=self.born[name]) for each in maybe}
+            maybe = renewed if ok else maybe | renewed  # it may have come as far as its record
             if maybe != {NONE}:
                 records[path] = frozenset(maybe)
         for path, after in alternatives.items() if not cut else ():
@@ -502,9 +509,11 @@ class World:
                 raise Fault(f"{show(path)} of {where}: an empty folder that fleet made is left")
         self.records[where] = records
         if ok or not cut:
-            self.sources[where] = self.born[name]
-        elif self.sources.get(where, self.born[name]) != self.born[name]:
+            self.sources[where] = {self.born[name]}
+            return now
+        if self.sources.setdefault(where, set()) - {self.born[name]}:
             self.records[where] = {p: r | old.get(p, frozenset([NONE])) for p, r in records.items()}
+        self.sources[where].add(self.born[name])
         return now
 
     def check_deleted(self, where: str, before: Files, now: Files, bodies: set[bytes], most: int | str | None) -> None:
@@ -649,7 +658,7 @@ class World:
                     if source.version != entry.version:
                         maybe.add(Record("own", None, source.version))
             records[path] = frozenset(maybe)
-        self.sources[where] = -1
+        self.sources[where] = {self.born[name] for name in names}
 
     def get(
         self, name: str, where: str, path: str, how: Mapping[str, Any] | None = None, faults: Faults | None = None

@@ -18,6 +18,8 @@ from fleet.runtime import Runtime
 from fleet.transport.base import Cancel, Session
 from fleet.transport.local import LocalTransport
 from tests.node.nodes import Running, until
+from tests.node.test_code_sync import node_with
+from tests.node.test_code_sync_kinds import KILLED_AT_ITS_END
 
 pytestmark = pytest.mark.usefixtures("own_home")
 
@@ -38,7 +40,10 @@ def project(tmp_path: Path, name: str, files: Tree) -> Path:
     return folder
 
 
-def mirror(source: Path, dest: Path, *, says: bool | None = None, names: str = "n1", **options: Any) -> Report:
+def mirror(
+    source: Path, dest: Path, *, says: bool | None = None, names: str = "n1", killed: str = "", **options: Any
+) -> Report:
+    """killed: puts into the node's program what ends it."""
     questions: list[str] = []
 
     def ask(question: str) -> bool | None:
@@ -46,7 +51,8 @@ def mirror(source: Path, dest: Path, *, says: bool | None = None, names: str = "
         return says
 
     inventory = Inventory(tuple(Host(n, "127.0.0.1") for n in names.split()))
-    report = sync.run(sync.plan(inventory, Sync(source, str(dest), **options)), Runtime(LocalTransport(), ask=ask))
+    transport = node_with(killed) if killed else LocalTransport()
+    report = sync.run(sync.plan(inventory, Sync(source, str(dest), **options)), Runtime(transport, ask=ask))
     assert len(questions) <= 1
     return Report(report.verb, report.results, report.exit_code, {**report.data, "asked": questions})
 
@@ -70,6 +76,65 @@ def test_another_folder_is_refused_and_nothing_is_lost(tmp_path: Path, dest: Pat
     # the first goes on as if nothing had been
     (first / "a.py").unlink()
     assert mirror(first, dest).ok and there(dest) == ["pkg/b.py", "same.py"]
+
+
+KILLED_AFTER_ONE_FILE = """
+import os
+from fleet.node.delivery.commit import Commit
+honest = Commit.enter
+def enter(self, new, path):
+    honest(self, new, path)
+    os._exit(9)
+Commit.enter = enter
+"""
+KILLED_BEFORE_THE_RECORD_IS_ONE = """
+import os
+from fleet.node.delivery import journal
+journal.os.unlink = lambda path: os._exit(9) if path.endswith(b"/switching") else os.remove(path)
+"""
+
+
+@pytest.mark.parametrize("first", ["B's", "nobody's"])
+@pytest.mark.parametrize("killed", [KILLED_AFTER_ONE_FILE, KILLED_AT_ITS_END, KILLED_BEFORE_THE_RECORD_IS_ONE])
+def test_what_a_delivery_that_was_killed_put_there_is_its_sources(
+    tmp_path: Path, dest: Path, first: str, killed: str
+) -> None:
+    a = project(tmp_path, "A", {"a.py": "of A", "both.py": "also of A", "pkg/x": ""})
+    b = project(tmp_path, "B", {"both.py": "of B", "b.py": "2"})
+    if first == "B's":
+        assert mirror(b, dest).ok
+    assert not mirror(a, dest, force=True, max_delete="all", killed=killed).ok
+    before = there(dest)
+    for _ in range(2):
+        refused = mirror(b, dest)
+        (result,) = refused.results
+        assert result.error and result.error.kind == "other-source" and there(dest) == before
+        assert result.data["source"]["path"] == str(a) and result.data["deleted"] >= 1
+    assert mirror(b, dest, says=True, max_delete="all").ok and there(dest) == ["b.py", "both.py"]
+    (b / "b.py").unlink()
+    again = mirror(b, dest)
+    assert again.ok and not again.data["asked"] and there(dest) == ["both.py"], "it is B's alone by now"
+
+
+def test_a_delivery_that_was_killed_goes_on_and_its_sources_is_not_asked_about(tmp_path: Path, dest: Path) -> None:
+    a = project(tmp_path, "A", {"a.py": "1", "b.py": "1"})
+    for text in ("1", "22", "333"):
+        (a / "b.py").write_text(text)
+        assert not mirror(a, dest, killed=KILLED_AFTER_ONE_FILE).ok
+    (a / "a.py").unlink()
+    done = mirror(a, dest)
+    assert done.ok and not done.data["asked"] and there(dest) == ["b.py"]
+
+
+def test_what_another_source_put_there_and_this_one_leaves_out_is_never_this_ones_to_delete(
+    tmp_path: Path, dest: Path
+) -> None:
+    a = project(tmp_path, "A", {"a.py": "1", "data/x": "of A"})
+    b = project(tmp_path, "B", {"a.py": "1", ".fleetignore": "data\n"})
+    assert mirror(a, dest).ok and mirror(b, dest).ok, "nothing is lost"
+    (b / ".fleetignore").unlink()
+    done = mirror(b, dest)
+    assert done.ok and done.results[0].data["deleted"] == 1 and there(dest) == ["a.py", "data/x"]
 
 
 def test_another_clone_of_the_same_is_no_other_one(tmp_path: Path, dest: Path) -> None:

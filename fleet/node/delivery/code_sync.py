@@ -194,16 +194,16 @@ def settle(head: "Head", target: "Target", told: "Comparison", spec: "code.Spec"
     gone = told.gone()
     excluded = set(ask(head, "gone", "entries", [row[:2] for row in gone], "excluded") or ())
     told.drop(gone, excluded)
-    before, agreed = target.journal.state["source"], spec["replaces"]
+    before, agreed = told.another, spec["replaces"]
     most = too_many(
         told, gone, excluded, spec.get("max_delete"), lambda lost: ask(head, "lost", "files", lost, "elsewhere")
     )
     if most is not None and all(entry[1] == "d" for entry in told.entries):
-        most["source"] = before if told.another else None
+        most["source"] = before
         return most  # whatever it is known by now: it holds nothing
-    if told.another and agreed is not True and any(is_source(before, each) for each in agreed):
+    if before and agreed is not True and any(is_source(before, each) for each in agreed):
         most = None  # who agreed was shown how much is deleted
-    elif told.another and agreed is not True:
+    elif before and agreed is not True:
         deleted = sum(not stat.S_ISDIR(st.st_mode) for _path, st in told.delete)
         replaced = sum(told.loses(path) for path in told.changed)
         if deleted or replaced:
@@ -221,7 +221,7 @@ def is_source(one: "code.Source", other: "code.Source") -> bool:
     return one["id"] == other["id"] != ""
 
 
-def place(target: "Target", told: "Comparison") -> "code.Done":
+def place(target: "Target", told: "Comparison", source: "code.Source") -> "code.Done":
     """Put in place what has been staged."""
     journal, commit = target.journal, target.commit
     changed, deleted, also = list(told.changed.values()), 0, told.also
@@ -230,7 +230,7 @@ def place(target: "Target", told: "Comparison") -> "code.Done":
         for path in told.changed:
             if told.found[path] is not None:
                 commit.check(path, told.found[path])
-        journal.begin([[*e, told.come.get(e[0], ""), DELIVERED, e[4], 0] for e in changed])
+        journal.begin([[*e, told.come.get(e[0], ""), DELIVERED, e[4], 0] for e in changed], source)
         deleted, held = commit.delete(told.delete)
         also = also + [journal.known[path][-1] for path in held]
         commit.put_aside(told.aside, told.found)
@@ -291,7 +291,8 @@ def mirror(spec: "code.Spec") -> "code.Same | code.Shared | code.Other | code.Mo
     if message["size"]:
         packed = head.payload(message)
         entries = unpack(packed)
-    another = bool(state["source"]) and not is_source(state["source"], spec["source"])
+    theirs = [by for by in [state["source"], *state["begun_by"]] if by and not is_source(by, spec["source"])]
+    another = theirs[-1] if theirs else None  # of whom something may be there, by deliveries that were cut short, too
     told = Comparison(Ownership(dest, journal), entries, message.get("brought") or (), spec["force"], another)
     refusal = settle(head, target, told, spec)
     if refusal is not None:
@@ -309,7 +310,7 @@ def mirror(spec: "code.Spec") -> "code.Same | code.Shared | code.Other | code.Mo
     if not receive(head, stage, left, large):
         return None
     told.come = {path: stage.digests.get(path) or file_digest(stage.at(path), os.O_NOFOLLOW) for path in told.needed}
-    done = place(target, told)
+    done = place(target, told, spec["source"])
     done["sent"], done["bytes"] = len(wanted), sum(e[3] for e in wanted)
     if told.is_news(digest) or told.changed or told.delete or state["source"] != spec["source"]:
         rows = map(told.row, entries)

@@ -7,7 +7,7 @@ import stat
 from fleet.node.base.beneath import check_folder
 from fleet.node.base.errors import Refused
 from fleet.node.base.files import check_inside
-from fleet.node.base.types import TYPE_CHECKING, Any, Iterable, Sequence
+from fleet.node.base.types import TYPE_CHECKING, Any, Iterable, Sequence, code
 from fleet.node.base.wire import decode, encode, moved
 from fleet.node.delivery.journal import (
     DELIVERED,
@@ -53,10 +53,10 @@ class Comparison:
         entries: "list[Any]",
         brought: "Iterable[str]",
         force: "bool | Sequence[str]",
-        another: bool = False,
+        another: "code.Source | None" = None,
     ) -> None:
         self.owner, self.entries, self.brought, self.force = owner, entries, set(brought), force
-        self.another = another  # source than the last one: what is equal in both is no loss
+        self.another = another  # source, of which something may be there: what is equal in both is no loss
         self.changed: dict[str, list[Any]] = {}
         self.needed: dict[str, list[Any]] = {}
         self.doubts: dict[str, list[Any]] = {}
@@ -177,7 +177,7 @@ class Comparison:
         self.digests.update(digests)
         for path, entry in self.doubts.items():
             digest, st = digests.get(path), self.found[path]
-            theirs = self.another and st is not None and self.owner.status(path, st)[0] != OWN
+            theirs = self.another is not None and st is not None and self.owner.status(path, st)[0] != OWN
             if theirs and st is not None and self.owner.digest(path) == digest:
                 self.equal(entry, st)
             elif theirs:
@@ -214,8 +214,10 @@ class Comparison:
             if st is None:
                 continue
             status = self.owner.status(path, st)[0]
-            if path in excluded or stat.S_ISDIR(st.st_mode) and self.holds(path, deleted):
+            if stat.S_ISDIR(st.st_mode) and (path in excluded or self.holds(path, deleted)):
                 self.also.append(row)
+            elif path in excluded:  # of another source it is left as the node's own: nobody was asked about it
+                self.also += [] if self.another else [row]
             elif status == DELIVERED and not self.owner.claimed(path, st):
                 self.delete.append((path, st))
                 deleted.add(path)

@@ -5,8 +5,8 @@
                of entry n has]]}, n bytes: the manifest's entries as they came, zlib data of by_column(); then, packed
                alike, what else a row has of each of them, but for those in "changed": of a large tree in which one
                file has changed only that is written anew
-    switching  JSON, a line for each list of rows: what is being put in place, or has been, since the state was
-               written; there until the state says so, too
+    switching  JSON, a line for each [[source], [row]]: what is being put in place, or has been, since the state was
+               written, and by whose deliveries; there until the state says so, too
 
 An entry is [path, kind, mode, size, mtime_ns, link], kind "f", "d" or "l": what the source has. A row is an entry,
 and what the node has for it: DIGEST (sha256 of a file, "" where it is not known), STATUS, NODE_MTIME and NODE_CTIME
@@ -31,6 +31,7 @@ NOTHING: "dict[str, Any]" = {
     "rest": b"",
     "also": [],
     "begun": [],
+    "begun_by": [],
     "packed": b"",
     "source": None,
     "left": "",
@@ -54,6 +55,10 @@ def unpack(packed: bytes) -> "list[Any]":
     return of_columns(json.loads(zlib.decompress(packed).decode())["columns"], ENTRY)
 
 
+def check_source(source: "Any") -> "code.Source":
+    return {"host": str(source["host"]), "path": str(source["path"]), "id": str(source["id"])}
+
+
 def check_rows(rows: "Any") -> "list[Any]":
     if rows != [] and set(map(len, rows)) != {len(ROW)}:
         raise ValueError("these are no rows")
@@ -71,7 +76,8 @@ def read_state(meta: bytes) -> "dict[str, Any] | None":
     """What is delivered: {"digest", "entries", "also", "begun", "packed": the entries as they came, "rest": what rows
     have beyond them, packed, "source": null where none was recorded, "left"}, or None where no sync has come as far as
     putting files in place. digest None: a switch was cut short, it had begun to put in place what "begun" lists; of a
-    path that is listed several times, any version may be there, or none.
+    path that is listed several times, any version may be there, or none. "begun_by": the sources of that, the last one
+    last.
     """
     try:
         with open(os.path.join(meta, b"state"), "rb") as f:
@@ -90,16 +96,16 @@ def read_state(meta: bytes) -> "dict[str, Any] | None":
         if not isinstance(line["digest"], str):
             raise ValueError("this is no digest")
         if line["source"] is not None:
-            found["source"] = {name: str(line["source"][name]) for name in ("host", "path", "id")}
+            found["source"] = check_source(line["source"])
         state: dict[str, Any] | None = found
     except BROKEN:
         state = None
     try:
-        begun = read_lines(os.path.join(meta, b"switching"))
+        begun, begun_by = read_lines(os.path.join(meta, b"switching"))
     except FileNotFoundError:
         return state
     state = state or NOTHING
-    return dict(state, digest=None, begun=begun)
+    return dict(state, digest=None, begun=begun, begun_by=begun_by)
 
 
 def identity(state: "dict[str, Any] | None") -> "str | None":
@@ -122,14 +128,18 @@ def rows_of(state: "dict[str, Any]") -> "list[Any]":
     return list(state["also"] + rows + state["begun"])
 
 
-def read_lines(path: bytes) -> "list[Any]":
-    """The rows of each line that is whole: a kill may have cut one."""
-    rows = []
+def read_lines(path: bytes) -> "tuple[list[Any], list[code.Source]]":
+    """Returns the rows of each line that is whole, and their sources: a kill may have cut one."""
+    rows: list[Any] = []
+    sources: list[code.Source] = []
     with open(path, "rb") as f:
         for line in f:
             with suppress(*BROKEN):
-                rows += check_rows(json.loads(line.decode()))
-    return rows
+                by, these = json.loads(line.decode())
+                found = list(map(check_source, by))  # first: without them its rows count as none
+                rows += check_rows(these)
+                sources += found
+    return rows, sources
 
 
 class Journal:
@@ -160,10 +170,11 @@ class Journal:
         rows = self.known.get(entry[PATH], ())
         return next((row for row in reversed(rows) if same_source(row, entry)), None)
 
-    def begin(self, rows: "list[Any]") -> None:
-        """From here on what is there is a mixture, as far as anybody knows."""
+    def begin(self, rows: "list[Any]", source: "code.Source | None" = None) -> None:
+        """From here on what is there is a mixture, as far as anybody knows, of this source's with what was there."""
         rows = list({tuple(row): row for row in self.state["begun"] + rows}.values())
-        self.write("switching", json.dumps(rows).encode() + b"\n")
+        by = [each for each in self.state["begun_by"] if each != source] + [source] * (source is not None)
+        self.write("switching", json.dumps([by, rows]).encode() + b"\n")
 
     def add(self, row: "list[Any]") -> None:
         """A file is in place."""
@@ -171,7 +182,7 @@ class Journal:
         if self.log is None:
             self.begin([])
             self.log = open(os.path.join(self.meta, b"switching"), "ab")  # noqa: SIM115
-        self.log.write(json.dumps([row]).encode() + b"\n")
+        self.log.write(json.dumps([[], [row]]).encode() + b"\n")
         self.log.flush()
 
     def finish(
