@@ -125,9 +125,9 @@ MENDS: list[Mend] = [
     (
         "modes of files",
         "42.3",
-        PLACE,
-        "chmod(staged, mode & 0o777 & ~umask | 0o600)",
-        "chmod(staged, mode | 0o600)",
+        "ops/get/receive.py",
+        "by_path[path][2] & 0o777 & ~self.umask | 0o600)",
+        "by_path[path][2] | 0o600)",
         HOSTILE,
     ),
     (

@@ -55,7 +55,7 @@ MUTANTS = [
         "    while mark is not None:\n",
         "    while mark is not None and False:\n",
     ),
-    Mutant("ignored is not gone", "2", COMPARE, "if path in excluded or stat", "if stat"),
+    Mutant("ignored is not gone", "2", COMPARE, "elif path in excluded:", "elif False:"),
     Mutant(
         "seen is not delivered",
         "3",
@@ -84,15 +84,15 @@ MUTANTS = [
         "destinations in each other",
         "4",
         NODE + "ownership.py",
-        "if any(self.match(known.get(inside, []), path, st) for known in self.others[at]):",
-        "if False:",
+        "found = (self.match(known.get(inside, []), path, st) for known in self.others[at])",
+        "found = iter(())",
     ),
     Mutant(
         "another source's link and folder",
         "4",
         CODE_SYNC,
-        "sum(told.loses(path) for path in told.changed)",
-        "sum(told.found[path] is not None for path in told.needed)",
+        "replaced = sum(told.loses(path) for path in told.changed)",
+        "replaced = sum(told.found[path] is not None for path in told.needed)",
     ),
     Mutant(
         "another source's, which was killed",

@@ -63,8 +63,8 @@ MENDS: list[Mend] = [
         "a reboot is told by its boot id",
         "3",
         "node/base/run_folder.py",
-        'if since_boot(folder) else ("reboot", "the node was restarted")',
-        "",
+        "    if since_boot(folder):",
+        "    if True:",
     ),
     (
         "processes are found by their mark",
