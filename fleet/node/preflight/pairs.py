@@ -34,6 +34,7 @@ NONCE_BYTES = PROOF_BYTES = 32
 TRIES = 2
 CONNECT_SECONDS = 1.3  # of a try: a lost SYN is sent again after 1 s
 ACK_SECONDS = 2.5  # of a try, for what was sent
+PROOF_SECONDS = 12.0  # for all proofs, of nodes that are busy: less than the head waits for what came of the visits
 MOST_CALLERS = 1024
 ZEROS = b"\0" * 256 * 1024
 SLOW_START = 0.4  # of the time in which it sends
@@ -108,10 +109,11 @@ class Visit:
         self.began, self.connected, self.sent, self.answer, self.how = now, False, 0, b"", None
         self.samples: list[tuple[float, int]] = []
         self.nonce = os.urandom(NONCE_BYTES)
-        self.sock = socket.socket(socket.AF_INET6 if ":" in self.address else socket.AF_INET, socket.SOCK_STREAM)
-        self.sock.setblocking(False)
         try:
-            code = self.sock.connect_ex(socket.getaddrinfo(self.address, self.port, 0, socket.SOCK_STREAM)[0][4])
+            family, _, _, _, at = socket.getaddrinfo(self.address, self.port, 0, socket.SOCK_STREAM)[0]
+            self.sock = socket.socket(family, socket.SOCK_STREAM)  # a kernel may have no IPv6
+            self.sock.setblocking(False)
+            code = self.sock.connect_ex(at)
         except OSError as error:
             code = error.errno or errno.EHOSTUNREACH
         if code not in (0, errno.EINPROGRESS):
@@ -164,7 +166,8 @@ class Visit:
         pmtu, rtt, again, least = (struct.unpack_from("I", self.info(), at)[0] for at in (60, 68, 100, 148))
         began, before = self.samples[0]
         until, after = self.samples[-1]
-        self.link = {"bytes": after - before, "seconds": max(until - began, 1e-6), "mtu": pmtu, "again": again}
+        # segments may be smaller by now
+        self.link = {"bytes": max(0, after - before), "seconds": max(until - began, 1e-6), "mtu": pmtu, "again": again}
         self.link["rtt"] = (least or rtt) / 1e6
 
     def sample(self, now: float) -> None:
@@ -243,7 +246,7 @@ class Pairs:
                 else:
                     self.accept(key.data)
             if self.dials:
-                self.watch(time.monotonic(), until)
+                self.watch(time.monotonic(), min(until - 0.5, self.over))
 
     def obey(self) -> None:
         with suppress(BlockingIOError):
@@ -255,6 +258,7 @@ class Pairs:
             elif order.get("op") == "dial" and not self.dials:
                 self.visits, self.dials = [Visit(each, order["seconds"]) for each in order["visits"]], True
                 self.dialled, self.cpu, self.idle = time.monotonic(), time.process_time(), idle_seconds()
+                self.over = self.dialled + order["seconds"] + PROOF_SECONDS
                 for visit in self.visits:
                     self.begin(visit)
 
@@ -281,7 +285,7 @@ class Pairs:
             if visit.how is None:
                 visit.sample(now)
                 visit.settle(now)
-                visit.how = visit.how or visit.is_late(now) or (UNKNOWN if now > until - 0.5 else None)
+                visit.how = visit.how or visit.is_late(now) or (UNKNOWN if now > until else None)
             if visit.how is None:
                 if not visit.wants(now):
                     self.selector.modify(visit.sock, selectors.EVENT_READ, visit)
