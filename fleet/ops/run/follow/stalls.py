@@ -60,7 +60,8 @@ class Taking(threading.Thread):
     def run(self) -> None:
         self._take()
         if self.why in ("timed out", "stalled") and len(self._record.hosts) > 1:
-            self.closed = closed_now(self._record.hosts, self._transport, self._cancel)
+            met_at = self._record.master.rpartition(":")[0].strip("[]")
+            self.closed = closed_now(self._record.hosts, met_at, self._transport, self._cancel)
 
     def _take(self) -> None:
         runtime = Runtime(self._transport, emit=silent, cancel=self._cancel)
