@@ -10,6 +10,7 @@ import socket
 import subprocess
 from collections.abc import Callable, Sequence
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 
@@ -19,7 +20,8 @@ from fleet.delivery.tree import scan
 from fleet.errors import FleetError, HostFailed, UsageError
 from fleet.events import Event, Notice
 from fleet.model import Host, Inventory
-from fleet.node.delivery.stage import BLOCK
+from fleet.node.delivery import code_sync
+from fleet.node.delivery.stage import BLOCK, Stage
 from fleet.ops import sync
 from fleet.requests.sync import Sync
 from fleet.runtime import Runtime
@@ -120,6 +122,19 @@ def test_of_a_large_file_the_blocks_go_that_have_changed(
     ok(source, dest, Tap(sending=sending))
     assert snapshot(dest) == snapshot(source)
     assert sorted(set(blocks)) == (differ if len(new) > BLOCK else [])
+
+
+def test_a_node_that_copies_what_it_has_gets_on(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Of hundreds of GB that takes longer than a node may beat and get nowhere."""
+    (tmp_path / "stage").mkdir()
+    (tmp_path / "stage/large").write_bytes(b"l" * 4 * code_sync.CHUNK)
+    stage = Stage(os.fsencode(tmp_path), vouched=False)
+    large = code_sync.Large(SimpleNamespace(stage=stage, full=stage.at))  # type: ignore[arg-type]
+    moves: list[int] = []
+    monkeypatch.setattr(code_sync, "moved", lambda: moves.append(large.at))
+    large.fill(["large", "f", 0o644, 4 * code_sync.CHUNK, 1, ""], 4 * code_sync.CHUNK)
+    large.close()
+    assert moves == [n * code_sync.CHUNK for n in range(4)]
 
 
 def test_what_has_come_of_a_large_file_is_not_sent_again(source: Path, dest: Path) -> None:
