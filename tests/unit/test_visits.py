@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Mapping
 from contextlib import closing
 from pathlib import Path
@@ -72,3 +73,27 @@ def test_hosts_of_a_run_that_hangs_are_tried_where_its_ranks_meet(master: str, m
     Taking("stalled", record, {}, transport).run()
     ways = [spec["way"] for _, program, spec in transport.sent if program == "pairs"]
     assert [way["master"] for way in ways] == [met_at] * 2
+
+
+VARIABLE = {"NCCL_SOCKET_IFNAME": "ib0"}
+
+
+@pytest.mark.parametrize(
+    "document, tried",
+    [
+        ({"launch": {"env": {"A": "b"}}, "inventory": {"env": {}, "hosts": [{"env": {}}]}}, True),
+        ({"launch": {"env": VARIABLE}}, False),
+        ({"launch": {"env_expand": {"GLOO_SOCKET_IFNAME": None}}}, False),
+        ({"inventory": {"env": VARIABLE}}, False),
+        ({"inventory": {"env": {}, "hosts": [{"env": {}}, {"env": VARIABLE}]}}, False),
+        ({"launch": 1, "inventory": {"hosts": [1, {"env": [2]}]}}, True),
+    ],
+)
+def test_of_an_interface_that_variables_name_no_other_one_is_the_cause(
+    document: dict[str, Any], tried: bool, tmp_path: Path
+) -> None:
+    nodes = tuple(Node(host, n, 1, n) for n, host in enumerate(HOSTS))
+    (tmp_path / "run.json").write_text(json.dumps(document))
+    transport = Scripted({host.name: {"pairs": [listens("10.9.9.9")], "stacks": []} for host in HOSTS})
+    Taking("stalled", RunRecord("r", nodes, "command", "s", "h:1", tmp_path), {}, transport).run()
+    assert tried is any(program == "pairs" for _, program, _ in transport.sent)
