@@ -68,7 +68,7 @@ def test_two_examples_each_and_fleet_takes_them(words: tuple[str, ...], capsys: 
 
 def test_what_is_no_example_is_refused() -> None:
     with pytest.raises(click.UsageError):
-        accept("fleet check --network")
+        accept("fleet check --weather")
 
 
 def test_verbs_and_options_are_grouped(capsys: pytest.CaptureFixture[str]) -> None:

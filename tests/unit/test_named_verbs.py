@@ -114,7 +114,7 @@ def test_no_help_names_one_either() -> None:
 
 
 @pytest.mark.parametrize(
-    "text", ["'fleet check --network' tests it", "run 'fleet top'", "fleet halt RUN ends it", "give it --nodal"]
+    "text", ["'fleet check --weather' tests it", "run 'fleet top'", "fleet halt RUN ends it", "give it --nodal"]
 )
 def test_the_test_would_find_one(text: str) -> None:
     assert wrong(text)

@@ -85,7 +85,7 @@ def test_what_to_write(line: str, instead: str, capsys: pytest.CaptureFixture[st
         ("fleet sync a b", "see fleet sync --help"),
         ("fleet launch --rdzv_backend c10d train.py", "leave it away: fleet does that itself"),
         ("fleet launch -H hostfile train.py", "write -i FILE"),
-        ("fleet check --network", "see fleet check --help"),
+        ("fleet check --weather", "see fleet check --help"),
         ("fleet exec -w", "see fleet exec --help"),
         ("fleet xyzzy", "see fleet --help"),
         ("fleet --quiet", "fleet help shows them"),
