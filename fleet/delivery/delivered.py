@@ -70,6 +70,8 @@ def note(source: Source, tree: Tree) -> None:
         if len(tree.packed) < MOST_BYTES:
             line = json.dumps({**new, "at": time.time()}).encode() + b"\n"
             replace_file(bytes(_file(source["id"])), line + tree.packed, 0o600)
+        else:
+            _file(source["id"]).unlink()  # what is older is not what was delivered last
         for old in sorted(folder.iterdir(), key=lambda path: -path.stat().st_mtime)[MOST:]:
             old.unlink()
 

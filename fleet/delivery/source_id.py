@@ -125,8 +125,8 @@ def ids_around(folder: Path) -> dict[Path, set[str]]:
     ids = {each: {_born(each)} - {""} for each in around}
     records = _read(Path.home() / HOME / SOURCE_IDS)
     for each in around:
-        if each == folder or (each / SOURCE_MARK).exists():
-            with contextlib.suppress(OSError):
+        with contextlib.suppress(OSError):  # one around may be closed to us
+            if each == folder or (each / SOURCE_MARK).exists():
                 top, *_ = carrier = _carrier(str(each))
                 mine, _ = _recorded(records, _witness(carrier), top)
                 for place in [place for place in around if mine and place.is_relative_to(top)]:

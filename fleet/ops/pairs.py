@@ -12,6 +12,7 @@ from contextlib import closing
 from ipaddress import ip_address
 from typing import Any, NamedTuple
 
+from fleet.errors import ProtocolError
 from fleet.events import silent
 from fleet.model import Host
 from fleet.ops.sessions import Sessions
@@ -73,7 +74,7 @@ def master(first: Host, transport: Transport, given: str | None = None) -> str:
         address = target.address if target else address  # HostName of ~/.ssh/config
     try:
         known = [str(entry[4][0]) for entry in socket.getaddrinfo(address, None, type=socket.SOCK_STREAM)]
-    except OSError:
+    except (OSError, UnicodeError):  # of "a..b" no name can be made
         return address
     return next((found for found in known if not ip_address(found.partition("%")[0]).is_loopback), address)
 
@@ -112,15 +113,16 @@ def visit(
     sessions: Sessions,
     seconds: float = 0.0,
     streams: int = 1,
+    met_at: str = "",
 ) -> Visited:
     """Has hosts dial each other. at: the addresses that each listens at; who is not in it listens where its ranks do.
-    rounds: whom each dials, one round after the other. seconds: for which each sends, over so many streams. A host that
-    fails has no part in the answer."""
+    rounds: whom each dials, one round after the other. seconds: for which each sends, over so many streams. met_at:
+    where their ranks meet, if that is known. A host that fails has no part in the answer."""
     tokens = {host.name: secrets.token_hex(16) for host in hosts}
     ports: dict[str, Listening] = {}
     number = {name: n for n, name in enumerate(tokens)}
     begins, over = ([_Meeting({*tokens}) for _ in rounds] for _ in range(2))
-    cancel, first = sessions.runtime.cancel, master(hosts[0], sessions.runtime.transport)
+    cancel, first = sessions.runtime.cancel, met_at or master(hosts[0], sessions.runtime.transport)
     limit = LISTEN_SECONDS + len(rounds) * (seconds + DIAL_SECONDS)
 
     def visits(name: str, others: Sequence[str]) -> list[dict[str, Any]]:
@@ -134,12 +136,15 @@ def visit(
         ]
 
     def task(host: Host) -> list[Reached]:
-        spec = {"listen": [*at.get(host.name, ())], "token": tokens[host.name], "seconds": limit}
+        spec: dict[str, Any] = {"listen": [*at.get(host.name, ())], "token": tokens[host.name], "seconds": limit}
         spec["way"] = way(hosts, host, first)
         answers = list[Reached]()
         try:
             with Program(sessions.get(host), "preflight.pairs", spec) as program:
-                ports[host.name] = first_word(program, Listening, timeout=LISTEN_SECONDS, cancel=cancel)
+                listening = first_word(program, Listening, timeout=LISTEN_SECONDS, cancel=cancel)
+                if not len(listening["ports"]) == len(listening["addresses"]) <= max(1, len(spec["listen"])):
+                    raise ProtocolError("it listens at other addresses than it was to", host.name)
+                ports[host.name] = listening
                 for wanted, begin, end in zip(rounds, begins, over, strict=True):
                     begin.come(host.name)
                     begin.wait(LISTEN_SECONDS, cancel)
@@ -168,11 +173,12 @@ def visit(
     return Visited(how, {name: answer["error"] for name, answer in ports.items() if answer["error"]}, links)
 
 
-def closed_now(hosts: Sequence[Host], transport: Transport, cancel: Cancel) -> list[Finding]:
-    """Returns what keeps the hosts of a run from each other while it hangs, or has just failed."""
+def closed_now(hosts: Sequence[Host], met_at: str, transport: Transport, cancel: Cancel) -> list[Finding]:
+    """Returns what keeps the hosts of a run from each other while it hangs, or has just failed. met_at: as visit() has
+    it: another network than that of --master-addr may well be closed."""
     names = [host.name for host in hosts]
     with closing(Sessions(Runtime(transport, emit=silent, cancel=cancel))) as sessions:
-        found = visit(hosts, {}, [partners(names)], sessions).how
+        found = visit(hosts, {}, [partners(names)], sessions, met_at=met_at).how
     views: dict[str, dict[str, Any]] = {name: {"want": Want(name), "pairs": {}} for name in names}
     for (name, other, address), state in found.items():
         views[name]["pairs"][other] = state
@@ -201,6 +207,8 @@ def circle(names: Sequence[str]) -> list[dict[str, list[str]]]:
 def measure(hosts: Sequence[Host], raw: Mapping[str, Facts], sessions: Sessions) -> None:
     """Adds "links" to the facts of hosts that others reach: all at once, each with one partner at a time."""
     there = [host for host in hosts if "pairs" in raw.get(host.name, {})]
+    if len(there) < 2:
+        return
     at = {host.name: [str((raw[host.name]["network"] or {})["advertised"])] for host in there}
     rounds = circle([host.name for host in there])
     for (name, other), streams in visit(there, at, rounds, sessions, MEASURE_SECONDS, STREAMS).links.items():

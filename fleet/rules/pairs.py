@@ -3,7 +3,9 @@ each of its pairs."""
 
 from __future__ import annotations
 
+import heapq
 import ipaddress
+from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from itertools import combinations
 from statistics import median
@@ -53,13 +55,21 @@ def causes(names: Sequence[str], bad: Iterable[Pair], tried: Iterable[Pair]) -> 
 def _cover(bad: set[Pair], possible: Iterable[Cause]) -> list[Cause]:
     found, left = list[Cause](), {*bad}
     fitting = [cause for cause in possible if cause.pairs and cause.pairs <= bad]
+    # of those that explain as much the simpler one, which comes first; what one explains besides others only shrinks
+    heap = [(-len(cause.pairs), n) for n, cause in enumerate(fitting)]
+    heapq.heapify(heap)
     while left:
-        # of those that explain as much the simpler one, which comes first
-        best = max(fitting, key=lambda cause: len(cause.pairs & left))
-        left -= best.pairs
-        found.append(best)
+        most, n = heap[0]
+        explains = -len(fitting[n].pairs & left)
+        if explains != most:
+            heapq.heapreplace(heap, (explains, n))
+            continue
+        left -= fitting[n].pairs
+        found.append(fitting[n])
+    times = Counter(pair for cause in found for pair in cause.pairs)
     for cause in [*found]:
-        if cause.pairs <= _all(other for other in found if other != cause):
+        if all(times[pair] > 1 for pair in cause.pairs):
+            times.subtract(cause.pairs)
             found.remove(cause)
     return found
 
@@ -69,18 +79,21 @@ def _all(of: Iterable[Cause]) -> set[Pair]:
 
 
 def _possible(names: Sequence[str], tried: set[Pair]) -> Iterator[Cause]:
+    into, out = {name: set[Pair]() for name in names}, {name: set[Pair]() for name in names}
+    for pair in tried:
+        out[pair[0]].add(pair)
+        into[pair[1]].add(pair)
     for a in names:
-        to, of = {pair for pair in tried if pair[1] == a}, {pair for pair in tried if pair[0] == a}
+        to, of = into[a], out[a]
         if len(to) > 1 and len(of) > 1:
             yield Cause("host", (a,), frozenset(to | of))
         if len(to) > 1:
             yield Cause("in", (a,), frozenset(to))
         if len(of) > 1:
             yield Cause("out", (a,), frozenset(of))
-    for n, a in enumerate(names):
-        for b in names[n + 1 :]:
-            both = tried & {(a, b), (b, a)}
-            yield Cause("pair", (a, b), frozenset(both if len(both) == 2 else ()))
+    for a, b in combinations(names, 2):
+        if (a, b) in tried and (b, a) in tried:
+            yield Cause("pair", (a, b), frozenset({(a, b), (b, a)}))
     for a, b in sorted(tried):
         yield Cause("one", (a, b), frozenset({(a, b)}))
 

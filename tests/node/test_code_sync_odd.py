@@ -10,6 +10,7 @@ import socket
 import subprocess
 from collections.abc import Callable, Sequence
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 
@@ -19,7 +20,8 @@ from fleet.delivery.tree import scan
 from fleet.errors import FleetError, HostFailed, UsageError
 from fleet.events import Event, Notice
 from fleet.model import Host, Inventory
-from fleet.node.delivery.stage import BLOCK
+from fleet.node.delivery import code_sync
+from fleet.node.delivery.stage import BLOCK, Stage
 from fleet.ops import sync
 from fleet.requests.sync import Sync
 from fleet.runtime import Runtime
@@ -122,6 +124,19 @@ def test_of_a_large_file_the_blocks_go_that_have_changed(
     assert sorted(set(blocks)) == (differ if len(new) > BLOCK else [])
 
 
+def test_a_node_that_copies_what_it_has_gets_on(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Of hundreds of GB that takes longer than a node may beat and get nowhere."""
+    (tmp_path / "stage").mkdir()
+    (tmp_path / "stage/large").write_bytes(b"l" * 4 * code_sync.CHUNK)
+    stage = Stage(os.fsencode(tmp_path), vouched=False)
+    large = code_sync.Large(SimpleNamespace(stage=stage, full=stage.at))  # type: ignore[arg-type]
+    moves: list[int] = []
+    monkeypatch.setattr(code_sync, "moved", lambda: moves.append(large.at))
+    large.fill(["large", "f", 0o644, 4 * code_sync.CHUNK, 1, ""], 4 * code_sync.CHUNK)
+    large.close()
+    assert moves == [n * code_sync.CHUNK for n in range(4)]
+
+
 def test_what_has_come_of_a_large_file_is_not_sent_again(source: Path, dest: Path) -> None:
     (source / "large").write_bytes(os.urandom(2 * BLOCK + 77))
     sent = list[int]()
@@ -148,24 +163,25 @@ def test_a_large_file_that_changes_while_it_is_read_never_gets_its_final_name(
 ) -> None:
     """rests: what comes of it, once it has been sent, is what it was before: only its digest differs on the node."""
     (source / "a").write_bytes(b"a" * LARGE)
-    info, digests = (source / "a").stat(), Parcels.digests
+    info, digests, numbers = (source / "a").stat(), Parcels.digests, iter(range(1, 99))
 
-    def write(last: bytes) -> None:
+    def write(last: bytes = b"") -> None:
+        """Other bytes each time: with the same ones again it would only be touched."""
         with (source / "a").open("r+b") as file:
             file.seek(LARGE - 1)
-            file.write(last)
+            file.write(last or bytes([next(numbers)]))
         if rests:
             os.utime(source / "a", ns=(info.st_atime_ns, info.st_mtime_ns))
 
     def then(self: Parcels, paths: Sequence[str]) -> dict[str, str]:
-        write(b"a" if rests else b"y")
+        write(b"a" if rests else b"")
         return digests(self, paths)
 
     with monkeypatch.context() as patch:
         patch.setattr(Parcels, "begin", lambda *_: None)
         patch.setattr(Parcels, "digests", then)
         for _ in range(2):  # what is staged of it is not taken for what was verified
-            report = mirror(source, dest, transport=Tap(received=at(NEED, lambda: write(b"x"), times=99)))
+            report = mirror(source, dest, transport=Tap(received=at(NEED, write, times=99)))
             assert report.exit_code == 1 and "changed while it was read" in str(report.results[0].error)
             assert not (dest / "a").exists()
     assert ok(source, dest)["sent"] and snapshot(dest) == snapshot(source)

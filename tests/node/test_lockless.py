@@ -12,7 +12,7 @@ import pytest
 
 from fleet.delivery import lock_order
 from fleet.errors import FleetError
-from fleet.node.base.locks import release, try_lock
+from fleet.node.base.locks import holder_of, release, try_lock, way_out
 from fleet.node.base.run_folder import myself
 from fleet.node.delivery.sync_state import begin_from, delivery
 from tests.node.seams import Tap, at
@@ -105,3 +105,16 @@ def test_runs_that_begin_hold_a_sync_up(source: Path, dest: Path, held: Path, mo
     assert try_lock(fd, fcntl.LOCK_EX), "nor does the one that has died"
     release(fd)
     assert not list(held.parent.glob("begins.held"))
+
+
+def test_a_file_that_is_nested_without_end_names_nobody(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Who may write beside the lock may write anything."""
+
+    def lockf(fd: int, kind: int) -> None:
+        raise OSError(errno.ENOLCK, "No locks available")
+
+    (tmp_path / "lock").write_text("[" * 4096)
+    (tmp_path / "lock.held").write_text("[" * 4096)
+    with (tmp_path / "lock").open("r+") as lock:
+        assert not try_lock(lock.fileno(), fcntl.LOCK_EX, lockf)
+        assert holder_of(lock.fileno()) == {} and way_out(lock.fileno()) == ""

@@ -3,13 +3,19 @@
 from __future__ import annotations
 
 import contextlib
+import errno
 import socket
 import threading
+import time
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+import pytest
+
+from fleet.node.preflight import pairs as preflight
 from fleet.node.preflight.pairs import MOST_CALLERS
+from fleet.ops.pairs import DIAL_SECONDS
 from fleet.protocol.frames import MESSAGE
 from tests.free_port import free_port
 from tests.node.nodes import Running
@@ -104,6 +110,54 @@ def test_a_busy_node_is_not_known_to_lose_packets(tmp_path: Path) -> None:
     """Its kernel has all that was sent; its program does not answer in time."""
     with listener(serve=False) as port, pairs(tmp_path, seconds=5.0) as node:
         assert node.dial(("127.0.0.1", port, "x")) == ["unknown"]
+
+
+def test_a_busy_node_costs_no_other_one_what_came_of_its_visit(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The head waits for all visits of a node at once."""
+    said = dialled(monkeypatch, ("127.0.0.1", None), ("127.0.0.1", free_port()))
+    assert said["reached"] == {"0": "unknown", "1": "refused"}
+    assert preflight.PROOF_SECONDS < DIAL_SECONDS
+
+
+def dialled(monkeypatch: pytest.MonkeyPatch, *visits: tuple[str, int | None]) -> dict[str, Any]:
+    """Returns what a node of this very process sends of its visits. None: to who takes all, and answers nothing."""
+    said: list[dict[str, Any]] = []
+    monkeypatch.setattr(preflight, "send_json", said.append)
+    orders: list[dict[str, Any]] = []
+    with listener(serve=False) as busy:
+        for n, (address, port) in enumerate(visits):
+            orders.append({"id": str(n), "address": address, "port": port or busy, "token": ""})
+        with monkeypatch.context() as patch:
+            patch.setattr(preflight, "PROOF_SECONDS", 0.5)
+            node = preflight.Pairs()
+            node.heed({"op": "dial", "seconds": 0.0, "visits": orders})
+            node.serve(time.monotonic() + 1.5)
+            for part in (node.bell, node.ring, node.selector):
+                part.close()
+    return said[0]
+
+
+def test_a_kernel_without_ipv6_reaches_no_address_of_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    real = socket.socket
+
+    def make(family: int = -1, *more: Any, **named: Any) -> socket.socket:
+        if family == socket.AF_INET6:
+            raise OSError(errno.EAFNOSUPPORT, "Address family not supported by protocol")
+        return real(family, *more, **named)
+
+    monkeypatch.setattr(socket, "socket", make)
+    assert dialled(monkeypatch, ("fd00::1", 9), ("127.0.0.1", free_port()))["reached"] == {
+        "0": "unreachable",
+        "1": "refused",
+    }
+
+
+def test_a_link_of_which_the_segments_shrink_has_no_bytes_less_than_none() -> None:
+    visit = preflight.Visit({"id": "0", "address": "127.0.0.1", "port": 9, "token": ""}, 1.0)
+    with socket.socket() as visit.sock:
+        visit.samples = [(0.0, 9000), (1.0, 1500)]
+        visit.measure(1.0)
+    assert visit.link["bytes"] == 0
 
 
 def test_a_node_that_takes_no_connection_is_silent(tmp_path: Path) -> None:

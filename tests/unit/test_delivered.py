@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import errno
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from fleet.delivery import delivered
+from fleet.delivery.source_id import ids_around
 from fleet.model import Host, Inventory
 from fleet.ops import sync
 from fleet.ops.plans import Files
@@ -47,6 +50,32 @@ def test_a_dry_run_lists_what_would_be_deleted(tmp_path: Path) -> None:
     assert doomed(source, dest) == ["?"], "another one"
     named = {"source_id": "ci"}
     assert doomed(moved, dest, **named) == ["?"]
+
+
+def test_of_what_is_too_much_to_keep_nothing_older_is_known(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    source, dest = tmp_path / "src", tmp_path / "work"
+    source.mkdir()
+    for name in ("a.py", "b.py"):
+        (source / name).write_text(name)
+        assert sync.run(plan(source, dest), Runtime(LocalTransport())).exit_code == 0
+        assert doomed(source, dest) == ([] if name == "a.py" else ["?"])
+        monkeypatch.setattr(delivered, "MOST_BYTES", 0)
+
+
+def test_a_folder_around_that_is_closed_is_no_source_of_this_ones(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As after sudo -u, which keeps the current folder."""
+    exists = Path.exists
+
+    def closed(path: Path) -> bool:
+        if path.parent == tmp_path:
+            raise PermissionError(errno.EACCES, "Permission denied")
+        return exists(path)
+
+    monkeypatch.setattr(Path, "exists", closed)
+    (tmp_path / "src").mkdir()
+    assert tmp_path in ids_around(tmp_path / "src")
 
 
 def test_a_folder_that_cannot_be_written_and_a_damaged_record_are_no_hindrance(tmp_path: Path) -> None:

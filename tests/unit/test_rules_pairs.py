@@ -3,6 +3,7 @@ were made of."""
 
 from __future__ import annotations
 
+import time
 from itertools import combinations, permutations
 from random import Random
 from typing import NamedTuple
@@ -175,3 +176,14 @@ def test_many_pairs_are_one_finding() -> None:
     (finding,) = found(dict.fromkeys(pairs, "silent"))
     assert finding.message == "a -> b, a -> c, b -> c, c -> d and 2 more do not reach each other (no answer)"
     assert finding.hosts == ("a", "b", "c", "d")
+
+
+def test_a_large_network_in_two_halves_is_one_cause_at_once() -> None:
+    names = [f"h{n:03}" for n in range(500)]
+    tried = {(a, b) for a, others in partners(names).items() for b in others}
+    half = {*names[:250]}
+    bad = {pair for pair in tried if (pair[0] in half) != (pair[1] in half)}
+    began = time.process_time()
+    (found,) = causes(names, bad, tried)
+    assert (found.shape, found.pairs) == ("split", bad)
+    assert time.process_time() - began < 10  # it took minutes, each pair against all others

@@ -123,7 +123,7 @@ def maker(path: bytes) -> "dict[str, Any]":
     try:
         with open(path, "rb", opener=lambda name, flags: os.open(name, flags | os.O_NOFOLLOW | os.O_NONBLOCK)) as file:
             who = json.loads(file.read(4096).decode())
-    except (OSError, ValueError):
+    except (OSError, ValueError, RecursionError):
         return {}
     return who if isinstance(who, dict) else {}
 
@@ -204,6 +204,6 @@ def holder_of(fd: int) -> "dict[str, str]":
     """Who took the lock last, alone: {"sync", "host", "head"}, or {}."""
     try:
         holder = json.loads(os.pread(fd, 4096, 0).decode())
-    except (OSError, ValueError):
+    except (OSError, ValueError, RecursionError):
         return {}
     return holder if isinstance(holder, dict) else {}

@@ -103,6 +103,7 @@ class Large:
             self.entry, self.at, self.basis = entry, 0, self.open(entry[0])
             self.target.stage.drop(entry)
         while self.at < end:
+            moved()
             data = os.pread(self.basis.fileno(), min(CHUNK, end - self.at), self.at) if self.basis else b""
             if not data:
                 raise changed_meanwhile(entry[0])

@@ -4,6 +4,7 @@ Both are given a name, and take the first address that getifaddrs() has for it; 
 it. So an address is of use only where it is the first of its name.
 """
 
+import errno
 import os
 import socket
 
@@ -17,7 +18,10 @@ REACHED = "set 'data_address' of %s to the address the other nodes reach it at"
 
 def resolve(address: str) -> str:
     """Returns the number that this node makes of a name or number. Raises OSError."""
-    return socket.getaddrinfo(address, None, 0, socket.SOCK_STREAM)[0][4][0]  # type: ignore[return-value]
+    try:
+        return socket.getaddrinfo(address, None, 0, socket.SOCK_STREAM)[0][4][0]  # type: ignore[return-value]
+    except UnicodeError as error:  # as of "a..b"
+        raise OSError(errno.EINVAL, "it can be no name") from error
 
 
 def source_towards(address: str) -> str:

@@ -27,6 +27,7 @@ from fleet.node.facts.way import network
 from fleet.node.preflight.visit import NONCE_BYTES, OPEN, PACKET_BYTES, UNKNOWN, Visit, proof
 
 TRIES = 2
+PROOF_SECONDS = 12.0  # for all proofs, of nodes that are busy: less than the head waits for what came of the visits
 MOST_CALLERS = 1024
 BUSY = 0.8  # of the time of a processor, used or lacking: it is no more the network that is measured
 
@@ -125,7 +126,7 @@ class Pairs:
                 else:
                     self.accept(key.data)
             if self.dials:
-                self.watch(time.monotonic(), until)
+                self.watch(time.monotonic(), min(until - 0.5, self.over))
 
     def obey(self) -> None:
         with suppress(BlockingIOError):
@@ -137,6 +138,7 @@ class Pairs:
             elif order.get("op") == "dial" and not self.dials:
                 self.visits, self.dials = [Visit(each, order["seconds"]) for each in order["visits"]], True
                 self.dialled, self.cpu, self.idle = time.monotonic(), time.process_time(), idle_seconds()
+                self.over = self.dialled + order["seconds"] + PROOF_SECONDS
                 for visit in self.visits:
                     self.begin(visit)
 
@@ -163,7 +165,7 @@ class Pairs:
             if visit.how is None:
                 visit.sample(now)
                 visit.settle(now)
-                visit.how = visit.how or visit.is_late(now) or (UNKNOWN if now > until - 0.5 else None)
+                visit.how = visit.how or visit.is_late(now) or (UNKNOWN if now > until else None)
             if visit.how is None:
                 if not visit.wants(now):
                     self.selector.modify(visit.sock, selectors.EVENT_READ, visit)

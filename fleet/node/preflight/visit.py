@@ -40,10 +40,11 @@ class Visit:
         self.began, self.connected, self.sent, self.answer, self.how = now, False, 0, b"", None
         self.samples: list[tuple[float, int]] = []
         self.nonce = os.urandom(NONCE_BYTES)
-        self.sock = socket.socket(socket.AF_INET6 if ":" in self.address else socket.AF_INET, socket.SOCK_STREAM)
-        self.sock.setblocking(False)
         try:
-            code = self.sock.connect_ex(socket.getaddrinfo(self.address, self.port, 0, socket.SOCK_STREAM)[0][4])
+            family, _, _, _, at = socket.getaddrinfo(self.address, self.port, 0, socket.SOCK_STREAM)[0]
+            self.sock = socket.socket(family, socket.SOCK_STREAM)  # a kernel may have no IPv6
+            self.sock.setblocking(False)
+            code = self.sock.connect_ex(at)
         except OSError as error:
             code = error.errno or errno.EHOSTUNREACH
         if code not in (0, errno.EINPROGRESS):
@@ -96,7 +97,8 @@ class Visit:
         pmtu, rtt, again, least = (struct.unpack_from("I", self.info(), at)[0] for at in (60, 68, 100, 148))
         began, before = self.samples[0]
         until, after = self.samples[-1]
-        self.link = {"bytes": after - before, "seconds": max(until - began, 1e-6), "mtu": pmtu, "again": again}
+        # segments may be smaller by now
+        self.link = {"bytes": max(0, after - before), "seconds": max(until - began, 1e-6), "mtu": pmtu, "again": again}
         self.link["rtt"] = (least or rtt) / 1e6
 
     def sample(self, now: float) -> None:

@@ -2,6 +2,7 @@
 where it is not known."""
 
 import ipaddress
+import re
 from typing import Annotated, Literal, TypedDict
 
 from fleet.protocol.messages.code import Source
@@ -18,11 +19,12 @@ def _of_an_interface(text: str) -> bool:
 
 
 def _is_an_address(text: str) -> bool:
+    number, is_scoped, scope = text.partition("%")
     try:
-        ipaddress.ip_address(text.partition("%")[0])
+        ipaddress.ip_address(number)
     except ValueError:
         return False
-    return True
+    return not is_scoped or re.fullmatch(r"[\w.-]{1,15}", scope, re.ASCII) is not None
 
 
 Text = str | None

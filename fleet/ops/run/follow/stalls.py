@@ -17,14 +17,17 @@ from fleet.inventory.fields import printable
 from fleet.inventory.nodeset import fold
 from fleet.model import Host
 from fleet.node.base.clock import CLOCK, Clock
+from fleet.node.facts.way import NAMES as INTERFACE_VARIABLES
 from fleet.node.gang.ends import Failure, RankEnd, ranks_text
 from fleet.node.gang.gang import Gang
 from fleet.node.gang.silence import Watch
 from fleet.ops.pairs import closed_now
 from fleet.ops.run.end.failure import why_of
 from fleet.ops.run.follow.stacks import ask_stacks, by_host
+from fleet.ops.run.kept.documents import RUN, read_object
 from fleet.ops.run.kept.folder import STACKS_FILE, RunFolder
 from fleet.ops.run.kept.record import RunRecord
+from fleet.ops.run.plan.origin import VARIABLES
 from fleet.protocol.messages.run import Verdict
 from fleet.rules.advice import UNEVEN, early
 from fleet.rules.rule import Finding
@@ -40,6 +43,16 @@ LONGEST_LINE = 4000  # of what nodes tell, in that file
 HOLD_SECONDS = 10.0  # between the first rank's time-out and the stop: others time out, too, who is missing is looked at
 
 MEETING_SECONDS = 30.0  # in which launchers of a user's own meet, unless each node was given itself as the master
+
+
+def names_interface(record: RunRecord) -> bool:
+    """Returns whether the user's variables name the interface of the ranks: another one may well be closed."""
+    document = read_object(record.logs / RUN)
+    launch, inventory = (document.get(each) for each in ("launch", "inventory"))
+    hosts = inventory.get("hosts") if isinstance(inventory, dict) else None
+    holders = [launch, inventory, *(hosts if isinstance(hosts, list) else ())]
+    given = [each.get(name) or () for each in holders if isinstance(each, dict) for name in VARIABLES]
+    return any(isinstance(each, dict) and not each.keys().isdisjoint(INTERFACE_VARIABLES) for each in given)
 
 
 class Taking(threading.Thread):
@@ -59,8 +72,10 @@ class Taking(threading.Thread):
 
     def run(self) -> None:
         self._take()
-        if self.why in ("timed out", "stalled") and len(self._record.hosts) > 1:
-            self.closed = closed_now(self._record.hosts, self._transport, self._cancel)
+        several = len(self._record.hosts) > 1
+        if self.why in ("timed out", "stalled") and several and not names_interface(self._record):
+            met_at = self._record.master.rpartition(":")[0].strip("[]")
+            self.closed = closed_now(self._record.hosts, met_at, self._transport, self._cancel)
 
     def _take(self) -> None:
         runtime = Runtime(self._transport, emit=silent, cancel=self._cancel)

@@ -15,6 +15,7 @@ from fleet.errors import FleetError, UsageError
 from fleet.inventory.nodeset import fold
 from fleet.inventory.secret import masked_words
 from fleet.model import Host, Inventory, Job, Kind, Node
+from fleet.node.facts.way import NAMES as INTERFACE_VARIABLES
 from fleet.ops.plans import Line, PerHost, around
 from fleet.ops.run.kept.record import GRACE, STOP_GRACE, RunRecord, whoami
 from fleet.ops.run.plan.options import name_of, new_run_id
@@ -31,7 +32,6 @@ from fleet.ops.run.plan.placement import (
 from fleet.requests.launch import OF_LAUNCHERS, Launch
 from fleet.rules.units import counted
 
-INTERFACE_VARIABLES = ("GLOO_SOCKET_IFNAME", "NCCL_SOCKET_IFNAME")
 # every engine that starts ranks gives them to each, over whatever was there
 RANK_VARIABLES = frozenset({"RANK", "LOCAL_RANK", "WORLD_SIZE", "LOCAL_WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT"})
 INSTEAD = {"MASTER_ADDR": "--master-addr", "MASTER_PORT": "--master-port", "CUDA_VISIBLE_DEVICES": "-w HOST:0,2"}
