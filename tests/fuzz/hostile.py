@@ -707,7 +707,7 @@ class Hunter:
         ended = in_a_process(self.ground, VERBS[name], None, False, 2 * LIMIT_S)
         self.ground.end_all()
         wrong = judge(name, None, ended, False, self.ground)
-        if wrong or ended.code != 0 and name not in ("kill-port",):
+        if wrong or ended.code != 0 and name not in ("kill-port", "check"):  # two names of this machine are no network
             raise AssertionError(f"honest nodes, {name}: {wrong}, {ended.code}\n{ended.out}\n{ended.err}")
         self.frames[name] = [tuple(frame) for frame in ended.frames]  # type: ignore[misc]
 
