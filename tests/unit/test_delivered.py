@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import errno
+import time
 from pathlib import Path
 from typing import Any
 
@@ -13,9 +14,12 @@ from fleet.delivery.source_id import ids_around
 from fleet.model import Host, Inventory
 from fleet.ops import sync
 from fleet.ops.plans import Files
+from fleet.ops.run.end.failure import MISSING
+from fleet.ops.run.plan.here import Here
 from fleet.requests.sync import Sync
 from fleet.runtime import Runtime
 from fleet.transport.local import LocalTransport
+from tests.plans import planned
 
 
 @pytest.fixture(autouse=True)
@@ -92,3 +96,19 @@ def test_a_folder_that_cannot_be_written_and_a_damaged_record_are_no_hindrance(t
     record.parent.rmdir()
     record.parent.write_text("")
     assert sync.run(plan(source, dest), Runtime(LocalTransport())).exit_code == 0
+
+
+def test_a_script_in_a_loop_of_links_is_in_no_source(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "loop").symlink_to("loop")
+    monkeypatch.chdir(tmp_path)
+    here = Here(planned(Host("a", "a"), Host("b", "b"), script="loop/train.py"))
+    assert here.script is None and not here.is_ours({"id": "0" * 32})
+
+
+def test_what_a_rank_missed_is_found_in_linear_time() -> None:
+    """In what it wrote last, whatever that is."""
+    began = time.process_time()
+    assert MISSING.search("FileNotFoundError " * 4000) is None
+    assert time.process_time() - began < 2.0
+    found = MISSING.search("FileNotFoundError: [Errno 2] No such file or directory: 'data/vocab.txt'")
+    assert found and found[1] == "data/vocab.txt"

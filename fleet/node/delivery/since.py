@@ -22,10 +22,13 @@ def clock(folder: str) -> "float | None":
 def beginning(run: str, root: str) -> int:
     """When a run began, in nanoseconds of the clock of root's file system: a file that fleet wrote then is the mark."""
     folder = run_folder(run)
+    unknown = Refused("run %s is not known here any more" % run, "a path of what it wrote: fleet get ./PATH")
     if folder is None:
-        raise Refused("run %s is not known here any more" % run, "a path of what it wrote: fleet get ./PATH")
+        raise unknown
     starts = [folder, *(os.path.join(folder, name) for name in os.listdir(folder) if name.startswith(ATTEMPT))]
     marks = [os.stat(mark) for mark in (os.path.join(start, SPEC) for start in starts) if os.path.exists(mark)]
+    if not marks:
+        raise unknown
     mark = min(mark.st_mtime_ns for mark in marks)
     if marks[0].st_dev != os.stat(root).st_dev:
         here, there = clock(folder), clock(root)

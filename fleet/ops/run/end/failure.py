@@ -22,7 +22,7 @@ Tail = Callable[..., str]
 CUT = "the host hangs, or the link to it is cut"
 # what Python, C and the shell say of it
 MISSING = re.compile(
-    r"(?:FileNotFoundError|No such file or directory).*?['\"]([^'\"\n]{1,4096})['\"]|"
+    r"(?:FileNotFoundError|No such file or directory).{0,200}?['\"]([^'\"\n]{1,4096})['\"]|"
     r"([^\s:'\"]{1,255}): No such file or directory"
 )
 KERNEL_LINES = 20  # more than any honest node sends

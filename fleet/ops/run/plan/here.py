@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Collection, Mapping
 from functools import cached_property
 from pathlib import Path
@@ -41,7 +42,7 @@ class Here:
 
     @cached_property
     def _ids(self) -> Mapping[Path, Collection[str]]:
-        return ids_around(self._file.parent.resolve())
+        return ids_around(Path(os.path.realpath(self._file.parent)))  # resolve() raises at a loop of links
 
     def is_ours(self, source: Mapping[str, Any]) -> bool:
         return folder_of(source["id"], self._ids) is not None
