@@ -30,6 +30,7 @@ from fleet.ops.cache import fresh, memo, recall, remember, turn
 from fleet.ops.init import InitPlan, try_to_write, write
 from fleet.ops.run.kept.folder import RunFolder
 from fleet.ops.run.kept.local import local_runs, prune
+from fleet.protocol.state import SOURCE_MARK
 from fleet.requests.runs import Get
 from fleet.requests.sync import Sync, SyncData
 from fleet.runtime import Runtime
@@ -198,7 +199,8 @@ class Case:
             return
         if not self.mode & stat.S_ISVTX or self.owner:
             return
-        wanted = {name: (e[0], 0, e[4]) for name, e in self.tree(source).items() if name != "."}
+        unsent = (".", SOURCE_MARK)
+        wanted = {name: (e[0], 0, e[4]) for name, e in self.tree(source).items() if name not in unsent}
         found = {name: (e[0], e[1], e[4]) for name, e in self.tree(there).items() if name != "."}
         for name, (mode, uid, content) in wanted.items():
             now = found.get(name)
