@@ -398,7 +398,10 @@ _OF_A_RUN = (
     rf"{_NODE}|{_NODE}/(node\.log|rank\d+\.(out|err))"
 )
 RUNS = rf"work/runs|work/runs/(\.gitignore|{RUN}(/({_OF_A_RUN}))?)"
-OWN = r"home/\.fleet(/(sources|ids|brought|locks|turns|known)(/.*)?|/[\w.-]+)?|home/\.cache(/.*)?"
+OWN = (
+    r"home/\.fleet(/(sources|ids|brought|locks|turns|known|deliveries)(/.*)?|/[\w.-]+)?|home/\.cache(/.*)?"
+    r"|work/\w+/\.fleet-source"
+)
 STAGE = r"\.fleet-get"
 LAUNCH = ["launch", "-w", "gpu1", "--engine", "command", "--grace", "1"]
 FORGET = ["forget"]  # what the head has of runs
@@ -406,7 +409,9 @@ VERBS = {
     "sync": Verb(["sync", "tree", "--to", "{node}/there"], OWN, weight=6),
     "sync-large": Verb(["sync", "large", "--to", "{node}/there"], OWN),
     "sync-again": Verb(
-        ["sync", "tree", "--to", "{node}/there", "--force"], OWN, [["sync", "large", "--to", "{node}/there"]]
+        ["sync", "tree", "--to", "{node}/there", "--force", "--max-delete", "all"],
+        OWN,
+        [["sync", "large", "--to", "{node}/there"]],
     ),
     "data": Verb(["sync", "--data", "large:{node}/data/"], OWN, weight=6),
     "from": Verb(["sync", "--data", "{node}/gives:{node}/taken", "--from", "gpu1"], OWN, weight=4),

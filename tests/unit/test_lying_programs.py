@@ -56,6 +56,7 @@ class Head:
             str(self.work / "got"),
             str(self.folder / "home/.cache"),
             str(self.folder / "home/.fleet/brought"),
+            str(self.folder / "home/.fleet/deliveries"),
         ]
         before = snapshot(self.folder, wrote)
         liar = Liar(self.honest[verb], (name, said), "gpu1", times)
