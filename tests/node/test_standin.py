@@ -213,6 +213,9 @@ def test_the_first_that_is_done_waits_for_the_others(sides: tuple[Side, Side]) -
             side.agents[0].wait(1.0)
         (side.folder / "over").touch()
     real, standin = (side.found() for side in sides)
+    for errors in real["errors"]:  # of torch's own store, which may be gone before the other agent has left
+        if any("exit barrier" in line for line in errors):
+            errors.clear()
     assert standin == real and real["codes"] == [0, 0]
 
 
