@@ -34,8 +34,8 @@ class Synced:
 
 @dataclass(frozen=True)
 class Mirrored:
-    """Of a sync: its source. skipped: neither files, folders nor links. hard_links: files that are ones. ignored: what
-    patterns leave out, in words."""
+    """Describes the source of a sync. skipped: neither files, folders nor links. hard_links: files that are ones.
+    ignored: what patterns leave out, in words."""
 
     source: str
     entries: int

@@ -1,5 +1,5 @@
-"""What this head delivered last of each source: in ~/.fleet/deliveries a file for each, a line of JSON and the packed
-manifest. So it is known without a question to a node what a sync would delete, and how the code here has changed since.
+"""Keeps on this head what it delivered last of each source: in ~/.fleet/deliveries a file for each, a line of JSON and
+the packed manifest. So no node is needed to know what a sync would delete, and how the code here has changed since.
 """
 
 from __future__ import annotations
@@ -79,10 +79,10 @@ def note(source: Source, tree: Tree) -> None:
 def find(source_id: str) -> Delivered | None:
     """Returns what was delivered last of a source, None where that is not known."""
     try:
-        said, packed = _read(source_id)
-        day, moment = (time.strftime(form, time.localtime(said["at"])) for form in ("%Y-%m-%d ", "%H:%M"))
+        line, packed = _read(source_id)
+        day, moment = (time.strftime(form, time.localtime(line["at"])) for form in ("%Y-%m-%d ", "%H:%M"))
         day = day * (day != time.strftime("%Y-%m-%d "))
-        return Delivered(str(said["path"]), day + moment, str(said["digest"]), list(map(tuple, unpack(packed))))
+        return Delivered(str(line["path"]), day + moment, str(line["digest"]), list(map(tuple, unpack(packed))))
     except BROKEN:
         return None
 

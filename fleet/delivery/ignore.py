@@ -126,8 +126,8 @@ class Sieve:
         return found
 
     @property
-    def told(self) -> str | None:
-        """What patterns leave out, in words; None for nothing."""
+    def left_out(self) -> str | None:
+        """Returns what patterns leave out, in words; None for nothing."""
         count = len(self.ignored)
         return f"left out by ignore files: {few(sorted(self.ignored))} ({count} in all)" if count else None
 
@@ -253,10 +253,10 @@ def _counted(kind: str, paths: Sequence[str]) -> str:
 
 
 def _listed(folder: str, top: str) -> bytes:
-    """What git says of it, whose work tree is to begin at `top`."""
-    said = ask(folder, "rev-parse", "--show-toplevel", seconds=SECONDS, most=1 << 16).removesuffix(b"\n")
-    if os.path.realpath(said) != os.fsencode(os.path.realpath(top)):  # a submodule that was copied beside itself
-        raise NoAnswer(f"its git folder is that of {os.fsdecode(said)}")
+    """Returns git's list of a folder whose work tree is to begin at `top`. Raises NoAnswer."""
+    work_tree = ask(folder, "rev-parse", "--show-toplevel", seconds=SECONDS, most=1 << 16).removesuffix(b"\n")
+    if os.path.realpath(work_tree) != os.fsencode(os.path.realpath(top)):  # a submodule that was copied beside itself
+        raise NoAnswer(f"its git folder is that of {os.fsdecode(work_tree)}")
     words = ("ls-files", "-t", "-z", "--cached", "--others", "--exclude-standard")
     try:
         return ask(folder, *words, seconds=SECONDS, most=GIT_BYTES)

@@ -59,8 +59,8 @@ class Mirror:
     """source: the folder on the head. dests: host name -> folder on that host ("~" is the node's own). whole: also what
     ignore files leave out. force: also replace what is the node's own and what came from another source; patterns: what
     is the node's own and they name. keep: leave what is the node's own. hint: how to say these. max_delete:
-    files that may be deleted on a host, "all", None: not most of them. command: what was typed, and what of it stands
-    behind options. delete_excluded: delete what was delivered and is left out now. everything,
+    files that may be deleted on a host, "all", None: not most of them. command: what was typed, and the part of it
+    after the options. delete_excluded: delete what was delivered and is left out now. everything,
     copy_unsafe_links: as tree.scan has them. source_id: what the source is known by, None: what is kept in it."""
 
     hosts: tuple[Host, ...]
@@ -157,7 +157,7 @@ class _Mirroring:
             len(tree.entries),
             list(tree.skipped),
             hard_links([tree]),
-            tree.sieve and tree.sieve.told or None,
+            tree.sieve and tree.sieve.left_out or None,
         )
         return Report("sync", results, exit_code_of(results), answer=answer)
 

@@ -1,5 +1,5 @@
-"""What hosts lack of a tree: small files, many in one message that is made once for all hosts; of large ones the blocks
-that a host does not have, and digests."""
+"""Sends what hosts lack of a tree: small files, many in one message that is made once for all hosts; of large ones the
+blocks that a host does not have, and digests."""
 
 from __future__ import annotations
 

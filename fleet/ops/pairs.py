@@ -44,9 +44,10 @@ def partners(names: Sequence[str]) -> dict[str, list[str]]:
     if len(names) <= ALL_PAIRS:
         return {name: [other for other in names if other != name] for name in names}
     found: dict[str, list[str]] = {}
+    everyone = " ".join(sorted(names))
     for n, name in enumerate(names):
         ring = [names[0], names[n - 1], names[(n + 1) % len(names)]]
-        drawn = random.Random(name + " of " + " ".join(sorted(names))).sample(names, PARTNERS)
+        drawn = random.Random(f"{name} of {everyone}").sample(names, PARTNERS)
         found[name] = [other for other in dict.fromkeys([*ring, *drawn]) if other != name]
     return found
 
@@ -83,9 +84,13 @@ def way(hosts: Sequence[Host], host: Host, master: str) -> dict[str, Any]:
     """Returns what node/facts/way.py needs to find the address that a host's ranks will have. master: the address that
     they meet at, on the first host."""
     first = host.name == hosts[0].name
-    others = [each.data_address or each.address for each in hosts if each.name != host.name]
-    other = (others[0] if first else master) if others else None
-    return {"master": master, "is_master": first, "own": host.data_address, "other": other}
+    other = next((each.data_address or each.address for each in hosts if each.name != host.name), None)
+    return {
+        "master": master,
+        "is_master": first,
+        "own": host.data_address,
+        "other": master if other and not first else other,
+    }
 
 
 class _Meeting:
@@ -113,16 +118,16 @@ def visit(
     sessions: Sessions,
     seconds: float = 0.0,
     streams: int = 1,
-    met_at: str = "",
+    ways: Mapping[str, Mapping[str, Any]] = {},
 ) -> Visited:
-    """Has hosts dial each other. at: the addresses that each listens at; who is not in it listens where its ranks do.
-    rounds: whom each dials, one round after the other. seconds: for which each sends, over so many streams. met_at:
-    where their ranks meet, if that is known. A host that fails has no part in the answer."""
+    """Has hosts dial each other. at: the addresses that each listens at. ways: of hosts that find out where their ranks
+    do, see way(). rounds: whom each dials, one round after the other. seconds: for which each sends, over so many
+    streams. A host that fails has no part in the answer."""
     tokens = {host.name: secrets.token_hex(16) for host in hosts}
     ports: dict[str, Listening] = {}
     number = {name: n for n, name in enumerate(tokens)}
     begins, over = ([_Meeting({*tokens}) for _ in rounds] for _ in range(2))
-    cancel, first = sessions.runtime.cancel, met_at or master(hosts[0], sessions.runtime.transport)
+    cancel = sessions.runtime.cancel
     limit = LISTEN_SECONDS + len(rounds) * (seconds + DIAL_SECONDS)
 
     def visits(name: str, others: Sequence[str]) -> list[dict[str, Any]]:
@@ -137,7 +142,7 @@ def visit(
 
     def task(host: Host) -> list[Reached]:
         spec: dict[str, Any] = {"listen": [*at.get(host.name, ())], "token": tokens[host.name], "seconds": limit}
-        spec["way"] = way(hosts, host, first)
+        spec["way"] = ways.get(host.name)
         answers = list[Reached]()
         try:
             with Program(sessions.get(host), "preflight.pairs", spec) as program:
@@ -174,11 +179,13 @@ def visit(
 
 
 def closed_now(hosts: Sequence[Host], met_at: str, transport: Transport, cancel: Cancel) -> list[Finding]:
-    """Returns what keeps the hosts of a run from each other while it hangs, or has just failed. met_at: as visit() has
-    it: another network than that of --master-addr may well be closed."""
+    """Returns what keeps the hosts of a run from each other while it hangs, or has just failed. met_at: where its ranks
+    meet, "" where that is not known: another network than that of --master-addr may well be closed."""
     names = [host.name for host in hosts]
+    first = met_at or master(hosts[0], transport)
+    ways = {host.name: way(hosts, host, first) for host in hosts}
     with closing(Sessions(Runtime(transport, emit=silent, cancel=cancel))) as sessions:
-        found = visit(hosts, {}, [partners(names)], sessions, met_at=met_at).how
+        found = visit(hosts, {}, [partners(names)], sessions, ways=ways).how
     views: dict[str, dict[str, Any]] = {name: {"want": Want(name), "pairs": {}} for name in names}
     for (name, other, address), state in found.items():
         views[name]["pairs"][other] = state

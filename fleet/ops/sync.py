@@ -40,7 +40,7 @@ class SyncPlan(Mirror):
         yield f"code: {tree.root}, {files}; would be sent as far as a host does not have it:"
         yield files
         yield PerHost({name: [f"into {dest}"] for name, dest in self.dests.items()})
-        yield from [tree.sieve.told] if tree.sieve and tree.sieve.told else ()
+        yield from [tree.sieve.left_out] if tree.sieve and tree.sieve.left_out else ()
         yield from tree.notices
         if last := last_of(tree.root, self.source_id):
             sent = {entry[0] for entry in tree.entries}

@@ -133,9 +133,13 @@ def seen(view: View) -> Any:
     return Seen(found, way["advertised"], way["interface"], mtu, bool(view.get("gpus")))
 
 
+def _tried(values: Mapping[str, Seen]) -> dict[Pair, str]:
+    return {(a, b): how for a, of in values.items() for b, how in of.pairs.items() if b in values}
+
+
 def closed(rule: Rule, values: Mapping[str, Seen]) -> Iterator[Finding]:
     """Yields what keeps hosts from each other."""
-    found = {(a, b): how for a, of in values.items() for b, how in of.pairs.items() if b in values}
+    found = _tried(values)
     bad = {pair for pair, how in found.items() if how in WORDS}
     together: dict[Shape, list[Cause]] = {}
     for cause in causes([*values], bad, found):
@@ -189,7 +193,7 @@ def _gloo_dials(a: str, b: str) -> bool:
 
 def stalled(rule: Rule, values: Mapping[str, Seen]) -> Iterator[Finding]:
     """Yields where large packets are lost and small ones pass."""
-    found = {(a, b): how for a, of in values.items() for b, how in of.pairs.items() if b in values}
+    found = _tried(values)
     for cause in causes([*values], {pair for pair, how in found.items() if how == "stalled"}, found):
         first = values[cause.hosts[0]]
         size = f" of {first.mtu} bytes" if first.mtu else ""

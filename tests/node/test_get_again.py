@@ -18,6 +18,7 @@ from fleet.ops import get
 from fleet.requests.runs import Get
 from fleet.runtime import Runtime
 from fleet.transport.local import LocalTransport
+from tests.get_places import node_beside_here
 from tests.node.seams import Tap
 
 READS_NOTHING = {"delivery.give": "import os\ndef pread(*_given): raise OSError('a file is read')\nos.pread = pread"}
@@ -25,11 +26,7 @@ READS_NOTHING = {"delivery.give": "import os\ndef pread(*_given): raise OSError(
 
 @pytest.fixture(autouse=True)
 def node(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    monkeypatch.setenv("HOME", str(tmp_path / "home"))
-    for name in ("home", "node", "here"):
-        (tmp_path / name).mkdir()
-    monkeypatch.chdir(tmp_path / "here")
-    return tmp_path / "node"
+    return node_beside_here(tmp_path, monkeypatch)
 
 
 def typed(node: Path, what: str, transport: Any = None, events: list[Event] | None = None, **more: Any) -> Result:

@@ -26,6 +26,7 @@ from fleet.ops import get
 from fleet.requests.runs import Get
 from fleet.runtime import Runtime
 from fleet.transport.local import LocalTransport
+from tests.get_places import node_beside_here
 from tests.node.nodes import Running
 
 MIB = 1 << 20
@@ -33,11 +34,7 @@ MIB = 1 << 20
 
 @pytest.fixture(autouse=True)
 def node(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    monkeypatch.setenv("HOME", str(tmp_path / "home"))
-    for name in ("home", "node", "here"):
-        (tmp_path / name).mkdir()
-    monkeypatch.chdir(tmp_path / "here")
-    return tmp_path / "node"
+    return node_beside_here(tmp_path, monkeypatch)
 
 
 def typed(node: Path, what: str, events: list[Event], **more: Any) -> Report:

@@ -18,6 +18,7 @@ from fleet.errors import ConnectError, FleetError, HostFailed, UsageError
 from fleet.events import Event, Notice, Progress
 from fleet.model import Host
 from fleet.protocol.state import PROTOCOL
+from tests.get_places import node_beside_here
 from tests.in_process import LocalTransport, fleet_here, fleet_over
 from tests.scripted import about
 
@@ -26,12 +27,7 @@ NOBODY = 65534
 
 @pytest.fixture(autouse=True)
 def node(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """Its workdir; the tests of the head are in here/."""
-    monkeypatch.setenv("HOME", str(tmp_path / "home"))
-    for name in ("home", "node", "here"):
-        (tmp_path / name).mkdir()
-    monkeypatch.chdir(tmp_path / "here")
-    return tmp_path / "node"
+    return node_beside_here(tmp_path, monkeypatch)
 
 
 class Head:

@@ -98,8 +98,8 @@ MOST_LINKS = 12  # as a table has them side by side
 
 
 def links_of(views: Mapping[str, View], width: int | None) -> list[str]:
-    """Returns what `--network` measured: of each sender and receiver Mbit/s and ms;
-    of many hosts the slowest links alone. A value that the sender's processor bounds has a plus."""
+    """Returns what `--network` measured: of each sender and receiver Mbit/s and ms; of many hosts the slowest links
+    alone. A value that the sender's processor bounds has a plus."""
     measured = {(a, b): link for a, view in views.items() for b, link in (view.get("links") or {}).items()}
     if not measured:
         return []
@@ -110,8 +110,7 @@ def links_of(views: Mapping[str, View], width: int | None) -> list[str]:
         return ["slowest links, Mbit/s and ms:", *(f"  {clean(a)} -> {clean(b)}  {text[a, b]}" for a, b in slowest), ""]
     rows = [["Mbit/s, ms", *names], *([a, *(text.get((a, b), "-") for b in names)] for a in names)]
     sizes = [max(cells(row[n]) for row in rows) for n in range(len(names) + 1)]
-    lines = [beside([[clean(cell)] for cell in row], sizes) for row in rows]
-    return [*(line for part in lines for line in part), ""]
+    return [*(line for row in rows for line in beside([[clean(cell)] for cell in row], sizes)), ""]
 
 
 def describe(cause: Cause[Finding], width: int | None) -> list[str]:

@@ -127,7 +127,7 @@ class Member:
                 raise ProtocolError("it lacks more than there is", self.host.name)
 
     def take_need(self, message: Need, manifest: Manifest) -> None:
-        """What it says it lacks."""
+        """Takes in what the node lacks. Raises ProtocolError."""
         self.take_part(
             {"wants": message["wants"], "files": message["files"], "unsure": message["unsure"], "own": message["own"]},
             manifest,

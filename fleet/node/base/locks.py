@@ -32,8 +32,8 @@ def wait_for(
     meanwhile: "Callable[[], bool] | None" = None,
     lock: "Callable[[int, int], object] | None" = None,
 ) -> bool:
-    """Whether we got this lock in that time; meanwhile(), between tries, ends the wait by what is true. lock: as
-    try_lock() has it."""
+    """Returns whether we got this lock in that time; meanwhile(), between tries, ends the wait by what is true. lock:
+    as try_lock() has it."""
     until = time.monotonic() + seconds
     while not try_lock(fd, kind, lock):
         if time.monotonic() >= until or meanwhile is not None and meanwhile():
@@ -84,7 +84,7 @@ def try_lock(fd: int, kind: int, lock: "Callable[[int, int], object] | None" = N
 
 
 def try_file(fd: int, alone: bool) -> bool:
-    """As try_lock(), by a file. Who shares a lock and cannot write there only looks."""
+    """Does as try_lock(), by a file. Who shares a lock and cannot write there only looks."""
     path = os.readlink(b"/proc/self/fd/%d" % fd) + encode(HELD)
     who = myself()
     mine = path if alone else path + encode("-%s-%d" % (who["machine"].replace("/", "_"), who["pid"]))

@@ -77,17 +77,17 @@ class Part:
         )
         return found
 
-    def interface(self) -> "dict[str, str]":
-        """Returns the variables that name the network's that leads to the others; none in a run of one container."""
+    def interface_variables(self) -> "dict[str, str]":
+        """Returns the variables that name the interface towards the others; none in a run of one container."""
         own = addresses()
         held = holder_of(self.address, own) if self.several and self.address else None
         return variables(held, own) if held else {}
 
     def spec(self) -> "dict[str, Any]":
         """Returns what supervise.py takes."""
-        begin, options, interface = self.begin, self.options, self.interface()
+        begin, options = self.begin, self.options
         argv, command, env, files = self.started()
-        env.update({name: value for name, value in interface.items() if name not in os.environ})
+        env.update({name: value for name, value in self.interface_variables().items() if name not in os.environ})
         env.update(options.env)
         return {
             "run": begin["run"],
