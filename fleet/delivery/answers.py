@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import zlib
 from collections.abc import Sequence
-from typing import TypeVar
+from typing import Any, Literal, TypeVar
 
 from fleet.delivery.conversation import Conversation
 from fleet.delivery.parcels import Parcels
@@ -13,7 +13,7 @@ from fleet.delivery.tree import MAX_ENTRIES, Tree, with_payload
 from fleet.errors import ProtocolError
 from fleet.events import Emit, Notice
 from fleet.node.delivery.ownership import is_meant
-from fleet.protocol.messages.code import Doubts, Gone, Kind, Lacks, Lost, LostFile, Most, Need, Other, Own, OwnFile
+from fleet.protocol.messages.code import Doubts, Gone, Lacks, Lost, Most, Need, Other, Own, OwnFile
 from fleet.requests.sync import Sync
 from fleet.rules.units import few
 from fleet.transport.program import Program
@@ -30,54 +30,51 @@ class Answers:
         self._shown: set[str] = set()
 
     def until(self, talk: Conversation, program: Program, name: str) -> Other | Most | Own | Lacks | Need:
-        """Answer what a node asks, up to what it lacks, or what must be consented to."""
-        tree = self._tree
-        doubts: list[str] = []
-        gone: list[tuple[str, Kind]] = []
-        lost: list[LostFile] = []
-        own: list[OwnFile] = []
-
+        """Answers what a node asks, up to what it lacks, or what must be consented to."""
+        lists: dict[str, list[Any]] = {}
         while True:
             message = talk.answer(Doubts | Gone | Lost | Own | Other | Most | Lacks | Need)
-            if message["event"] == "doubts":
-                take_more(doubts, message["paths"], len(tree.by_path), name)
-                if not message["more"]:
-                    if not tree.by_path.keys() >= set(doubts):
-                        raise ProtocolError("it asks for files that are not in the source", name)
-                    program.send_bytes(packed("digests", self._parcels.digests(doubts)))
-            elif message["event"] == "gone":
-                take_more(gone, message["entries"], MAX_ENTRIES, name)
-                if not message["more"]:
-                    excluded = tree.excluded(gone) if gone else set[str]()
-                    if self._request.delete_excluded and excluded:
-                        text = f"deletes what is left out here, as far as it is as delivered: {few(sorted(excluded))}"
-                        if text not in self._shown:  # once for all hosts
-                            self._emit(Notice("warning", text))
-                        self._shown.add(text)
-                        excluded = set()
-                    program.send_bytes(packed("excluded", sorted(excluded)))
-            elif message["event"] == "lost":
-                take_more(lost, message["files"], MAX_ENTRIES, name)
-                if not message["more"]:
-                    sizes = {size for _, size, _ in lost}
-                    near = [path for path, entry in tree.by_path.items() if entry[3] in sizes]
-                    have = set(self._parcels.digests(near).values())
-                    there = [path for path, _, digest in lost if digest in have]
-                    program.send_bytes(packed("elsewhere", there))
-            elif message["event"] == "own":
-                take_more(own, message["files"], len(tree.entries), name)
-                if not message["more"]:
-                    answer = resolution(own, self.force, self._request.keep)
-                    if answer is None:
-                        return {**message, "files": own}
-                    program.send_bytes(answer)
-            else:
+            if message["event"] == "need" or message["event"] == "lacks":
                 return message
+            if message["event"] == "other" or message["event"] == "most":
+                return message
+            items = lists.setdefault(message["event"], [])
+            is_of_source = message["event"] == "doubts" or message["event"] == "own"
+            take_more(items, message["items"], len(self._tree.entries) if is_of_source else MAX_ENTRIES, name)
+            if message["more"]:
+                continue
+            if message["event"] == "own":
+                answer = resolution(items, self.force, self._request.keep)
+                if answer is None:
+                    return {**message, "items": items}
+            else:
+                answer = packed(self._known(message["event"], items, name))
+            program.send_bytes(answer)
+
+    def _known(self, event: Literal["doubts", "gone", "lost"], items: list[Any], name: str) -> object:
+        """Returns what is known here of what a node lists."""
+        files = self._tree.by_path
+        if event == "doubts":
+            if not files.keys() >= set(items):
+                raise ProtocolError("it asks for files that are not in the source", name)
+            return self._parcels.digests(items)
+        if event == "lost":
+            sizes = {size for _, size, _ in items}
+            have = set(self._parcels.digests([path for path, entry in files.items() if entry[3] in sizes]).values())
+            return [path for path, _, digest in items if digest in have]
+        excluded = sorted(self._tree.excluded(items))
+        if not self._request.delete_excluded or not excluded:
+            return excluded
+        text = f"deletes what is left out here, as far as it is as delivered: {few(excluded)}"
+        if text not in self._shown:  # once for all hosts
+            self._emit(Notice("warning", text))
+        self._shown.add(text)
+        return []
 
 
-def packed(op: str, answer: object) -> bytes:
+def packed(answer: object) -> bytes:
     """Returns the answer to a list of a node's: a control line, and JSON."""
-    return with_payload(op, zlib.compress(json.dumps(answer).encode(), 1))
+    return with_payload("answer", zlib.compress(json.dumps(answer).encode(), 1))
 
 
 def resolution(own: Sequence[OwnFile], force: bool | Sequence[str], keep: bool) -> bytes | None:
@@ -85,7 +82,7 @@ def resolution(own: Sequence[OwnFile], force: bool | Sequence[str], keep: bool) 
     paths = [path for path, *_ in own]
     meant = [path for path in paths if is_meant(path, force)]
     rest = sorted(set(paths).difference(meant))
-    return None if rest and not keep else packed("resolve", {"replace": meant, "keep": rest})
+    return None if rest and not keep else packed({"replace": meant, "keep": rest})
 
 
 def take_more(items: list[T], more: Sequence[T], most: int, host: str) -> None:

@@ -221,9 +221,9 @@ class _Mirroring:
         if need["event"] == "most":
             return refused_most(need, name, self._plan.command)
         if need["event"] == "own":
-            error = own_files.error(name, need["files"], self._plan.hint)
+            error = own_files.error(name, need["items"], self._plan.hint)
             return Result(
-                name, False, error=error, answer=Synced(hello["dest"], own=[path for path, *_ in need["files"]])
+                name, False, error=error, answer=Synced(hello["dest"], own=[path for path, *_ in need["items"]])
             )
         paths: list[str] = []
         has: dict[str, dict[int, str]] = {}

@@ -285,10 +285,10 @@ def test_parts_of_what_a_node_lacks_that_are_none(tmp_path: Path, parts: list[di
     assert error_of(hostile(*messages).sync_data(f"{tmp_path}/x:/d/x")).kind == "protocol"
 
 
-@pytest.mark.parametrize("files", [[], [7], [-1], [0, 0], ["0"], [10**400], {"0": ""}])
-def test_doubts_about_files_that_are_none(tmp_path: Path, files: Any) -> None:
+@pytest.mark.parametrize("items", [[], [7], [-1], [0, 0], ["0"], [10**400], {"0": ""}])
+def test_doubts_about_files_that_are_none(tmp_path: Path, items: Any) -> None:
     (tmp_path / "x").write_bytes(b"data")
-    doubts = {"event": "doubts", "files": files, "more": False}
+    doubts = {"event": "doubts", "items": items, "more": False}
     assert error_of(hostile({"event": "hello"}, doubts, NEED).sync_data(f"{tmp_path}/x:/d/x")).kind == "protocol"
 
 

@@ -162,7 +162,7 @@ class Coordinator:
         """Tells a member the digests that it waits for, once they are known; none of a file that has changed."""
         if member.unsure and not self.source.ask(member.unsure):
             digests = self.source.digests
-            self._put(member, packed("digests", [(i, digests[i]) for i in member.unsure if i in digests]))
+            self._put(member, packed([(i, digests[i]) for i in member.unsure if i in digests]))
             member.unsure = []
 
     def consent(self, member: Member, files: list[OwnFile]) -> None:

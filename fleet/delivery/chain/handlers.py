@@ -41,7 +41,7 @@ class Head(Coordinator):
         self.maybe_go()
 
     def _doubts(self, member: Member, message: chain.Doubts) -> None:
-        files = member.take("doubts", message["files"], self.manifest)
+        files = member.take("doubts", message["items"], self.manifest)
         if member.state == "starting" and not message["more"]:
             if max(files) >= len(self.manifest.files):
                 raise ProtocolError("it asks for files that are not in the source", member.host.name)
@@ -49,7 +49,7 @@ class Head(Coordinator):
             self.settle(member)
 
     def _own(self, member: Member, message: code.Own) -> None:
-        files = member.take("own", message["files"], self.manifest)
+        files = member.take("own", message["items"], self.manifest)
         if member.state == "starting" and not message["more"]:
             self.consent(member, files)
 

@@ -27,11 +27,11 @@ def take_stock(store: "Store", allocated: "dict[str, int]", force: "bool | Seque
             told.doubt(f.entry)
         if f.state == "wanted" and f.name in told.doubts:
             doubts[index] = f
-    digests = head.ask("doubts", "files", list(doubts), "digests") or ()
+    digests = head.ask("doubts", list(doubts)) or ()
     for target in store.targets:
         known = {doubts[index].name: digest for index, digest in digests if doubts[index].target is target}
         target.told.settle(known)
-    answer = head.ask("own", "files", [row for target in store.targets for row in target.told.in_the_way()], "resolve")
+    answer = head.ask("own", [row for target in store.targets for row in target.told.in_the_way()])
     for target in store.targets:
         target.told.resolve(answer)
     for f in store.files:

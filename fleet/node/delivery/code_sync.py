@@ -12,19 +12,19 @@ Conversation (J frames out, control lines in):
     <- {"op": "manifest", "digest", "size": n, "allocated": {path: bytes that a file with holes takes}, "brought":
        [path of which the node's own is not in the way]} and n bytes (zlib data of journal.by_column), or size 0 where
        "known" is that digest
-    -> {"event": "doubts", "paths", "more"}: files that are not as they were delivered
-    <- {"op": "digests", "size": n, "sha256"} and n bytes: zlib data of JSON {path: sha256 of the source's file}
-    -> {"event": "gone", "entries": [[path, kind]], "more"}: what was delivered and the source does not list
-    <- {"op": "excluded", ...} and [path] of those that it leaves out
+    -> {"event": "doubts", "items": [path], "more"}: files that are not as they were delivered
+    <- {"op": "answer", "size": n, "sha256"} and n bytes: zlib data of JSON {path: sha256 of the source's file}
+    -> {"event": "gone", "items": [[path, kind]], "more"}: what was delivered and the source does not list
+    <- {"op": "answer", ...} and [path] of those that it leaves out
     -> {"event": "other", "source", "dest", "deleted": n, "replaced": n}, and nothing is done: what another source
        delivered would be lost
-    -> {"event": "lost", "files": [[path, size, sha256]], "more"}: what is gone, where that is most of what is there
-    <- {"op": "elsewhere", ...} and [path] of those whose bytes the source has at another place
+    -> {"event": "lost", "items": [[path, size, sha256]], "more"}: what is gone, where that is most of what is there
+    <- {"op": "answer", ...} and [path] of those whose bytes the source has at another place
     -> {"event": "most", "dest", "folder", "deleted": n, "of": n, "named": [path], "source": the other one,
        or null}, and nothing is done: too much would be deleted
-    -> {"event": "own", "files": [[path, kind, size, age in s, what is in it]], "more"}: the node's own,
+    -> {"event": "own", "items": [[path, kind, size, age in s, what is in it]], "more"}: the node's own,
        which is in the way (ownership.py)
-    <- {"op": "resolve", ...} and {"replace": [path], "keep": [path]}; a head that wants neither goes away
+    <- {"op": "answer", ...} and {"replace": [path], "keep": [path]}; a head that wants neither goes away
     -> {"event": "lacks", "files": [[path, size]], "blocks": [[path, number, sha256]]}, any number of times, the first
        parts of long lists; blocks: what is here of a large file, 4 MiB each, of an older one or as far as it has come
     -> {"event": "need", "files", "blocks"}, the last ones
@@ -170,14 +170,12 @@ def receive(head: "Head", stage: "Stage", left: "dict[str, Any]", large: "Large"
 
 def settle(head: "Head", target: "Target", told: "Comparison", spec: "code.Spec") -> "code.Other | code.Most | None":
     """Ask for what the head alone knows, and for its consent."""
-    told.settle(head.ask("doubts", "paths", sorted(told.doubts), "digests") or {})
+    told.settle(head.ask("doubts", sorted(told.doubts)) or {})
     gone = gone_of(told)
-    excluded = set(head.ask("gone", "entries", [row[:2] for row in gone], "excluded") or ())
+    excluded = set(head.ask("gone", [row[:2] for row in gone]) or ())
     drop(told, gone, excluded)
     before, agreed = told.another, spec["replaces"]
-    most = too_many(
-        told, gone, excluded, spec.get("max_delete"), lambda lost: head.ask("lost", "files", lost, "elsewhere")
-    )
+    most = too_many(told, gone, excluded, spec.get("max_delete"), lambda lost: head.ask("lost", lost))
     if most is not None and all(entry[1] == "d" for entry in told.entries):
         most["source"] = before
         return most  # whatever it is known by now: it holds nothing
@@ -191,7 +189,7 @@ def settle(head: "Head", target: "Target", told: "Comparison", spec: "code.Spec"
             return {"event": "other", "source": before, "dest": dest, "deleted": deleted, "replaced": replaced}
     if most is not None:
         return most
-    told.resolve(head.ask("own", "files", told.in_the_way(), "resolve"))
+    told.resolve(head.ask("own", told.in_the_way()))
     return None
 
 

@@ -183,20 +183,17 @@ class Comparison:
         for path, entry in self.doubts.items():
             digest, st = digests.get(path), self.found[path]
             theirs = self.another is not None and st is not None and self.owner.status(path, st)[0] != OWN
-            if theirs and st is not None and self.owner.digest(path) == digest:
+            if st is not None and digest and self.owner.digest(path) == digest:
+                if not theirs:
+                    self.seen.add(path)
+                del self.found[path]
                 self.equal(entry, st)
             elif theirs:
                 self.put(entry, st, True)
-            elif digest and self.owner.digest(path) == digest:
-                self.seen.add(path)
-                assert st
-                del self.found[path]
-                self.equal(entry, st)
-            elif self.is_forced(path):
-                self.own[path] = entry
-            elif self.owner.journal.row(entry) is not None or digest in {
-                row[DIGEST] for row in self.owner.journal.known.get(path, ()) if row[DIGEST]
-            }:
+            elif not self.is_forced(path) and (
+                self.owner.journal.row(entry) is not None
+                or digest in {row[DIGEST] for row in self.owner.journal.known.get(path, ()) if row[DIGEST]}
+            ):
                 self.left.add(path)
             else:
                 self.own[path] = entry

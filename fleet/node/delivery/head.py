@@ -63,16 +63,16 @@ class Head:
         """The next control line called one of ops; None when it is gone."""
         return next((message for message in self.lines() if message.get("op") in ops), None)
 
-    def ask(self, event: str, key: str, items: "list[Any]", op: str) -> "Any":
+    def ask(self, event: str, items: "list[Any]") -> "Any":
         """Returns what the head answers when it has all of a list; None where there is none. Raises EOFError where the
         head is gone, or ends it all."""
         if not items:
             return None
         *parts, last = in_parts(items)
         for part in parts:
-            send_json({"event": event, key: part, "more": True})
-        self.say({"event": event, key: last, "more": False})
-        message = self.hear(op, "end")
+            send_json({"event": event, "items": part, "more": True})
+        self.say({"event": event, "items": last, "more": False})
+        message = self.hear("answer", "end")
         if message is None or message["op"] == "end":
             raise EOFError
         return json.loads(zlib.decompress(self.payload(message)).decode())

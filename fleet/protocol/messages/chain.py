@@ -13,7 +13,7 @@ Ranges = list[tuple[Count, Count]]  # from, to
 Hello = TypedDict("Hello", {"event": Literal["hello"]})
 Shared = TypedDict("Shared", {"event": Literal["shared"], "with": str})
 # files of which what lies there may be what the source has; more: another part of the list follows
-Doubts = TypedDict("Doubts", {"event": Literal["doubts"], "files": list[Count], "more": bool})
+Doubts = TypedDict("Doubts", {"event": Literal["doubts"], "items": list[Count], "more": bool})
 # wants: bytes of the stream
 Lacking = TypedDict("Lacking", {"wants": Ranges, "files": Ranges}, total=False)
 

@@ -22,11 +22,11 @@ Need = TypedDict("Need", {"event": Literal["need"], "files": Wanted, "blocks": B
 Source = TypedDict("Source", {"host": str, "path": str, "id": str})
 Kind = Literal["f", "d", "l"]
 # more: another part of the list follows
-Doubts = TypedDict("Doubts", {"event": Literal["doubts"], "paths": list[Path], "more": bool})
-Gone = TypedDict("Gone", {"event": Literal["gone"], "entries": list[tuple[Within, Kind]], "more": bool})
+Doubts = TypedDict("Doubts", {"event": Literal["doubts"], "items": list[Path], "more": bool})
+Gone = TypedDict("Gone", {"event": Literal["gone"], "items": list[tuple[Within, Kind]], "more": bool})
 # path, kind ("o": neither file, folder nor link), bytes, seconds since it was written, something in it that is its own
 OwnFile = tuple[Within, Kind | Literal["o"], Count, float, str]
-Own = TypedDict("Own", {"event": Literal["own"], "files": list[OwnFile], "more": bool})
+Own = TypedDict("Own", {"event": Literal["own"], "items": list[OwnFile], "more": bool})
 # what another folder delivered would be lost
 Other = TypedDict(
     "Other",
@@ -40,7 +40,7 @@ Other = TypedDict(
 )
 # path, size, sha256
 LostFile = tuple[Within, Count, str]
-Lost = TypedDict("Lost", {"event": Literal["lost"], "files": list[LostFile], "more": bool})
+Lost = TypedDict("Lost", {"event": Literal["lost"], "items": list[LostFile], "more": bool})
 # most of what is there would be deleted: the number of files, of how many; folder: that loses most of its files;
 # source: whence it came, if that is another one
 Most = TypedDict(

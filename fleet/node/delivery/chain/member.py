@@ -6,10 +6,10 @@ Conversation (J frames out, control lines in):
     -> {"event": "hello"}, or {"event": "shared", "with": host}: that host of this sync writes the same folders
     <- {"op": "manifest", "size": n, "sha256", "allocated": {file: bytes that one with holes takes}} and n bytes: zlib
        JSON of [[target, path, kind, mode, size, mtime_ns, link]]
-    -> {"event": "doubts", "files": [file], "more"}    what lies there may be what the source has
-    <- {"op": "digests", "size": n, "sha256"} and n bytes: zlib data of JSON [[file, sha256]]
-    -> {"event": "own", "files", "more"}    the node's own, which is in the way, as in code_sync.py
-    <- {"op": "resolve", ...} and {"replace": [path], "keep": [path]}; what is in neither ends it all
+    -> {"event": "doubts", "items": [file], "more"}    what lies there may be what the source has
+    <- {"op": "answer", "size": n, "sha256"} and n bytes: zlib data of JSON [[file, sha256]]
+    -> {"event": "own", "items", "more"}    the node's own, which is in the way, as in code_sync.py
+    <- {"op": "answer", ...} and {"replace": [path], "keep": [path]}; what is in neither ends it all
     -> {"event": "lacks", "wants" | "files": ...}, any number of times: first parts
     -> {"event": "need", "wants", "files": [[from, to]], "bytes", "address", "port"}
     <- {"op": "go"}
