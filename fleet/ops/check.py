@@ -96,7 +96,7 @@ def run(plan: CheckPlan, runtime: Runtime) -> Checked:
     code = exit_code_of(results)
     if code in (EXIT_OK, EXIT_HOST_FAILED) and any(finding.severity == "error" for finding in findings):
         code = EXIT_PREFLIGHT
-    return Checked("check", results, code, {"findings": [plain(f) for f in findings]}, views, findings)
+    return Checked("check", results, code, {"findings": plain(findings)}, views, findings)
 
 
 def view_of(host: Host, facts: Mapping[str, Any], request: Check) -> View:
