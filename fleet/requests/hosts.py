@@ -10,6 +10,7 @@ from typing import Any, Literal
 from fleet.errors import UsageError
 from fleet.requests.request import MOMENT, Request, number, within
 from fleet.requests.sync import IMPORT_SECONDS
+from fleet.requests.variables import check_variable
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -95,3 +96,5 @@ class Build(Request):
             )
         if self.source and self.version:
             raise UsageError("--version and --source exclude each other", hint="a tree has its own version")
+        for name, value in (self.env or {}).items():
+            check_variable("env", name, value)

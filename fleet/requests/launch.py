@@ -12,6 +12,7 @@ from fleet.errors import UsageError
 from fleet.inventory.fields import MAX_SLOTS, instead_of_variable
 from fleet.requests.request import OptionError, number
 from fleet.requests.runs import OfRun
+from fleet.requests.variables import check_variable
 
 COUNTS = ("auto", "gpu", "cpu")
 NOT_REPEATED = ("runs_dir", "repeats", "claims", "attempt", "options")
@@ -102,6 +103,9 @@ class Launch(OfRun):
             value = getattr(self, name) or ""
             if hint := instead_of_variable(value):
                 raise OptionError(name, f"{value}: variables are not expanded", hint)
+        for option in ("env", "env_expand"):
+            for name, value in (getattr(self, option) or {}).items():
+                check_variable(option, name, value)
         _ = self.nodes, self.ranks
 
     @property
