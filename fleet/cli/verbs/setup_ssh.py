@@ -6,20 +6,21 @@ import getpass
 import os
 from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Literal
+from typing import TYPE_CHECKING, Any
 
 import click
 
 from fleet.answers.hosts import SetUp, SetUpAll
 from fleet.api import Planned
 from fleet.cli.context import CliFleet, interruptible, perform
-from fleet.cli.line.command import OneOf, Verb, completed
-from fleet.cli.line.options import settings_of, without
+from fleet.cli.line.command import Verb
+from fleet.cli.line.options import asked, settings_of, without
 from fleet.cli.screen import layout, terminal
 from fleet.cli.screen.output import clean, echo, fold, groups_by, talk
 from fleet.cli.screen.progress import ProgressLine
 from fleet.events import Event, Notice
 from fleet.model import Report
+from fleet.requests.hosts import SetupSsh
 from fleet.rules.units import counted
 
 if TYPE_CHECKING:
@@ -124,34 +125,9 @@ def show(report: Report) -> None:
 
 
 @click.command("setup-ssh", cls=Verb, examples=("fleet setup-ssh", "fleet setup-ssh --tofu --password-file pw"))
-@click.option(
-    "--password-file",
-    metavar="F",
-    shell_complete=completed("file"),
-    help="The password on one line, or lines 'HOST PASSWORD' (HOST may be a node set "
-    "or *); nobody else may be able to read it. '-' is stdin.",
-)
-@click.option("--mesh/--no-mesh", default=True, help="Also every host to every host [yes].")
-@click.option("--tofu", is_flag=True, help="Trust unknown host keys on first use, without asking.")
-@click.option(
-    "--replace-key",
-    "replace_key",
-    multiple=True,
-    metavar="HOST",
-    shell_complete=completed("nodeset"),
-    help="Let this host (or node set) have a new host key; shown and confirmed like an unknown one.",
-)
-@click.option("--key-type", type=OneOf(["ed25519", "rsa"]), help="Type of the keys that are made [ed25519].")
-@click.option("--undo", is_flag=True, help="Remove what setup-ssh added, on the hosts and here.")
+@asked(SetupSsh, "password_file", "mesh", "tofu", "replace_key", "key_type", "undo")
 @without("transport")
-def setup_ssh(
-    password_file: str | None,
-    mesh: bool,
-    tofu: bool,
-    replace_key: tuple[str, ...],
-    key_type: Literal["ed25519", "rsa"] | None,
-    undo: bool,
-) -> int:
+def setup_ssh(replace_key: tuple[str, ...], **given: Any) -> int:
     """Passwordless SSH from here to every host and between all of them, every pair verified.
 
     The password is asked for once, used only where the key is not accepted yet, and kept nowhere. Host keys are
@@ -162,15 +138,11 @@ def setup_ssh(
     def plan(fleet: CliFleet) -> Planned:
         chosen = (select(fleet.inventory, nodeset, None, "--replace-key").names for nodeset in replace_key)
         return fleet.plan.setup_ssh(
-            password_file=password_file,
-            mesh=mesh,
-            tofu=tofu,
             replace_key=[name for names in chosen for name in names],
-            key_type=key_type,
-            undo=undo,
             limit=fleet.connect_timeout,
             confirm=confirm,
             ask_password=ask_password,
+            **given,
         )
 
-    return perform(plan, show, line=Remarks(), **({"undo": True} if undo else {}))
+    return perform(plan, show, line=Remarks(), **({"undo": True} if given["undo"] else {}))
