@@ -7,6 +7,7 @@ from contextlib import closing
 from dataclasses import dataclass, field
 from typing import Any
 
+from fleet.codec import plain
 from fleet.each import failed
 from fleet.engines import engine
 from fleet.errors import EXIT_HOST_FAILED, EXIT_OK, EXIT_PREFLIGHT
@@ -95,7 +96,7 @@ def run(plan: CheckPlan, runtime: Runtime) -> Checked:
     code = exit_code_of(results)
     if code in (EXIT_OK, EXIT_HOST_FAILED) and any(finding.severity == "error" for finding in findings):
         code = EXIT_PREFLIGHT
-    return Checked("check", results, code, {"findings": [f.as_json() for f in findings]}, views, findings)
+    return Checked("check", results, code, {"findings": [plain(f) for f in findings]}, views, findings)
 
 
 def view_of(host: Host, facts: Mapping[str, Any], request: Check) -> View:

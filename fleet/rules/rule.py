@@ -68,9 +68,6 @@ class Finding:
     message: str
     remedy: str
 
-    def as_json(self) -> dict[str, Any]:
-        return {**vars(self), "hosts": list(self.hosts)}
-
 
 @dataclass(frozen=True)
 class Rule:

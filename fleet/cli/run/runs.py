@@ -21,6 +21,7 @@ from fleet.cli.run.follow import follow as follow_run
 from fleet.cli.screen import plans
 from fleet.cli.screen.board import Shown
 from fleet.cli.screen.output import clean, echo, fold, talk, write_json, write_table
+from fleet.codec import plain
 from fleet.errors import InventoryError, UsageError
 from fleet.model import Report
 from fleet.requests.runs import Attach, Logs, Ps, Stop
@@ -239,7 +240,7 @@ def runs(prune: bool, keep: int, days: float, max_size: float | None, yes: bool,
         if not settings.silent:
             talk(f"removed: the logs of {told}")
     if settings.json:
-        document = Report("runs", (), 0, {"runs": [run.as_json() for run in found], "pruned": [run.run for run in old]})
+        document = Report("runs", (), 0, {"runs": [plain(run) for run in found], "pruned": [run.run for run in old]})
         write_json(document.as_json())
     return 0
 
