@@ -4,19 +4,19 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import click
 
 from fleet.cli.context import perform
 from fleet.cli.line.command import Verb
 from fleet.cli.line.hints import as_typed
-from fleet.cli.line.options import Limited, Named, common_options, settings_of
+from fleet.cli.line.options import Named, asked, common_options, settings_of
 from fleet.cli.screen import terminal
 from fleet.cli.screen.layout import GAP, beside, wrap
 from fleet.cli.screen.output import clean, clean_lines, echo, fold
 from fleet.cli.screen.terminal import cells
-from fleet.engines import DEFAULT, ENGINES
+from fleet.engines import ENGINES
 from fleet.model import Report
 from fleet.requests.hosts import Check
 from fleet.rules.matrix import Cell, Matrix, matrix
@@ -34,23 +34,9 @@ PIPE_WIDTH = 160  # how many columns stand side by side where no terminal limits
 
 
 @click.command("check", cls=Verb, examples=("fleet check", "fleet check -w @a100 -v"))
-@click.option(
-    "--timeout",
-    type=Limited(Check, "timeout"),
-    default=Check.timeout,
-    metavar="S",
-    help="Seconds until a step on a node counts as hanging [20].",
-)
-@click.option(
-    "--engine",
-    type=Named(ENGINES),
-    default=DEFAULT,
-    show_default=True,
-    help="The engine to check for: what it needs must be there.",
-)
-@click.option("--network", is_flag=True, help="Measure bandwidth and latency of every pair of hosts, too.")
+@asked(Check, "timeout", "engine", "network", engine={"type": Named(ENGINES), "show_default": True})
 @common_options
-def check(timeout: float, engine: str, network: bool) -> int:
+def check(**given: Any) -> int:
     """Compare the hosts' environments; each finding with its remedy. What is an error here, 'fleet launch' refuses.
 
     Exit: 123 when something would keep a run from starting or spoil it, 122 when a host cannot be reached.
@@ -65,9 +51,7 @@ def check(timeout: float, engine: str, network: bool) -> int:
         if shown:
             echo(shown.removesuffix("\n"), wrap=False)
 
-    return perform(
-        lambda fleet: fleet.plan.check(timeout=timeout, engine=engine, network=network), show, asked_for=True
-    )
+    return perform(lambda fleet: fleet.plan.check(**given), show, asked_for=True)
 
 
 def screen(checked: Checked, *, width: int | None = None, quiet: bool = False, verbose: bool = False) -> str:
