@@ -7,7 +7,6 @@ import zlib
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
-from itertools import accumulate
 from pathlib import Path
 
 from fleet.delivery.tree import Tree, hard_links, read, reading, with_payload
@@ -46,17 +45,6 @@ class Manifest:
     def files(self) -> tuple[Entry, ...]:
         """The regular files; the chain counts them by their place in here."""
         return tuple(entry for entry in self.entries if entry[2] == "f")
-
-    @cached_property
-    def starts(self) -> list[int]:
-        """Where each file begins in the stream of all files."""
-        return list(accumulate((entry[4] for entry in self.files[:-1]), initial=0))
-
-    def overlap(self, index: int, ranges: Sequence[tuple[int, int]]) -> int:
-        """Bytes of one file that lie in ranges of the stream."""
-        begin = self.starts[index]
-        end = begin + self.files[index][4]
-        return sum(max(0, min(b, end) - max(a, begin)) for a, b in ranges)
 
     @cached_property
     def message(self) -> bytes:
