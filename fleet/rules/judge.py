@@ -12,7 +12,7 @@ from typing import Any, TypeVar
 from fleet.errors import Reason
 from fleet.inventory.nodeset import fold
 from fleet.model import grouped
-from fleet.rules import devices, fitness, gpu_state, interpreter, launch, neighbours, pairs, steps, system
+from fleet.rules import devices, fitness, gpu_state, interpreter, launch, links, neighbours, pairs, steps, system
 from fleet.rules.causes import Cause, by_cause
 from fleet.rules.rule import SEVERITIES, Finding, Kind, Rule, Said, Severity, View, lookup
 from fleet.rules.units import amount, few, shown
@@ -21,6 +21,7 @@ from fleet.rules.units import amount, few, shown
 RULES: tuple[Rule, ...] = (
     *launch.RULES,
     *pairs.RULES,
+    *links.RULES,
     *neighbours.RULES,
     *interpreter.RULES,
     *devices.RULES,
@@ -79,7 +80,7 @@ def _apply(rule: Rule, views: Mapping[str, View], needed: Collection[str]) -> It
         if value is None and rule.kind == "equal" and rule.needs in needed:
             continue  # that it is missing is said of that host alone
         # anything else, MISSING among it, cannot be judged
-        fits = Mapping if rule.kind == "contents" else str | int | float | Said | pairs.Seen | pairs.Links | None
+        fits = Mapping if rule.kind == "contents" else str | int | float | Said | pairs.Seen | links.Links | None
         if isinstance(applies, bool | int) and applies and isinstance(value, fits):
             values[name] = value
     return _KINDS[rule.kind](rule, values)
@@ -183,5 +184,5 @@ _KINDS: Mapping[Kind, Callable[[Rule, Values], Iterable[Finding]]] = {
     "contents": _contents,
     "closed": pairs.closed,
     "stalled": pairs.stalled,
-    "slow": pairs.slow,
+    "slow": links.slow,
 }
