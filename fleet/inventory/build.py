@@ -22,7 +22,8 @@ from fleet.model import Host, Inventory
 
 @dataclass
 class Builder:
-    """source: the file's name for messages. lines: host name -> the line it was named on."""
+    """source: the file's name for messages. lines: host name -> the line it was named on. groups: name -> the
+    expressions whose union it is, and its line."""
 
     source: str
     defaults: Mapping[str, Any] = field(default_factory=dict)
@@ -30,7 +31,7 @@ class Builder:
     sync: Mapping[str, Any] = field(default_factory=dict)
     lines: dict[str, int] = field(default_factory=dict)
     _hosts: list[Host] = field(default_factory=list)
-    _groups: dict[str, tuple[list[str], int]] = field(default_factory=dict)
+    groups: dict[str, tuple[list[str], int]] = field(default_factory=dict)
 
     def fail(self, line: int, message: str, *, host: str | None = None, hint: str | None = None) -> NoReturn:
         """Raises the InventoryError that says where."""
@@ -68,19 +69,15 @@ class Builder:
             self.lines[name] = line
             self._hosts.append(self._host(name, values, line))
 
-    def add_group(self, name: str, members: list[str], line: int) -> None:
-        """A group and the expressions whose union it is; resolved in build()."""
-        self._groups[name] = (members, line)
-
     def build(self) -> Inventory:
         """The Inventory, after the checks that need all of it."""
         if not self._hosts:
             raise InventoryError("names no hosts", where=self.source, hint="one host on a line: gpu1 slots=8")
         self._check_machines()
         self._check_jumps()
-        groups = Groups({name: members for name, (members, _) in self._groups.items()}, self._hosts)
+        groups = Groups({name: members for name, (members, _) in self.groups.items()}, self._hosts)
         resolved = {}
-        for name, (_, line) in self._groups.items():
+        for name, (_, line) in self.groups.items():
             with self.at(line, about=f"group {name}: "):
                 resolved[name] = tuple(groups.members(name))
         return Inventory(tuple(self._hosts), resolved, dict(self.env), self.source, self.sync)

@@ -23,11 +23,6 @@ from fleet.model import Host, Inventory, Report, Result
 from fleet.slurmconf import node_line
 
 
-def convert(inventory: Inventory, form: str) -> str:
-    """The inventory as `form`, one of FORMATS, ending in a newline. InventoryError where the form cannot say it."""
-    return FORMATS[form](inventory)
-
-
 def report(inventory: Inventory) -> Report:
     """`fleet hosts --json`: every field of every host under its name, with the node rank it would get."""
     results = tuple(
@@ -188,6 +183,7 @@ def _jumps(host: Host, inventory: Inventory) -> str:
     return ",".join(map(spelled, (host.proxy_jump or "").split(",")))
 
 
+# each ends in a newline; InventoryError where the form cannot say it
 FORMATS: dict[str, Callable[[Inventory], str]] = {
     "names": lambda inventory: "".join(f"{name}\n" for name in inventory.names),
     "nodeset": lambda inventory: fold(inventory.names) + "\n",

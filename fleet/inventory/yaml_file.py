@@ -99,7 +99,7 @@ class _Reader:
                     hint="letters, digits and ._-, starting with a letter or _",
                 )
             members = [item.text for item in self._words(value, f"group {name}")]
-            self.builder.add_group(name, members, tree.key_lines[name])
+            self.builder.groups[name] = (members, tree.key_lines[name])
 
     def _words(self, tree: Tree, what: str) -> list[Tree]:
         """One node set, or a list of them."""

@@ -75,14 +75,10 @@ def taken_networks() -> list[ipaddress.IPv4Network]:
     return networks
 
 
-def interface_exists(name: str) -> bool:
-    return subprocess.run(["ip", "link", "show", "dev", name], capture_output=True, check=False).returncode == 0
-
-
 def remove_interface(name: str) -> None:
     """Pull the head's cable; it may be gone already, with the switch."""
     subprocess.run(["ip", "link", "del", "dev", name], capture_output=True, check=False)
-    if interface_exists(name):
+    if subprocess.run(["ip", "link", "show", "dev", name], capture_output=True, check=False).returncode == 0:
         raise LabError(f"cannot remove the interface {name}", hint=f"ip link del dev {name}")
 
 

@@ -6,6 +6,7 @@ import time
 from collections.abc import Mapping
 from contextlib import ExitStack
 from dataclasses import dataclass
+from math import inf
 from typing import Any
 
 from fleet.engines import engine
@@ -49,8 +50,7 @@ def ask(session: Session, spec: Mapping[str, Any], cancel: Cancel, *, hurry: Can
     """What node/preflight/probe.py reports, fed `spec`. hurry: ends the host's waiting for others. Its clock is asked
     for while its steps run: no round trip of its own."""
     facts: Facts = {}
-    clock = CLOCK_SAMPLES
-    best: tuple[float, float] | None = None
+    samples: list[tuple[float, float]] = []
     with Program(session, "preflight.probe", spec) as program, ExitStack() as at_end:
         deadline = program.clock.monotonic() + spec["deadline"] + 2 * SILENCE_SECONDS
         if hurry:
@@ -60,23 +60,20 @@ def ask(session: Session, spec: Mapping[str, Any], cancel: Cancel, *, hurry: Can
         for frame in program.frames(silence=SILENCE_SECONDS, deadline=deadline, cancel=cancel):
             message = frame.decode(Probed) if frame.kind == MESSAGE else {}
             facts = message.get("facts") or facts
-            if "clock" in message:
-                best = better(best, asked, message["clock"], time.time())
-                clock -= 1
-                if clock > 0:
+            if "clock" in message and len(samples) < CLOCK_SAMPLES:
+                samples.append(sample(asked, message["clock"], time.time()))
+                if len(samples) < CLOCK_SAMPLES:
                     asked = time.time()
                     program.send({"op": "clock"})
     if not facts:
         raise ProtocolError("it told no facts", session.host.name)
-    if best is not None:
-        facts["clock"] = {"offset": round(best[0], 6), "uncertainty": round(best[1], 6)}
+    uncertainty, offset = min(samples, default=(inf, 0.0))
+    if uncertainty < inf:
+        facts["clock"] = {"offset": round(offset, 6), "uncertainty": round(uncertainty, 6)}
     return facts
 
 
-def better(best: tuple[float, float] | None, asked: float, theirs: float, now: float) -> tuple[float, float] | None:
-    """(offset, uncertainty) in seconds, the node's clock less ours, of the fastest round trip so far: it was read at
-    the middle of the trip, give or take half of it."""
-    if now < asked:
-        return best
-    sample = (theirs - (asked + now) / 2, (now - asked) / 2)
-    return sample if best is None or sample[1] < best[1] else best
+def sample(asked: float, theirs: float, now: float) -> tuple[float, float]:
+    """Returns (uncertainty, offset) in seconds, the node's clock less ours, of a round trip: it was read at the middle
+    of the trip, give or take half of it; where our own clock was set back meanwhile nothing is certain."""
+    return (now - asked) / 2 if now >= asked else inf, theirs - (asked + now) / 2

@@ -11,6 +11,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 
 from fleet.errors import ConnectError, HostFailed, UsageError
+from fleet.inventory.fields import FieldError, port
 from fleet.inventory.select import select
 from fleet.model import Host, Inventory
 from fleet.transport.base import Cancel, ConnectOptions
@@ -37,11 +38,11 @@ class Forward:
     @classmethod
     def of(cls, text: str) -> Forward:
         """PORT, or PORT:LOCAL. UsageError."""
-        port, colon, local = text.partition(":")
-        words = [port, local if colon else port]
-        if not all(word.isascii() and word.isdecimal() and len(word) <= 5 and 0 < int(word) < 65536 for word in words):
-            raise UsageError(f"{text}: not PORT or PORT:LOCAL", hint="fleet forward gpu1 6006:16006")
-        return cls(int(words[0]), int(words[1]))
+        remote, colon, local = text.partition(":")
+        try:
+            return cls(port(remote), port(local if colon else remote))
+        except FieldError:
+            raise UsageError(f"{text}: not PORT or PORT:LOCAL", hint="fleet forward gpu1 6006:16006") from None
 
     def check(self, host: Host) -> None:
         """UsageError where the port is taken here."""

@@ -115,15 +115,10 @@ KERNEL = (
 )
 
 
-def rule_of(text: str) -> Hint | None:
-    """The first that matches, its meaning filled in."""
-    return first_match(KERNEL, text)
-
-
 def explains(line: KernelLine, signal: int, text: str) -> Hint | None:
     """Returns the rule by which a line explains the end of a process. line: its time counts from that end, its rank is
     the process's own, or None. signal: that ended it, 0 for none. text: the end of what it wrote."""
-    rule, mine = rule_of(line["text"]), line["rank"] is not None
+    rule, mine = first_match(KERNEL, line["text"]), line["rank"] is not None
     if rule is None or (rule.sudden and not mine and abs(line["time"]) > SUDDEN_SECONDS):
         return None
     return rule if mine or signal in rule.signals or re.search(rule.words, text) else None

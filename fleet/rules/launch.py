@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import re
-import shlex
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from functools import partial
 from typing import Any
 
 from fleet.errors import Reason
 from fleet.protocol.state import MODULES
+from fleet.rules import left_behind
 from fleet.rules.rule import MISSING, Rule, Said, View, lookup
 from fleet.rules.steps import OF_A_RUN, stuck
 from fleet.rules.units import counted
@@ -20,49 +19,6 @@ PYTHON = "behind --engine command: python train.py; other engines start Python t
 PYTHON3 = "name python3, or an interpreter by its path"
 ANOTHER = "'--workdir DIR' names a folder of this project's own, with --sync; --as-there runs what lies there"
 SYNC = "'fleet launch --sync' brings the current folder there; --workdir names another"
-
-
-# -- locks of builds -------------------------------------------------------------------------------------------
-def left_locks(sure: bool, view: View) -> Said | None:
-    found = [str(build["path"]) for build in view.get("builds") or () if bool(build["sure"]) is sure]
-    locks = [path for path in found if _is_for(lookup(view, "python.version"), path)]
-    return Said(*of_locks(view["want"].host, locks, sure)) if locks else None
-
-
-def _is_for(version: Any, lock: str) -> bool:
-    """Whether this Python may build there: torch's own folders are called py311_cpu."""
-    found = re.search(r"/py(\d+)t?_[^/]*/[^/]+/lock$", lock)
-    return found is None or not isinstance(version, str) or found[1] == "".join(version.split(".")[:2])
-
-
-def of_locks(host: str, locks: Sequence[str], sure: bool = True) -> tuple[str, str]:
-    """What is wrong with locks of builds that nobody holds, and the line to copy."""
-    which = ", ".join(locks)
-    who = f"a build that was killed left {which}" if sure else f"nobody on this node has {which} open"
-    remedy = Reason(f"fleet exec -w {{hosts}} -- rm -f {shlex.join(locks)}", hosts=host)
-    return f"{who}: a rank that wants what is built there waits for ever, without a word", remedy
-
-
-# -- what runs left behind --------------------------------------------------------------------------------------
-UNDYING = "what hangs in the kernel ends when the mount or the driver that it waits for answers, or with a reboot"
-
-
-def left(said: View) -> list[str]:
-    """The processes that outlived SIGKILL, of a node's last word on a run."""
-    return said.get("stuck") or [str(pid) for pid in said.get("left") or ()]
-
-
-def undying(said: View) -> str | None:
-    return f"processes that would not die: {', '.join(left(said))}" if left(said) else None
-
-
-def remains(ended: bool, view: View) -> Said | None:
-    found = [each for each in view.get("remains") or () if bool(each["left"]) is not ended]
-    runs = ", ".join(str(each["run"]) for each in found)
-    which = ", ".join(str(pid) for each in found for pid in each["left"])
-    lost = f"run {runs} had lost its supervisor: what was left of it is ended now"
-    undead = f"processes of run {runs} would not die: {which}"
-    return Said(lost if ended else undead) if found else None
 
 
 # -- script, code, data ----------------------------------------------------------------------------------------
@@ -168,9 +124,8 @@ def crowded(view: View) -> Said | None:
     """More ranks than GPUs, because the command line said so."""
     want = view["want"]
     usable = sum(want.devices is None or gpu["index"] in want.devices for gpu in view.get("gpus") or ())
-    if want.part is None or not usable or (want.part.ranks or 0) <= usable:
-        return None
-    return Said(f"{want.part.ranks} ranks share {counted(usable, 'GPU')}")
+    shared = want.part is not None and 0 < usable < (want.part.ranks or 0)
+    return Said(f"{want.part.ranks} ranks share {counted(usable, 'GPU')}") if shared else None
 
 
 def hidden(view: View) -> Said | None:
@@ -186,11 +141,8 @@ def hidden(view: View) -> Said | None:
 
 def way(master: bool, view: View) -> Said | None:
     """What is wrong at the master itself explains what the others see."""
-    part = view["want"].part
-    if part is None or not part.met or (part.node_rank == 0) is not master:
-        return None
-    found = view.get("port") or {}
-    if not found.get("error"):
+    part, found = view["want"].part, view.get("port") or {}
+    if part is None or not part.met or (part.node_rank == 0) is not master or not found.get("error"):
         return None
     return Said(Reason.of_node(str(found["error"]) + _holder(found.get("holder"))), _way_on(found))
 
@@ -209,7 +161,6 @@ def _way_on(found: View) -> str | None:
     return str(hint) if hint else None
 
 
-FORGOTTEN = "nothing to do; was it killed by hand, or for want of memory? 'fleet exec -- dmesg' may say"
 LOOK = "a wedged mount or driver there? 'fleet check' looks closer"
 LOOK_AT_MASTER = "check 'data_address' of the first host, or give --master-addr"
 
@@ -226,12 +177,7 @@ RULES = (
         )
         for step in OF_A_RUN
     ),
-    Rule("build-lock", partial(left_locks, True), "clear", "locks of builds", "remove them", run=True),
-    Rule(
-        "build-lock-unsure", partial(left_locks, False), "clear", "locks of builds", "remove them", "warning", run=True
-    ),
-    Rule("run-forgotten", partial(remains, True), "clear", "earlier runs", FORGOTTEN, "warning", run=True),
-    Rule("run-undying", partial(remains, False), "clear", "earlier runs", UNDYING, "warning", run=True),
+    *left_behind.RULES,
     Rule("code-mixed", code, "clear", "the code", "run 'fleet sync' again", run=True),
     Rule("data-mixed", data, "clear", "the data", "run 'fleet sync --data PATH' again", run=True),
     Rule(

@@ -18,9 +18,8 @@ def sockets(view: View) -> str | None:
 
 def workdir(view: View) -> str | None:
     found = lookup(view, "disks.workdir")
-    if not isinstance(found, Mapping) or found["writable"]:
-        return None
-    return f"{found['path']} is not writable for {view.get('user', 'this user')}"
+    closed = isinstance(found, Mapping) and not found["writable"]
+    return f"{found['path']} is not writable for {view.get('user', 'this user')}" if closed else None
 
 
 SYSTEM = (

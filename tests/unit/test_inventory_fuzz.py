@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from fleet.errors import FleetError
-from fleet.inventory.convert import FORMATS, convert
+from fleet.inventory.convert import FORMATS
 from fleet.inventory.find import parse
 from tests.in_process import selected
 from tests.liar import steady
@@ -177,7 +177,7 @@ def check(inventory) -> None:
     assert all(set(members) <= set(inventory.names) for members in inventory.groups.values())
     for form in FORMATS:
         try:
-            text = convert(inventory, form)
+            text = FORMATS[form](inventory)
         except FleetError as error:
             assert error.hint is not None or error.host is not None
             continue

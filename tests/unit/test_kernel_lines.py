@@ -7,7 +7,8 @@ import re
 import pytest
 
 from fleet.node.run.start.kernel_log import MAX_LENGTH, WORTH, pid_in
-from fleet.rules.kernel import KERNEL, rule_of
+from fleet.rules.hint import first_match
+from fleet.rules.kernel import KERNEL
 
 OOM = (
     "Out of memory: Killed process 28892 (python3) total-vm:221384kB, anon-rss:72192kB, file-rss:6608kB, "
@@ -53,7 +54,7 @@ LINES = [
 
 @pytest.mark.parametrize(("line", "meaning", "broken"), LINES)
 def test_what_a_line_means(line: str, meaning: str | None, broken: bool) -> None:
-    rule = rule_of(line)
+    rule = first_match(KERNEL, line)
     assert (rule is not None) == (meaning is not None)
     if rule is not None and meaning is not None:
         assert meaning in rule.meaning and rule.unfit == broken
@@ -62,7 +63,9 @@ def test_what_a_line_means(line: str, meaning: str | None, broken: bool) -> None
 
 
 def test_every_rule_has_a_line() -> None:
-    assert {rule.pattern for rule in KERNEL} == {rule.pattern for line, _, _ in LINES if (rule := rule_of(line))}
+    assert {rule.pattern for rule in KERNEL} == {
+        rule.pattern for line, _, _ in LINES if (rule := first_match(KERNEL, line))
+    }
 
 
 @pytest.mark.parametrize("line", ["usb 1-1: new device", "python3 invoked oom-killer: gfp_mask=0xcc0", "eth0: link up"])

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from fleet.rules.launch import undying
+from fleet.rules.left_behind import undying
 
 HANGS = "7 (cat) hangs in the kernel, in nfs_wait"
 

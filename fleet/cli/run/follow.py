@@ -28,7 +28,7 @@ from fleet.errors import EXIT_INTERRUPTED
 from fleet.events import Notice
 from fleet.model import Report
 from fleet.node.gang.ends import ranks_text
-from fleet.rules.launch import UNDYING
+from fleet.rules.left_behind import UNDYING
 from fleet.rules.units import counted
 
 if TYPE_CHECKING:

@@ -14,7 +14,7 @@ from fleet.cli.line.options import Named, settings_of, without
 from fleet.cli.screen import terminal
 from fleet.cli.screen.output import clean, echo, write_json, write_table
 from fleet.errors import UsageError
-from fleet.inventory.convert import FORMATS, convert, report
+from fleet.inventory.convert import FORMATS, report
 from fleet.inventory.select import select
 from fleet.model import Host, Inventory
 from fleet.sources import SOURCES
@@ -80,7 +80,7 @@ def hosts(form: str, source: str | None, partition: str | None) -> int:
     elif form == "table":
         show(inventory, conditions)
     else:
-        echo(convert(inventory, form).removesuffix("\n"), wrap=False)
+        echo(FORMATS[form](inventory).removesuffix("\n"), wrap=False)
     return 0
 
 

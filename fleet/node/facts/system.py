@@ -71,18 +71,9 @@ def hardware() -> "dict[str, Any]":
 
 def limits() -> "dict[str, Any]":
     """The soft limits of this SSH session: what a run started through it inherits."""
-
-    def soft(which: int) -> "int | str":
-        value = resource.getrlimit(which)[0]
-        return "unlimited" if value == resource.RLIM_INFINITY else value
-
-    return {
-        "limits": {
-            "nofile": soft(resource.RLIMIT_NOFILE),
-            "memlock": soft(resource.RLIMIT_MEMLOCK),
-            "nproc": soft(resource.RLIMIT_NPROC),
-        }
-    }
+    limits = {"nofile": resource.RLIMIT_NOFILE, "memlock": resource.RLIMIT_MEMLOCK, "nproc": resource.RLIMIT_NPROC}
+    soft = {name: resource.getrlimit(which)[0] for name, which in limits.items()}
+    return {"limits": {name: "unlimited" if value == resource.RLIM_INFINITY else value for name, value in soft.items()}}
 
 
 def disk(name: str, path: str) -> "dict[str, Any]":

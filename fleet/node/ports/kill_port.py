@@ -73,17 +73,17 @@ def scan(ports: "set[int]", dialled: "set[int]") -> "list[dict[str, Any]]":
         name: read_file("/proc/net/" + name, 1 << 26).decode("latin-1") for name in ("tcp", "tcp6", "udp", "udp6")
     }
     above, ways = way_in(tables, dialled)
-    sockets = []
-    for name, state in (("tcp", TCP_LISTENS), ("tcp6", TCP_LISTENS), ("udp", UDP_LISTENS), ("udp6", UDP_LISTENS)):
-        sockets += [(name[:3],) + each for each in parse_listeners(tables[name], None, state)]
+    sockets = [
+        (name[:3],) + each
+        for name in tables
+        for each in parse_listeners(tables[name], None, TCP_LISTENS if name.startswith("tcp") else UDP_LISTENS)
+    ]
     pids_of = holders([inode for _, _, _, _, inode in sockets if inode])
-    way_back: set[int] = set()
     held: dict[int, set[tuple[int, str]]] = {}
     for protocol, port, _, _, inode in sockets:
         for pid in pids_of.get(inode, []):
             held.setdefault(pid, set()).add((port, protocol))
-            if protocol == "tcp" and port in ways:
-                way_back.add(pid)
+    way_back = {pid for pid, ports in held.items() if any((port, "tcp") in ports for port in ways)}
     found = []
     for protocol, port, address, socket_uid, inode in sockets:
         for pid in pids_of.get(inode) or [0] if port in ports else []:
@@ -105,10 +105,8 @@ def scan(ports: "set[int]", dialled: "set[int]") -> "list[dict[str, Any]]":
                 entry.update(describe(pid))
                 entry["live"] = is_live(entry["run_id"])
                 entry["also"] = ["%d/%s" % each for each in sorted(held[pid] - {(port, protocol)})]
-                if pid == 1:
-                    entry["refused"] = "it is this host's init"
-                elif pid in above or pid in way_back:
-                    entry["refused"] = "it carries this connection"
+                carries = "it carries this connection" if pid in above or pid in way_back else None
+                entry["refused"] = "it is this host's init" if pid == 1 else carries
             entry["user"] = user_name(entry["uid"])
             entry["own"] = entry["uid"] == os.getuid()
             if entry not in found:
@@ -140,21 +138,14 @@ def end(
 ) -> "tuple[list[int], dict[int, str]]":
     """TERM, up to `grace` seconds, KILL. Returns ([pids that ended], {pid: why another did not})."""
     listening = {(entry["pid"], entry["start"]): entry for entry in scan(ports, dialled)}
-    reasons, left, ended = {}, {}, []
-    for pid, born, uid in approved:
-        if start_time(pid) != born:  # gone by itself; whoever has the pid now is a stranger
-            ended.append(pid)
-            continue
-        reason = judge(pid, uid, listening.get((pid, born)), force)
-        if reason:
-            reasons[pid] = reason
-        else:
-            left[pid] = born
-    there = dict(left)
-    left = end_all(lambda: {pid: born for pid, born in there.items() if start_time(pid) == born}, grace)
-    ended += [pid for pid in there if pid not in left]
+    # one that has gone by itself is not judged: whoever has its pid now is a stranger
+    there = {pid: (born, uid) for pid, born, uid in approved if start_time(pid) == born}
+    judged = {pid: judge(pid, uid, listening.get((pid, born)), force) for pid, (born, uid) in there.items()}
+    reasons = {pid: reason for pid, reason in judged.items() if reason}
+    doomed = {pid: born for pid, (born, _) in there.items() if pid not in reasons}
+    left = end_all(lambda: {pid: born for pid, born in doomed.items() if start_time(pid) == born}, grace)
     reasons.update(dict.fromkeys(left, "it survived SIGKILL: it hangs in the kernel"))
-    return ended, reasons
+    return [pid for pid, _, _ in approved if pid not in reasons], reasons
 
 
 def main() -> None:

@@ -1,6 +1,7 @@
 """Who listens on a port: /proc/net/tcp{,6} -> socket -> /proc/*/fd -> process."""
 
 import os
+import re
 import socket
 import sys
 from contextlib import suppress
@@ -62,11 +63,8 @@ def holders(inodes: "list[int]") -> "dict[int, list[int]]":
 
 def status_number(pid: int, field: bytes) -> "int | None":
     """The first number behind `field` in /proc/PID/status: a real uid, a parent's pid; None when it is gone."""
-    for line in read_file("/proc/%d/status" % pid).split(b"\n"):
-        name, _, rest = line.partition(b":")
-        if name == field and rest.split():
-            return int(rest.split()[0])
-    return None
+    found = re.search(rb"^%s:\s*(\d+)" % field, read_file("/proc/%d/status" % pid), re.M)
+    return int(found.group(1)) if found else None
 
 
 def age(start: int) -> "float | None":

@@ -45,41 +45,40 @@ def steps(spec: "dict[str, Any]", tools: Tools, done: threading.Event) -> "list[
     """[(name, function)]; the functions return {fact: value}, dictionaries of the same fact are merged."""
     until = time.monotonic() + spec["deadline"] - MARGIN
     workdir = Workdir(spec, tools)
-    found: list[Step] = [
-        ("activate", tools.activate),
-        ("system", system),
-        ("hardware", hardware),
-        ("python", lambda: python(tools, spec.get("packages"))),
-        ("driver", driver),
-        ("gpus", tools.gpus),
-        ("gpu processes", lambda: gpu_processes(tools)),
-        ("builds", lambda: builds(tools)),
-        ("runs", lambda: {"runs": others(spec.get("run"))}),
-        ("environment", tools.inherited),
-    ]
-    folders = [("home", "~"), ("shm", "/dev/shm"), ("tmp", "/tmp")]
-    if spec.get("workdir"):
-        folders.insert(0, ("workdir", spec["workdir"]))
-        found += [("code", workdir.code), ("shadows", workdir.shadows)]
-    else:
+    if not spec.get("workdir"):
         workdir.settled.set()
-    if spec.get("unread"):
-        found.append(("unread", lambda: {"unread": tools.first_file(spec["unread"])}))
-    if spec.get("way"):
-        found.append(("network", lambda: way_of(spec, tools)))
-    if spec.get("master"):
-        found += [("files", workdir.files), ("port", lambda: meet(spec, until, done))]
-    found += [
-        *(("disk " + name, lambda name=name, path=path: disk(name, path)) for name, path in folders),
-        ("disk fleet", own_disk),
-        ("limits", limits),
-        ("interfaces", interfaces),
-        ("infiniband", infiniband),
-        ("compilers", tools.compilers),
-        ("nccl", tools.nccl),
-        ("data files", changed_data),
+    # name, the key of the spec without which it is not taken, function
+    every: list[tuple[str, str | None, Any]] = [
+        ("activate", None, tools.activate),
+        ("system", None, system),
+        ("hardware", None, hardware),
+        ("python", None, lambda: python(tools, spec.get("packages"))),
+        ("driver", None, driver),
+        ("gpus", None, tools.gpus),
+        ("gpu processes", None, lambda: gpu_processes(tools)),
+        ("builds", None, lambda: builds(tools)),
+        ("runs", None, lambda: {"runs": others(spec.get("run"))}),
+        ("environment", None, tools.inherited),
+        ("code", "workdir", workdir.code),
+        ("shadows", "workdir", workdir.shadows),
+        ("unread", "unread", lambda: {"unread": tools.first_file(spec["unread"])}),
+        ("network", "way", lambda: way_of(spec, tools)),
+        ("files", "master", workdir.files),
+        ("port", "master", lambda: meet(spec, until, done)),
+        ("disk workdir", "workdir", lambda: disk("workdir", spec["workdir"])),
+        ("disk home", None, lambda: disk("home", "~")),
+        ("disk shm", None, lambda: disk("shm", "/dev/shm")),
+        ("disk tmp", None, lambda: disk("tmp", "/tmp")),
+        ("disk fleet", None, own_disk),
+        ("limits", None, limits),
+        ("interfaces", None, interfaces),
+        ("infiniband", None, infiniband),
+        ("compilers", None, tools.compilers),
+        ("nccl", None, tools.nccl),
+        ("data files", None, changed_data),
+        ("imports", "modules", lambda: tools.imports(spec["modules"])),
     ]
-    return found + ([("imports", lambda: tools.imports(spec["modules"]))] if spec.get("modules") else [])
+    return [(name, function) for name, needed, function in every if needed is None or spec.get(needed)]
 
 
 def way_of(spec: "dict[str, Any]", tools: Tools) -> "dict[str, Any]":

@@ -51,25 +51,17 @@ class Workdir:
         self.settled.wait(2 * SYNC_WAIT + 1)  # a script is looked at when the sync that may replace it has ended
         found = self.find()
         path = found or os.path.join(self.path, self.script)
-        facts: dict[str, Any] = {
-            "path": path,
-            "exists": found is not None and os.path.isfile(path),
-            "size": None,
-            "sha256": None,
-            "executable": os.access(path, os.X_OK),
-        }
-        if facts["exists"]:
-            facts["size"] = os.path.getsize(path)
-            if facts["size"] <= HASH_LIMIT:
-                with open(path, "rb") as f:
-                    data = f.read(HASH_LIMIT)
-                facts["sha256"] = hashlib.sha256(data).hexdigest()
-                # rank.py starts a shell's and an interpreter's script also where it may not be executed
-                # but it would take one of Python's that names no interpreter for a shell's
-                if data[:2] == b"#!" or path.endswith(".sh"):
-                    facts["executable"] = True
-                elif path.endswith(".py"):
-                    facts["executable"] = False
+        exists = found is not None and os.path.isfile(path)
+        size = os.path.getsize(path) if exists else None
+        facts = {"path": path, "exists": exists, "size": size, "sha256": None, "executable": os.access(path, os.X_OK)}
+        if size is not None and size <= HASH_LIMIT:
+            with open(path, "rb") as f:
+                data = f.read(HASH_LIMIT)
+            facts["sha256"] = hashlib.sha256(data).hexdigest()
+            # rank.py starts a shell's and an interpreter's script also where it may not be executed
+            # but it would take one of Python's that names no interpreter for a shell's
+            names_one = data[:2] == b"#!" or path.endswith(".sh")
+            facts["executable"] = names_one or (facts["executable"] and not path.endswith(".py"))
         missing = [it for it in self.configs if not os.path.isfile(os.path.join(self.path, os.path.expanduser(it)))]
         folder = {"script_folder": path} if os.path.isdir(path) else {}
         return {"script": facts, "configs_missing": missing, **folder}

@@ -16,7 +16,8 @@ from fleet.ops.run.kept.documents import RUN, read_object
 from fleet.ops.run.kept.record import RunRecord
 from fleet.protocol.messages.run import KernelLine, Why
 from fleet.rules.ended import Cause, ended_by
-from fleet.rules.kernel import rule_of
+from fleet.rules.hint import first_match
+from fleet.rules.kernel import KERNEL
 
 Tail = Callable[..., str]
 CUT = "the host hangs, or the link to it is cut"
@@ -94,7 +95,7 @@ def elsewhere(cause: Cause, failure: Failure, gang: Gang) -> tuple[str, Cause]:
         (host, replace(cause, why=f"on {host}: {rule.meaning}", remedy=rule.remedy, kernel=line["text"], unfit=True))
         for host, node in gang.nodes.items()
         for line in reversed((node.status.get("kernel") or [])[-KERNEL_LINES:])
-        if host != failure.host and (rule := rule_of(line["text"])) is not None and rule.unfit
+        if host != failure.host and (rule := first_match(KERNEL, line["text"])) is not None and rule.unfit
     ]
     return broken[0] if broken and cause.collateral and cause.kernel is None else (failure.host, cause)
 

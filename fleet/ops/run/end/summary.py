@@ -33,7 +33,7 @@ from fleet.protocol.messages.run import Verdict
 from fleet.rules.advice import UNEVEN
 from fleet.rules.ended import ended_by
 from fleet.rules.hints import TAIL_BYTES
-from fleet.rules.launch import undying
+from fleet.rules.left_behind import undying
 from fleet.rules.signals import SIGKILL
 from fleet.rules.tracebacks import exception_of, identity, states
 from fleet.rules.waited import who_waited

@@ -29,7 +29,7 @@ from fleet.ops.run.launch.loop import Run
 from fleet.ops.sessions import STOP_SECONDS
 from fleet.protocol.messages.run import Stopped, StopSpec, Verdict
 from fleet.requests.runs import Stop
-from fleet.rules.launch import UNDYING, undying
+from fleet.rules.left_behind import UNDYING, undying
 from fleet.runtime import Runtime
 from fleet.transport.base import Session
 from fleet.transport.program import call

@@ -29,7 +29,7 @@ from fleet.ops.run.launch.attempts import follow_run, load_all
 from fleet.ops.run.launch.course import Course, Ended
 from fleet.ops.run.launch.loop import Run
 from fleet.protocol.messages.run import Stopped, StopSpec, Verdict
-from fleet.rules.launch import left
+from fleet.rules.left_behind import left
 from fleet.runtime import Runtime
 from fleet.transport import open_transport
 from fleet.transport.base import Cancel, ConnectOptions, Transport

@@ -41,7 +41,7 @@ from fleet.ops.sessions import Sessions
 from fleet.protocol.messages.run import News, RankEnded, RunState, Verdict
 from fleet.protocol.state import FINAL
 from fleet.rules.advice import Advice
-from fleet.rules.launch import of_locks
+from fleet.rules.left_behind import of_locks
 from fleet.runtime import Runtime
 from fleet.transport.base import Cancel
 from fleet.transport.program import Program

@@ -1,0 +1,66 @@
+"""What earlier runs and builds left on a host: locks that nobody holds, processes that would not die."""
+
+from __future__ import annotations
+
+import re
+import shlex
+from collections.abc import Sequence
+from functools import partial
+from typing import Any
+
+from fleet.errors import Reason
+from fleet.rules.rule import Rule, Said, View, lookup
+
+
+# -- locks of builds -------------------------------------------------------------------------------------------
+def left_locks(sure: bool, view: View) -> Said | None:
+    found = [str(build["path"]) for build in view.get("builds") or () if bool(build["sure"]) is sure]
+    locks = [path for path in found if _is_for(lookup(view, "python.version"), path)]
+    return Said(*of_locks(view["want"].host, locks, sure)) if locks else None
+
+
+def _is_for(version: Any, lock: str) -> bool:
+    """Whether this Python may build there: torch's own folders are called py311_cpu."""
+    found = re.search(r"/py(\d+)t?_[^/]*/[^/]+/lock$", lock)
+    return found is None or not isinstance(version, str) or found[1] == "".join(version.split(".")[:2])
+
+
+def of_locks(host: str, locks: Sequence[str], sure: bool = True) -> tuple[str, str]:
+    """What is wrong with locks of builds that nobody holds, and the line to copy."""
+    which = ", ".join(locks)
+    who = f"a build that was killed left {which}" if sure else f"nobody on this node has {which} open"
+    remedy = Reason(f"fleet exec -w {{hosts}} -- rm -f {shlex.join(locks)}", hosts=host)
+    return f"{who}: a rank that wants what is built there waits for ever, without a word", remedy
+
+
+# -- what runs left behind --------------------------------------------------------------------------------------
+UNDYING = "what hangs in the kernel ends when the mount or the driver that it waits for answers, or with a reboot"
+
+
+def left(said: View) -> list[str]:
+    """The processes that outlived SIGKILL, of a node's last word on a run."""
+    return said.get("stuck") or [str(pid) for pid in said.get("left") or ()]
+
+
+def undying(said: View) -> str | None:
+    return f"processes that would not die: {', '.join(left(said))}" if left(said) else None
+
+
+def remains(ended: bool, view: View) -> Said | None:
+    found = [each for each in view.get("remains") or () if bool(each["left"]) is not ended]
+    runs = ", ".join(str(each["run"]) for each in found)
+    which = ", ".join(str(pid) for each in found for pid in each["left"])
+    lost = f"run {runs} had lost its supervisor: what was left of it is ended now"
+    undead = f"processes of run {runs} would not die: {which}"
+    return Said(lost if ended else undead) if found else None
+
+
+FORGOTTEN = "nothing to do; was it killed by hand, or for want of memory? 'fleet exec -- dmesg' may say"
+RULES = (
+    Rule("build-lock", partial(left_locks, True), "clear", "locks of builds", "remove them", run=True),
+    Rule(
+        "build-lock-unsure", partial(left_locks, False), "clear", "locks of builds", "remove them", "warning", run=True
+    ),
+    Rule("run-forgotten", partial(remains, True), "clear", "earlier runs", FORGOTTEN, "warning", run=True),
+    Rule("run-undying", partial(remains, False), "clear", "earlier runs", UNDYING, "warning", run=True),
+)
