@@ -20,6 +20,7 @@ from fleet.errors import UsageError
 from fleet.inventory.find import DEFAULT_FILES, LAB, VARIABLE, decode, is_yaml, read
 from fleet.inventory.yaml_file import parse_yaml
 from fleet.ops import init as op
+from fleet.ops.init.choose import difference
 from fleet.ops.init.sources import Given, of_ssh_config
 from fleet.ops.init.sources import read as read_source
 from fleet.ops.setup_ssh import SetupRuntime
@@ -129,7 +130,7 @@ def agree(plan: op.InitPlan, found: op.Proposal, yes: bool) -> bool:
         return False
     if plan.old is None or yes:
         return True
-    changes = [clean(line) for line in op.diff(plan, found.text)]
+    changes = [clean(line) for line in difference(plan.path, plan.old, found.text)]
     if not settings_of().json:
         for line in changes:
             echo(line, wrap=False)
