@@ -143,7 +143,7 @@ def test_how_hosts_are_reached_is_checked_too(given: dict[str, Any], tmp_path: P
 # verb -> field -> how the command line calls it, None: not at all; options of the command line alone
 DOORS: dict[str, tuple[dict[str, str | None], set[str]]] = {
     "exec": ({"grace": None, "keep": None}, {"no_fold"}),
-    "check": ({}, set()),
+    "check": ({}, {"html"}),
     "kill-port": ({"agree": None}, {"yes"}),
     "setup-ssh": ({"password": None, "limit": None, "confirm": None, "ask_password": None}, set()),
     "build": ({}, set()),

@@ -4,6 +4,7 @@ dashes and underscores."""
 from __future__ import annotations
 
 import re
+import shlex
 from collections.abc import Callable, Mapping, Sequence
 from importlib import import_module
 from typing import Any, TypeVar
@@ -43,31 +44,25 @@ def rest_of(ctx: click.Context) -> list[str]:
     return [*ctx._protected_args, *ctx.args]
 
 
-class ExtraWords(click.UsageError):
-    """words: what stands behind all that the verb takes."""
+class Slip(click.UsageError):
+    """hint: what was probably meant; None: nobody knows."""
 
-    def __init__(self, words: Sequence[str], ctx: click.Context) -> None:
-        some = "s" * (len(words) > 1)
-        super().__init__(f"Got unexpected extra argument{some} ({' '.join(words)})", ctx)
-        self.words = tuple(words)
+    def __init__(self, message: str, ctx: click.Context | None, hint: str | None) -> None:
+        super().__init__(message, ctx)
+        self.hint = hint
 
 
 class OneOf(click.Choice[str]):
-    """A choice whose refusal knows what was typed."""
+    """A choice whose refusal knows what was probably meant."""
 
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> str:
         try:
             return super().convert(value, param, ctx)
         except click.BadParameter as error:
-            raise NotOneOf(error.message, str(value), self.choices, ctx, param) from None
+            from difflib import get_close_matches
 
-
-class NotOneOf(click.BadParameter):
-    """typed: what is none of `choices`."""
-
-    def __init__(self, message: str, typed: str, choices: Sequence[str], *where: Any) -> None:
-        super().__init__(message, *where)
-        self.typed, self.choices = typed, choices
+            near = get_close_matches(str(value), self.choices, n=1)
+            raise Slip(error.format_message(), ctx, f"did you mean {near[0]}?" if near else None) from None
 
 
 class CommonOption(click.Option):
@@ -96,7 +91,10 @@ class Verb(click.Command):
         rest = super().parse_args(ctx, args)
         ctx.allow_extra_args = takes_more
         if rest and not takes_more and not ctx.resilient_parsing:
-            raise ExtraWords(rest, ctx)
+            hosts = any("--hosts" in param.opts and not getattr(param, "hidden", False) for param in self.params)
+            meant = hosts and not any(isinstance(param, click.Argument) for param in self.params)
+            hint = f"{ctx.command_path} -w {shlex.quote(','.join(rest))}" if meant else None
+            raise Slip(f"Got unexpected extra argument{'s' * (len(rest) > 1)} ({' '.join(rest)})", ctx, hint)
         return rest
 
     def format_help_text(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
@@ -133,10 +131,6 @@ class NoSuchVerb(click.UsageError):
         self.words, self.group = tuple(words), ctx
 
 
-class MissingVerb(click.UsageError):
-    """A group's options alone."""
-
-
 class VerbGroup(Verb, click.Group):
     """A command of several; bare, it prints its help."""
 
@@ -151,7 +145,7 @@ class VerbGroup(Verb, click.Group):
             ctx.exit()
         rest = super().parse_args(ctx, args)
         if not rest_of(ctx) and not self.invoke_without_command and not ctx.resilient_parsing:
-            raise MissingVerb("a verb is missing", ctx)
+            raise Slip("a verb is missing", ctx, "fleet help shows them")
         return rest
 
     def resolve_command(

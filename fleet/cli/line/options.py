@@ -7,7 +7,7 @@ from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import MISSING, dataclass
 from pathlib import Path
 from types import UnionType
-from typing import Any, Literal, Union, get_args, get_origin
+from typing import Any, Literal, Union, cast, get_args, get_origin
 
 import click
 from click.core import ParameterSource
@@ -72,7 +72,7 @@ def _declared(
 
 def _typed(request: type[Request], name: str) -> dict[str, Any]:
     """Returns its type and default, as click has them."""
-    field, kind = request.__dataclass_fields__[name], hints(request)[name]
+    field, kind = request.__dataclass_fields__[name], hints(cast(Any, request))[name]
     kinds = get_args(kind) if get_origin(kind) in (Union, UnionType) else (kind,)
     bases = [get_origin(each) or each for each in kinds]
     default: Any = field.default

@@ -13,10 +13,8 @@ from click.core import ParameterSource
 
 from fleet.cli.line.command import (
     CommonOption,
-    ExtraWords,
-    MissingVerb,
     NoSuchVerb,
-    NotOneOf,
+    Slip,
     Verb,
     one_spelling,
 )
@@ -51,16 +49,8 @@ def explained(error: click.ClickException, argv: Sequence[str]) -> UsageError:
         return _option(error, ctx, argv, hint)
     if isinstance(error, click.MissingParameter) and isinstance(ctx.command, Verb) and ctx.command.examples:
         hint = ctx.command.examples[0]
-    elif isinstance(error, ExtraWords):
-        params = ctx.command.params
-        takes_hosts = any("--hosts" in param.opts and not getattr(param, "hidden", False) for param in params)
-        if takes_hosts and not any(isinstance(param, click.Argument) for param in params):
-            hint = f"{ctx.command_path} -w {shlex.quote(','.join(error.words))}"
-    elif isinstance(error, NotOneOf):
-        near = difflib.get_close_matches(error.typed, error.choices, n=1)
-        hint = f"did you mean {near[0]}?" if near else hint
-    elif isinstance(error, MissingVerb):
-        hint = "fleet help shows them"
+    elif isinstance(error, Slip):
+        hint = error.hint or hint
     return UsageError(message, hint=hint)
 
 
