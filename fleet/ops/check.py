@@ -7,6 +7,7 @@ from contextlib import closing
 from dataclasses import dataclass, field
 from typing import Any
 
+from fleet.codec import plain
 from fleet.each import failed
 from fleet.engines import engine
 from fleet.errors import EXIT_HOST_FAILED, EXIT_OK, EXIT_PREFLIGHT
@@ -100,7 +101,7 @@ def run(plan: CheckPlan, runtime: Runtime) -> Checked:
     if code in (EXIT_OK, EXIT_HOST_FAILED) and any(finding.severity == "error" for finding in findings):
         code = EXIT_PREFLIGHT
     data = {
-        "findings": [f.as_json() for f in findings],
+        "findings": plain(findings),
         **({"network": vars(measured)} if plan.request.network else {}),
     }
     return Checked("check", results, code, data, views, findings, measured)

@@ -10,6 +10,7 @@ from typing import Any
 
 import pytest
 
+from fleet.codec import Misfit, decode
 from fleet.events import silent
 from fleet.model import Host, Node
 from fleet.node.facts.way import resolve
@@ -17,7 +18,6 @@ from fleet.ops import network, pairs
 from fleet.ops.run.follow.stalls import Taking
 from fleet.ops.run.kept.record import RunRecord
 from fleet.ops.sessions import Sessions
-from fleet.protocol.decode import Misfit, decode
 from fleet.protocol.messages.facts import Listening
 from fleet.runtime import Runtime
 from fleet.transport.base import Cancel

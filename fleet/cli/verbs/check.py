@@ -6,7 +6,7 @@ import sys
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import click
 
@@ -14,13 +14,13 @@ from fleet.cli.context import perform
 from fleet.cli.inventory import load_inventory
 from fleet.cli.line.command import Verb
 from fleet.cli.line.hints import as_typed
-from fleet.cli.line.options import Limited, Named, common_options, settings_of
+from fleet.cli.line.options import Named, asked, common_options, settings_of
 from fleet.cli.screen import terminal
 from fleet.cli.screen.layout import GAP, beside, wrap
 from fleet.cli.screen.network import lines_of, page
 from fleet.cli.screen.output import clean, clean_lines, echo, fold
 from fleet.cli.screen.terminal import cells
-from fleet.engines import DEFAULT, ENGINES
+from fleet.engines import ENGINES
 from fleet.errors import FleetError
 from fleet.inventory.find import decode, read
 from fleet.inventory.write import entry
@@ -43,21 +43,7 @@ PIPE_WIDTH = 160  # how many columns stand side by side where no terminal limits
 
 
 @click.command("check", cls=Verb, examples=("fleet check", "fleet check -w @a100 -v"))
-@click.option(
-    "--timeout",
-    type=Limited(Check, "timeout"),
-    default=Check.timeout,
-    metavar="S",
-    help="Seconds until a step on a node counts as hanging [20].",
-)
-@click.option(
-    "--engine",
-    type=Named(ENGINES),
-    default=DEFAULT,
-    show_default=True,
-    help="The engine to check for: what it needs must be there.",
-)
-@click.option("--network", is_flag=True, help="Measure bandwidth and latency of every pair of hosts, too.")
+@asked(Check, "timeout", "engine", "network", engine={"type": Named(ENGINES), "show_default": True})
 @click.option(
     "--html",
     type=click.Path(dir_okay=False, writable=True, path_type=Path),
@@ -65,7 +51,7 @@ PIPE_WIDTH = 160  # how many columns stand side by side where no terminal limits
     help="Write a page with all of it, too.",
 )
 @common_options
-def check(timeout: float, engine: str, network: bool, html: Path | None) -> int:
+def check(html: Path | None, **given: Any) -> int:
     """Compare the hosts' environments; each finding with its remedy. What is an error here, 'fleet launch' refuses.
 
     Exit: 123 when something would keep a run from starting or spoil it, 122 when a host cannot be reached.
@@ -88,7 +74,7 @@ def check(timeout: float, engine: str, network: bool, html: Path | None) -> int:
                 echo(clean(line), wrap=False)
 
     def plan(fleet: Fleet) -> Planned:
-        planned = fleet.plan.check(timeout=timeout, engine=engine, network=network)
+        planned = fleet.plan.check(**given)
         return replace(planned, work=lambda runtime: written(planned.work(runtime)))
 
     def written(checked: Report) -> Report:

@@ -15,10 +15,8 @@ from fleet.cli.line.hints import as_typed
 from fleet.cli.line.options import settings_of, without
 from fleet.cli.screen import plans, terminal
 from fleet.cli.screen.output import clean, echo, talk, write_failures, write_json, write_table
-from fleet.cli.screen.progress import ProgressLine
-from fleet.cli.verbs.setup_ssh import answer, confirm, remark, tell
+from fleet.cli.verbs.setup_ssh import Remarks, answer, confirm
 from fleet.errors import UsageError
-from fleet.events import Notice
 from fleet.inventory.find import DEFAULT_FILES, LAB, VARIABLE, decode, is_yaml, read
 from fleet.inventory.yaml_file import parse_yaml
 from fleet.ops import init as op
@@ -63,17 +61,13 @@ def init(source: str | None, tofu: bool, yes: bool) -> int:
     quiet = settings.silent
     for note in plan.notes if not quiet else ():
         talk(clean(note))
-    later = list[Notice]()
     fleet = CliFleet(plan.inventory, plan.inventory, fanout=settings.fanout, connect_timeout=settings.connect_timeout)
-    with ProgressLine(quiet=quiet) as line:
-        emit = tell(line, quiet=quiet, later=later)
+    with Remarks() as emit:
         found = fleet.run(
             lambda r: op.run(plan, SetupRuntime(r.transport, r.fanout, r.emit, r.cancel, confirm=confirm)), emit
         )
     if not quiet:
         show(found)
-    if not settings.json:
-        remark(later)
     written = agree(plan, found, yes)
     if written:
         assert found.text is not None
