@@ -6,12 +6,12 @@ import json
 import subprocess
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
 
 import pytest
 
 from fleet.lab import switch
 from tests.lab.healing import BreakableLab
+from tests.lab.nets import Net
 from tests.node.nodes import until
 
 HIGH = "tcp dport 1024-65535 tcp sport 1024-65535"
@@ -23,38 +23,6 @@ for command in (0x24, 0x1F):
     value = array.array("B", struct.pack("II", command, 0))
     fcntl.ioctl(socket.socket(), 0x8946, struct.pack("16sP", b"eth0", value.buffer_info()[0]))
 """
-
-
-class Net:
-    """Four hosts. `check` and `launch` answer with their findings: (severity, rule, hosts' numbers, message)."""
-
-    def __init__(self, lab: BreakableLab) -> None:
-        self.lab, self.names = lab, lab.names
-        self.ips = [lab.address(name) for name in lab.names]
-
-    def filters(self, number: int, hook: str, rule: str) -> None:
-        line = f"table inet shut {{ chain {hook} {{ type filter hook {hook} priority 0; {rule}; }}; }}"
-        self.lab.sh(self.names[number], f"nft '{line}'")
-
-    def opens(self) -> None:
-        for name in self.names:
-            self.lab.sh(name, "nft delete table inet shut 2>/dev/null; true")
-
-    def check(self, inventory: Path | None = None, *, code: int) -> list[tuple[str, str, str, str]]:
-        where = ("-i", str(inventory or "lab"))
-        done = self.lab.fleet(*where, "check", "--json")
-        assert done.returncode == code, done.stdout + done.stderr
-        found = [self._brief(each) for each in json.loads(done.stdout)["findings"] if "workdir" not in each["id"]]
-        words = ("launch", "--json", "--engine", "command", "--workdir", "/", "/bin/true")
-        done = self.lab.fleet(*where, *words, cwd=self.lab.home)
-        assert done.returncode == code, done.stdout + done.stderr
-        events = map(json.loads, done.stdout.splitlines())
-        assert [self._brief(each) for each in events if each.get("event") == "finding"] == found, done.stdout
-        return found
-
-    def _brief(self, found: dict[str, Any]) -> tuple[str, str, str, str]:
-        numbers = "".join(str(self.names.index(name)) for name in found["hosts"])
-        return found["severity"], found["id"], numbers, found["message"]
 
 
 @pytest.fixture(scope="module")
