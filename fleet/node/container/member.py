@@ -286,17 +286,10 @@ class Member:
         how = "done" if code == 0 else "ended by signal %d" % self.signalled if self.signalled else "failed"
         where = (begin["run"], how, begin["host"], code, self.target)
         report("run %s %s on %s, exit code %d; logs in %s" % where)
-        self.keep(verdict)
+        if self.record is not None:  # which only a container that shares no folder has begun
+            self.record.end(summary_of(begin["run"], self.gang, verdict, []))
         self.send(event="over")
         return code
-
-    def keep(self, verdict: Any) -> None:
-        """Writes the summary where this container has a record of its own."""
-        if self.record is not None and self.record.held is not None:
-            try:
-                self.record.end(summary_of(self.begin["run"], self.gang, verdict, []))
-            except OSError as error:
-                report("the summary in %s cannot be written: %s" % (self.record.path, error.strerror))
 
 
 def last_of(folder: str, name: str, since: int, until: "int | None") -> str:

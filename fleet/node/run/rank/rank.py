@@ -78,19 +78,16 @@ def supervisors(folder: str) -> "set[int]":
         return set()
 
 
-def write_record(path: str, record: "dict[str, Any]") -> None:
-    """Replace `path` in one step, in space claimed at the start: a full disk does not hide how a rank ended."""
+def fill(path: str, data: bytes) -> None:
+    """Write `path` beside its place, in space claimed at the start: a full disk does not hide how a rank ended."""
     fd = os.open(path + ".new", os.O_WRONLY | os.O_CREAT, 0o600)
-    os.write(fd, (json.dumps(record) + "\n").encode().ljust(RESERVED))
+    os.write(fd, data.ljust(RESERVED))
     os.close(fd)
-    os.rename(path + ".new", path)
 
 
 def reserve(path: str) -> None:
     try:
-        fd = os.open(path + ".new", os.O_WRONLY | os.O_CREAT, 0o600)
-        os.write(fd, b" " * RESERVED)
-        os.close(fd)
+        fill(path, b"")
     except OSError:
         pass
 
@@ -281,7 +278,8 @@ def main() -> None:
     if watch.until is not None:
         record["until"] = watch.until
     try:
-        write_record(base + ".json", record)
+        fill(base + ".json", (json.dumps(record) + "\n").encode())
+        os.rename(base + ".json.new", base + ".json")
         prctl(PR_SET_NAME, b"fleet-ended")
         if watch.stopping or not restarts:
             watch.hold(folder)
