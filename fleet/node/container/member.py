@@ -154,18 +154,14 @@ class Member:
         self.finish()
         self.target = os.path.join(os.path.abspath(self.options.runs_dir), begin["run"], begin["host"])
         least = self.hello["about"]["least"] if self.elastic else 0
-        self.gang = gang_of(
-            {begin["host"]: (begin["node"], range(begin["first"], begin["first"] + self.hello["each"]))}, 0
-        )
         self.part = Part(begin, self.options, self.hello["each"], least, self.hello["about"]["most"])
+        self.gang = gang_of({begin["host"]: (begin["node"], self.part.numbers)}, 0)
         try:
             self.set_aside(begin["attempt"])
-            its = {"node_rank": begin["node"], "ranks": self.part.numbers}
             if self.record is None:
                 self.record = Kept(self.options.runs_dir, begin["run"], self.about)
-                self.record.begin(
-                    {begin["host"]: its}, len(self.part.numbers), "%s:%d" % (begin["master"], begin["port"])
-                )
+                hosts = {begin["host"]: {"node_rank": begin["node"], "ranks": self.part.numbers}}
+                self.record.begin(hosts, len(self.part.numbers), "%s:%d" % (begin["master"], begin["port"]))
             os.makedirs(self.target, 0o700, exist_ok=True)
             self.folder = self.part.start()
         except (Refused, OSError) as error:

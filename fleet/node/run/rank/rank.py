@@ -85,13 +85,6 @@ def fill(path: str, data: bytes) -> None:
     os.close(fd)
 
 
-def reserve(path: str) -> None:
-    try:
-        fill(path, b"")
-    except OSError:
-        pass
-
-
 def unplanned(plan: "dict[str, Any]", rank: int, argv: "list[str]") -> "str | None":
     """Returns what is not as the supervisor has planned it (planned() there); None: nothing, as far as can be known."""
     env, (first, count), at = os.environ, plan.get("ranks", (rank, 1)), plan.get("local_rank_at")
@@ -247,7 +240,10 @@ def main() -> None:
     prctl(PR_SET_NAME, b"fleet-rank")  # by which the supervisor finds it, and may send it signals
     prctl(PR_SET_CHILD_SUBREAPER, 1)
     restarts = whole("TORCHELASTIC_MAX_RESTARTS", 0)  # the engine's own, before it is fleet's
-    reserve(base + ".json")
+    try:
+        fill(base + ".json", b"")
+    except OSError:
+        pass
     signal.signal(signal.SIGCHLD, signal.SIG_DFL)
     attempt, logs = count_attempts(), Logs(base)
     pid = start_rank(argv, base, logs, rank, json.loads(os.environ.pop("FLEET_PLAN", "{}")))
