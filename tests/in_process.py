@@ -74,7 +74,7 @@ class Outcome:
 
 def reached_by(transport: Any) -> AbstractContextManager[object]:
     """Has all hosts of fleet.api, and of the command line, reached by that transport."""
-    return mock.patch("fleet.api.Fleet._connect", lambda *args: transport)
+    return mock.patch("fleet.api.Fleet.connect", lambda *args: transport)
 
 
 def command_line(argv: Sequence[str], transport: Any) -> Outcome:
@@ -98,7 +98,7 @@ class FleetOver(Fleet):
 
     way: Any = None
 
-    def _connect(self, password_for: Any = None) -> Any:
+    def connect(self, password_for: Any = None) -> Any:
         return self.way
 
 
