@@ -14,7 +14,7 @@ from __future__ import annotations
 import math
 import reprlib
 import typing
-from collections.abc import Callable, Collection, Hashable, Mapping
+from collections.abc import Callable, Collection, Mapping
 from dataclasses import MISSING, field, fields, is_dataclass
 from functools import cache
 from pathlib import Path
@@ -125,7 +125,7 @@ def decode(kind: TypeForm[T], value: Any, bounds: Bounds = WIRE) -> T:
 
 
 @cache
-def hints(kind: Hashable) -> dict[str, Any]:
+def hints(kind: Any) -> dict[str, Any]:
     """Returns the types of a class's fields, read once."""
     return typing.get_type_hints(kind, include_extras=True)
 

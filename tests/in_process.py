@@ -98,7 +98,7 @@ class FleetOver(Fleet):
 
     way: Any = None
 
-    def _connect(self, password_for: Any = None) -> Any:
+    def connect(self, password_for: Any = None) -> Any:
         return self.way
 
 

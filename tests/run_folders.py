@@ -11,7 +11,7 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any
 
-from fleet.node.base.run_folder import myself
+from fleet.node.base.processes import myself
 from fleet.ops.run.kept.documents import sealed
 from fleet.own import seal
 

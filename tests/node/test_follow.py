@@ -333,7 +333,7 @@ def test_ranks_that_ended_between_two_looks_are_told_of_as_they_ended(tmp_path: 
     written = {"rank0": {"time": 2.0}, "rank1": {"time": 1.0}, "status": {"time": 0.5}, "spec": {"protocol": PROTOCOL}}
     for name, record in written.items():
         (tmp_path / f"{name}.json").write_text(json.dumps({"name": name, **record}))
-    told = Follower("r", str(tmp_path), {}, once=True).look()
+    told = Follower({"run": "r", "offsets": {}, "once": True}, str(tmp_path)).look()
     assert [(event["event"], event["name"]) for event in told] == [
         *(("rank", "rank1"), ("rank", "rank0"), ("status", "status"))
     ]

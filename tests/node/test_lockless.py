@@ -13,7 +13,7 @@ import pytest
 from fleet.delivery import lock_order
 from fleet.errors import FleetError
 from fleet.node.base.locks import holder_of, release, try_lock, way_out
-from fleet.node.base.run_folder import myself
+from fleet.node.base.processes import myself
 from fleet.node.delivery.sync_state import begin_from, delivery
 from tests.node.seams import Tap, at
 from tests.node.test_code_sync import mirror, ok, snapshot

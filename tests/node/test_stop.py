@@ -14,7 +14,7 @@ from typing import Any
 
 import pytest
 
-from fleet.node.base import run_folder
+from fleet.node.base import processes, run_folder
 from fleet.node.base.processes import read_file
 from fleet.node.run import stop as stop_program
 from fleet.node.run.look import remains
@@ -88,7 +88,7 @@ def test_a_run_that_ends_before_it_is_asked_keeps_its_end(
 )
 def test_a_supervisor_that_ends_the_run_is_waited_for(state: str, late: float, waited: bool, tmp_path: Path) -> None:
     """What is slow to die, be it for want of memory, is so for who would end it in its place."""
-    run_folder.write_json(str(tmp_path / "pid"), {**run_folder.identity(os.getpid()), "boot": run_folder.boot_id()})
+    run_folder.write_json(str(tmp_path / "pid"), {**processes.identity(os.getpid()), "boot": processes.boot_id()})
     run_folder.write_json(str(tmp_path / "status.json"), {"state": state})
     clock, last = HandClock(least=0.5), run_folder.final_status("stopped", "asked", [])
     clock.at(clock.now + late, lambda: run_folder.write_final(str(tmp_path), last))
@@ -235,7 +235,7 @@ def test_what_makes_no_sense_keeps_no_run_from_its_start(home: Path, guardian: A
     folder = home / ".fleet/runs/odd"
     folder.mkdir(parents=True)
     (folder / "spec.json").write_text(json.dumps({"run": "odd", "node": run_folder.NODE}))
-    (folder / "pid").write_text(json.dumps({"boot": run_folder.boot_id(), "guardian": guardian}))
+    (folder / "pid").write_text(json.dumps({"boot": processes.boot_id(), "guardian": guardian}))
     assert answer("preflight.probe", PREFLIGHT, home)["facts"]["remains"] == []
 
 

@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from fleet.node.base import run_folder
+from fleet.node.base import processes, run_folder
 from fleet.node.run.look.prune import prune_runs
 from fleet.ops.sessions import START
 from fleet.protocol import files
@@ -424,7 +424,7 @@ def test_a_run_whose_head_waits_with_another_attempt_is_kept(home: Path, monkeyp
         folder.mkdir(parents=True)
         (folder / "spec.json").write_text(json.dumps({"node": os.uname().nodename}))
         (folder / "status.json").write_text(json.dumps({"state": "exited", "left": []}))
-    waiting = {**run_folder.identity(os.getpid()), "boot": run_folder.boot_id(), "state": "restarting"}
+    waiting = {**processes.identity(os.getpid()), "boot": processes.boot_id(), "state": "restarting"}
     (home / ".fleet/runs/waits/next").write_text(json.dumps(waiting))
     prune_runs(0)
     assert [path.name for path in (home / ".fleet/runs").iterdir()] == ["waits"]

@@ -14,8 +14,9 @@ import pytest
 
 from fleet.node.base.clock import CLOCK
 from fleet.node.base.errors import Refused
-from fleet.node.container.dial import Line, dial, is_here
+from fleet.node.container.dial import Line, dial
 from fleet.node.container.server import Server
+from fleet.node.facts.way import is_here
 from fleet.protocol.state import PROTOCOL
 from tests.clock import HandClock
 from tests.container_port import CLIENT, SECRET, Beats, Port, a_second, on_old_python

@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from fleet.cli.main import run
-from fleet.node.base.run_folder import lives, myself
+from fleet.node.base.processes import lives, myself
 from fleet.ops.run.kept.local import local_runs, passed_over
 from tests.in_process import command_line
 from tests.run_folders import Leader, an_id, leads, run_folder

@@ -17,7 +17,7 @@ import pytest
 
 import fleet
 from fleet.events import Event, Notice
-from fleet.node.base.run_folder import myself
+from fleet.node.base.processes import myself
 from fleet.node.gang.ends import run_end
 from fleet.ops.run.kept.folder import RunFolder, led_already
 from fleet.ops.run.kept.state import written
@@ -31,7 +31,7 @@ RUN = an_id("r")
 HOLD = """
 import sys
 from pathlib import Path
-from fleet.node.base.run_folder import myself
+from fleet.node.base.processes import myself
 from fleet.ops.run.kept.folder import RunFolder, led_already
 from fleet.ops.run.kept.state import written
 folder = RunFolder(Path(sys.argv[1]))

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from fleet.cli.main import run
-from fleet.node.base.run_folder import myself
+from fleet.node.base.processes import myself
 from fleet.node.gang.ends import run_end, stopped_by
 from tests.in_process import command_line
 from tests.run_folders import leads, run_folder

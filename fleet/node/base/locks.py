@@ -13,7 +13,7 @@ from contextlib import contextmanager, suppress
 
 from fleet.node.base import json
 from fleet.node.base.errors import Refused
-from fleet.node.base.run_folder import lives, myself
+from fleet.node.base.processes import lives, myself
 from fleet.node.base.types import Any, Callable, Iterator, values
 from fleet.node.base.wire import at_end, decode, encode
 from fleet.protocol.state import LOCK

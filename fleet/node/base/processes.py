@@ -4,7 +4,7 @@ import _signal
 import os
 import time
 
-from fleet.node.base.types import Callable, Iterable
+from fleet.node.base.types import Any, Callable, Iterable
 
 POLL_SECONDS = 0.05
 
@@ -37,6 +37,44 @@ def start_time(pid: int) -> "int | None":
     """Clock ticks since boot at which pid started, or None when it is gone (or a zombie)."""
     stat = stat_of(pid)
     return int(stat[19]) if stat and stat[0] not in (b"Z", b"X") else None
+
+
+def boot_id() -> str:
+    return read_file("/proc/sys/kernel/random/boot_id").decode("ascii", "replace").strip()
+
+
+def stuck(pid: int) -> str:
+    """A process that would not die, in words: which function of the kernel it waits in, where that may be known."""
+    stat = read_file("/proc/%d/stat" % pid)
+    who = "%d %s" % (pid, stat[stat.find(b"(") : stat.rfind(b")") + 1].decode("utf-8", "replace"))
+    if stat[stat.rfind(b")") + 2 :][:1] != b"D":
+        return who
+    where = read_file("/proc/%d/wchan" % pid).decode("ascii", "replace").strip("0")
+    return "%s hangs in the kernel%s" % (who, where and ", in " + where)
+
+
+def identity(pid: int) -> "dict[str, int | None]":
+    return {"pid": pid, "start": start_time(pid)}
+
+
+def myself() -> "dict[str, Any]":
+    """This process, as another one of any machine tells it from others. space: of its pid."""
+    space = os.stat("/proc/self/ns/pid").st_ino if os.path.exists("/proc/self/ns/pid") else 0
+    return dict(identity(os.getpid()), boot=boot_id(), machine=os.uname()[1], space=space)
+
+
+def lives(who: "Any") -> "bool | None":
+    """Returns whether a process that is described as by myself() lives, of None: False. None: that is not known here,
+    since it is of another machine, or what is described is none."""
+    me = myself()
+    if who is None:
+        return False
+    if not isinstance(who, dict) or (who.get("machine"), who.get("space")) != (me["machine"], me["space"]):
+        return None
+    pid, start = who.get("pid"), who.get("start")
+    if type(pid) is not int or pid <= 0 or type(start) is not int:
+        return None
+    return who.get("boot") == me["boot"] and start_time(pid) == start
 
 
 def below(ancestors: "Iterable[int]") -> "dict[int, list[bytes]]":

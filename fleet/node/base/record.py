@@ -1,5 +1,6 @@
 """runs/RUN, as whoever leads a run writes it: events are appended as they come, documents replaced in one step."""
 
+import getpass
 import json
 import os
 import threading
@@ -8,6 +9,15 @@ from fleet.node.base.files import replace_file
 from fleet.node.base.private import append_whole, link_beside, private
 from fleet.node.base.types import Any, Mapping
 from fleet.protocol.state import LATEST
+
+
+def whoami() -> str:
+    """Returns USER@MACHINE, for others to see whose run it is."""
+    try:
+        user = getpass.getuser()
+    except (KeyError, OSError):  # a uid without a name
+        user = str(os.getuid())
+    return "%s@%s" % (user, os.uname()[1])
 
 
 class Record:

@@ -10,7 +10,7 @@ import time
 from contextlib import suppress
 
 from fleet.node.base import json
-from fleet.node.base.processes import below, read_file, start_time
+from fleet.node.base.processes import below, boot_id, read_file, start_time, stuck
 from fleet.node.base.types import Any
 from fleet.node.base.wire import write_all
 from fleet.protocol.state import (
@@ -41,9 +41,13 @@ def runs_root() -> str:
     return below_home(RUNS)
 
 
-def no_room_for_runs() -> "str | None":
-    """What keeps runs from having folders here, see no_room_for()."""
-    return no_room_for(runs_root())
+def own_runs() -> "list[str]":
+    """Returns the names of folders of runs that may be this node's: a home folder may be that of many nodes."""
+    try:
+        names = sorted(os.listdir(runs_root()))
+    except OSError:
+        return []
+    return [name for name in names if name[0] != "." and name.partition("@")[2] in ("", NODE)]
 
 
 def no_room_for(path: str) -> "str | None":
@@ -134,6 +138,15 @@ def write_json(path: str, value: "dict[str, Any]", suffix: str = ".tmp") -> None
     os.rename(path + suffix, path)
 
 
+def stamp_of(path: str) -> "tuple[int, int] | None":
+    """Changes whenever the file is renewed or replaced; None while there is none."""
+    try:
+        found = os.stat(path)
+    except OSError:
+        return None
+    return found.st_mtime_ns, found.st_ino
+
+
 def disk_is_full(folder: str) -> bool:
     """Whether what ranks write there may be lost."""
     disk = os.statvfs(folder)
@@ -169,8 +182,8 @@ def final_status(
     return dict(status, stuck=list(map(stuck, left[:TOLD]))) if left else status
 
 
-def is_written(path: str, value: "dict[str, Any]", suffixes: "tuple[str, ...]") -> bool:
-    """Whether write_json() could do it with one of them."""
+def try_write(path: str, value: "dict[str, Any]", suffixes: "tuple[str, ...]" = (".tmp",)) -> bool:
+    """Returns whether write_json() could do it with one of them: a full disk keeps nobody from the run."""
     for suffix in suffixes:
         try:
             write_json(path, value, suffix)
@@ -182,7 +195,7 @@ def is_written(path: str, value: "dict[str, Any]", suffixes: "tuple[str, ...]") 
 
 def write_final(folder: str, status: "dict[str, Any]") -> None:
     """Best effort, twice: without the space reserved for it, or without the right to write, it stays unsaid."""
-    is_written(os.path.join(folder, STATUS), status, (".new", ".tmp"))
+    try_write(os.path.join(folder, STATUS), status, (".new", ".tmp"))
 
 
 def verdict_of(folder: str) -> "dict[str, Any] | None":
@@ -214,25 +227,13 @@ def detach_run(folder: str) -> None:
 def request_stop(folder: str, grace: float, reason: str, end: Any = None, signum: int = _signal.SIGTERM) -> None:
     """Have the supervisor stop; by signal (its own grace, or none) where no file can be written. signum: to ranks."""
     asked = {"grace": grace, "reason": reason, "end": end, "signal": signum}
-    if is_written(os.path.join(folder, STOP), asked, (".tmp", ".new")):
+    if try_write(os.path.join(folder, STOP), asked, (".tmp", ".new")):
         return
     for who in owners(folder)[:1]:
         os.kill(who["pid"], _signal.SIGTERM if grace > 0 else _signal.SIGINT)
 
 
 # -- processes ------------------------------------------------------------------------------------------
-def stuck(pid: int) -> str:
-    """A process that would not die, in words: which function of the kernel it waits in, where that may be known."""
-    stat = read_file("/proc/%d/stat" % pid)
-    who = "%d %s" % (pid, stat[stat.find(b"(") : stat.rfind(b")") + 1].decode("utf-8", "replace"))
-    if stat[stat.rfind(b")") + 2 :][:1] != b"D":
-        return who
-    where = read_file("/proc/%d/wchan" % pid).decode("ascii", "replace").strip("0")
-    return "%s hangs in the kernel%s" % (who, where and ", in " + where)
-
-
-def boot_id() -> str:
-    return read_file("/proc/sys/kernel/random/boot_id").decode("ascii", "replace").strip()
 
 
 def since_boot(folder: str) -> bool:
@@ -252,30 +253,6 @@ def fate(folder: str) -> "tuple[str, str, float | None]":
     except OSError:
         alive_at = None
     return "reboot", "the node was restarted", alive_at
-
-
-def identity(pid: int) -> "dict[str, int | None]":
-    return {"pid": pid, "start": start_time(pid)}
-
-
-def myself() -> "dict[str, Any]":
-    """This process, as another one of any machine tells it from others. space: of its pid."""
-    space = os.stat("/proc/self/ns/pid").st_ino if os.path.exists("/proc/self/ns/pid") else 0
-    return dict(identity(os.getpid()), boot=boot_id(), machine=os.uname()[1], space=space)
-
-
-def lives(who: "Any") -> "bool | None":
-    """Returns whether a process that is described as by myself() lives, of None: False. None: that is not known here,
-    since it is of another machine, or what is described is none."""
-    me = myself()
-    if who is None:
-        return False
-    if not isinstance(who, dict) or (who.get("machine"), who.get("space")) != (me["machine"], me["space"]):
-        return None
-    pid, start = who.get("pid"), who.get("start")
-    if type(pid) is not int or pid <= 0 or type(start) is not int:
-        return None
-    return who.get("boot") == me["boot"] and start_time(pid) == start
 
 
 def owners(folder: str) -> "list[dict[str, Any]]":

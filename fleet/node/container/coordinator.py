@@ -55,7 +55,7 @@ class Coordinator:
                 for member in self.roll.members:
                     self.send(member, beat=1)
             self.look_for_silence(now)
-            self.leading.turn(now)
+            self.leading.phase(now)
             if not self.roll.begun and parent is not None and is_over(parent):
                 break
         self.server.close()

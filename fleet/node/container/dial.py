@@ -116,29 +116,22 @@ def dial(
 
 def connected(address: str, port: int, secret: "bytes | None", clock: Clock, where: str) -> "Line | str":
     """Returns a connection to the first of a name's addresses that has one, or why there is none."""
-    why = "it has no address"
     try:
-        found = socket.getaddrinfo(address, port, 0, socket.SOCK_STREAM)
-    except (OSError, UnicodeError) as error:  # the latter: a name longer than names are
+        return reached(address, port, secret, clock)
+    except Mismatch as error:
+        raise Refused("%s: %s" % (where, error), error.hint) from None
+    except (socket.gaierror, UnicodeError) as error:  # the latter: a name longer than names are
         return "%s does not resolve: %s" % (address, getattr(error, "strerror", None) or error)
-    for family, _, _, _, at in found:
-        try:
-            return reached(family, at, secret, clock)
-        except Mismatch as error:
-            raise Refused("%s: %s" % (where, error), error.hint) from None
-        except ValueError:
-            raise Refused("what responds at %s is no fleet" % where, NO_FLEET) from None
-        except OSError as error:
-            why = "nothing listens there (%s)" % error.strerror if error.strerror else str(error)
-    return why
+    except ValueError:
+        raise Refused("what responds at %s is no fleet" % where, NO_FLEET) from None
+    except OSError as error:
+        return "nothing listens there (%s)" % error.strerror if error.strerror else str(error)
 
 
-def reached(family: int, at: Any, secret: "bytes | None", clock: Clock) -> Line:
-    """Returns the connection to an address, once the handshake is done. OSError; ValueError as of Channel.feed()."""
-    sock = socket.socket(family, socket.SOCK_STREAM)
+def reached(address: str, port: int, secret: "bytes | None", clock: Clock) -> Line:
+    """Returns the connection, once the handshake is done. OSError; ValueError as of Channel.feed()."""
+    sock = socket.create_connection((address, port), DIAL_SECONDS)
     try:
-        sock.settimeout(DIAL_SECONDS)
-        sock.connect(at)
         if sock.getsockname() == sock.getpeername():  # the kernel chose the very port for this end
             raise OSError("nothing listens there")
         line = Line(sock, secret, clock)
@@ -147,21 +140,3 @@ def reached(family: int, at: Any, secret: "bytes | None", clock: Clock) -> Line:
     except BaseException:
         sock.close()
         raise
-
-
-def is_here(address: str) -> bool:
-    """Returns whether a name or address is this machine's own."""
-    try:
-        found = socket.getaddrinfo(address, 0, 0, socket.SOCK_STREAM)
-    except (OSError, UnicodeError):
-        return False
-    return any(can_bind(family, at) for family, _, _, _, at in found)
-
-
-def can_bind(family: int, at: Any) -> bool:
-    try:
-        with socket.socket(family, socket.SOCK_STREAM) as probe:
-            probe.bind(at)
-            return True
-    except OSError:
-        return False

@@ -28,7 +28,8 @@ NO_LOCAL = "no rank wrote anything for %g s (--stall-timeout)"
 
 
 class Leading:
-    """spec: see coordinator.py. send(member, **message). over: nothing is left to do."""
+    """spec: see coordinator.py. send(member, **message). over: nothing is left to do. phase: called with
+    the monotonic time several times a second."""
 
     def __init__(
         self, spec: "dict[str, Any]", roll: Roll, record: Kept, send: "Callable[..., None]", clock: Clock
@@ -45,10 +46,6 @@ class Leading:
         self.verdict: run.Verdict | None = None
         self.phase, self.over = self.wait, False
         self.master, self.port = "127.0.0.1", 0
-
-    def turn(self, now: float) -> None:
-        """Several times a second. now: of the monotonic clock."""
-        self.phase(now)
 
     # -- the beginning --------------------------------------------------------------------------------------
     def wait(self, now: float) -> None:
@@ -295,10 +292,7 @@ class Leading:
     def farewell(self, now: float) -> None:
         if now >= self.until or all(it.over or not it.there for it in self.roll.members):
             self.over = True
-            try:
-                self.record.end(self.summary)
-            except OSError as error:
-                report("the summary in %s cannot be written: %s" % (self.record.path, error.strerror))
+            self.record.end(self.summary)
 
     def send_all(self, **message: Any) -> None:
         for member in self.roll.members:

@@ -6,6 +6,7 @@ import sys
 
 from fleet.node.base.private import append_whole
 from fleet.node.base.types import Any
+from fleet.node.run.look.trim import is_log
 from fleet.protocol.state import NODE_LOG
 
 BLOCK = 1 << 20
@@ -26,7 +27,7 @@ class Logs:
         """Brings what is new; returns whether a rank wrote any of it."""
         before = dict(self.offsets)
         for name in sorted(os.listdir(self.folder)):
-            if name != NODE_LOG and not (name.startswith("rank") and name.endswith((".out", ".err"))):
+            if not is_log(name):
                 continue
             with open(os.path.join(self.folder, name), "rb") as file:
                 file.seek(self.offsets.get(name, 0))

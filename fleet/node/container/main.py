@@ -15,13 +15,14 @@ from fleet.node.base.errors import Refused
 from fleet.node.base.types import Any, Sequence
 from fleet.node.container import explain
 from fleet.node.container.channel import secret_of
-from fleet.node.container.dial import Line, dial, is_here
+from fleet.node.container.dial import Line, dial
 from fleet.node.container.logs import plain, report
 from fleet.node.container.member import Member
 from fleet.node.container.options import read
 from fleet.node.container.part import program
 from fleet.node.container.place import ASKED, Place, place_of, ranks_here
 from fleet.node.container.record import check_runs, own_name, started_by
+from fleet.node.facts.way import is_here
 from fleet.protocol.codes import EXIT_PREFLIGHT, EXIT_USAGE
 from fleet.protocol.state import LONGEST_NAME
 

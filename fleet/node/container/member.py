@@ -154,18 +154,14 @@ class Member:
         self.finish()
         self.target = os.path.join(os.path.abspath(self.options.runs_dir), begin["run"], begin["host"])
         least = self.hello["about"]["least"] if self.elastic else 0
-        self.gang = gang_of(
-            {begin["host"]: (begin["node"], range(begin["first"], begin["first"] + self.hello["each"]))}, 0
-        )
         self.part = Part(begin, self.options, self.hello["each"], least, self.hello["about"]["most"])
+        self.gang = gang_of({begin["host"]: (begin["node"], self.part.numbers)}, 0)
         try:
             self.set_aside(begin["attempt"])
-            its = {"node_rank": begin["node"], "ranks": self.part.numbers}
             if self.record is None:
                 self.record = Kept(self.options.runs_dir, begin["run"], self.about)
-                self.record.begin(
-                    {begin["host"]: its}, len(self.part.numbers), "%s:%d" % (begin["master"], begin["port"])
-                )
+                hosts = {begin["host"]: {"node_rank": begin["node"], "ranks": self.part.numbers}}
+                self.record.begin(hosts, len(self.part.numbers), "%s:%d" % (begin["master"], begin["port"]))
             os.makedirs(self.target, 0o700, exist_ok=True)
             self.folder = self.part.start()
         except (Refused, OSError) as error:
@@ -286,17 +282,10 @@ class Member:
         how = "done" if code == 0 else "ended by signal %d" % self.signalled if self.signalled else "failed"
         where = (begin["run"], how, begin["host"], code, self.target)
         report("run %s %s on %s, exit code %d; logs in %s" % where)
-        self.keep(verdict)
+        if self.record is not None:  # which only a container that shares no folder has begun
+            self.record.end(summary_of(begin["run"], self.gang, verdict, []))
         self.send(event="over")
         return code
-
-    def keep(self, verdict: Any) -> None:
-        """Writes the summary where this container has a record of its own."""
-        if self.record is not None and self.record.held is not None:
-            try:
-                self.record.end(summary_of(self.begin["run"], self.gang, verdict, []))
-            except OSError as error:
-                report("the summary in %s cannot be written: %s" % (self.record.path, error.strerror))
 
 
 def last_of(folder: str, name: str, since: int, until: "int | None") -> str:

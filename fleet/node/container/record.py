@@ -2,17 +2,19 @@
 folder writes its own."""
 
 import fcntl
-import getpass
 import os
 import platform
 import time
+from contextlib import suppress
 
 from fleet.node.base.errors import Refused
 from fleet.node.base.locks import release, try_lock
 from fleet.node.base.private import private
-from fleet.node.base.record import Record
-from fleet.node.base.run_folder import myself, no_room_for
+from fleet.node.base.processes import myself
+from fleet.node.base.record import Record, whoami
+from fleet.node.base.run_folder import no_room_for
 from fleet.node.base.types import Any, Mapping
+from fleet.node.container.logs import report
 from fleet.node.gang.gang import Gang
 from fleet.node.gang.verdict import is_well, killed, rank_ends, status_of
 from fleet.protocol.state import OF_THE_HEAD, PROTOCOL, STATE, WRITER
@@ -69,16 +71,18 @@ class Kept(Record):
             self.append(dict(about, **more))
 
     def end(self, summary: "Mapping[str, Any]") -> None:
-        """Writes summary.json, and lets go. OSError."""
+        """Writes summary.json, and lets go."""
         if self.held is None:
             return
         self.event("summary", exit_code=summary["exit_code"], first_failure=summary["first_failure"])
         try:
             self.replace("summary.json", dict(summary, logs=self.path, seconds=round(time.time() - self.started, 3)))
-        finally:
+        except OSError as error:
+            report("the summary in %s cannot be written: %s" % (self.path, error.strerror))
+        with suppress(OSError):
             os.unlink(os.path.join(self.path, STATE))
-            release(self.held)
-            self.held = None
+        release(self.held)
+        self.held = None
 
 
 def summary_of(run: str, gang: Gang, verdict: "Mapping[str, Any]", restarts: "list[Any]") -> "dict[str, Any]":
@@ -127,10 +131,6 @@ def ending(gang: Gang, host: str) -> "dict[str, Any]":
 
 def started_by(platform_name: str, options: Any) -> "dict[str, Any]":
     """Returns what run.json holds of how the run was started."""
-    try:
-        user = getpass.getuser()
-    except (KeyError, OSError):  # a uid without a name
-        user = str(os.getuid())
     return {
         "platform": platform_name,
         "engine": options.engine,
@@ -140,7 +140,7 @@ def started_by(platform_name: str, options: Any) -> "dict[str, Any]":
         "lease": 0.0,  # without the container that leads, the others end it
         "max_restarts": options.max_restarts,
         "stall_timeout": options.stall_timeout,
-        "owner": "%s@%s" % (user, own_name()),
+        "owner": whoami(),
         "fleet": {
             "version": __version__,
             "python": platform.python_version(),

@@ -10,7 +10,7 @@ import socket
 
 from fleet.node.base.files import filesystem
 from fleet.node.base.processes import read_file
-from fleet.node.base.run_folder import no_room_for_runs
+from fleet.node.base.run_folder import no_room_for, runs_root
 from fleet.node.base.types import Any
 from fleet.protocol.state import below_home
 
@@ -104,4 +104,4 @@ def own_disk() -> "dict[str, Any]":
     """Whether runs can have folders in ~/.fleet; room there, where that lies on another disk than the home."""
     home, own = os.path.expanduser("~"), below_home()
     apart = os.path.isdir(own) and os.stat(own).st_dev != os.stat(home).st_dev
-    return dict(disk("fleet", own) if apart else {}, no_runs=no_room_for_runs())
+    return dict(disk("fleet", own) if apart else {}, no_runs=no_room_for(runs_root()))

@@ -40,6 +40,15 @@ def is_held(address: str) -> bool:
     return holder_of(address, addresses()) is not None
 
 
+def is_here(name: str) -> bool:
+    """Returns whether a name or address is this node's own."""
+    try:
+        at = resolve(name)
+    except OSError:
+        return False
+    return at.startswith("127.") or is_held(at)
+
+
 def named(value: str, own: "list[Held]") -> "Held | None":
     """Returns the first address of the interfaces that a value of NCCL_SOCKET_IFNAME names: a list of beginnings, exact
     ones after '=', those that are not meant after '^'."""

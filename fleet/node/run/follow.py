@@ -44,8 +44,9 @@ from fleet.node.base.run_folder import (
     read_status,
     request_stop,
     run_folder,
+    stamp_of,
+    try_write,
     verdict_of,
-    write_json,
 )
 from fleet.node.base.types import Any, Callable, run
 from fleet.node.base.wire import control_lines, frame, send_exit, send_json, start, start_heartbeat
@@ -92,18 +93,9 @@ class Stream:
 
 
 class Follower:
-    def __init__(
-        self,
-        run: str,
-        folder: str,
-        offsets: "dict[str, Any]",
-        once: bool = False,
-        clock: Clock = CLOCK,
-        waits: bool = False,
-        logs: bool = True,
-    ) -> None:
-        self.run, self.folder, self.offsets, self.once, self.clock = run, folder, offsets, once, clock
-        self.waits, self.logs = waits, logs
+    def __init__(self, asked: "run.FollowSpec", folder: str, clock: Clock = CLOCK) -> None:
+        self.run, self.folder, self.offsets, self.clock = asked["run"], folder, asked.get("offsets") or {}, clock
+        self.once, self.waits, self.logs = asked.get("once"), asked.get("waits"), asked.get("logs", True)
         self.streams: dict[str, Stream] = {}
         self.seen: dict[str, tuple[int, int] | None] = {}
         self.status: dict[str, Any] = {}
@@ -189,12 +181,8 @@ class Follower:
 
     def renewed(self, name: str, path: str) -> "dict[str, Any]":
         """The object in a replaced file, {} when it is the one that was seen."""
-        try:
-            found = os.stat(path)
-        except OSError:
-            return {}
-        stamp = (found.st_ino, found.st_mtime_ns)
-        if self.seen.get(name) == stamp:
+        stamp = stamp_of(path)
+        if stamp in (None, self.seen.get(name)):
             return {}
         self.seen[name] = stamp
         return read_json(path)
@@ -236,10 +224,7 @@ def is_led_by(folder: str, term: int) -> bool:
     """Returns whether no later leader has been here; from now on this one has."""
     kept = read_json(os.path.join(folder, LEASE))
     if kept.get("term", 0) < term:
-        try:
-            write_json(os.path.join(folder, LEASE), dict(kept, term=term))
-        except OSError:
-            pass  # a full disk takes no note of it, and keeps nobody from the run
+        try_write(os.path.join(folder, LEASE), dict(kept, term=term))
     return bool(kept.get("term", 0) <= term)
 
 
@@ -260,11 +245,8 @@ def listen(run: str, folder: str, passive: bool = False, term: int = 0) -> None:
             elif op == "have":
                 trim(folder, message["sizes"], read_json(os.path.join(folder, SPEC))["about"]["max_log"])
             elif op == "stop":
-                reason, signum = (
-                    str(message.get("reason") or "stopped"),
-                    SIGINT if message.get("interrupt") else SIGTERM,
-                )
-                request_stop(folder, float(message["grace"]), reason, message.get("end"), signum)
+                reason, signum = message.get("reason") or "stopped", SIGINT if message.get("interrupt") else SIGTERM
+                request_stop(folder, float(message["grace"]), str(reason), message.get("end"), signum)
             elif op == "renew-ranks":
                 from fleet.node.run.look.trainers import trainers
 
@@ -288,13 +270,8 @@ def follow() -> int:
     except ValueError:
         folder = None
     if folder is None:
-        say(
-            {
-                "event": "failed",
-                "message": "run %s is not known on this node" % spec["run"],
-                "hint": "its folder there, ~/.fleet/runs, was removed",
-            }
-        )
+        unknown = "run %s is not known on this node" % spec["run"]
+        say({"event": "failed", "message": unknown, "hint": "its folder there, ~/.fleet/runs, was removed"})
         return 1
     # held open: what another attempt sets aside is still found
     folder = "/proc/self/fd/%d" % os.open(folder, os.O_RDONLY | os.O_DIRECTORY)
@@ -302,9 +279,7 @@ def follow() -> int:
     if term:
         is_led_by(folder, term)
     start_new_thread(listen, (spec["run"], folder, bool(spec.get("passive")), term))
-    waits = bool(spec.get("waits"))
-    logs = spec.get("logs", True)
-    Follower(spec["run"], folder, spec.get("offsets") or {}, bool(spec.get("once")), waits=waits, logs=logs).follow()
+    Follower(spec, folder).follow()
     return 0
 
 

@@ -17,6 +17,7 @@ from fleet.node.base.run_folder import (
     has_protocol,
     lease_of,
     only,
+    own_runs,
     ranks_up,
     read_json,
     runs_root,
@@ -122,7 +123,7 @@ def one(name: str, live: bool) -> "run.RunHere | None":
 def runs(prefix: str, live: bool) -> "list[Any]":
     """Of a folder that holds something else than it should, {"run": its name}: it hides no other one."""
     found: list[Any] = []
-    for name in sorted(os.listdir(runs_root())) if os.path.isdir(runs_root()) else ():
+    for name in own_runs():
         if not name.startswith(prefix) or not is_run_id(name.partition("@")[0]):
             continue
         try:

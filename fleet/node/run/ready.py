@@ -11,16 +11,8 @@ import os
 
 from fleet.node.base.clock import CLOCK, Clock
 from fleet.node.base.errors import Refused
-from fleet.node.base.run_folder import (
-    NODE,
-    boot_id,
-    final_status,
-    identity,
-    is_forbidden,
-    run_folder,
-    run_names,
-    write_json,
-)
+from fleet.node.base.processes import boot_id, identity
+from fleet.node.base.run_folder import NODE, final_status, is_forbidden, run_folder, run_names, try_write, write_json
 from fleet.node.base.state_folder import own_home
 from fleet.node.base.types import Callable, run
 from fleet.node.base.wire import listen, send_exit, send_json, start
@@ -54,10 +46,7 @@ def stand_by(run: str, part: "run.Part") -> "str | None":
 
 
 def be_seen(folder: str, state: str) -> None:
-    try:
-        write_json(os.path.join(folder, NEXT), dict(identity(os.getpid()), boot=boot_id(), state=state))
-    except OSError:
-        pass  # a full disk: it is not
+    try_write(os.path.join(folder, NEXT), dict(identity(os.getpid()), boot=boot_id(), state=state))
 
 
 def wait(run: str, attempt: int, seconds: float, clock: Clock = CLOCK) -> None:

@@ -14,7 +14,7 @@ from contextlib import suppress
 
 from fleet.node.base.clock import CLOCK, Clock
 from fleet.node.base.errors import answer
-from fleet.node.base.processes import send_signal
+from fleet.node.base.processes import send_signal, stuck
 from fleet.node.base.run_folder import (
     NODE,
     TOLD,
@@ -28,7 +28,6 @@ from fleet.node.base.run_folder import (
     request_stop,
     run_folder,
     standing,
-    stuck,
     tombstone,
     verdict_of,
 )

@@ -19,11 +19,9 @@ import signal
 from fleet.node.base import json
 from fleet.node.base.errors import Refused, failed
 from fleet.node.base.files import remove_tree
-from fleet.node.base.processes import send_signal, start_time
+from fleet.node.base.processes import boot_id, identity, send_signal, start_time
 from fleet.node.base.run_folder import (
-    boot_id,
     final_status,
-    identity,
     read_json,
     read_status,
     run_folder,

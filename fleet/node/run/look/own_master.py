@@ -4,7 +4,7 @@ import re
 
 from fleet.node.base.processes import environment, read_file
 from fleet.node.base.run_folder import RANK_WRAPPER
-from fleet.node.facts.way import is_held, resolve
+from fleet.node.facts.way import is_here
 from fleet.node.run.marks import marked
 
 LAUNCHER = re.compile(rb"torchrun|torch\.distributed|accelerate|deepspeed|colossalai")
@@ -37,9 +37,4 @@ def master_of(argv: bytes, env: "dict[bytes, bytes]") -> "bytes | None":
 
 def is_own(address: str) -> bool:
     """Whether this node has that address, by number or by name; a port may stand behind it."""
-    name = re.sub(r"^\[(.*)\](:\d+)?$|^([^:]*):\d+$", r"\1\3", address)
-    try:
-        at = resolve(name)
-        return at.startswith("127.") or is_held(at)
-    except (OSError, UnicodeError):
-        return False
+    return is_here(re.sub(r"^\[(.*)\](:\d+)?$|^([^:]*):\d+$", r"\1\3", address))

@@ -5,7 +5,8 @@ import os
 import time
 
 from fleet.node.base.files import remove_tree
-from fleet.node.base.run_folder import NODE, awaited, boot_id, owners, read_json, read_status, runs_root
+from fleet.node.base.processes import boot_id
+from fleet.node.base.run_folder import NODE, awaited, own_runs, owners, read_json, read_status, runs_root
 from fleet.protocol.state import ATTEMPT, FINAL, PID, SPEC, STATUS
 
 KEPT_RUNS, KEPT_BYTES, KEPT_SECONDS, FETCH_SECONDS = 20, 1 << 30, 30 * 86400.0, 600.0
@@ -23,11 +24,6 @@ def has_ended(folder: str) -> bool:
     )
 
 
-def own_names() -> "list[str]":
-    """Of the folders of runs those that may be this node's: a home folder may be that of many nodes."""
-    return [name for name in os.listdir(runs_root()) if name[0] != "." and name.partition("@")[2] in ("", NODE)]
-
-
 def disk_size(folder: str) -> int:
     """Of the files in it."""
     return sum(os.lstat(os.path.join(folder, name)).st_blocks * 512 for name in os.listdir(folder))
@@ -36,7 +32,7 @@ def disk_size(folder: str) -> int:
 def prune_runs(keep: int = KEPT_RUNS, size: int = KEPT_BYTES) -> None:
     """Take away runs of this node that have ended, the oldest first: beyond so many, so much, or so long ago.
     What ranks put below folders of their own there counts for nothing: it may be what they go on from."""
-    folders = [os.path.join(runs_root(), name) for name in own_names()]
+    folders = [os.path.join(runs_root(), name) for name in own_runs()]
     ended = [(os.stat(os.path.join(folder, STATUS)).st_mtime, folder) for folder in folders if has_ended(folder)]
     for number, (when, folder) in enumerate(sorted(ended, reverse=True)):
         size -= sum(map(disk_size, [folder, *glob.glob(os.path.join(folder, ATTEMPT + "*"))]))

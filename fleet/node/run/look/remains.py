@@ -2,7 +2,8 @@
 
 import os
 
-from fleet.node.base.run_folder import NODE, TOLD, read_json, runs_root, since_boot, standing, stuck
+from fleet.node.base.processes import stuck
+from fleet.node.base.run_folder import NODE, TOLD, own_runs, read_json, runs_root, since_boot, standing
 from fleet.node.base.types import facts
 from fleet.node.run.marks import marked
 from fleet.protocol.state import FINAL, SPEC
@@ -10,15 +11,10 @@ from fleet.protocol.state import FINAL, SPEC
 
 def remains() -> "list[facts.Remains]":
     """Ends runs whose supervisor and guardian were both killed; tells of them, and of processes that would not die."""
-    try:
-        names = sorted(os.listdir(runs_root()))
-    except OSError:
-        return []
     found: list[facts.Remains] = []
-    for name in names:
+    for name in own_runs():
         try:
-            if name[0] != ".":
-                found += remains_of(os.path.join(runs_root(), name))
+            found += remains_of(os.path.join(runs_root(), name))
         except Exception:
             pass  # what holds something else than it should keeps no run from its start
     return found

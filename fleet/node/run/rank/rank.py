@@ -78,21 +78,11 @@ def supervisors(folder: str) -> "set[int]":
         return set()
 
 
-def write_record(path: str, record: "dict[str, Any]") -> None:
-    """Replace `path` in one step, in space claimed at the start: a full disk does not hide how a rank ended."""
+def fill(path: str, data: bytes) -> None:
+    """Write `path` beside its place, in space claimed at the start: a full disk does not hide how a rank ended."""
     fd = os.open(path + ".new", os.O_WRONLY | os.O_CREAT, 0o600)
-    os.write(fd, (json.dumps(record) + "\n").encode().ljust(RESERVED))
+    os.write(fd, data.ljust(RESERVED))
     os.close(fd)
-    os.rename(path + ".new", path)
-
-
-def reserve(path: str) -> None:
-    try:
-        fd = os.open(path + ".new", os.O_WRONLY | os.O_CREAT, 0o600)
-        os.write(fd, b" " * RESERVED)
-        os.close(fd)
-    except OSError:
-        pass
 
 
 def unplanned(plan: "dict[str, Any]", rank: int, argv: "list[str]") -> "str | None":
@@ -250,7 +240,10 @@ def main() -> None:
     prctl(PR_SET_NAME, b"fleet-rank")  # by which the supervisor finds it, and may send it signals
     prctl(PR_SET_CHILD_SUBREAPER, 1)
     restarts = whole("TORCHELASTIC_MAX_RESTARTS", 0)  # the engine's own, before it is fleet's
-    reserve(base + ".json")
+    try:
+        fill(base + ".json", b"")
+    except OSError:
+        pass
     signal.signal(signal.SIGCHLD, signal.SIG_DFL)
     attempt, logs = count_attempts(), Logs(base)
     pid = start_rank(argv, base, logs, rank, json.loads(os.environ.pop("FLEET_PLAN", "{}")))
@@ -281,7 +274,8 @@ def main() -> None:
     if watch.until is not None:
         record["until"] = watch.until
     try:
-        write_record(base + ".json", record)
+        fill(base + ".json", (json.dumps(record) + "\n").encode())
+        os.rename(base + ".json.new", base + ".json")
         prctl(PR_SET_NAME, b"fleet-ended")
         if watch.stopping or not restarts:
             watch.hold(folder)

@@ -1,6 +1,5 @@
 """The end of a run's processes, whoever started them and wherever they went."""
 
-import glob
 import os
 import signal
 
@@ -19,7 +18,7 @@ from fleet.node.base.run_folder import (
 from fleet.node.base.types import Any, Sequence
 from fleet.node.run.marks import marked
 from fleet.node.run.start.extension_builds import Builds
-from fleet.node.run.start.kernel_log import KernelLog
+from fleet.node.run.start.kernel_log import KernelLog, rank_records
 from fleet.protocol.state import FINAL, PID
 
 LEFTOVER_GRACE = 2.0  # of what is left when nobody waits for it any more
@@ -143,12 +142,6 @@ class Ending:
         while not self.step():
             self.clock.sleep(poll)
         return self.left
-
-
-def rank_records(folder: str) -> "list[dict[str, Any]]":
-    """Of the ranks that have ended here."""
-    found = map(read_json, glob.glob(os.path.join(glob.escape(folder), "rank*.json")))
-    return [record for record in found if "status" in record]
 
 
 def killed(ending: Ending, folder: str) -> "list[int]":

@@ -1,5 +1,6 @@
 """What the kernel has said since a run began: which process it killed for want of memory, which GPU is lost."""
 
+import glob
 import os
 import re
 
@@ -103,9 +104,9 @@ def pid_in(text: str) -> int:
 
 
 def rank_records(folder: str) -> "list[dict[str, Any]]":
-    """rank<R>.json of all ranks that have ended."""
-    names = [name for name in os.listdir(folder) if name.startswith("rank") and name.endswith(".json")]
-    return [read_json(os.path.join(folder, name)) for name in names]
+    """Returns rank<R>.json of all ranks that have ended here."""
+    found = map(read_json, glob.glob(os.path.join(glob.escape(folder), "rank*.json")))
+    return [record for record in found if "status" in record]
 
 
 def failed(record: "dict[str, Any]") -> bool:

@@ -11,14 +11,15 @@ from fleet.node.base.run_folder import (
     lease_of,
     ranks_up,
     read_json,
+    stamp_of,
+    try_write,
     write_final,
-    write_json,
 )
 from fleet.node.base.types import Any, run
-from fleet.node.run.start.ending import LEFTOVER_GRACE, Ending, killed, rank_records
+from fleet.node.run.start.ending import LEFTOVER_GRACE, Ending, killed
 from fleet.node.run.start.engine import Beginning, engine_env
 from fleet.node.run.start.extension_builds import Builds, build_root
-from fleet.node.run.start.kernel_log import KernelLog
+from fleet.node.run.start.kernel_log import KernelLog, rank_records
 from fleet.node.run.times import Times
 from fleet.protocol.state import LEASE, OVER, STATUS, STOP
 
@@ -112,14 +113,14 @@ class Supervisor:
     def look(self) -> None:
         """Stop requests, the lease, and time that this node did not see."""
         now = self.clock.monotonic()
-        request = stamp(os.path.join(self.folder, STOP))
+        request = stamp_of(os.path.join(self.folder, STOP))
         if request != self.stop_seen:
             self.stop_seen = request
             asked = read_json(os.path.join(self.folder, STOP))
             grace, signum = asked.get("grace", self.spec["grace"]), asked.get("signal") or signal.SIGTERM
             self.stop(asked.get("reason") or "stopped", grace, "asked", asked.get("end"), signum)
         if self.spec.get("lease") is not None:
-            renewal = stamp(os.path.join(self.folder, LEASE))
+            renewal = stamp_of(os.path.join(self.folder, LEASE))
             if renewal != self.lease_seen:
                 self.lease_seen, self.renewed = renewal, now
                 self.lease = lease_of(self.folder, dict(self.spec))
@@ -141,7 +142,7 @@ class Supervisor:
 
     def look_whether_over(self) -> None:
         """End an engine that has no rank left on any node: torchrun takes 1 s to say what their records have said."""
-        if not self.over and stamp(os.path.join(self.folder, OVER)):
+        if not self.over and stamp_of(os.path.join(self.folder, OVER)):
             self.over = not ranks_up(self.folder)
             if self.over:
                 os.kill(self.engine, signal.SIGKILL)  # of anything less it makes a traceback
@@ -156,13 +157,8 @@ class Supervisor:
     def look_at_builds(self, now: float) -> None:
         """Say which builds a rank may be waiting for in vain."""
         if self.builds.look(now, self.engine):
-            try:
-                write_json(
-                    os.path.join(self.folder, STATUS),
-                    {"state": "running", "time": self.clock.time(), "builds": sorted(self.builds.told)[:20]},
-                )
-            except OSError:
-                pass
+            status = {"state": "running", "time": self.clock.time(), "builds": sorted(self.builds.told)[:20]}
+            try_write(os.path.join(self.folder, STATUS), status)
 
     def stop(self, reason: str, grace: float, cause: str, end: Any = None, signum: int = signal.SIGTERM) -> None:
         if self.ending is not None:
@@ -171,20 +167,8 @@ class Supervisor:
                 return
         self.ending = self.ending or self.begin_ending(grace, signum)
         self.reason, self.cause, self.end = reason, cause, end
-        try:
-            write_json(
-                os.path.join(self.folder, STATUS),
-                {
-                    "state": "stopping",
-                    "reason": reason,
-                    "time": self.clock.time(),
-                    "cause": cause,
-                    "began": self.began,
-                    "end": end,
-                },
-            )
-        except OSError:
-            pass
+        status = {"state": "stopping", "reason": reason, "time": self.clock.time()}
+        try_write(os.path.join(self.folder, STATUS), dict(status, cause=cause, began=self.began, end=end))
 
     def finish(self, ending: Ending) -> None:
         self.builds.finish()
@@ -214,12 +198,3 @@ class Supervisor:
             if lines and record.get("script") and record["status"] == 0:
                 found.append({"rank": record["rank"], "count": len(lines), "commands": lines[:MOST_TOLD]})
         return found
-
-
-def stamp(path: str) -> "tuple[int, int] | None":
-    """Changes whenever the file is renewed or replaced; None while there is none."""
-    try:
-        found = os.stat(path)
-    except OSError:
-        return None
-    return found.st_mtime_ns, found.st_ino

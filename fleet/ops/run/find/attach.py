@@ -18,7 +18,7 @@ from fleet.errors import ConnectError, FleetError, Interrupted, UsageError
 from fleet.events import Notice
 from fleet.inventory.nodeset import fold
 from fleet.model import Report, Result
-from fleet.node.base.run_folder import lives
+from fleet.node.base.processes import lives
 from fleet.ops.plans import Line, OnHosts
 from fleet.ops.run.end.next_steps import typed_here
 from fleet.ops.run.end.summary import drafted, left_alone

@@ -9,6 +9,7 @@ from typing import Any
 from fleet.answers.runs import Forgotten, GivenUp
 from fleet.errors import EXIT_OK, UsageError
 from fleet.model import Report, Result
+from fleet.node.base.record import whoami
 from fleet.node.gang.ends import stopped_by
 from fleet.ops.plans import Line, OnHosts
 from fleet.ops.run.find.here import from_folder
@@ -16,7 +17,6 @@ from fleet.ops.run.find.stop import end_here
 from fleet.ops.run.kept.documents import read_object
 from fleet.ops.run.kept.folder import RunFolder
 from fleet.ops.run.kept.local import names
-from fleet.ops.run.kept.record import whoami
 from fleet.ops.run.kept.word import choose
 from fleet.requests.runs import Forget
 from fleet.runtime import Runtime

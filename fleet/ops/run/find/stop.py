@@ -16,6 +16,7 @@ from fleet.errors import HostFailed, UsageError
 from fleet.events import Notice
 from fleet.inventory.nodeset import fold
 from fleet.model import Host, Report, Result, exit_code_of
+from fleet.node.base.record import whoami
 from fleet.node.gang.ends import stopped_by
 from fleet.ops.plans import Line, OnHosts
 from fleet.ops.run.find.attach import take
@@ -23,7 +24,6 @@ from fleet.ops.run.find.find import FoundRun, find, over
 from fleet.ops.run.find.here import chosen_here, hosts_of
 from fleet.ops.run.follow.behind import stop_behind
 from fleet.ops.run.kept.folder import RunFolder
-from fleet.ops.run.kept.record import whoami
 from fleet.ops.run.launch.attempts import conclude
 from fleet.ops.run.launch.loop import Run
 from fleet.ops.sessions import STOP_SECONDS

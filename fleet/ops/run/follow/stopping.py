@@ -12,6 +12,7 @@ from fleet.answers.run_events import Alone, Lost, Stays, StopAll, Stubborn, Unkn
 from fleet.errors import EXIT_INTERRUPTED, ConnectError, FleetError, Reason
 from fleet.model import Host
 from fleet.node.base.clock import Clock
+from fleet.node.base.record import whoami
 from fleet.node.gang.ends import INTERRUPTED, run_end
 from fleet.node.gang.gang import Gang
 from fleet.node.gang.silence import Silence
@@ -19,7 +20,7 @@ from fleet.node.gang.verdict import own_link
 from fleet.ops.run.end.failure import CUT, alone, why_of
 from fleet.ops.run.follow.behind import stop_behind
 from fleet.ops.run.follow.follow import Follower
-from fleet.ops.run.kept.record import RunRecord, whoami
+from fleet.ops.run.kept.record import RunRecord
 from fleet.protocol.messages.run import RunsHere, RunsSpec, Verdict
 from fleet.protocol.state import FINAL
 from fleet.runtime import Runtime

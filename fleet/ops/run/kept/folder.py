@@ -16,8 +16,8 @@ from fleet.answers.event import RunEvent
 from fleet.errors import FleetError, UsageError
 from fleet.events import Level, Notice
 from fleet.node.base.locks import HELD, adopt, alone, release, try_lock
+from fleet.node.base.processes import myself
 from fleet.node.base.record import Record
-from fleet.node.base.run_folder import myself
 from fleet.ops.run.kept.documents import RUN, is_sealed, read_object, sealed
 from fleet.ops.run.kept.logs import LOG, NodeLogs
 from fleet.ops.run.kept.state import OPTION as OPTION

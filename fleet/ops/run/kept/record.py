@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import getpass
-import socket
 from dataclasses import dataclass, replace
 from pathlib import Path
 
@@ -96,15 +94,6 @@ class RunRecord:
         """Returns it as another process of this machine has it, in a folder of its own."""
         nodes = tuple(replace(node, host=host_elsewhere(node.host)) for node in self.nodes)
         return replace(self, logs=self.logs.absolute(), nodes=nodes)
-
-
-def whoami() -> str:
-    """USER@HEAD, for others to see whose run it is."""
-    try:
-        user = getpass.getuser()
-    except (OSError, KeyError):
-        user = "?"
-    return f"{user}@{socket.gethostname()}"
 
 
 def host_elsewhere(host: Host) -> Host:

@@ -15,7 +15,7 @@ from fleet import own
 from fleet.errors import Reason
 from fleet.events import Notice
 from fleet.node.base.locks import try_lock
-from fleet.node.base.run_folder import lives
+from fleet.node.base.processes import lives
 from fleet.ops.run.kept.documents import read_object
 from fleet.protocol.state import STATE, WRITER, is_run_id
 from fleet.rules.units import seconds
@@ -25,7 +25,7 @@ LONGEST_LEASE = 1e12  # in seconds; a file with another one was not written by f
 
 
 def state_of(folder: Path) -> dict[str, Any]:
-    """Returns what the file holds, {} where it is not there, or damaged. A process in it is as run_folder.myself() has
+    """Returns what the file holds, {} where it is not there, or damaged. A process in it is as processes.myself() has
     it:
 
     leader: who follows the run, None: nobody any more. since: when it began to. leads: whether the run is its to lead,

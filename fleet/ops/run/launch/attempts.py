@@ -21,12 +21,13 @@ from fleet.errors import EXIT_HOST_FAILED, EXIT_INTERRUPTED, ConnectError, Fleet
 from fleet.events import Notice, silent
 from fleet.inventory.nodeset import fold
 from fleet.model import Host, Report
+from fleet.node.base.record import whoami
 from fleet.node.gang.ends import INTERRUPTED, run_end
 from fleet.ops.run.end.summary import drafted, left_alone, not_started
 from fleet.ops.run.follow.behind import lead_behind
 from fleet.ops.run.kept.documents import RUN, read_object, restarts_of
 from fleet.ops.run.kept.folder import RunFolder
-from fleet.ops.run.kept.record import RunRecord, whoami
+from fleet.ops.run.kept.record import RunRecord
 from fleet.ops.run.launch.course import Course, Ended
 from fleet.ops.run.launch.loop import Run
 from fleet.ops.run.plan.plan import Plan

@@ -18,7 +18,7 @@ from fleet.errors import FleetError
 from fleet.events import silent
 from fleet.model import Host
 from fleet.node.base.clock import CLOCK, Clock
-from fleet.node.base.run_folder import myself
+from fleet.node.base.processes import myself
 from fleet.node.gang.ends import BY_HAND
 from fleet.ops.run.follow.behind import LEADS, patience
 from fleet.ops.run.follow.follow import Follower, Following, Heard, pause_after

@@ -20,7 +20,7 @@ from fleet.events import Notice
 from fleet.inventory.nodeset import fold
 from fleet.inventory.secret import kept_of, masked, masked_words
 from fleet.model import Host, Inventory
-from fleet.node.base.run_folder import boot_id
+from fleet.node.base.processes import boot_id
 from fleet.ops.run.kept.documents import RUN, read_object, sealed
 from fleet.ops.run.kept.folder import RunFolder
 from fleet.ops.run.kept.record import RunRecord, host_elsewhere

@@ -15,9 +15,10 @@ from fleet.errors import FleetError, UsageError
 from fleet.inventory.nodeset import fold
 from fleet.inventory.secret import masked_words
 from fleet.model import Host, Inventory, Job, Kind, Node
+from fleet.node.base.record import whoami
 from fleet.node.facts.way import NAMES as INTERFACE_VARIABLES
 from fleet.ops.plans import Line, PerHost, around
-from fleet.ops.run.kept.record import GRACE, STOP_GRACE, RunRecord, whoami
+from fleet.ops.run.kept.record import GRACE, STOP_GRACE, RunRecord
 from fleet.ops.run.plan.options import name_of, new_run_id
 from fleet.ops.run.plan.placement import (
     Known,

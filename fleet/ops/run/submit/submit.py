@@ -12,11 +12,11 @@ from fleet.answers.run_events import Submitted, Version
 from fleet.engines.env_file import env_file
 from fleet.errors import UsageError
 from fleet.model import Report
+from fleet.node.base.record import whoami
 from fleet.ops.plans import Line, OnHosts
 from fleet.ops.run.kept.folder import RunFolder
 from fleet.ops.run.kept.job import SCRIPT
 from fleet.ops.run.kept.local import clear
-from fleet.ops.run.kept.record import whoami
 from fleet.ops.run.plan.options import new_run_id
 from fleet.ops.run.submit.watch import OUTPUT, WatchPlan, watch
 from fleet.own import seal
