@@ -9,6 +9,7 @@ from pathlib import Path
 
 from fleet import fanout
 from fleet.answers.runs import RunNode, RunSeen
+from fleet.codec import Misfit, decode
 from fleet.each import on_each
 from fleet.each import over as over_all
 from fleet.errors import Ambiguous, ConnectError, FleetError, UsageError
@@ -22,7 +23,6 @@ from fleet.ops.run.kept.local import names
 from fleet.ops.run.kept.record import RunRecord
 from fleet.ops.run.kept.word import choose
 from fleet.ops.sessions import ASK, Sessions
-from fleet.protocol.decode import Misfit, decode
 from fleet.protocol.messages.run import About, RunHere, RunsHere, SomeRun, Verdict
 from fleet.protocol.state import FINAL, LATEST, PROTOCOL, RESTARTING, STARTING
 from fleet.runtime import Runtime

@@ -8,6 +8,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TypedDict
 
+from fleet.codec import Misfit, decode
 from fleet.errors import FleetError, UsageError
 from fleet.model import Inventory, Result
 from fleet.ops.run.find.find import FoundRun, chosen
@@ -17,7 +18,6 @@ from fleet.ops.run.kept.job import is_ours
 from fleet.ops.run.kept.local import names
 from fleet.ops.run.kept.record import RunRecord
 from fleet.ops.run.kept.word import choose
-from fleet.protocol.decode import Misfit, decode
 from fleet.protocol.messages.run import About
 
 KeptHost = TypedDict("KeptHost", {"node_rank": int, "ranks": list[int]})

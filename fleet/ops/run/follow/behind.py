@@ -10,11 +10,12 @@ import time
 from collections.abc import Sequence
 from typing import Any
 
+from fleet.codec import to_json
 from fleet.errors import FleetError
 from fleet.model import Host
 from fleet.ops.run.end.failure import fate
 from fleet.ops.run.kept.folder import RunFolder
-from fleet.ops.run.kept.record import RunRecord, host_as_json
+from fleet.ops.run.kept.record import RunRecord, host_elsewhere
 from fleet.own import private
 from fleet.own_process import own_process
 from fleet.protocol.messages.run import Verdict
@@ -77,10 +78,10 @@ def _start(
     if transport.name not in TRANSPORTS.names:
         return None
     spec = {
-        "record": record.as_json(),
-        "hosts": [host_as_json(host) for host in hosts],
+        "record": to_json(record.elsewhere()),
+        "hosts": [to_json(host_elsewhere(host)) for host in hosts],
         "transport": transport.name,
-        "gateways": [host_as_json(hop) for host in hosts for hop in transport.route(host)],
+        "gateways": [to_json(host_elsewhere(hop)) for host in hosts for hop in transport.route(host)],
         "lock": lock,
         **task,
     }

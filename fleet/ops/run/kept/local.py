@@ -7,7 +7,7 @@ import re
 import time
 from collections.abc import Callable, Collection, Iterator, Mapping
 from contextlib import suppress
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -47,9 +47,6 @@ class LocalRun:
     engine: str | None
     logs: str
     broken: str | None = None
-
-    def as_json(self) -> dict[str, Any]:
-        return asdict(self)
 
 
 def local_runs(runs_dir: Path) -> list[LocalRun]:

@@ -4,9 +4,8 @@ from __future__ import annotations
 
 import getpass
 import socket
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any
 
 from fleet.model import Host, Node
 from fleet.protocol.messages.run import About, Verdict
@@ -93,24 +92,10 @@ class RunRecord:
             "max_log": self.max_log,
         }
 
-    def as_json(self) -> dict[str, Any]:
-        """For from_json() in another process of this machine."""
-        return {
-            **asdict(self),
-            "unknown": sorted(self.unknown),
-            "without": sorted(self.without),
-            "logs": str(self.logs.absolute()),
-            "nodes": [{**asdict(node), "host": host_as_json(node.host)} for node in self.nodes],
-        }
-
-    @classmethod
-    def from_json(cls, stored: dict[str, Any]) -> RunRecord:
-        changed = {
-            "logs": Path(stored["logs"]),
-            "nodes": tuple(Node(**{**node, "host": host_from_json(node["host"])}) for node in stored["nodes"]),
-            **{name: frozenset(stored[name]) for name in ("unknown", "without")},
-        }
-        return cls(**{**stored, **changed})
+    def elsewhere(self) -> RunRecord:
+        """Returns it as another process of this machine has it, in a folder of its own."""
+        nodes = tuple(replace(node, host=host_elsewhere(node.host)) for node in self.nodes)
+        return replace(self, logs=self.logs.absolute(), nodes=nodes)
 
 
 def whoami() -> str:
@@ -122,12 +107,9 @@ def whoami() -> str:
     return f"{user}@{socket.gethostname()}"
 
 
-def host_as_json(host: Host) -> dict[str, Any]:
+def host_elsewhere(host: Host) -> Host:
+    """Returns it as another process of this machine reaches it; values of variables belong to ranks only."""
     key = host.identity_file
     if key is not None and not key.startswith("~"):
-        key = str(Path(key).absolute())  # the other process's folder is another one
-    return {**asdict(host), "identity_file": key, "env": {}}  # values of variables belong to ranks only
-
-
-def host_from_json(stored: dict[str, Any]) -> Host:
-    return Host(**{**stored, "devices": None})
+        key = str(Path(key).absolute())
+    return replace(host, identity_file=key, devices=None, env={})

@@ -24,7 +24,7 @@ from fleet.ops.run.follow.behind import LEADS, patience
 from fleet.ops.run.follow.follow import Follower, Following, Heard, pause_after
 from fleet.ops.run.kept.documents import read_object
 from fleet.ops.run.kept.folder import HANDOVER_SECONDS, RunFolder
-from fleet.ops.run.kept.record import RunRecord, host_from_json
+from fleet.ops.run.kept.record import RunRecord
 from fleet.ops.run.launch.attempts import follow_run, load_all
 from fleet.ops.run.launch.course import Course, Ended
 from fleet.ops.run.launch.loop import Run
@@ -45,9 +45,8 @@ SILENCE_SECONDS = 45.0  # a third of it, as it is a launch's --node-timeout, end
 
 def main(spec: dict[str, Any]) -> None:
     """Does what the spec asks for, see behind.py."""
-    hosts = [host_from_json(stored) for stored in spec["hosts"]]
-    hops = [host_from_json(stored) for stored in spec["gateways"]]
-    record, options = RunRecord.from_json(spec["record"]), ConnectOptions(CONNECT_SECONDS)
+    hosts, hops = from_json(list[Host], spec["hosts"]), from_json(list[Host], spec["gateways"])
+    record, options = from_json(RunRecord, spec["record"]), ConnectOptions(CONNECT_SECONDS)
     transport, folder = open_transport(spec["transport"], options, [*hosts, *hops]), RunFolder(record.logs)
     if spec["lock"] is not None:
         lead(record, folder, transport, spec)

@@ -7,8 +7,7 @@ from __future__ import annotations
 
 import hashlib
 import time
-from dataclasses import asdict, dataclass, replace
-from typing import Any
+from dataclasses import dataclass, replace
 
 from fleet.delivery.git import NoAnswer, ask
 
@@ -30,9 +29,6 @@ class Code:
     untracked: int | None = None
     sha256: str | None = None
     why: str | None = None
-
-    def as_json(self) -> dict[str, Any]:
-        return asdict(self)
 
 
 def look(folder: str, seconds: float = SECONDS) -> tuple[Code, bytes]:

@@ -8,11 +8,13 @@ import platform
 import threading
 import time
 from collections.abc import Iterator, Mapping
+from dataclasses import asdict
 from pathlib import Path
 from shlex import quote
 from typing import Any
 
 from fleet.answers.run_events import Differs
+from fleet.codec import plain
 from fleet.errors import FleetError
 from fleet.events import Notice
 from fleet.inventory.nodeset import fold
@@ -21,7 +23,7 @@ from fleet.model import Host, Inventory
 from fleet.node.base.run_folder import boot_id
 from fleet.ops.run.kept.documents import RUN, read_object, sealed
 from fleet.ops.run.kept.folder import RunFolder
-from fleet.ops.run.kept.record import RunRecord, host_as_json
+from fleet.ops.run.kept.record import RunRecord, host_elsewhere
 from fleet.ops.run.plan.code import SECONDS, look
 from fleet.ops.run.plan.here import Here
 from fleet.ops.run.plan.plan import Plan
@@ -73,7 +75,7 @@ class Origin:
         code, diff = look(self._document["fleet"]["folder"])
         ran = self._plan.request.sync or Here(self._plan).standing(self._document["facts"])[0]
         diff = b"" if ran is False else diff
-        self._document["code"] = told = {**code.as_json(), "diff": DIFF if diff else None, "ran": ran}
+        self._document["code"] = told = {**plain(code), "diff": DIFF if diff else None, "ran": ran}
         try:
             if diff:
                 with open(self._folder.path / DIFF, "wb", opener=private) as file:
@@ -128,7 +130,7 @@ def _word(host: Host) -> str:
 
 
 def _host(host: Host) -> Mapping[str, Any]:
-    return {**host_as_json(host), "devices": None, "env": kept_of(host.env)}
+    return {**asdict(host_elsewhere(host)), "env": kept_of(host.env)}
 
 
 def differences(before: Mapping[str, Any], now: Mapping[str, Any]) -> Iterator[tuple[str, str | None]]:
