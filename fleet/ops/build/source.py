@@ -10,7 +10,7 @@ from pathlib import Path, PurePosixPath
 
 from fleet.errors import HostFailed, UsageError
 from fleet.ops.cache import cache, fresh, turn
-from fleet.ops.wheels.pip import last_error, run_pip
+from fleet.ops.wheels.pip import run_pip
 from fleet.runtime import Runtime
 
 DEEPSPEED = "0.19.8"
@@ -48,8 +48,11 @@ def _download(version: str, folder: Path, runtime: Runtime) -> None:
         only_source = ["--no-binary", "deepspeed", "--no-deps", "--progress-bar", "off"]
         printed = run_pip(["download", *only_source, f"deepspeed=={version}"], work, runtime, sources=work)
         if printed is not None:
+            errors = [
+                line for line in printed.splitlines() if line.startswith("ERROR: ")
+            ] or printed.strip().splitlines()
             raise HostFailed(
-                f"pip download: {last_error(printed)}",
+                f"pip download: {errors[-1].removeprefix('ERROR: ') if errors else 'failed'}",
                 kind="collect",
                 hint="name a released --version, or give the tree with --source DIR",
             )

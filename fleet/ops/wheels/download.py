@@ -15,7 +15,7 @@ from typing import Any
 from fleet.errors import FleetError, HostFailed, UsageError
 from fleet.events import Notice, Round
 from fleet.ops.cache import cache, fresh, turn
-from fleet.ops.wheels.pip import REFUSED, last_error, run_pip
+from fleet.ops.wheels.pip import REFUSED, run_pip
 from fleet.ops.wheels.present import lay, pins, present, shared
 from fleet.ops.wheels.requirements import BUILD, NO_WHEEL, Requirements
 from fleet.ops.wheels.tags import common_tags
@@ -93,7 +93,8 @@ def _failure(out: str, held: Mapping[str, str]) -> FleetError:
         wanted = " or ".join(re.findall(r"\w{32,}", expected))
         message = f"{what}: expected {wanted}, got {got}: it was tampered with, or uploaded again"
         return HostFailed(message, kind="hash")
-    said = last_error(out)
+    errors = re.findall(r"(?m)^ERROR: (?!Exception:)(.+)|: error: (.+)", out)
+    said = "".join(errors[-1]) if errors else (out.strip().splitlines() or ["pip failed"])[-1]
     if unreached := _UNREACHED.search(out):
         said = f"pip does not reach its package index: {unreached[0].strip()[:300]}"
         hint = (

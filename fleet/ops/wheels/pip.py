@@ -58,12 +58,6 @@ def run_pip(
     return None if process.returncode == 0 else out.decode("utf-8", "replace")
 
 
-def last_error(printed: str) -> str:
-    """Returns what pip says is wrong, of all that it printed."""
-    errors = re.findall(r"(?m)^ERROR: (?!Exception:)(.+)|: error: (.+)", printed)
-    return "".join(errors[-1]) if errors else (printed.strip().splitlines() or ["pip failed"])[-1]
-
-
 def _where_pip_is() -> list[str]:
     """Returns the folders that fleet's own interpreter needs for the PATH's pip: none where it has one itself."""
     if importlib.util.find_spec("pip") is not None:

@@ -44,17 +44,13 @@ class Task(NamedTuple):
         return int(self.name.partition("_")[2])
 
 
-def _tasks(lines: str) -> list[Task]:
-    return [Task(*line.split("|", 4)) for line in lines.splitlines() if line.count("|") >= 4]
-
-
 def tasks_of(array: str) -> list[Task]:
     """By index; UsageError, HostFailed where Slurm does not answer."""
     argv = ["squeue", "--noheader", "--array", "--states=all", f"--jobs={array}", "-o", FORMAT]
     status, answer, errors = run_slurm(argv)
     if status:
         raise HostFailed(f"squeue: {errors.strip() or status}", hint="does slurmctld answer? scontrol ping")
-    found = _tasks(answer)
+    found = [Task(*line.split("|", 4)) for line in answer.splitlines() if line.count("|") >= 4]
     return sorted((it for it in found if it.name.partition("_")[2].isdecimal()), key=lambda it: it.number)
 
 
@@ -64,7 +60,8 @@ def of_user() -> list[Task]:
 
     argv = ["squeue", "--noheader", "--me", "--array", "--states=RUNNING", "-o", "%i|%A|%N|%T|%k"]
     status, answer, errors = run_slurm(argv)
-    found = [task for task in _tasks(answer) if task.reason.startswith(MARK)]
+    found = [Task(*line.split("|", 4)) for line in answer.splitlines() if line.count("|") >= 4]
+    found = [task for task in found if task.reason.startswith(MARK)]
     if status or not found:
         why = errors.strip() or "no job of yours leads a run now"
         raise UsageError(f"squeue: {why}", hint="'fleet runs' shows those that wait, or are over")
