@@ -6,6 +6,7 @@ import queue
 import resource
 import threading
 import time
+from collections import deque
 from collections.abc import Callable, Iterable, Iterator
 from typing import TypeVar
 
@@ -36,38 +37,34 @@ def run(
     After a cancel nothing new starts: what was not started, or does not end within `drain` seconds, yields
     Interrupted. A consumer that stops reading stops the starting of new work, too.
     """
-    todo = list(items)
+    waiting = deque(enumerate(items))
     # not a SimpleQueue: a signal handler that outlasts get()'s timeout makes that one wait for good
     done: queue.Queue[tuple[int, R | BaseException] | None] = queue.Queue()
-    lock = threading.Lock()
     stopped = threading.Event()
-    next_index = 0
 
     def worker() -> None:
-        nonlocal next_index
         while not (stopped.is_set() or cancel.is_set()):
-            with lock:
-                index, next_index = next_index, next_index + 1
-            if index >= len(todo):
+            try:
+                index, item = waiting.popleft()
+            except IndexError:
                 return
             result: R | BaseException
             try:
-                result = work(todo[index])
+                result = work(item)
             except BaseException as error:  # a value, also SystemExit: a worker must not vanish
                 result = error
             done.put((index, result))
 
     undo = cancel.on_set(lambda: done.put(None))
-    open_items = dict(enumerate(todo))
+    open_items = dict(waiting)
     left_at: float | None = None
     try:
-        for number in range(min(max(limit, 1), len(todo))):
+        for number in range(min(max(limit, 1), len(open_items))):
             background(f"fleet-{number}", worker)
         while open_items:
             if left_at is None and cancel.is_set():
                 left_at = time.monotonic() + drain
-            started = min(next_index, len(todo))
-            if left_at is not None and not any(index < started for index in open_items):
+            if left_at is not None and len(open_items) <= len(waiting):  # nothing is under way
                 break
             try:  # in turns: a signal that comes just before a wait is handled only behind it
                 answer = done.get(timeout=TURN_SECONDS if left_at is None else max(0.0, left_at - time.monotonic()))

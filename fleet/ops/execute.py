@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import shlex
-import threading
 import uuid
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import Any, Literal
 
+from fleet.background import background
 from fleet.each import on_each
 from fleet.errors import DeadlineError, FleetError, Interrupted, Reason
 from fleet.events import Event, Finished, Output
@@ -85,7 +86,7 @@ def run(plan: ExecPlan, runtime: Runtime) -> Report:
     # 16: chunks that one host may be ahead of another
     feeds = {name: Feed(16) for name in plan.specs if request.stdin is not None}
     if request.stdin is not None:
-        threading.Thread(target=distribute, args=(request.stdin, feeds.values()), name="input", daemon=True).start()
+        background("input", partial(distribute, request.stdin, feeds.values()))
     spool = Spool()
 
     def task(session: Session, host: Host) -> Result:
@@ -94,7 +95,7 @@ def run(plan: ExecPlan, runtime: Runtime) -> Report:
         mark = f"exec-{uuid.uuid4().hex}"  # of this host's command alone: another name may lead to the same machine
         with Command(session, plan.specs[host.name], mark, request.grace, feeds.get(host.name)) as command:
             # in a thread of its own: a signal handler waits for no node
-            undo = runtime.cancel.on_set(lambda: threading.Thread(target=command.end, daemon=True).start())
+            undo = runtime.cancel.on_set(lambda: background("end", command.end))
             try:
                 for number, data in command.output(
                     silence=SILENCE_SECONDS, timeout=request.timeout, patience=request.grace + END_SECONDS

@@ -249,6 +249,19 @@ class Transport(Protocol):
         """Close what is shared between hosts (gateways); never raises."""
 
 
+class Near:
+    """The half of a transport that goes nowhere by itself: there is no address to find, and no gateway."""
+
+    def resolve(self, host: Host) -> None:
+        return None
+
+    def route(self, host: Host) -> tuple[Host, ...]:
+        return ()
+
+    def close(self) -> None:
+        """Nothing is shared between hosts."""
+
+
 def clock_of(session: Session) -> Clock:
     """Returns the clock by which a session's silence is measured: its own, else this machine's."""
     clock: Clock = getattr(session, "clock", CLOCK)

@@ -9,16 +9,17 @@ from __future__ import annotations
 import math
 import os
 import re
-import threading
 import uuid
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from concurrent.futures import Future
 from contextlib import suppress
 from dataclasses import dataclass
-from functools import cache
+from functools import cache, partial
 from importlib.resources import files
 from shlex import quote
 
-from fleet.errors import ConnectError, DeadlineError, FleetError, HostFailed, ProtocolError
+from fleet.background import background
+from fleet.errors import ConnectError, DeadlineError, HostFailed, ProtocolError
 from fleet.protocol.environment import running
 from fleet.protocol.frames import PREAMBLE
 from fleet.transport.base import PING_SECONDS, POLL_SECONDS, Session, Silence
@@ -140,22 +141,19 @@ class Command(Conversation):
         self.status: int | None = None
         self.left: list[tuple[int, str]] | None = None
         self._told = list[tuple[int, str]]()
-        self._feeds, self._broken = (
-            [feed] if feed is not None else [],
-            list[FleetError](),
-        )
+        self._feeds, self._input = [feed] if feed is not None else [], Future[None]()
         key = "K" + uuid.uuid4().hex
         self._streams = (_Stream(b"\0" + key.encode()), _Stream(b"\0" + key.encode()))
-        self._send(words.script(key, mark, grace, fed=feed is not None))
+        self.send_bytes(words.script(key, mark, grace, fed=feed is not None))
 
     def end(self) -> None:
         """Have it ended there. From any thread."""
-        self._send(b"end\n")
+        self.send_bytes(b"end\n")
 
     def _bring(self, feed: Feed, pid: str) -> None:
         """Send its standard input, over a channel of its own: what a command does not read must not hold up the
         answers that show the host alive."""
-        self._send(f"hold {pid}\n".encode())
+        self.send_bytes(f"hold {pid}\n".encode())
         try:
             channel = self.session.start(f"exec sh -c {quote(_PASS_ON)} fleet {pid}")
             with suppress(ConnectError):  # it may have ended already: its status shows why
@@ -166,11 +164,9 @@ class Command(Conversation):
             while (status := channel.wait(POLL_SECONDS)) is None and not feed.over:
                 self.clock.sleep(POLL_SECONDS)
             if status == 0 and not feed.over:
-                self._send(b"eof\n")
+                self.send_bytes(b"eof\n")
             elif status not in (0, None, 141):  # 141: the command has closed it, or is gone
                 raise HostFailed(f"its standard input broke off there: exit status {status}", host=self.host.name)
-        except FleetError as error:
-            self._broken.append(error)
         finally:
             feed.over = True
 
@@ -183,8 +179,8 @@ class Command(Conversation):
         begun = pinged = self.clock.monotonic()
         quiet, late = Silence(self.clock), False
         while self.left is None:
-            if self._broken:
-                raise self._broken[0]
+            if self._input.done():
+                self._input.result()
             said = self._channel.recv_both(POLL_SECONDS if timeout is None else min(POLL_SECONDS, timeout / 4))
             now = self.clock.monotonic()
             if timeout is not None and now - begun >= timeout and not late:
@@ -194,7 +190,7 @@ class Command(Conversation):
                 raise DeadlineError("ran out of its time", host=self.host.name)
             elif now - pinged >= PING_SECONDS:
                 pinged = now
-                self._send(b"ping\n")
+                self.send_bytes(b"ping\n")
             if said is None:
                 if quiet.seconds() >= silence:
                     stream = self._streams[0]
@@ -231,8 +227,8 @@ class Command(Conversation):
         elif message == b"ended":
             self.left = self._told
         elif self._feeds and (found := INPUT.fullmatch(message)):
-            given = (self._feeds.pop(), found[1].decode())
-            threading.Thread(target=self._bring, args=given, name=f"input {self.host.name}", daemon=True).start()
+            bring = partial(self._bring, self._feeds.pop(), found[1].decode())
+            self._input = background(f"input {self.host.name}", bring)
         elif found := LEFT.fullmatch(message):
             self._told = [*self._told, (int(found[1]), found[2].decode("utf-8", "replace").strip())][:LEFT_MOST]
         elif message:

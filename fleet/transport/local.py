@@ -16,7 +16,7 @@ from pathlib import Path
 from fleet.background import background, thread_limit
 from fleet.errors import ConnectError
 from fleet.model import Host
-from fleet.transport.base import Cancel, ConnectOptions, Session
+from fleet.transport.base import Cancel, ConnectOptions, Near, Session
 from fleet.transport.streams import STDERR_BYTES, Started, Streams
 
 READ_BYTES = 1 << 16
@@ -37,7 +37,7 @@ def finish(
     had to be ended, with all that it started, after so many seconds. So it is, at once, where `cancel` is set, or where
     its stdout has more than `most` bytes, of which one more is returned. stdin: a file, for who reads /dev/stdin
     twice."""
-    late = threading.Event()
+    ended = threading.Event()
     with tempfile.TemporaryFile() as told, tempfile.TemporaryFile() as errors:
         told.write(stdin)
         told.seek(0)
@@ -45,15 +45,12 @@ def finish(
             argv, stdin=told, stdout=subprocess.PIPE, stderr=errors, env=env, start_new_session=True
         )
 
-        def end() -> None:
+        def kill() -> None:
+            ended.set()
             with contextlib.suppress(ProcessLookupError):
                 os.killpg(process.pid, signal.SIGKILL)
 
-        def end_late() -> None:
-            late.set()
-            end()
-
-        undo, timer = (cancel or Cancel()).on_set(end), threading.Timer(seconds, end_late)
+        undo, timer = (cancel or Cancel()).on_set(kill), threading.Timer(seconds, kill)
         try:
             with process:
                 assert process.stdout
@@ -61,12 +58,12 @@ def finish(
                     timer.start()
                 out = process.stdout.read(most + 1)
                 if len(out) > most:
-                    end()
+                    kill()
         finally:
             timer.cancel()
             undo()
         errors.seek(0)
-        return (None if late.is_set() else process.returncode), out, errors.read(STDERR_BYTES)
+        return (None if ended.is_set() else process.returncode), out, errors.read(STDERR_BYTES)
 
 
 def has_ended(process: subprocess.Popen[bytes], seconds: float = 0.0) -> bool:
@@ -213,7 +210,7 @@ class LocalSession(Started[ProcessChannel]):
         return ProcessChannel(["/bin/sh", "-c", command], self.host, patience=2.0, cwd=Path.home())
 
 
-class LocalTransport:
+class LocalTransport(Near):
     """Runs everything here, whatever the host is called. Only used where the user asked for it."""
 
     name = "local"
@@ -223,12 +220,3 @@ class LocalTransport:
 
     def connect(self, host: Host, cancel: Cancel) -> Session:
         return LocalSession(host)
-
-    def resolve(self, host: Host) -> None:
-        return None
-
-    def route(self, host: Host) -> tuple[Host, ...]:
-        return ()
-
-    def close(self) -> None:
-        pass

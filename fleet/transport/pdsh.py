@@ -38,7 +38,7 @@ unset FLEET_PATH FLEET_SSH
 eval "exec $words "'"$@" <$streams/3 >$streams/4 2>$streams/5'
 """
 # pdsh takes the host's end for another one's: a shell there that waits knows how the command was ended
-_WAIT = "exec sh -c 'exec 3>&2 2>/dev/null; sh -c \"$1\" 2>&3 3>&-; exit $?' fleet"
+_WAIT = "exec sh -c 'exec 3>&2 2>/dev/null; (exec sh -c \"$1\" 2>&3 3>&-); exit $?' fleet"
 # of ssh; those without effect here, or that would be in the way of what fleet says itself, are left out
 _OPTIONS = "1246ab:c:e:fgi:kl:m:no:p:qstvxyAB:CD:E:F:GI:J:KL:MNO:P:Q:R:S:TVw:W:XYZ"
 _IDLE = {f"-{letter}" for letter in "AEGKMNOQSTVWXYflnpqstv"}

@@ -147,7 +147,7 @@ class Program(Conversation):
         self._names = name.split()
         self.name = self._names.pop(0) if spec is not None else ""
         self._decoder = Decoder(self.host.name)
-        self._send(packed(name, spec))
+        self.send_bytes(packed(name, spec))
 
     def go_on(self, spec: Mapping[str, Any]) -> None:
         """Begin the next one, once frames() of the last has come to its end."""
@@ -157,15 +157,11 @@ class Program(Conversation):
     def send(self, message: Mapping[str, Any]) -> None:
         """Send one line, a JSON object: of control, with "op", or a spec. From any thread, as send_bytes: each goes out
         whole."""
-        self._send(json.dumps(message).encode() + b"\n")
-
-    def send_bytes(self, data: bytes) -> None:
-        """Send raw bytes behind the spec, for programs that read a payload."""
-        self._send(data)
+        self.send_bytes(json.dumps(message).encode() + b"\n")
 
     def ping(self) -> None:
         """Let the program know that we live; what is being sent just now tells it as well."""
-        self._send(b'{"op": "ping"}\n', wait=False)
+        self.send_bytes(b'{"op": "ping"}\n', wait=False)
 
     def send_eof(self) -> None:
         """End it, from any thread; frames() looks up at once. Not while something is being sent."""
@@ -243,19 +239,15 @@ class Program(Conversation):
         name = self.host.name
         ended = self._channel.wait(ENDING_SECONDS)  # what it says of its end is whole by then
         said = self._channel.recv_stderr().decode("utf-8", "replace").strip()
-        if not decoder.started and ended == 127 and "shared librar" in said:
-            return ConnectError(
-                Reason.of_node(f"python3 does not start there: {said.splitlines()[-1][-300:]}"),
-                host=name,
-                kind="no-python",
-                hint="a library there is broken or not found: look at LD_LIBRARY_PATH, as a login has it there",
-            )
         if not decoder.started and ended == 127:
+            broken = said.splitlines()[-1][-300:] if "shared librar" in said else ""
             return ConnectError(
-                "no python3 on the node",
+                Reason.of_node(f"python3 does not start there: {broken}") if broken else "no python3 on the node",
                 host=name,
                 kind="no-python",
-                hint="install python3 (3.6 or newer) there, or set 'python' in the inventory",
+                hint="a library there is broken or not found: look at LD_LIBRARY_PATH, as a login has it there"
+                if broken
+                else "install python3 (3.6 or newer) there, or set 'python' in the inventory",
             )
         status = self._status(decoder.started, said.encode() or decoder.rest)
         last = said.splitlines()[-1] if said else f"exit status {status}"

@@ -151,8 +151,8 @@ class Conversation:
     def close(self) -> None:
         self._channel.close()
 
-    def _send(self, data: bytes, *, wait: bool = True) -> None:
-        """From any thread; each goes out whole. wait: or not at all where another is being sent just now."""
+    def send_bytes(self, data: bytes, *, wait: bool = True) -> None:
+        """Sends bytes to its stdin, from any thread, each whole. wait: or not at all while others are being sent."""
         if not self._sending.acquire(blocking=wait):
             return
         # It may have ended already: then reading tells why, better than this does. What could not be sent once is not

@@ -14,7 +14,7 @@ from typing import Any
 
 from fleet.model import Host
 from fleet.node.delivery.chain.link import Link
-from fleet.transport.base import Cancel, ConnectOptions, Session
+from fleet.transport.base import Cancel, ConnectOptions, Near, Session
 from fleet.transport.relay import RelayChannel
 from fleet.transport.slurm import job_of, jobs_of, why_over
 from fleet.transport.step import Step
@@ -32,7 +32,7 @@ class SrunSession(Started[RelayChannel]):
         return self._step.start(self.host, command, self._seconds)
 
 
-class SrunTransport:
+class SrunTransport(Near):
     """Processes on the nodes of an allocation that this one is in."""
 
     name = "srun"
@@ -51,12 +51,6 @@ class SrunTransport:
                 self._steps[job] = Step(job, hosts)
             step = self._steps[job]
         return SrunSession(step, host, step.agent(host, self._seconds, cancel), self._seconds)
-
-    def resolve(self, host: Host) -> None:
-        return None
-
-    def route(self, host: Host) -> tuple[Host, ...]:
-        return ()
 
     def ended(self) -> tuple[str, int] | None:
         """Why Slurm ends the job, if it does."""

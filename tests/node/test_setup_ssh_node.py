@@ -104,7 +104,7 @@ def test_modes_are_repaired_and_an_open_home_is_told(session: Session, home: Pat
     state = node.look(session, key_type=None)
     assert [*state.modes] == [".ssh", "authorized_keys", "config"] and state.open_home == str(home)
     assert [mode(ssh), mode(ssh / "authorized_keys"), mode(ssh / "config"), mode(home)] == [0o755, 0o644, 0o644, 0o775]
-    node.change(session, [node.widen(name, *modes) for name, modes in state.modes.items()])
+    node.change(session, [node.call("widen", name, *modes) for name, modes in state.modes.items()])
     assert [mode(ssh), mode(ssh / "authorized_keys"), mode(ssh / "config")] == [0o775, 0o664, 0o664]
 
 
@@ -126,10 +126,10 @@ def test_a_mode_comes_back_as_it_was(session: Session, home: Path, bits: int) ->
     ssh.chmod(bits)
     state = node.look(session, key_type=None)
     assert mode(ssh) == bits & ~0o022
-    node.change(session, [node.widen(name, *modes) for name, modes in state.modes.items()])
+    node.change(session, [node.call("widen", name, *modes) for name, modes in state.modes.items()])
     assert mode(ssh) == bits
     ssh.chmod(0o700)  # somebody has set another since
-    node.change(session, [node.widen(name, *modes) for name, modes in state.modes.items()])
+    node.change(session, [node.call("widen", name, *modes) for name, modes in state.modes.items()])
     assert mode(ssh) == 0o700
 
 
@@ -272,9 +272,9 @@ def test_only_the_key_that_fleet_made_is_dropped(session: Session, home: Path) -
     state = node.look(session, key_type="ed25519")
     assert state.key is not None
     public = f"{state.key.type.decode()} {state.key.blob.decode()}"
-    node.change(session, [node.drop_key("id_ed25519", public[:-4] + "AAAA")])
+    node.change(session, [node.call("drop_key", "id_ed25519", public[:-4] + "AAAA")])
     assert (home / ".ssh/id_ed25519").exists()
-    node.change(session, [node.drop_key("id_ed25519", public), node.DROP_DIR])
+    node.change(session, [node.call("drop_key", "id_ed25519", public), node.call("drop_dir")])
     assert list(home.iterdir()) == []
 
 

@@ -125,11 +125,6 @@ def lines_with_hosts(data: bytes | None, wanted: Iterable[tuple[Sequence[str], H
     return [text(line.rstrip(b"\n")) for line in lines if any(entry.key in keys for entry in parse(line, ""))]
 
 
-def known_name(address: str, port: int = 22) -> str:
-    """The name under which ssh looks a host up: "gpu01", or "[gpu01]:2222"."""
-    return address.lower() if port == 22 else f"[{address.lower()}]:{port}"
-
-
 def knows_hosts(data: bytes | None) -> bool:
     """Returns whether a known_hosts file has hosts: a key beside it may be what lets its user in there."""
     return any(True for _ in parse(data or b"", ""))

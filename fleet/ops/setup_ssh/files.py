@@ -143,19 +143,12 @@ def _create(path: Path, key_type: str) -> PublicKey:
             f"{public} is there, but not its private key {path}",
             hint="move it away, or name another key with --key-type or identity_file",
         )
-    comment = f"{_user()}@{socket.gethostname()} fleet"
+    comment = f"{getpass.getuser()}@{socket.gethostname()} fleet"
     done = _run("ssh-keygen", "-q", "-t", key_type, *BITS.get(key_type, ()), "-N", "", "-C", comment, "-f", str(path))
     if done.returncode != 0:
         said = done.stderr.decode("utf-8", "replace").strip() or done.stdout.decode("utf-8", "replace").strip()
         raise HostFailed(f"ssh-keygen could not make {path}: {said}")
     return parse_public_key(public.read_bytes())
-
-
-def _user() -> str:
-    try:
-        return getpass.getuser()
-    except (KeyError, OSError):
-        return str(os.getuid())
 
 
 def _with_comment(path: Path, public: PublicKey) -> PublicKey:

@@ -19,7 +19,7 @@ from fleet.transport.base import Cancel, Session
 from fleet.transport.shell import foreign, run_script
 
 FILES = ("authorized_keys", "known_hosts", "config")
-_MARK = b"\nFLEET-SETUP-SSH\n"
+MARK = b"\nFLEET-SETUP-SSH\n"
 ABSENT = "-"
 _MODE = re.compile("u=[rwxst]*,g=[rwxst]*,o=[rwxst]*")
 
@@ -61,8 +61,9 @@ def quote(value: bytes | str) -> bytes:
 
 
 @cache
-def script() -> bytes:
-    return (files("fleet.ops.setup_ssh") / "node.sh").read_bytes()
+def script(name: str) -> bytes:
+    """Returns the text of a script of this folder."""
+    return (files("fleet.ops.setup_ssh") / name).read_bytes()
 
 
 def look(
@@ -72,47 +73,30 @@ def look(
     a key pair of its own; None leaves keys alone. Without `make` what would be made or narrowed is only named."""
     calls = [b"prepare" if make else b"prepare look"] if repair else []
     if key_type is not None:
-        what = quote("make" if make else "find")
-        calls.append(b" ".join([b"own_key", what, quote(key_type), *map(quote, BITS.get(key_type, ()))]))
-    calls += [b"show " + quote(name) for name in FILES]
-    state = _call(session, calls, cancel)
+        calls.append(call("own_key", "make" if make else "find", key_type, *BITS.get(key_type, ())))
+    calls += [call("show", name) for name in FILES]
+    state = change(session, calls, cancel=cancel)
     if missing := [name for name in FILES if name not in state.files]:
         raise HostFailed(f"its answer lacks {', '.join(missing)}", host=session.host.name, hint="run it again")
     return state
 
 
+def call(name: str, *values: bytes | str) -> bytes:
+    """Returns a call of a function of node.sh: put NAME CHECKSUM DATA LENGTH, drop NAME CHECKSUM, drop_key NAME
+    "TYPE BLOB", widen NAME WAS NOW, drop_dir. Each does nothing to what is not as it is said to be."""
+    return b" ".join([name.encode(), *map(quote, values)])
+
+
 def put(name: str, before: str, data: bytes) -> bytes:
-    """A call that replaces a file whose checksum was `before`."""
-    return b" ".join([b"put", quote(name), quote(before), quote(data), str(len(data)).encode()])
-
-
-def drop(name: str, before: str) -> bytes:
-    """A call that removes a file whose checksum is `before`."""
-    return b" ".join([b"drop", quote(name), quote(before)])
-
-
-def drop_key(name: str, public: str) -> bytes:
-    """A call that removes a key pair if its public half still is "TYPE BLOB"."""
-    return b" ".join([b"drop_key", quote(name), quote(public)])
-
-
-def widen(name: str, was: str, now: str) -> bytes:
-    """A call that gives a file the mode that it had, if it still has the one that it got."""
-    return b" ".join([b"widen", quote(name), quote(was), quote(now)])
-
-
-DROP_DIR = b"drop_dir"
+    """Returns a call that replaces a file whose checksum was `before`."""
+    return call("put", name, before, data, str(len(data)))
 
 
 def change(session: Session, calls: Sequence[bytes], *, cancel: Cancel | None = None) -> NodeState:
-    """Do these calls, in order; the first that cannot be done ends it with HostFailed. `sums` has what was put."""
-    return _call(session, calls, cancel)
-
-
-def _call(session: Session, calls: Sequence[bytes], cancel: Cancel | None) -> NodeState:
-    text = b"\n".join([script(), b"begin", *calls, b"say END", b""])
+    """Does these calls, in order; the first that cannot be done ends it with HostFailed. `sums` has what was put."""
+    text = b"\n".join([script("node.sh"), b"begin", *calls, b"say END", b""])
     done = run_script(session, text, timeout=60.0, cancel=cancel)
-    head, mark, body = done.stdout.partition(_MARK)
+    head, mark, body = done.stdout.partition(MARK)
     if not mark:
         said = (done.stderr or head).decode("utf-8", "replace").strip() or f"exit status {done.status}"
         raise foreign(session.host.name, said.encode(), "a plain sh")

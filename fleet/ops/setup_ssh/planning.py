@@ -13,11 +13,10 @@ from fleet.model import Host, Inventory
 from fleet.ops.plans import Line, PerHost
 from fleet.ops.setup_ssh import config_block
 from fleet.ops.setup_ssh.config_block import ConfigEntry
-from fleet.ops.setup_ssh.edits import known_name
 from fleet.ops.setup_ssh.record import Record
 from fleet.requests.hosts import SetupSsh
 from fleet.transport.ssh.config import SshConfig
-from fleet.transport.ssh.endpoint import Endpoint
+from fleet.transport.ssh.endpoint import Endpoint, known_name
 from fleet.transport.ssh.settings import tilde
 from fleet.transport.ssh.transport import SshTransport
 

@@ -22,7 +22,7 @@ def calls_for(state: NodeState, trace: Trace, where: str) -> tuple[list[bytes], 
         data, before = state.files[name]
         new = undone(name, data, trace, where)
         if new != data:
-            calls.append(node.drop(name, before) if new is None else node.put(name, before, new))
+            calls.append(node.call("drop", name, before) if new is None else node.put(name, before, new))
             words.append(name)
         return new
 
@@ -32,13 +32,13 @@ def calls_for(state: NodeState, trace: Trace, where: str) -> tuple[list[bytes], 
         if knows:
             words.append(f"key {name} stays: it may let its user in to other hosts that are known there")
         else:
-            calls.append(node.drop_key(name, public))
+            calls.append(node.call("drop_key", name, public))
             words.append(f"removed key {name}")
     file("authorized_keys")  # up to here the head can come back and go on
-    widened = [node.widen(name, was, now) for name, (was, now) in trace.modes.items()]
+    widened = [node.call("widen", name, was, now) for name, (was, now) in trace.modes.items()]
     words += [f"mode of {name}" for name in trace.modes]
     if calls and ".ssh" not in (trace.kept or ()):
-        widened.append(node.DROP_DIR)
+        widened.append(node.call("drop_dir"))
     return [*calls, *widened], words
 
 

@@ -8,8 +8,6 @@ import re
 import shlex
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from functools import cache
-from importlib.resources import files
 from pathlib import Path
 
 from fleet.each import on_each
@@ -17,6 +15,7 @@ from fleet.errors import FleetError, HostFailed, Reason
 from fleet.events import Notice, Progress
 from fleet.inventory.nodeset import fold
 from fleet.model import Host, Result, grouped
+from fleet.ops.setup_ssh.node import MARK, script
 from fleet.runtime import Runtime
 from fleet.transport.base import Session
 from fleet.transport.local import finish
@@ -31,7 +30,6 @@ CHECKING = "checking that every host reaches every other"
 AT_ONCE = 48
 LANES = 4
 HEAD_LANES = 8
-_MARK = b"\nFLEET-SETUP-SSH\n"
 _MEANING = {"124": "no answer in time", "255": "ssh failed and said nothing"}
 
 
@@ -44,22 +42,17 @@ class Pair:
     reason: str | None = None
 
 
-@cache
-def _script() -> bytes:
-    return (files("fleet.ops.setup_ssh") / "verify.sh").read_bytes()
-
-
 def text(targets: Sequence[str], lanes: int, limit: float, config: str = "") -> bytes:
     """The script for one source, its values before it."""
     values = {"TARGETS": " ".join(targets), "LANES": str(lanes), "LIMIT": str(max(1, round(limit))), "CONFIG": config}
-    return "".join(f"{k}={shlex.quote(v)}\n" for k, v in values.items()).encode() + _script()
+    return "".join(f"{k}={shlex.quote(v)}\n" for k, v in values.items()).encode() + script("verify.sh")
 
 
 def parse(source: str, targets: Sequence[str], output: bytes) -> list[Pair]:
     """The pairs of one source; a target that the output does not mention failed."""
     found: dict[str, str | None] = {}
     general = "no answer"
-    for line in output.rpartition(_MARK)[2].decode("utf-8", "replace").split("\n"):
+    for line in output.rpartition(MARK)[2].decode("utf-8", "replace").split("\n"):
         word, _, rest = line.partition(" ")
         if word == "FAIL":
             general = rest

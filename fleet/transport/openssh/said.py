@@ -71,25 +71,27 @@ class Said:
 
     def _refusal(self) -> FleetError | None:
         """The reasons that ssh words clearly."""
-        denied = self._last(r"Permission denied \((.*)\)|Too many authentication failures")
-        if denied:
-            return self._not_let_in(denied[1])
-        name = self._last(r"Could not resolve hostname (\S+): (.+?)\r?$")
-        if name:
-            return unresolved(name[1], name[2])
-        tcp = self._last(r"connect to host \S+ port \d+: (.+?)\r?$")
-        if tcp:
-            return os_error(OSError(_CODES.get(tcp[1].lower(), 0), tcp[1]), self._at)
-        odd = self._last(r"^(\S+?):? line (\d+): (.+?)\r?$")
-        if odd and "knownhostscommand" in odd[3].lower():
+        for pattern, error in (
+            (r"Permission denied \((.*)\)|Too many authentication failures", self._not_let_in),
+            (r"Could not resolve hostname (\S+): (.+?)\r?$", unresolved),
+            (r"connect to host \S+ port \d+: (.+?)\r?$", self._not_connected),
+            (r"^(\S+?):? line (\d+): (.+?)\r?$", self._bad_line),
+        ):
+            if found := self._last(pattern):
+                return error(*found.groups())
+        return None
+
+    def _not_connected(self, why: str) -> FleetError:
+        return os_error(OSError(_CODES.get(why.lower(), 0), why), self._at)
+
+    def _bad_line(self, file: str, line: str, why: str) -> ConnectError:
+        if "knownhostscommand" in why.lower():
             return ConnectError(
                 "its host_key in the inventory takes OpenSSH 8.5 or newer here to be held to",
                 kind="config",
                 hint="enrol the key with 'fleet setup-ssh' and drop host_key, or use --transport ssh",
             )
-        if odd:
-            return ConnectError(odd[3], where=f"{odd[1]}:{odd[2]}", kind="config")
-        return None
+        return ConnectError(why, where=f"{file}:{line}", kind="config")
 
     def _not_let_in(self, allowed: str | None) -> ConnectError:
         names = [Path(path).name for path in re.findall(r"Offering public key: (.+?) [A-Z0-9-]+ SHA256:", self._text)]

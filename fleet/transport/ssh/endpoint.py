@@ -55,8 +55,12 @@ class Endpoint(Target):
     @property
     def known_name(self) -> str:
         """The name known_hosts holds its key under."""
-        name = (self.host_key_alias or self.address).lower()
-        return name if self.port == 22 or self.host_key_alias else f"[{name}]:{self.port}"
+        return self.host_key_alias.lower() if self.host_key_alias else known_name(self.address, self.port)
+
+
+def known_name(address: str, port: int) -> str:
+    """Returns the name under which ssh looks a host up in known_hosts: "gpu01", or "[gpu01]:2222"."""
+    return address.lower() if port == 22 else f"[{address.lower()}]:{port}"
 
 
 def resolve(host: Host, config: SshConfig, cancel: Cancel | None = None) -> Endpoint:
