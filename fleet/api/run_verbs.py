@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, Generic, TypeVar
 
 from fleet.api.asks import asks
 from fleet.model import Report
-from fleet.ops.plans import Plan
+from fleet.ops.plans import Asked, Plan
 from fleet.requests.launch import Launch
 from fleet.requests.runs import Attach, Forget, Get, Logs, Ps, Stacks, Stop
 from fleet.runtime import Runtime
@@ -22,6 +22,7 @@ if TYPE_CHECKING:
 P = TypeVar("P", bound=Plan)
 R = TypeVar("R")
 L = TypeVar("L")
+A = TypeVar("A", Attach, Forget)
 
 
 class RunVerbs(ABC, Generic[R, L]):
@@ -63,6 +64,9 @@ class RunVerbs(ABC, Generic[R, L]):
         recorded = again.recorded(run, Path(runs_dir), self._fleet.ask)
         return self._launch(replace(recorded.request(changed), runs_dir=runs_dir))
 
+    def _about(self, request: A, text: str) -> Asked[A]:
+        return Asked(self._fleet.inventory, request, {"run": request.run, "logs": str(request.runs)}, text)
+
     @asks(Attach)
     def attach(self, request: Attach) -> L:
         """Follow a run that was detached, that lost its head, or that another head started: a Run, as launch gives it.
@@ -70,28 +74,36 @@ class RunVerbs(ABC, Generic[R, L]):
         machine."""
         from fleet.ops.run.find import attach
 
-        return self._begin(attach.AttachPlan(self._fleet.inventory, request), attach.run)
+        return self._begin(self._about(request, f"follows run {request.run} to its end"), attach.run)
 
     @asks(Stop)
     def stop(self, request: Stop) -> R:
         """End a run on all its nodes. grace: seconds between SIGTERM and SIGKILL; None: the run's own."""
         from fleet.ops.run.find import stop
 
-        return self._do(stop.StopPlan(self._fleet.inventory, request), stop.run)
+        plan = Asked(
+            self._fleet.inventory,
+            request,
+            {"run": request.run, "grace": request.grace},
+            f"ends run {request.run} on all its nodes",
+        )
+        return self._do(plan, stop.run)
 
     @asks(Forget)
     def forget(self, request: Forget) -> R:
         """Give up a run of this machine whose hosts are gone for good: none is asked, and nothing waits for them."""
         from fleet.ops.run.find import forget
 
-        return self._do(forget.ForgetPlan(self._fleet.inventory, request), forget.run)
+        return self._do(self._about(request, f"gives up run {request.run}, and asks no host"), forget.run)
 
     @asks(Ps)
     def ps(self, request: Ps) -> R:
         """The runs on the hosts, as data["runs"] of the report, newest first. all: those that have ended, too."""
         from fleet.ops.run.find import ps
 
-        return self._do(ps.PsPlan(self._fleet.inventory, request), ps.run)
+        hosts = self._fleet.inventory
+        text = f"asks {len(hosts.hosts)} hosts for {'all' if request.all else 'live'} runs"
+        return self._do(Asked(hosts, request, {"all": request.all}, text), ps.run)
 
     @asks(Logs)
     def logs(self, request: Logs) -> R:
@@ -112,7 +124,14 @@ class RunVerbs(ABC, Generic[R, L]):
         a moment while it tells them."""
         from fleet.ops.run.find import stacks
 
-        return self._do(stacks.StacksPlan(self._fleet.inventory, request), stacks.run)
+        ranks = request.ranks and sorted(request.ranks)
+        plan = Asked(
+            self._fleet.inventory,
+            request,
+            {"run": request.run, "ranks": ranks, "native": request.native},
+            f"takes the stacks of run {request.run}'s ranks",
+        )
+        return self._do(plan, stacks.run)
 
     @asks(Get)
     def get(self, request: Get) -> R:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import shlex
 import time
+from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -244,7 +245,7 @@ def runs(prune: bool, keep: int, days: float, max_size: float | None, yes: bool,
         if not settings.silent:
             talk(f"removed: the logs of {told}")
     if settings.json:
-        document = Report("runs", (), 0, {"runs": [run.as_json() for run in found], "pruned": [run.run for run in old]})
+        document = Report("runs", (), 0, {"runs": [asdict(run) for run in found], "pruned": [run.run for run in old]})
         write_json(document.as_json())
     return 0
 
@@ -265,7 +266,7 @@ def show_local(found: list[LocalRun], runs_dir: Path, *, old: bool) -> None:
     rows = [
         (
             run.run,
-            run.state,
+            run.state + f", still stopped on {fold(run.stopping)}" * bool(run.stopping),
             "" if run.exit_code is None else str(run.exit_code),
             seconds(max(0.0, time.time() - run.started)),
             clean(run.engine or ""),

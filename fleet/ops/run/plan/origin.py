@@ -8,6 +8,7 @@ import platform
 import threading
 import time
 from collections.abc import Iterator, Mapping
+from dataclasses import asdict
 from pathlib import Path
 from shlex import quote
 from typing import Any
@@ -21,7 +22,7 @@ from fleet.model import Host, Inventory
 from fleet.node.base.run_folder import boot_id
 from fleet.ops.run.kept.documents import RUN, read_object, sealed
 from fleet.ops.run.kept.folder import RunFolder
-from fleet.ops.run.kept.record import RunRecord, host_as_json
+from fleet.ops.run.kept.record import RunRecord, elsewhere
 from fleet.ops.run.plan.code import SECONDS, look
 from fleet.ops.run.plan.here import Here
 from fleet.ops.run.plan.plan import Plan
@@ -73,7 +74,7 @@ class Origin:
         code, diff = look(self._document["fleet"]["folder"])
         ran = self._plan.request.sync or Here(self._plan).standing(self._document["facts"])[0]
         diff = b"" if ran is False else diff
-        self._document["code"] = told = {**code.as_json(), "diff": DIFF if diff else None, "ran": ran}
+        self._document["code"] = told = {**code, "diff": DIFF if diff else None, "ran": ran}
         try:
             if diff:
                 with open(self._folder.path / DIFF, "wb", opener=private) as file:
@@ -92,9 +93,9 @@ def document(plan: Plan, record: RunRecord, transport: Transport, inventory: Inv
     asked = {name: kept_of(value) if name in VARIABLES else value for name, value in request.document.items()}
     return {
         **plan.told(),
-        "started": record.started,
+        "started": record.about["started"],
         "boot": since_boot(),
-        "owner": record.owner,
+        "owner": record.about["owner"],
         "repeats": request.repeats,
         "fleet": {
             "version": __version__,
@@ -128,7 +129,7 @@ def _word(host: Host) -> str:
 
 
 def _host(host: Host) -> Mapping[str, Any]:
-    return {**host_as_json(host), "devices": None, "env": kept_of(host.env)}
+    return {**asdict(elsewhere(host)), "env": kept_of(host.env)}
 
 
 def differences(before: Mapping[str, Any], now: Mapping[str, Any]) -> Iterator[tuple[str, str | None]]:
