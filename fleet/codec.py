@@ -1,19 +1,25 @@
-"""fleet's own values as JSON, for another process of fleet.
+"""Values as JSON, and back: one reader for what a node sends, for fleet's own processes, and for requests.
 
-Fields that a class does not have are left out, those that it misses have their defaults. Dataclasses name their
-class, for unions of several. Errors keep what users see of them.
+    decode(Stopped, value)        the value, typed; Misfit if it is no such value
+    decode(Rank | Status, value)  of messages, the one that has the value's "event"; of dataclasses, the one it names
+
+A type is made of TypedDict, dataclasses, lists, tuples, mappings, Literal, Union, Annotated with predicates, str, int,
+float, bool, None and Any. bool is no int, an int is a float. Keys that a TypedDict does not know are kept, those that a
+dataclass does not know are left out; fields that it misses have their defaults. Bounds say how much a value may hold:
+no honest program sends more than those of WIRE. Errors keep what users see of them.
 """
 
 from __future__ import annotations
 
+import math
+import reprlib
 import typing
-from collections.abc import Hashable, Mapping, Sequence
-from contextlib import suppress
+from collections.abc import Callable, Collection, Hashable, Mapping
 from dataclasses import MISSING, field, fields, is_dataclass
 from functools import cache
 from pathlib import Path
-from types import UnionType
-from typing import TYPE_CHECKING, Any, Literal, TypeVar, Union, get_args, get_origin
+from types import NoneType, UnionType
+from typing import TYPE_CHECKING, Annotated, Any, Literal, NamedTuple, TypeVar, Union, get_args, get_origin
 
 from fleet import errors
 from fleet.errors import FleetError
@@ -22,13 +28,41 @@ if TYPE_CHECKING:
     from typing_extensions import TypeForm
 
 T = TypeVar("T")
-_ROWS: Mapping[Any, Any] = {tuple: tuple, list: list, frozenset: frozenset, Sequence: tuple}
-CLASS = "class"
+Reader = Callable[[Any], Any]
+CLASS, EVENT = "class", "event"
 # of a field's metadata: what it is called in documents, where that is left out for None; it does not leave this process
 KEY, STAYS = "key", "stays"
 SPREAD = "**"  # the key of a mapping whose items stand among the fields
-MISFIT = (TypeError, KeyError, AttributeError, ValueError)
 OF_ERROR = ("message", "hint", "where", "host", "kind")
+MOST = (1 << 64) - 1
+
+
+class Bounds(NamedTuple):
+    """Characters of a text, items of a list, and the range of numbers."""
+
+    text: float = math.inf
+    items: float = math.inf
+    least: float = -MOST
+    most: float = MOST
+
+
+WIRE, OWN = Bounds(text=4096, items=100_000), Bounds()
+
+
+class _Missing:
+    def __repr__(self) -> str:
+        return "missing"
+
+
+class Misfit(ValueError):
+    """A value is not of the type that belongs there. where: the path to it, ".gpus[0].name"."""
+
+    def __init__(self, value: Any, where: str = "") -> None:
+        super().__init__(f"{where.lstrip('.') or 'the message'} is {reprlib.repr(value)}")
+        self.value, self.where = value, where
+
+    def inside(self, where: str) -> Misfit:
+        return Misfit(self.value, where + self.where)
 
 
 def where_known(key: str | None = None) -> Any:
@@ -80,71 +114,187 @@ def to_json(value: Any) -> Any:
 
 
 def from_json(kind: TypeForm[T], stored: Any) -> T:
-    """What to_json() made of a `kind`. ValueError: it is nothing of that kind."""
-    try:
-        found: T = _read(kind, stored)
-    except MISFIT as error:
-        raise ValueError(f"not a {getattr(kind, '__name__', kind)}: {error!r}") from error
+    """Returns what to_json() made of a `kind`. Misfit: it is nothing of that kind."""
+    return decode(kind, stored, OWN)
+
+
+def decode(kind: TypeForm[T], value: Any, bounds: Bounds = WIRE) -> T:
+    """Returns `value`, out of JSON, as a `kind`. Misfit: it is none."""
+    found: T = _reader(kind, bounds)(value)  # type: ignore[arg-type]
     return found
-
-
-def _read(kind: Any, stored: Any) -> Any:
-    origin, args = get_origin(kind), get_args(kind)
-    if origin in (Union, UnionType):
-        return _either(args, stored)
-    if is_dataclass(kind):
-        return _record(kind, stored)
-    if isinstance(kind, type) and issubclass(kind, FleetError):
-        return _error(stored)
-    if origin in _ROWS:
-        if not isinstance(stored, list):
-            raise TypeError(f"{stored!r:.80} is no list")
-        kinds = args if origin is tuple and args[-1] is not Ellipsis else args[:1] * len(stored)
-        return _ROWS[origin](_read(each, item) for each, item in zip(kinds, stored, strict=True))
-    if isinstance(origin, type) and issubclass(origin, Mapping):
-        return {_read(args[0], key): _read(args[1], item) for key, item in stored.items()}
-    if kind is Path:
-        return Path(stored)
-    if kind is float:
-        return float(stored)
-    if kind is bytes:
-        return stored.encode("latin-1")
-    if kind is Any or origin is Literal or typing.is_typeddict(kind):
-        return stored
-    if not isinstance(stored, origin or kind):
-        raise TypeError(f"{stored!r:.80} is no {kind.__name__}")
-    return stored
-
-
-def _either(kinds: tuple[Any, ...], stored: Any) -> Any:
-    """Of a union: the class that is named, else the first that it can be."""
-    named = stored.get(CLASS) if isinstance(stored, dict) else None
-    for kind in sorted(kinds, key=lambda kind: getattr(kind, "__name__", "") != named):
-        with suppress(*MISFIT):
-            return _read(kind, stored)
-    raise TypeError(f"{stored!r:.80} is none of {kinds}")
 
 
 @cache
 def hints(kind: Hashable) -> dict[str, Any]:
-    """The types of a dataclass's fields, read once."""
-    return typing.get_type_hints(kind)
+    """Returns the types of a class's fields, read once."""
+    return typing.get_type_hints(kind, include_extras=True)
 
 
-def _record(kind: Any, stored: Mapping[str, Any]) -> Any:
-    known = {each.name: each for each in fields(kind) if STAYS not in each.metadata}
-    keys = {name: each.metadata.get(KEY) or name for name, each in known.items()}
-    given = {name: _read(hints(kind)[name], stored[key]) for name, key in keys.items() if key in stored}
-    for name, each in known.items():
-        if name not in given and each.default is MISSING and each.default_factory is MISSING:
-            raise TypeError(f"{kind.__name__} without {name}")
-    return kind(**given)
+@cache
+def _reader(kind: Any, bounds: Bounds) -> Reader:
+    origin, args = get_origin(kind), get_args(kind)
+    shape = NoneType if kind is None else origin or kind
+    if kind is Any:
+        return lambda value: value
+    if origin is Annotated:
+        return _limited(_reader(args[0], bounds), args[1:])
+    if origin in (Union, UnionType):
+        return _either(args, bounds)
+    if origin is Literal:
+        return _that(lambda value: any(type(value) is type(arg) and value == arg for arg in args))
+    if typing.is_typeddict(kind) or is_dataclass(kind):
+        return _record(kind, bounds)
+    if issubclass(shape, FleetError):
+        return _error
+    if origin is tuple and args[-1] is not Ellipsis:
+        return _row([_reader(arg, bounds) for arg in args])
+    if args and issubclass(shape, Mapping):
+        return _table(_reader(args[0], bounds), _reader(args[1], bounds), bounds)
+    if args and issubclass(shape, Collection):
+        return _items(shape, _reader(args[0], bounds), bounds)
+    if shape is str:
+        return _that(lambda value: isinstance(value, str) and len(value) <= bounds.text)
+    if shape in (int, float):
+        return _number((int,) if shape is int else (int, float), bounds)
+    if shape in _OUT_OF_TEXT:
+        return lambda value: _OUT_OF_TEXT[shape](_text(value))
+    return _that(lambda value: isinstance(value, shape))
 
 
-def _error(stored: Mapping[str, Any]) -> FleetError:
+_OUT_OF_TEXT: Mapping[Any, Callable[[str], Any]] = {Path: Path, bytes: lambda text: text.encode("latin-1")}
+
+
+def _that(fits: Callable[[Any], bool]) -> Reader:
+    def read(value: Any) -> Any:
+        if not fits(value):
+            raise Misfit(value)
+        return value
+
+    return read
+
+
+_text = _that(lambda value: isinstance(value, str))
+
+
+def _number(kinds: Any, bounds: Bounds) -> Reader:
+    def fits(value: Any) -> bool:
+        return isinstance(value, kinds) and not isinstance(value, bool) and bounds.least <= value <= bounds.most
+
+    return _that(fits)
+
+
+def _limited(part: Reader, limits: tuple[Any, ...]) -> Reader:
+    def read(value: Any) -> Any:
+        found = part(value)
+        for limit in limits:  # all() of a generator takes twice as long, and lists of files are long
+            if not limit(found):
+                raise Misfit(value)
+        return found
+
+    return read
+
+
+def _items(shape: type, part: Reader, bounds: Bounds) -> Reader:
+    make = shape if shape in (list, frozenset) else tuple
+
+    def read(value: Any) -> Any:
+        fits = isinstance(value, (list, shape)) and not isinstance(value, (str, bytes, Mapping))
+        if not fits or len(value) > bounds.items:
+            raise Misfit(value)
+        found = []
+        try:
+            for item in value:
+                found.append(part(item))
+        except Misfit as error:
+            raise error.inside(f"[{len(found)}]") from None
+        return make(found)
+
+    return read
+
+
+def _row(parts: list[Reader]) -> Reader:
+    def read(value: Any) -> Any:
+        if not isinstance(value, (list, tuple)) or len(value) != len(parts):
+            raise Misfit(value)
+        return tuple([part(item) for part, item in zip(parts, value, strict=True)])
+
+    return read
+
+
+def _table(name: Reader, part: Reader, bounds: Bounds) -> Reader:
+    def read(value: Any) -> Any:
+        if not isinstance(value, Mapping) or len(value) > bounds.items:
+            raise Misfit(value)
+        found = {}
+        for key, item in value.items():
+            try:
+                found[name(key)] = part(item)
+            except Misfit as error:
+                raise error.inside(f"[{reprlib.repr(key)}]") from None
+        return found
+
+    return read
+
+
+def _record(kind: Any, bounds: Bounds) -> Reader:
+    types = hints(kind)
+    if is_dataclass(kind):
+        known = {each.name: each for each in fields(kind) if STAYS not in each.metadata}
+        keys = {name: each.metadata.get(KEY) or name for name, each in known.items()}
+        required = {name for name, each in known.items() if each.default is each.default_factory is MISSING}
+    else:
+        keys, required = {name: name for name in types}, kind.__required_keys__
+    parts = [(name, key, _reader(types[name], bounds)) for name, key in keys.items()]
+
+    def read(value: Any) -> Any:
+        if not isinstance(value, Mapping):
+            raise Misfit(value)
+        found = {} if is_dataclass(kind) else dict(value)
+        for name, key, part in parts:
+            try:
+                if key in value:
+                    found[name] = part(value[key])
+                elif name in required:
+                    raise Misfit(_Missing())
+            except Misfit as error:
+                raise error.inside("." + key) from None
+        return kind(**found)
+
+    return read
+
+
+def _names(kind: Any) -> tuple[Any, ...]:
+    """Returns the names by which a value says that it is of this kind: a message's events, a dataclass's own."""
+    if isinstance(kind, type) and is_dataclass(kind):
+        return (kind.__name__,)
+    event = hints(kind).get(EVENT) if typing.is_typeddict(kind) else None
+    return get_args(event) if get_origin(event) is Literal else ()
+
+
+def _either(kinds: tuple[Any, ...], bounds: Bounds) -> Reader:
+    named = {name: _reader(kind, bounds) for kind in kinds for name in _names(kind)}
+    others = [_reader(kind, bounds) for kind in kinds if is_dataclass(kind) or not _names(kind)]
+    key = CLASS if any(map(is_dataclass, kinds)) else EVENT
+
+    def read(value: Any) -> Any:
+        name = value.get(key, _Missing()) if named and isinstance(value, Mapping) else None
+        if isinstance(name, str) and name in named:
+            return named[name](value)
+        errors = [] if others or name is None else [Misfit(name, "." + key)]
+        for part in others:
+            try:
+                return part(value)
+            except Misfit as error:
+                errors.append(error)
+        raise max(errors, key=lambda error: len(error.where), default=Misfit(value))
+
+    return read
+
+
+def _error(stored: Any) -> FleetError:
+    if not isinstance(stored, Mapping) or not {CLASS, "message"} <= stored.keys():
+        raise Misfit(stored)
     kind = getattr(errors, stored[CLASS], FleetError)
-    if not (isinstance(kind, type) and issubclass(kind, FleetError)):
-        kind = FleetError
-    made = FleetError.__new__(kind)
+    made: FleetError = FleetError.__new__(kind)
     FleetError.__init__(made, stored["message"], **{name: stored.get(name) for name in OF_ERROR[1:]})
     return made

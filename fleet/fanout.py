@@ -9,6 +9,7 @@ import time
 from collections.abc import Callable, Iterable, Iterator
 from typing import TypeVar
 
+from fleet.background import background
 from fleet.errors import Interrupted, LimitError
 from fleet.transport.base import Cancel
 
@@ -61,7 +62,7 @@ def run(
     left_at: float | None = None
     try:
         for number in range(min(max(limit, 1), len(todo))):
-            _start(worker, f"fleet-{number}")
+            background(f"fleet-{number}", worker)
         while open_items:
             if left_at is None and cancel.is_set():
                 left_at = time.monotonic() + drain
@@ -81,16 +82,6 @@ def run(
     finally:
         stopped.set()
         undo()
-
-
-def _start(target: Callable[[], None], name: str) -> None:
-    try:
-        threading.Thread(target=target, name=name, daemon=True).start()
-    except RuntimeError as error:
-        raise LimitError(
-            f"this machine does not allow another thread ({error})",
-            hint="lower --fanout, or raise the limit: 'ulimit -u', or pids.max of this container",
-        ) from error
 
 
 def check_limits(n_hosts: int, fanout: int, fds_per_host: int = 2) -> None:

@@ -65,10 +65,7 @@ class Inventory:
 
     def host(self, name: str) -> Host:
         """The host of that name; KeyError when there is none."""
-        for h in self.hosts:
-            if h.name == name:
-                return h
-        raise KeyError(name)
+        return {host.name: host for host in self.hosts}[name]
 
     def only(self, hosts: Iterable[Host]) -> Inventory:
         """The same with these of its hosts alone; a jump host may be among the others."""

@@ -59,18 +59,25 @@ def node_of(name: str, address: str, facts: Mapping[str, Any]) -> SlurmNode:
     )
 
 
+def node_line(name: str, **said: object) -> str:
+    """Returns a node's line of slurm.conf, without what there is nothing to say of."""
+    return f"NodeName={name}{''.join(f' {key}={value}' for key, value in said.items() if value)} State=UNKNOWN\n"
+
+
 def slurm_conf(
     nodes: Sequence[SlurmNode], *, cluster: str, partition: str, user: str = "slurm", tasks: str = "task/affinity"
 ) -> str:
     """One partition of all; the first node is the controller. user: whose process that is. tasks: the plugins that bind
     and limit them."""
     lines = [
-        f"NodeName={node.name}"
-        + (f" NodeHostname={node.hostname}" if node.hostname else "")
-        + (f" NodeAddr={node.address}" if node.address else "")
-        + f" CPUs={node.cpus} RealMemory={node.memory}"
-        + (f" Gres=gpu:{len(node.gpus)}" if node.gpus else "")
-        + " State=UNKNOWN\n"
+        node_line(
+            node.name,
+            NodeHostname=node.hostname,
+            NodeAddr=node.address,
+            CPUs=node.cpus,
+            RealMemory=node.memory,
+            Gres=node.gpus and f"gpu:{len(node.gpus)}",
+        )
         for node in nodes
     ]
     controller = nodes[0].hostname or nodes[0].name

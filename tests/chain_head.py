@@ -4,8 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from fleet.delivery.chain.coordinator import Coordinator
-from fleet.delivery.chain.handlers import HANDLERS
+from fleet.delivery.chain.handlers import Head
 from fleet.delivery.chain.member import Member
 from fleet.delivery.manifest import Manifest
 from fleet.errors import FleetError
@@ -16,8 +15,6 @@ NEED = {
     "event": "need",
     "wants": [[0, 8]],
     "files": [[0, 2]],
-    "unsure": {},
-    "own": [],
     "bytes": 8,
     "address": "198.18.0.9",
     "port": 9,
@@ -41,9 +38,14 @@ class _Files:
         self.digests: dict[int, str] = {0: "00", 1: "00"}
         self.changed: set[int] = set()
         self.sent = 0
+        self.name = "this machine"
+        self.served: list[tuple[str, int]] = []
 
     def ask(self, files: Any) -> set[int]:
         return set(files) - self.digests.keys()
+
+    def serve(self, member: Member, epoch: int) -> None:
+        self.served.append((member.host.name, epoch))
 
     def end(self) -> None: ...
 
@@ -55,16 +57,15 @@ class ChainHead:
     def __init__(self, *names: str) -> None:
         self.members = {name: member(name) for name in names}
         self.outboxes = {name: _Outbox() for name in names}
-        self.served: list[tuple[str, int]] = []
+        files = _Files()
+        self.served = files.served
         self.through: list[str] = []
-        self._head = Coordinator(
+        self._head = Head(
             list(self.members.values()),
             MANIFEST,
             lambda event: None,
-            _Files(),  # type: ignore[arg-type]
-            lambda member, epoch: self.served.append((member.host.name, epoch)),
+            files,  # type: ignore[arg-type]
             locked=self.through.append,
-            handlers=HANDLERS,
         )
         for name, outbox in self.outboxes.items():
             self._head.opened(self.members[name], outbox)  # type: ignore[arg-type]

@@ -23,10 +23,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from fleet.api.fleet import Fleet as Fleet
-from fleet.api.fleet import Planned as Planned
-from fleet.api.fleet import Plans as Plans
+from fleet.api.hosts import Planned as Planned
+from fleet.api.plans import Plans as Plans
 from fleet.api.run import Run as Run
-from fleet.api.verbs import Verbs as Verbs
 from fleet.errors import UsageError
 from fleet.events import Emit, silent
 from fleet.model import Inventory

@@ -1,137 +1,61 @@
-"""Hosts, and what can be done with them: at once, or planned first."""
+"""What can be done with hosts: at once, or planned first."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator
-from contextlib import contextmanager
-from dataclasses import dataclass, field, replace
-from typing import TYPE_CHECKING, Any, TypeVar
+from collections.abc import Callable
+from dataclasses import dataclass
+from functools import wraps
+from typing import TYPE_CHECKING, Concatenate, ParamSpec, TypeVar, cast
 
-from fleet.api.run import Run, Task
-from fleet.api.verbs import Verbs
-from fleet.events import Emit, silent
-from fleet.model import Host, Inventory, Report
-from fleet.ops.plans import Line, Plan
-from fleet.requests.reach import Reach
-from fleet.runtime import Runtime
-from fleet.transport import DEFAULT as SSH
-from fleet.transport import open_transport
-from fleet.transport.base import Cancel, ConnectOptions, Transport
+from fleet.api.hosts import Hosts, Planned
+from fleet.api.plans import Plans
 
 if TYPE_CHECKING:
-    from fleet.ops.check import Checked as Checked  # named in a string below
+    from fleet.ops.check import Checked
 
-P = TypeVar("P", bound=Plan)
-T = TypeVar("T")
+P = ParamSpec("P")
+R = TypeVar("R")
+
+
+def _at_once(
+    verb: Callable[Concatenate[Plans, P], Planned], do: Callable[[Planned], R]
+) -> Callable[Concatenate[Fleet, P], R]:
+    """Returns the verb as a method of Fleet: it plans, and does what it has planned."""
+
+    @wraps(verb)
+    def method(self: Fleet, /, *args: P.args, **given: P.kwargs) -> R:
+        return do(verb(self.plan, *args, **given))
+
+    return method
+
+
+def _checked(planned: Planned) -> Checked:
+    return cast("Checked", planned.run())
 
 
 @dataclass(frozen=True)
-class Fleet(Verbs[Report, "Checked", "Run"]):
-    """Hosts and how they are reached. inventory: those selected, of `everyone`. See `open`. typed: the command line
-    that this comes from."""
-
-    inventory: Inventory
-    everyone: Inventory
-    transport: str = SSH
-    fanout: int = Reach.fanout
-    connect_timeout: float = Reach.connect_timeout
-    emit: Emit = silent
-    ask: Callable[[str], bool | None] = lambda question: None
-    typed: tuple[str, ...] = ()
-
-    def __post_init__(self) -> None:
-        Reach(fanout=self.fanout, connect_timeout=self.connect_timeout)
-
-    @property
-    def _fleet(self) -> Fleet:
-        return self
-
-    @property
-    def names(self) -> tuple[str, ...]:
-        """The selected hosts, in node-rank order."""
-        return self.inventory.names
+class Fleet(Hosts):
+    """Hosts, and the verbs of `Plans`, done at once."""
 
     @property
     def plan(self) -> Plans:
         """The same verbs, of which each gives its plan and does nothing yet: `gpus.plan.sync().describe()`."""
         return Plans(self)
 
-    def select(self, hosts: str | None = None, exclude: str | None = None, *, option: str = "-w") -> Fleet:
-        """Those of -w and -x: node sets, groups, addresses, devices. InventoryError, with the first as
-        `option`, for one that is not there."""
-        from fleet.inventory.select import select
-
-        return replace(self, inventory=select(self.inventory, hosts, exclude, option))
-
-    @contextmanager
-    def runtime(
-        self, emit: Emit | None = None, password_for: Callable[[Host], str | None] | None = None
-    ) -> Iterator[Runtime]:
-        """What a plan is run with. emit: instead of the fleet's own. password_for: where keys do not do."""
-        transport = self._connect(password_for)
-        try:
-            yield Runtime(transport, self.fanout, emit or self.emit, Cancel(), self.ask)
-        finally:
-            transport.close()
-
-    def run(self, work: Callable[[Runtime], T], emit: Emit | None = None) -> T:
-        """Do it to its end."""
-        with self.runtime(emit) as runtime:
-            return Task(work, runtime).result()
-
-    def _do(self, plan: P, run: Callable[[P, Runtime], Report]) -> Report:
-        return self.run(lambda runtime: run(plan, runtime))
-
-    def _begin(self, plan: P, run: Callable[[P, Runtime], Report]) -> Run:
-        return Run(self, plan, lambda runtime: run(plan, runtime))
-
-    def _connect(self, password_for: Callable[[Host], str | None] | None = None) -> Transport:
-        more = {"password_for": password_for} if password_for else {}
-        # a gateway may be a host of the inventory that is not selected
-        return open_transport(self.transport, ConnectOptions(self.connect_timeout), self.everyone.hosts, **more)
-
-
-@dataclass(frozen=True)
-class Planned:
-    """A plan, and whose it is. `run()` does it."""
-
-    fleet: Fleet
-    plan: Plan
-    work: Callable[[Runtime], Report] = field(repr=False)
-
-    @property
-    def hosts(self) -> tuple[Host, ...]:
-        return self.plan.hosts
-
-    def describe(self) -> dict[str, Any]:
-        """As `--dry-run --json` has it."""
-        return self.plan.describe()
-
-    def lines(self) -> Iterable[Line]:
-        """As --dry-run tells it to people."""
-        return self.plan.lines()
-
-    def run(self, emit: Emit | None = None) -> Report:
-        """Do it. emit: instead of the fleet's own."""
-        return self.fleet.run(self.work, emit)
-
-    def begin(self) -> Run:
-        """Begin it, whatever verb it is of, to iterate over its events."""
-        return Run(self.fleet, self.plan, self.work)
-
-
-@dataclass(frozen=True)
-class Plans(Verbs[Planned, Planned, Planned]):
-    """The verbs of a fleet, planned and not done."""
-
-    of: Fleet
-
-    @property
-    def _fleet(self) -> Fleet:
-        return self.of
-
-    def do(self, plan: P, run: Callable[[P, Runtime], Report]) -> Planned:
-        """A plan of your own, and what does it."""
-        return Planned(self.of, plan, lambda runtime: run(plan, runtime))
-
-    _do = _begin = do
+    exec = _at_once(Plans.exec, Planned.run)
+    sync = _at_once(Plans.sync, Planned.run)
+    sync_data = _at_once(Plans.sync_data, Planned.run)
+    sync_wheels = _at_once(Plans.sync_wheels, Planned.run)
+    check = _at_once(Plans.check, _checked)
+    kill_port = _at_once(Plans.kill_port, Planned.run)
+    setup_ssh = _at_once(Plans.setup_ssh, Planned.run)
+    build = _at_once(Plans.build, Planned.run)
+    launch = _at_once(Plans.launch, Planned.begin)
+    again = _at_once(Plans.again, Planned.begin)
+    attach = _at_once(Plans.attach, Planned.begin)
+    stop = _at_once(Plans.stop, Planned.run)
+    forget = _at_once(Plans.forget, Planned.run)
+    ps = _at_once(Plans.ps, Planned.run)
+    logs = _at_once(Plans.logs, Planned.run)
+    stacks = _at_once(Plans.stacks, Planned.run)
+    get = _at_once(Plans.get, Planned.run)

@@ -5,19 +5,16 @@ from __future__ import annotations
 import queue
 import threading
 from collections.abc import Callable, Iterator
-from contextlib import suppress
-from typing import TYPE_CHECKING, Generic, TypeVar
+from contextlib import AbstractContextManager, suppress
+from typing import Generic, TypeVar
 
 from fleet.errors import FleetError, PreflightError
-from fleet.events import Event, Output
+from fleet.events import Emit, Event, Output
 from fleet.fanout import TURN_SECONDS
 from fleet.model import Report
 from fleet.ops.plans import Plan
 from fleet.rules.causes import by_cause
 from fleet.runtime import Runtime
-
-if TYPE_CHECKING:
-    from fleet.api.fleet import Fleet
 
 T = TypeVar("T")
 UNREAD_BYTES = 64 << 20  # of ranks' output that nobody iterates over; what is more is in the log files alone
@@ -75,12 +72,17 @@ class Run:
     """A launch, or another verb, under way: iterate over its events, or `wait()` for its report. A context manager:
     leaving it stops a run that is not over. The program's end leaves the ranks to their lease."""
 
-    def __init__(self, fleet: Fleet, plan: Plan, work: Callable[[Runtime], Report]) -> None:
+    def __init__(
+        self,
+        reach: Callable[[Emit], AbstractContextManager[Runtime]],
+        plan: Plan,
+        work: Callable[[Runtime], Report],
+    ) -> None:
         self.plan = plan
         self._unread = 0
         self._lock = threading.Lock()
         self._events: queue.Queue[Event | None] = queue.Queue()
-        self._entered = fleet.runtime(self._put)
+        self._entered = reach(self._put)
         runtime = self._entered.__enter__()
         self._cancel, self._detach = runtime.cancel, runtime.detach
         self._task = Task(work, runtime, self._end)

@@ -163,15 +163,16 @@ def perform(
     *,
     asked_for: bool = False,
     line: ProgressLine | None = None,
+    **more: object,
 ) -> int:
     """What most verbs do: --dry-run tells their plan, else it is done behind `line` and ends in `finish`. The report is
-    that of the command, whatever verb the plan is of."""
+    that of the command, whatever verb the plan is of. more: what the plan's document has besides."""
     from fleet.cli.screen.progress import ProgressLine
 
     with line or ProgressLine(quiet=settings_of().silent) as emit:
         planned = plan(the_fleet(emit))
         if settings_of().dry_run:
-            return plans.tell(planned)
+            return plans.tell(planned, **more)
         report = replace(planned.run(), verb=str(click.get_current_context().command.name))
     return finish(report, show, asked_for=asked_for)
 

@@ -11,6 +11,7 @@ from fleet.delivery.mirror import Mirror
 from fleet.events import Notice
 from fleet.inventory.nodeset import fold
 from fleet.model import Host, Result
+from fleet.requests.sync import Sync
 from fleet.runtime import Runtime
 
 # what a broadcast says of a host that its neighbours did not serve, and the head may
@@ -31,6 +32,6 @@ def bring(hosts: tuple[Host, ...], folder: Path, there: str, size: int, runtime:
     if left and all(error.kind in CHAIN_KINDS for error in failed.values()) and not runtime.cancel.is_set():
         if done:
             runtime.emit(Notice("warning", f"the broadcast did not reach {fold(failed)}: each gets its own copy"))
-        plan = Mirror(left, folder, {h.name: there for h in left}, whole=True, force=True, max_delete="all")
+        plan = Mirror(left, folder, {h.name: there for h in left}, Sync(force=True, max_delete="all"), whole=True)
         done |= {r.host: r for r in mirror.run(plan, runtime).results}
     return tuple(done[h.name] for h in hosts)

@@ -20,7 +20,7 @@ Entry = tuple[int, str, str, int, int, int, str]
 @dataclass(frozen=True)
 class Manifest:
     """entries: what goes to nodes. skipped: sockets, pipes, devices. allocated: file number -> bytes that one with
-    holes takes. unsafe_links, followed: as Tree has them; followed: whether there are any."""
+    holes takes. unsafe_links: as Tree has them."""
 
     entries: tuple[Entry, ...]
     skipped: tuple[str, ...] = ()
@@ -28,7 +28,6 @@ class Manifest:
     allocated: Mapping[int, int] = field(default_factory=dict)
     inodes: tuple[int, ...] = ()
     unsafe_links: tuple[tuple[str, str], ...] = ()
-    followed: bool = False
 
     @classmethod
     def of(cls, trees: Sequence[Tree]) -> Manifest:
@@ -41,9 +40,7 @@ class Manifest:
         skipped = tuple(str(one.local(path)) for one in trees for path in one.skipped)
         unsafe = tuple(link for one in trees for link in one.unsafe_links)
         inodes = tuple(trees[entry[0]].inodes.get(entry[1], 0) for entry in files)
-        return cls(
-            tuple(entries), skipped, hard_links(trees), holes, inodes, unsafe, any(one.followed for one in trees)
-        )
+        return cls(tuple(entries), skipped, hard_links(trees), holes, inodes, unsafe)
 
     @cached_property
     def files(self) -> tuple[Entry, ...]:

@@ -10,7 +10,7 @@ from contextlib import nullcontext
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
-from typing import Literal, TypeVar, cast
+from typing import TypeVar, cast
 
 from fleet import fanout
 from fleet.answers.sync import Mirrored, Synced
@@ -44,6 +44,7 @@ from fleet.protocol.messages.code import (
     Spec,
 )
 from fleet.protocol.messages.values import Claim
+from fleet.requests.sync import Sync
 from fleet.runtime import Runtime
 from fleet.transport.base import Cancel
 from fleet.transport.program import Program
@@ -56,25 +57,16 @@ PATIENCE_SECONDS = 30.0  # after which a node gives up a head that says nothing,
 
 @dataclass(frozen=True)
 class Mirror:
-    """source: the folder on the head. dests: host name -> folder on that host ("~" is the node's own). whole: also what
-    ignore files leave out. force: also replace what is the node's own and what came from another source; patterns: what
-    is the node's own and they name. keep: leave what is the node's own. hint: how to say these. max_delete:
-    files that may be deleted on a host, "all", None: not most of them. command: what was typed, and the part of it
-    after the options. delete_excluded: delete what was delivered and is left out now. everything,
-    copy_unsafe_links: as tree.scan has them. source_id: what the source is known by, None: what is kept in it."""
+    """source: the folder on the head. dests: host name -> folder on that host ("~" is the node's own). request: how.
+    whole: also what ignore files leave out. hint: how to say --force and --keep. command: what was typed, and the part
+    of it after the options."""
 
     hosts: tuple[Host, ...]
     source: Path
     dests: Mapping[str, str]
+    request: Sync
     whole: bool = False
-    force: bool | Sequence[str] = False
-    keep: bool = False
-    delete_excluded: bool = False
-    everything: bool = False
-    copy_unsafe_links: bool = False
-    source_id: str | None = None
     hint: str = "--force replaces it"
-    max_delete: int | Literal["all"] | None = None
     command: tuple[str, str] = ("fleet sync", "")
 
     def read(self) -> Tree:
@@ -82,8 +74,8 @@ class Mirror:
         return scan(
             self.source,
             whole=self.whole,
-            everything=self.everything,
-            copy_unsafe_links=self.copy_unsafe_links,
+            everything=self.request.all,
+            copy_unsafe_links=self.request.copy_unsafe_links,
             hosts=self.hosts,
             places=sorted(set(self.dests.values())),
         )
@@ -92,7 +84,7 @@ class Mirror:
 def run(plan: Mirror, runtime: Runtime) -> Report:
     """Mirror the tree to all the hosts at once. Results carry {"to", "sent", "bytes", "deleted", "kept", ...}.
 
-    What is a node's own, or came from another source, is lost only with `plan.force`, or when the user says yes to it.
+    What is a node's own, or came from another source, is lost only with --force, or when the user says yes to it.
     """
     runtime.emit(Round(f"reading {plan.source}", ()))
     fanout.check_limits(len(plan.hosts), runtime.fanout)
@@ -101,7 +93,7 @@ def run(plan: Mirror, runtime: Runtime) -> Report:
         for text in tree.notices:
             runtime.emit(Notice("warning", text))
         with nullcontext() if plan.whole else marked(tree.root) as mark:
-            source = identified(tree.root, "" if plan.whole else plan.source_id or None)
+            source = identified(tree.root, "" if plan.whole else plan.request.source_id or None)
             if not source["id"] and not plan.whole:
                 text = f"nothing can be written to {tree.root}, by which it is known next time: --source-id ID names it"
                 runtime.emit(Notice("warning", text))
@@ -126,10 +118,11 @@ class _Mirroring:
     ) -> None:
         self._plan, self._tree, self._source, self._mark = plan, tree, source, mark
         self._ahead, self._runtime = ahead, runtime
-        self._replaces: bool | list[Source] = plan.force is True
-        self._max_delete = plan.max_delete
+        request = plan.request
+        self._replaces: bool | list[Source] = request.force is True
+        self._max_delete = request.max_delete
         self._parcels = Parcels(tree)
-        self._answers = Answers(tree, self._parcels, runtime.emit, plan.force, plan.keep, plan.delete_excluded)
+        self._answers = Answers(tree, self._parcels, runtime.emit, request)
 
     def report(self) -> Report:
         plan, tree = self._plan, self._tree
@@ -195,7 +188,7 @@ class _Mirroring:
             "patience": PATIENCE_SECONDS,
             "source": self._source,
             "mark": self._mark,
-            "force": own_files.as_message(self._plan.force),
+            "force": self._plan.request.force,
             "replaces": True if self._replaces is True else self._replaces or [],
             "max_delete": self._max_delete,
         }

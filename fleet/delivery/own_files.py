@@ -17,10 +17,6 @@ NAMED = 5
 KINDS = {"d": "a folder", "l": "a link", "o": "no file"}
 
 
-def as_message(force: bool | Sequence[str]) -> bool | list[str]:
-    return force if isinstance(force, bool) else list(force)
-
-
 def error(host: str, files: Sequence[OwnFile], hint: str) -> PreflightError:
     """The refusal to replace what is this host's own. hint: how to say what is to become of it."""
     details: dict[str, str] = {}

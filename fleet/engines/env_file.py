@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Mapping
 from pathlib import Path
 
 from fleet.errors import UsageError
 from fleet.own import read_given
-
-_NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]*\Z")
+from fleet.requests.variables import check_variable
 
 
 def read_env_file(path: Path, what: str = "--env-file", strip: bool = False) -> dict[str, str]:
@@ -33,9 +31,7 @@ def read_env_file(path: Path, what: str = "--env-file", strip: bool = False) -> 
         where = f"{path}:{number}"
         if not equals:
             raise UsageError("no '=' in this line", where=where, hint="lines read KEY=VALUE")
-        check_name(name, what, where)
-        if "\0" in value:
-            raise UsageError(f"{name}: a value cannot hold a NUL byte", where=where)
+        check_variable(what, name, value, where)
         values[name] = value
     return values
 
@@ -49,13 +45,3 @@ def env_file(values: Mapping[str, str]) -> str:
             raise UsageError(f"variable {name}: no line can hold its value", hint="put it into a file, and name that")
         lines.append(f"{name}={mark}{value}{mark}\n")
     return "".join(lines)
-
-
-def check_name(name: str, option: str, where: str | None = None) -> None:
-    if not _NAME.match(name):
-        # the text may be a value that lost its name: it is not repeated
-        raise UsageError(
-            f"{option}: not a variable name in front of '='", where=where, hint="letters, digits and _, as in KEY=VALUE"
-        )
-    if name.startswith("FLEET_"):
-        raise UsageError(f"{option} {name}: names that begin with FLEET_ are fleet's own", where=where)

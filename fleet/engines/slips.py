@@ -15,8 +15,8 @@ _SHELLS = re.compile(r"(ba|z|da|k)?sh")
 _PYTHON = re.compile(r"python(3(\.[0-9]+)?)?")
 # programs that start ranks; one that is called as an engine is, is meant by it
 LAUNCHERS = ("torchrun", "deepspeed", "accelerate", "colossalai", "mpirun", "mpiexec")
-# how launchers are told the ranks of a node
-_RANKS = re.compile(r"--?(nproc[-_]per[-_]node|num[-_]gpus)(=(.+))?")
+# the options, without dashes, by which launchers are told the ranks of a node; the first is fleet's own, too
+RANKS = ("nproc-per-node", "nproc", "num-gpus", "num-accelerators")
 
 
 def is_shells(script: str) -> bool:
@@ -77,9 +77,9 @@ def _own(args: Sequence[str]) -> list[str]:
 def _ranks(args: Sequence[str]) -> list[str]:
     """What a launcher was told of the number of ranks on a node."""
     for word, behind in zip(args, [*args[1:], ""], strict=True):
-        match = _RANKS.fullmatch(word)
-        value = (match[3] or behind) if match else ""
-        if value.isdecimal():
+        option, equals, value = word.partition("=")
+        value = value if equals else behind
+        if option[:1] == "-" and option.lstrip("-").replace("_", "-") in RANKS and value.isdecimal():
             return ["--nproc-per-node", value]
         if word.endswith(".py"):
             break

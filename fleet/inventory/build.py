@@ -7,7 +7,8 @@ start are errors here, with the lines they stand on.
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from graphlib import CycleError, TopologicalSorter
 from typing import Any, NoReturn
@@ -31,29 +32,31 @@ class Builder:
     _hosts: list[Host] = field(default_factory=list)
     _groups: dict[str, tuple[list[str], int]] = field(default_factory=dict)
 
-    def fail(self, line: int, error: FieldError | str, *, host: str | None = None, hint: str | None = None) -> NoReturn:
-        """Raise the InventoryError that says where."""
-        where = f"{self.source}:{line}"
+    def fail(self, line: int, message: str, *, host: str | None = None, hint: str | None = None) -> NoReturn:
+        """Raises the InventoryError that says where."""
         host = None if host is None else printable(host)
-        if isinstance(error, FieldError):
-            raise InventoryError(error.message, hint=error.hint, where=where, host=host) from None
-        raise InventoryError(error, hint=hint, where=where, host=host) from None
+        raise InventoryError(message, hint=hint, where=f"{self.source}:{line}", host=host) from None
+
+    @contextmanager
+    def at(self, line: int, host: str | None = None, about: str = "") -> Iterator[None]:
+        """Says where a FieldError stands. about: what its message begins with."""
+        try:
+            yield
+        except FieldError as error:
+            self.fail(line, about + error.message, hint=error.hint, host=host)
 
     def add_hosts(self, nodeset: str, values: Mapping[str, Any], line: int) -> None:
         """The hosts of a node set, all with these field values (parsed; None clears a default)."""
-        try:
+        with self.at(line):
             names = expand(nodeset)
-        except FieldError as error:
-            self.fail(line, error)
         if len(names) + len(self._hosts) > MAX_HOSTS:
             self.fail(line, f"the file names more than {MAX_HOSTS} hosts")
-        if len(names) > 1:
-            for key in OF_ONE_HOST & {k for k, v in values.items() if v is not None}:
-                self.fail(
-                    line,
-                    f"{shown(nodeset)} is {len(names)} hosts, they cannot share one {key}",
-                    hint="write these hosts one by one",
-                )
+        for key in OF_ONE_HOST & {k for k, v in values.items() if v is not None} if len(names) > 1 else ():
+            self.fail(
+                line,
+                f"{shown(nodeset)} is {len(names)} hosts, they cannot share one {key}",
+                hint="write these hosts one by one",
+            )
         for name in names:
             if name in self.lines:
                 self.fail(
@@ -78,10 +81,8 @@ class Builder:
         groups = Groups({name: members for name, (members, _) in self._groups.items()}, self._hosts)
         resolved = {}
         for name, (_, line) in self._groups.items():
-            try:
+            with self.at(line, about=f"group {name}: "):
                 resolved[name] = tuple(groups.members(name))
-            except FieldError as error:
-                self.fail(line, FieldError(f"group {name}: {error.message}", error.hint))
         return Inventory(tuple(self._hosts), resolved, dict(self.env), self.source, self.sync)
 
     def _host(self, name: str, values: Mapping[str, Any], line: int) -> Host:

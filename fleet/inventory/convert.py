@@ -8,11 +8,11 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable
-from dataclasses import fields
 from typing import Any
 
 import yaml
 
+from fleet.codec import plain
 from fleet.errors import InventoryError
 from fleet.inventory.build import hops
 from fleet.inventory.hostfile import quote
@@ -20,6 +20,7 @@ from fleet.inventory.nodeset import fold
 from fleet.inventory.select import ALL
 from fleet.inventory.write import fields_of
 from fleet.model import Host, Inventory, Report, Result
+from fleet.slurmconf import node_line
 
 
 def convert(inventory: Inventory, form: str) -> str:
@@ -30,20 +31,15 @@ def convert(inventory: Inventory, form: str) -> str:
 def report(inventory: Inventory) -> Report:
     """`fleet hosts --json`: every field of every host under its name, with the node rank it would get."""
     results = tuple(
-        Result(host.name, True, data={"node_rank": node_rank, **_as_data(host)})
+        Result(host.name, True, data={"node_rank": node_rank, **plain(host)})
         for node_rank, host in enumerate(inventory.hosts)
     )
     data = {
         "source": inventory.source,
-        "env": dict(inventory.env),
-        "groups": {group: list(members) for group, members in inventory.groups.items()},
+        "env": plain(inventory.env),
+        "groups": plain(inventory.groups),
     }
     return Report("hosts", results, 0, data)
-
-
-def _as_data(host: Host) -> dict[str, Any]:
-    data = {f.name: getattr(host, f.name) for f in fields(host)}
-    return {**data, "env": dict(host.env), "devices": None if host.devices is None else list(host.devices)}
 
 
 def _deepspeed(inventory: Inventory) -> str:
@@ -112,11 +108,10 @@ def _pdsh(inventory: Inventory) -> str:
 
 def _slurm(inventory: Inventory) -> str:
     """Lines of slurm.conf. A slot is a GPU; CPUs and memory are the hosts' to tell: `fleet slurm-conf` asks them."""
-    lines = []
-    for host in inventory.hosts:
-        address = f" NodeAddr={host.address}" if host.address != host.name else ""
-        lines.append(f"NodeName={host.name}{address}{f' Gres=gpu:{host.slots}' if host.slots else ''} State=UNKNOWN\n")
-    return "".join(lines)
+    return "".join(
+        node_line(h.name, NodeAddr=h.address if h.address != h.name else None, Gres=h.slots and f"gpu:{h.slots}")
+        for h in inventory.hosts
+    )
 
 
 def jump_hosts(inventory: Inventory) -> list[Host]:

@@ -40,6 +40,7 @@ _WORD = re.compile(r"""\s*(?:(?P<comment>\#.*)|(?P<word>(?:"(?:\\.|[^"\\])*"|'[^
 _QUOTED = re.compile(r""""((?:\\.|[^"\\])*)"|'([^']*)'""", re.DOTALL)
 _MPICH = re.compile(r"(?P<name>[^:]+|\[(?P<v6>[^\[\]]*:[^\[\]]*)\]):(?P<slots>[^:]*)")
 _MAX_SLOTS = ("max_slots", "max-slots")
+_ONE_LINE = "write KEY=VALUE, without blanks around '=', and one host on a line"
 
 
 class Line(NamedTuple):
@@ -83,7 +84,7 @@ def read_lines(text: str, builder: Builder) -> list[Line]:
             rest = words[len(words) - len(login.rest) :] if login else words[1:]
             lines.append(Line(number, name, _values(rest, values), login is not None, login.left if login else ()))
         except FieldError as error:
-            builder.fail(number, error, host=name)
+            builder.fail(number, error.message, hint=error.hint, host=name)
     return lines
 
 
@@ -135,7 +136,8 @@ def _values(words: list[str], values: dict[str, Any]) -> dict[str, Any]:
         key, equals, raw = word.partition("=")
         text = _unquoted(raw)
         if not equals:
-            raise FieldError(f"{shown(word)} is not understood", _hint(word))
+            hint = f"did you mean 'slots={word}'?" if re.fullmatch(r"[0-9]+", word) else _ONE_LINE
+            raise FieldError(f"{shown(word)} is not understood", hint)
         if key in _MAX_SLOTS and limit is None:
             try:
                 limit = slots(text)
@@ -161,12 +163,6 @@ def _values(words: list[str], values: dict[str, Any]) -> dict[str, Any]:
 
 def _unquoted(text: str) -> str:
     return _QUOTED.sub(lambda m: re.sub(r"\\(.)", r"\1", m[1]) if m[1] is not None else m[2], text)
-
-
-def _hint(word: str) -> str:
-    if re.fullmatch(r"[0-9]+", word):
-        return f"did you mean 'slots={word}'?"
-    return "write KEY=VALUE, without blanks around '=', and one host on a line"
 
 
 def is_hostfile(text: str) -> bool:

@@ -41,18 +41,17 @@ def render(inventory: Inventory, about: Sequence[str], remarks: Mapping[str, str
         if others and key not in OF_ONE_HOST and all(key in other and other[key] == value for other in others)
     }
     lines = [f"# {line}".rstrip() for line in about]
-    if defaults:
-        lines += ["defaults:", *(f"  {line}" for line in _block(defaults))]
-    if inventory.env:
-        lines += ["env:", *(f"  {line}" for line in _block(inventory.env))]
-    lines.append("hosts:")
+    lines += [*_section("defaults", defaults), *_section("env", inventory.env), "hosts:"]
     for name, fields in said.items():
         lines += [f"  {line}" for line in _comment(remarks.get(name))]
         lines.append("  " + entry(name, {key: value for key, value in fields.items() if key not in defaults}))
-    for section, values in (("groups", {g: list(m) for g, m in inventory.groups.items()}), ("sync", inventory.sync)):
-        if values:
-            lines += [f"{section}:", *(f"  {line}" for line in _block(values))]
+    groups = {name: list(members) for name, members in inventory.groups.items()}
+    lines += [*_section("groups", groups), *_section("sync", inventory.sync)]
     return "".join(f"{line}\n" for line in lines)
+
+
+def _section(name: str, values: Fields) -> list[str]:
+    return [f"{name}:", *(f"  {line}" for line in _block(values))] if values else []
 
 
 def _comment(remark: str | None) -> list[str]:
@@ -139,11 +138,9 @@ class Edit:
             return True
         key, last = list(self._entries.values())[-1]
         indent = " " * key.start_mark.column
-        lines = _comment(remark)
         end = self._old.find("\n", _end(last))
-        begin = "\n" if end < 0 else ""
-        new = "".join(f"{indent}{line}\n" for line in [*lines, entry(name, fields)])
-        self._insert(len(self._old) if end < 0 else end + 1, begin + new)
+        new = "".join(f"{indent}{line}\n" for line in [*_comment(remark), entry(name, fields)])
+        self._insert(len(self._old) if end < 0 else end + 1, "\n" * (end < 0) + new)
         return True
 
     def _into_braces(self, node: yaml.MappingNode, text: str) -> None:

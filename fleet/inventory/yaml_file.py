@@ -34,9 +34,7 @@ def parse_yaml(text: str, source: str) -> Inventory:
     if root is None:
         raise InventoryError("is empty", where=source, hint="it needs hosts:")
     if root.kind != "map":
-        hint = "hosts stand under hosts:"
-        if root.kind == "str":
-            hint = "is it a hostfile? those have no .yaml ending"
+        hint = "is it a hostfile? those have no .yaml ending" if root.kind == "str" else "hosts stand under hosts:"
         raise InventoryError(
             f"holds {_KINDS.get(root.kind, 'a single value')}, not sections", where=f"{source}:{root.line}", hint=hint
         )
@@ -115,27 +113,18 @@ class _Reader:
         """Field -> parsed value, of a host or of the defaults."""
         values: dict[str, Any] = {}
         for key, value in tree.pairs.items():
-            try:
-                if key == "env":
-                    values[key] = self._env(value, host)
-                elif key not in FIELDS:
-                    raise unknown_key(key, HOST_KEYS)
-                else:
-                    values[key] = _field(key, value)
-            except FieldError as error:
-                self.builder.fail(tree.key_lines[key], error, host=host)
+            with self.builder.at(tree.key_lines[key], host):
+                values[key] = self._env(value, host) if key == "env" else _field(key, value)
         return values
 
     def _env(self, tree: Tree, host: str | None) -> dict[str, str]:
         env: dict[str, str] = {}
         for name, value in self._mapping(tree, "env", host).items():
-            try:
+            with self.builder.at(tree.key_lines[name], host):
                 if value.kind in _KINDS:
                     hint = 'quote it: "1", "true" or ""' if value.kind in ("bool", "null") else None
                     raise FieldError(f"env: {printable(name)} must be text or a number, not {_kind(value)}", hint)
                 _, env[name] = env_item(name, value.text)
-            except FieldError as error:
-                self.builder.fail(tree.key_lines[name], error, host=host)
         return env
 
 
@@ -145,6 +134,8 @@ def _kind(tree: Tree) -> str:
 
 def _field(key: str, value: Tree) -> Any:
     """A host field from its YAML value; null clears it."""
+    if key not in FIELDS:
+        raise unknown_key(key, HOST_KEYS)
     if value.kind == "null":
         return None
     if key == "devices" and value.kind == "list" and all(item.kind == "int" for item in value.items):

@@ -19,6 +19,12 @@ MAX_NODES = 300_000  # counted with every alias followed, so that a few lines ca
 MAX_DEPTH = 40
 
 _TAGS = {f"tag:yaml.org,2002:{name}": name for name in ("str", "int", "float", "bool", "null", "timestamp", "value")}
+# part of what PyYAML says -> what to do
+_HINTS = {
+    "'\\t'": "YAML indents with spaces, not with tabs",
+    "cannot start any token": "quote the value",
+    "mapping values are not allowed here": "look at the indentation, or quote a value that has ': ' in it",
+}
 _PLAIN_TAGS = {*_TAGS, "tag:yaml.org,2002:map", "tag:yaml.org,2002:seq", "tag:yaml.org,2002:merge"}
 
 
@@ -59,7 +65,7 @@ def read_tree(text: str, source: str) -> Tree | None:
         raise InventoryError(
             f"not valid YAML: {_flat(error.problem or error.context or 'syntax error')}",
             where=f"{source}:{mark.line + 1}" if mark else source,
-            hint=_syntax_hint(error.problem or ""),
+            hint=next((hint for sign, hint in _HINTS.items() if sign in (error.problem or "")), None),
         ) from None
     except yaml.reader.ReaderError as error:
         line = text.count("\n", 0, error.position) + 1
@@ -72,16 +78,6 @@ def read_tree(text: str, source: str) -> Tree | None:
 
 def _flat(text: str) -> str:
     return re.sub(r"\s+", " ", text)[:200]
-
-
-def _syntax_hint(problem: str) -> str | None:
-    if "'\\t'" in problem:
-        return "YAML indents with spaces, not with tabs"
-    if "cannot start any token" in problem:
-        return "quote the value"
-    if "mapping values are not allowed here" in problem:
-        return "look at the indentation, or quote a value that has ': ' in it"
-    return None
 
 
 class _Reader:

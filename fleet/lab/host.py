@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import json
 import os
-import shutil
 import signal
 import subprocess
 import sys
@@ -37,41 +36,40 @@ AcceptEnv LANG LC_*
 KexAlgorithms -sntrup761*
 Subsystem sftp internal-sftp
 """
+# Of few rounds, as the password is random and 64 hosts check it. What the head's sshd has goes.
+ACCOUNTS = """
+mkdir -p /var/log /etc/ssh
+chpasswd --crypt-method=SHA512 --sha-rounds=1000
+rm -rf /etc/ssh/ssh_host_* /etc/ssh/sshd_config* /etc/ssh/ssh_known_hosts*
+"""
+MODES = {"/etc/machine-id": 0o444, "/etc/ssh/ssh_host_ed25519_key": 0o600}
 
 
 def furnish(spec: dict[str, Any], host: dict[str, Any], keys: dict[str, bytes]) -> None:
     """Give the host its name, accounts, host keys and sshd configuration. Runs inside its own root."""
     name = host["name"].encode()
     call("sethostname", libc.sethostname(name, len(name)))
-    replace("/etc/hostname", host["name"] + "\n")
-    replace("/etc/hosts", spec["etc_hosts"])
-    replace("/etc/resolv.conf", "# no name server in the lab: /etc/hosts names every host\n")
-    replace("/etc/machine-id", os.urandom(16).hex() + "\n", 0o444)
-    Path("/var/log").mkdir(exist_ok=True)
-    # few rounds, as the password is random and 64 hosts check it
-    chpasswd = ["chpasswd", "--crypt-method=SHA512", "--sha-rounds=1000"]
-    subprocess.run(
-        chpasswd, input=f"root:{spec['password']}".encode(), env=ENVIRONMENT, check=True, capture_output=True
-    )
-    ssh = Path("/etc/ssh")
-    ssh.mkdir(exist_ok=True)
-    for old_file in (*ssh.glob("ssh_host_*"), *ssh.glob("sshd_config*"), *ssh.glob("ssh_known_hosts*")):
-        shutil.rmtree(old_file) if old_file.is_dir() else old_file.unlink()
-    replace("/etc/ssh/sshd_config", SSHD_CONFIG)
-    for file, content in keys.items():
-        replace(f"/etc/ssh/{file}", content.decode(), 0o644 if file.endswith(".pub") else 0o600)
-
-
-def replace(path: str, text: str, mode: int = 0o644) -> None:
-    Path(path).unlink(missing_ok=True)
-    with open(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, mode), "w", encoding="utf-8") as out:
-        out.write(text)
+    password = f"root:{spec['password']}".encode()
+    subprocess.run(["sh", "-ec", ACCOUNTS], input=password, env=ENVIRONMENT, check=True, capture_output=True)
+    files = {
+        "/etc/hostname": host["name"] + "\n",
+        "/etc/hosts": spec["etc_hosts"],
+        "/etc/resolv.conf": "# no name server in the lab: /etc/hosts names every host\n",
+        "/etc/machine-id": os.urandom(16).hex() + "\n",
+        "/etc/ssh/sshd_config": SSHD_CONFIG,
+        **{f"/etc/ssh/{file}": content.decode() for file, content in keys.items()},
+    }
+    for path, text in files.items():
+        Path(path).unlink(missing_ok=True)
+        opened = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, MODES.get(path, 0o644))
+        with open(opened, "w", encoding="utf-8") as out:
+            out.write(text)
 
 
 def plug_in(spec: dict[str, Any], host: dict[str, Any]) -> None:
     """Configure the network card, which `fleet lab up` has by now put into our namespace."""
-    lines = ["link set lo up", f"addr add {host['address']}/{spec['prefix']} brd + dev eth0", "link set eth0 up"]
-    text = "\n".join(lines) + "\n" + spec["neighbours"]
+    address = f"link set lo up\naddr add {host['address']}/{spec['prefix']} brd + dev eth0\nlink set eth0 up\n"
+    text = address + spec["neighbours"]
     subprocess.run([spec["ip"], "-batch", "-"], input=text.encode(), check=True, capture_output=True)
 
 

@@ -92,9 +92,6 @@ class Lab:
                 network = None
             self._clear(network)
 
-    def status(self) -> State:
-        return self.folder.load()
-
     def conditions(self, state: State) -> dict[str, str]:
         """How each host is: "up", "cut", "frozen", "cut, frozen" or "off", as the kernel sees it."""
         cables = switch.ports(state.switch_pid) if state.up and state.switch_pid and os.geteuid() == 0 else {}

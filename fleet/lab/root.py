@@ -7,16 +7,37 @@ import os
 import re
 import shutil
 import stat
+import subprocess
 from pathlib import Path
 from typing import Any
 
-MS_RDONLY, MS_NOSUID, MS_NODEV, MS_NOEXEC, MS_BIND, MS_REC, MS_PRIVATE = 1, 2, 4, 8, 4096, 16384, 1 << 18
-MS_REMOUNT, MNT_DETACH = 32, 2
+MS_RDONLY, MS_REMOUNT, MS_BIND, MS_REC, MS_PRIVATE, MNT_DETACH = 1, 32, 4096, 16384, 1 << 18, 2
 DISKS = {"ext2", "ext3", "ext4", "xfs", "btrfs", "f2fs", "zfs", "overlay", "virtiofs", "9p", "nfs", "nfs4"}
 # Made anew in every host, so what the head mounted there is not carried over.
 OWN = ("/proc", "/sys", "/dev", "/run", "/tmp", "/var/tmp")
-# No disks among them: `rm -rf /` or a stray dd in a host harms nothing of this machine.
-DEVICES = {"null", "zero", "full", "random", "urandom", "tty", "fuse", "net", "infiniband", "dri", "kfd"}
+# What is mounted and made in a root, the current folder. $1: the folder that all hosts have as /share, as clusters have
+# their home folders. Of devices no disks: `rm -rf /` or a stray dd in a host harms nothing of this machine.
+OWN_MOUNTS = """
+mkdir -p share
+mount --bind "$1" share
+mount -t tmpfs -o nosuid,mode=0755 tmpfs dev
+for each in null zero full random urandom tty fuse net infiniband dri kfd $(cd /dev && ls -d nvidia* 2>/dev/null); do
+    if [ -e "/dev/$each" ]; then cp -a "/dev/$each" dev/; fi
+done
+ln -s /proc/self/fd dev/fd
+ln -s fd/0 dev/stdin
+ln -s fd/1 dev/stdout
+ln -s fd/2 dev/stderr
+ln -s pts/ptmx dev/ptmx
+mkdir dev/pts dev/shm
+mount -t devpts -o nosuid,noexec,newinstance,ptmxmode=0666,mode=0620,gid=5 devpts dev/pts
+mount -t tmpfs -o nosuid,nodev,mode=1777 tmpfs dev/shm
+mount -t proc -o nosuid,nodev,noexec proc proc
+mount -t sysfs -o nosuid,nodev,noexec sysfs sys
+mount -t tmpfs -o nosuid,nodev,mode=0755 tmpfs run
+mkdir -p tmp var/tmp run/sshd run/lock
+chmod 1777 tmp var/tmp run/lock
+"""
 
 libc = ctypes.CDLL(None, use_errno=True)
 
@@ -102,18 +123,10 @@ def make_root(spec: dict[str, Any]) -> None:
             os.makedirs(path[1:], exist_ok=True)
             make_layer(f"../shown{number}")
             overlay(path, path[1:], f"../shown{number}")
-    os.makedirs("share", exist_ok=True)
-    mount(spec["shared"], "share", None, MS_BIND)  # the same in all hosts, as clusters have their home folders
-    make_devices("/dev", "dev")
-    mount("proc", "proc", "proc", MS_NOSUID | MS_NODEV | MS_NOEXEC)
-    mount("sysfs", "sys", "sysfs", MS_NOSUID | MS_NODEV | MS_NOEXEC)
-    mount("tmpfs", "run", "tmpfs", MS_NOSUID | MS_NODEV, "mode=0755")
+    subprocess.run(["sh", "-ec", OWN_MOUNTS, "sh", spec["shared"]], check=True, capture_output=True)
     call("pivot_root", libc.pivot_root(b".", b"."))
     call("umount", libc.umount2(b".", MNT_DETACH))
     os.chdir("/")
-    for folder, mode in (("/tmp", 0o1777), ("/var/tmp", 0o1777), ("/run/sshd", 0o755), ("/run/lock", 0o1777)):
-        os.makedirs(folder, exist_ok=True)
-        os.chmod(folder, mode)
 
 
 def make_layer(layer: str) -> None:
@@ -129,30 +142,3 @@ def overlay(path: str, target: str, layer: str) -> None:
         mount("fleet-lab", target, "overlay", 0, data)
     finally:
         os.close(lower)
-
-
-def make_devices(old: str, new: str) -> None:
-    """A /dev of our own: the character devices that programs and GPUs need, own terminals and shared memory."""
-    mount("tmpfs", new, "tmpfs", MS_NOSUID, "mode=0755")
-    for name in sorted(os.listdir(old)):
-        if name in DEVICES or name.startswith("nvidia"):
-            copy_device(f"{old}/{name}", f"{new}/{name}")
-    for name, target in (("fd", "/proc/self/fd"), ("stdin", "fd/0"), ("stdout", "fd/1"), ("stderr", "fd/2")):
-        os.symlink(target, f"{new}/{name}")
-    os.symlink("pts/ptmx", f"{new}/ptmx")
-    os.mkdir(f"{new}/pts")
-    os.mkdir(f"{new}/shm")
-    mount("devpts", f"{new}/pts", "devpts", MS_NOSUID | MS_NOEXEC, "newinstance,ptmxmode=0666,mode=0620,gid=5")
-    mount("tmpfs", f"{new}/shm", "tmpfs", MS_NOSUID | MS_NODEV, "mode=1777")
-
-
-def copy_device(old: str, new: str) -> None:
-    info = os.lstat(old)
-    if stat.S_ISDIR(info.st_mode):
-        os.mkdir(new)
-        for name in os.listdir(old):
-            copy_device(f"{old}/{name}", f"{new}/{name}")
-    elif stat.S_ISCHR(info.st_mode):
-        os.mknod(new, info.st_mode, info.st_rdev)
-        os.chmod(new, stat.S_IMODE(info.st_mode))
-        os.chown(new, info.st_uid, info.st_gid)

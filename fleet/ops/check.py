@@ -7,13 +7,15 @@ from contextlib import closing
 from dataclasses import dataclass, field
 from typing import Any
 
+from fleet.codec import plain
 from fleet.each import failed
 from fleet.engines import engine
 from fleet.errors import EXIT_HOST_FAILED, EXIT_OK, EXIT_PREFLIGHT
 from fleet.events import Notice
 from fleet.model import Host, Inventory, Report, Result, exit_code_of
-from fleet.ops import pairs
-from fleet.ops.facts import HasFacts, ask, training
+from fleet.ops import network, pairs
+from fleet.ops.facts import HasFacts, ask, asked
+from fleet.ops.network import Measured
 from fleet.ops.plans import Line, PerHost, around
 from fleet.ops.sessions import Sessions
 from fleet.protocol.messages.facts import Facts
@@ -26,10 +28,12 @@ from fleet.runtime import Runtime
 
 @dataclass(frozen=True)
 class Checked(Report):
-    """views: host name -> its facts with what follows from them, of every host that answered, in inventory order."""
+    """views: host name -> its facts with what follows from them, of every host that answered, in inventory order.
+    measured: of all hosts together, with --network."""
 
     views: Mapping[str, View] = field(default_factory=dict)
     findings: tuple[Finding, ...] = ()
+    measured: Measured = Measured()
 
 
 @dataclass(frozen=True)
@@ -61,9 +65,7 @@ class CheckPlan:
 
 def plan(inventory: Inventory, request: Check) -> CheckPlan:
     """Pure: what each host is to tell."""
-    common = {"deadline": request.timeout, "modules": list(engine(request.engine).modules)}
-    specs = {host.name: {**training(inventory, host), **common} for host in inventory.hosts}
-    return CheckPlan(inventory.hosts, request, specs)
+    return CheckPlan(inventory.hosts, request, asked(inventory, request))
 
 
 def run(plan: CheckPlan, runtime: Runtime) -> Checked:
@@ -78,12 +80,15 @@ def run(plan: CheckPlan, runtime: Runtime) -> Checked:
     with closing(Sessions(runtime)) as sessions:
         facts, errors = sessions.each(plan.hosts, task, "asking", fanout=runtime.fanout)
         pairs.look(plan.hosts, facts, sessions)
-        if plan.request.network:
-            if live := sorted({str(run["run"]) for one in facts.values() for run in one.get("runs") or ()}):
-                text = f"bandwidth is not measured beside runs that are live: {', '.join(live)}"
-                runtime.emit(Notice("warning", text, None, "again when they have ended"))
-            else:
-                pairs.measure(plan.hosts, facts, sessions)
+        live = sorted({str(run["run"]) for one in facts.values() for run in one.get("runs") or ()})
+        measured = Measured()
+        if plan.request.network and live:
+            text = f"bandwidth is not measured beside runs that are live: {', '.join(live)}"
+            runtime.emit(Notice("warning", text, None, "again when they have ended"))
+        elif plan.request.network:
+            measured = network.look(
+                tuple(host for host in plan.hosts if host.name in facts), facts, plan.specs, sessions
+            )
     results = tuple(
         Result(host.name, ok=True, exit_status=0, answer=HasFacts(facts[host.name]))
         if host.name in facts
@@ -95,7 +100,11 @@ def run(plan: CheckPlan, runtime: Runtime) -> Checked:
     code = exit_code_of(results)
     if code in (EXIT_OK, EXIT_HOST_FAILED) and any(finding.severity == "error" for finding in findings):
         code = EXIT_PREFLIGHT
-    return Checked("check", results, code, {"findings": [f.as_json() for f in findings]}, views, findings)
+    data = {
+        "findings": plain(findings),
+        **({"network": vars(measured)} if plan.request.network else {}),
+    }
+    return Checked("check", results, code, data, views, findings, measured)
 
 
 def view_of(host: Host, facts: Mapping[str, Any], request: Check) -> View:

@@ -8,11 +8,13 @@ from contextlib import ExitStack
 from dataclasses import dataclass
 from typing import Any
 
+from fleet.engines import engine
 from fleet.errors import ProtocolError
 from fleet.model import Host, Inventory
 from fleet.protocol.frames import MESSAGE
 from fleet.protocol.messages.facts import Facts, Probed
 from fleet.protocol.messages.values import Training
+from fleet.requests.hosts import Check
 from fleet.transport.base import Cancel, Session
 from fleet.transport.program import Program
 
@@ -35,6 +37,12 @@ def training(inventory: Inventory, host: Host) -> Training:
         "env": inventory.env_for(host),
         "workdir": host.workdir,
     }
+
+
+def asked(inventory: Inventory, request: Check) -> dict[str, dict[str, Any]]:
+    """Returns what the probe of each host is fed."""
+    common = {"deadline": request.timeout, "modules": list(engine(request.engine).modules)}
+    return {host.name: {**training(inventory, host), **common} for host in inventory.hosts}
 
 
 def ask(session: Session, spec: Mapping[str, Any], cancel: Cancel, *, hurry: Cancel | None = None) -> Facts:

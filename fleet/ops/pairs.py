@@ -93,7 +93,7 @@ def way(hosts: Sequence[Host], host: Host, master: str) -> dict[str, Any]:
     }
 
 
-class _Meeting:
+class Meeting:
     """Everybody waits until all have come, or the time is over."""
 
     def __init__(self, names: set[str]) -> None:
@@ -126,7 +126,7 @@ def visit(
     tokens = {host.name: secrets.token_hex(16) for host in hosts}
     ports: dict[str, Listening] = {}
     number = {name: n for n, name in enumerate(tokens)}
-    begins, over = ([_Meeting({*tokens}) for _ in rounds] for _ in range(2))
+    begins, over = ([Meeting({*tokens}) for _ in rounds] for _ in range(2))
     cancel = sessions.runtime.cancel
     limit = LISTEN_SECONDS + len(rounds) * (seconds + DIAL_SECONDS)
 
@@ -191,38 +191,3 @@ def closed_now(hosts: Sequence[Host], met_at: str, transport: Transport, cancel:
         views[name]["pairs"][other] = state
         views[other]["network"] = {"advertised": address, "interface": None}
     return [finding for finding in judge(views) if finding.id in ("ways", "ways-mtu")]
-
-
-# -- how fast they are --------------------------------------------------------------------------------------------
-MEASURE_SECONDS = 1.6
-STREAMS = 2
-
-
-def circle(names: Sequence[str]) -> list[dict[str, list[str]]]:
-    """Returns rounds in which each host has one partner, and after which each has had all others."""
-    ring: list[str | None] = [*names, *([None] if len(names) % 2 else [])]
-    found = list[dict[str, list[str]]]()
-    for _ in range(len(ring) - 1):
-        half = len(ring) // 2
-        partners = dict(zip(ring[:half], reversed(ring[half:]), strict=True))
-        partners |= {b: a for a, b in partners.items()}
-        found.append({a: [b] if (b := partners[a]) is not None else [] for a in names})
-        ring = [ring[0], ring[-1], *ring[1:-1]]
-    return found
-
-
-def measure(hosts: Sequence[Host], raw: Mapping[str, Facts], sessions: Sessions) -> None:
-    """Adds "links" to the facts of hosts that others reach: all at once, each with one partner at a time."""
-    there = [host for host in hosts if "pairs" in raw.get(host.name, {})]
-    if len(there) < 2:
-        return
-    at = {host.name: [str((raw[host.name]["network"] or {})["advertised"])] for host in there}
-    rounds = circle([host.name for host in there])
-    for (name, other), streams in visit(there, at, rounds, sessions, MEASURE_SECONDS, STREAMS).links.items():
-        raw[name].setdefault("links", {})[other] = {
-            "mbit": round(sum(8e-6 * each["bytes"] / each["seconds"] for each in streams), 1),
-            "rtt_ms": round(1e3 * min(each["rtt"] for each in streams), 3),
-            "mtu": min(each["mtu"] for each in streams),
-            "again": sum(each["again"] for each in streams),
-            "least": any(each["busy"] for each in streams),
-        }

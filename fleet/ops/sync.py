@@ -42,16 +42,16 @@ class SyncPlan(Mirror):
         yield PerHost({name: [f"into {dest}"] for name, dest in self.dests.items()})
         yield from [tree.sieve.left_out] if tree.sieve and tree.sieve.left_out else ()
         yield from tree.notices
-        if last := last_of(tree.root, self.source_id):
+        if last := last_of(tree.root, self.request.source_id):
             sent = {entry[0] for entry in tree.entries}
             rows = {entry[0]: entry for entry in last.entries if entry[1] != "d" and entry[0] not in sent}
-            excluded = set() if self.delete_excluded else tree.excluded([row[:2] for row in rows.values()])
+            excluded = set() if self.request.delete_excluded else tree.excluded([row[:2] for row in rows.values()])
             doomed = Files([(path, row[3]) for path, row in rows.items() if path not in excluded])
             yield f"would be deleted, as it is gone since the last sync from here, of {last.when}: {doomed}"
             yield doomed
-        gone = "gone or left out" if self.delete_excluded else "gone, not only left out,"
+        gone = "gone or left out" if self.request.delete_excluded else "gone, not only left out,"
         yield f"deleted there: what fleet delivered, is as it was delivered, and is {gone} here"
-        yield "a host stops where its own files are in the way" + (", which are replaced" if self.force else "")
+        yield "a host stops where its own files are in the way" + (", which are replaced" if self.request.force else "")
 
 
 def plan(inventory: Inventory, request: Sync) -> SyncPlan:
@@ -68,14 +68,8 @@ def plan(inventory: Inventory, request: Sync) -> SyncPlan:
         inventory.hosts,
         source,
         {h.name: to or h.workdir or here for h in inventory.hosts},
-        force=request.force,
-        keep=request.keep,
-        delete_excluded=request.delete_excluded,
-        everything=request.all,
-        copy_unsafe_links=request.copy_unsafe_links,
-        source_id=request.source_id,
+        request,
         hint=consent(command),
-        max_delete=request.max_delete,
         command=(shlex.join(["fleet", "sync", *words, *options]), ""),
     )
 

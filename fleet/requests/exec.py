@@ -7,7 +7,8 @@ from dataclasses import dataclass, field
 from typing import BinaryIO, Literal
 
 from fleet.errors import UsageError
-from fleet.requests.request import HINT, MOMENT, OptionError, Request, number
+from fleet.requests.option import option
+from fleet.requests.request import HINT, MOMENT, OptionError, Request, number, within
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -19,11 +20,15 @@ class Exec(Request):
     file open for reading them, for the command on every host; None: an empty one."""
 
     argv: Sequence[str] = field(default=(), kw_only=False, metadata={HINT: "for a line: shell=..."})
-    shell: str | None = None
-    timeout: float | None = number(None, MOMENT)
+    shell: str | None = option(None, "A line for the node's shell, instead of an argv.", metavar="LINE")
+    timeout: float | None = option(
+        None, "End the command on a host after S seconds.", metavar="S", limits=within(MOMENT)
+    )
     grace: float = number(2.0, 0)
     keep: bool = True
-    env_of: Literal["python"] | None = None
+    env_of: Literal["python"] | None = option(
+        None, "Run it in the environment of the host's training interpreter: `python` of the inventory."
+    )
     stdin: bytes | BinaryIO | None = field(default=None, repr=False)
 
     def check(self) -> None:

@@ -8,8 +8,10 @@ from dataclasses import dataclass, field
 from typing import Any, Literal
 
 from fleet.errors import UsageError
+from fleet.requests.option import option
 from fleet.requests.request import MOMENT, Request, number, within
 from fleet.requests.sync import IMPORT_SECONDS
+from fleet.requests.variables import check_variable
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -17,9 +19,11 @@ class Check(Request):
     """Compare the hosts' environments. timeout: seconds that each probe step has; all of them run at once. engine: what
     is to run there. network: measure each pair of hosts, too."""
 
-    timeout: float = number(20.0, 0.1, 600)
-    engine: str = "torchrun"
-    network: bool = False
+    timeout: float = option(
+        20.0, "Seconds until a step on a node counts as hanging [20].", metavar="S", limits=within(0.1, 600)
+    )
+    engine: str = option("torchrun", "The engine to check for: what it needs must be there.")
+    network: bool = option(False, "Measure bandwidth and latency of every pair of hosts, too.")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -29,9 +33,9 @@ class KillPort(Request):
     KillPlan, and may refuse."""
 
     ports: Collection[int] = field(kw_only=False, metadata=within(1, 65535))
-    force: bool = False
-    grace: float = number(5.0, 0, 600)
-    runs: Collection[str] = ()
+    force: bool = option(False, "End other users' processes too, where permitted.")
+    grace: float = option(5.0, "Seconds between SIGTERM and SIGKILL [5].", metavar="S", limits=within(0, 600))
+    runs: Collection[str] = option((), "Also what belongs to this live run: its id or name.", "--run", metavar="RUN")
     agree: Callable[[Any], bool] = lambda plan: True
 
 
@@ -45,12 +49,23 @@ class SetupSsh(Request):
     added."""
 
     password: str | None = field(default=None, repr=False)
-    password_file: str | os.PathLike[str] | None = None
-    mesh: bool = True
-    tofu: bool = False
-    replace_key: Collection[str] = ()
-    key_type: Literal["ed25519", "rsa"] | None = None
-    undo: bool = False
+    password_file: str | os.PathLike[str] | None = option(
+        None,
+        "The password on one line, or lines 'HOST PASSWORD' (HOST may be a node set or *); nobody else may be able to "
+        "read it. '-' is stdin.",
+        metavar="F",
+        completes="file",
+    )
+    mesh: bool = option(True, "Also every host to every host [yes].")
+    tofu: bool = option(False, "Trust unknown host keys on first use, without asking.")
+    replace_key: Collection[str] = option(
+        (),
+        "Let this host (or node set) have a new host key; shown and confirmed like an unknown one.",
+        metavar="HOST",
+        completes="nodeset",
+    )
+    key_type: Literal["ed25519", "rsa"] | None = option(None, "Type of the keys that are made [ed25519].")
+    undo: bool = option(False, "Remove what setup-ssh added, on the hosts and here.")
     limit: float = number(10.0, MOMENT)
     confirm: Callable[[Sequence[Any]], bool | None] = lambda keys: None
     ask_password: Callable[[Sequence[str]], str | None] = lambda hosts: None
@@ -74,16 +89,22 @@ class Build(Request):
     on this machine. import_timeout: seconds that importing it may take on a host."""
 
     what: str = field(kw_only=False)
-    version: str | None = None
-    source: str | os.PathLike[str] | None = None
-    arch: str = "auto"
-    ops: Sequence[str] = ()
-    on: str | None = None
-    cpu: bool = False
-    env: Mapping[str, str] | None = None
-    install: bool = True
-    builds_dir: str | os.PathLike[str] = "builds"
-    import_timeout: float = number(IMPORT_SECONDS, 1, 3600)
+    version: str | None = option(None, "deepspeed's version [0.19.8].", metavar="V")
+    source: str | os.PathLike[str] | None = option(None, "deepspeed's own tree instead.", metavar="DIR")
+    arch: str = option(
+        "auto", 'Compute capabilities, "8.0;9.0" [auto: those of all GPUs of all hosts].', metavar="LIST"
+    )
+    ops: Sequence[str] = option((), "deepspeed's ops to compile: cpu_adam,utils,...", metavar="NAMES")
+    cpu: bool = option(False, "Only for the CPU, whatever GPUs there are.")
+    on: str | None = option(None, "The host that builds [the first].", metavar="HOST", completes="host")
+    env: Mapping[str, str] | None = option(None, "For the build; repeatable.", metavar="NAME=VALUE")
+    install: bool = option(True, "Install the wheel on every host [yes].")
+    builds_dir: str | os.PathLike[str] = option(
+        "builds", "Where logs and wheels go on this machine [builds].", metavar="DIR"
+    )
+    import_timeout: float = option(
+        IMPORT_SECONDS, "Seconds that importing it may take on a host [120].", metavar="S", limits=within(1, 3600)
+    )
 
     def check(self) -> None:
         if not self.what:
@@ -95,3 +116,5 @@ class Build(Request):
             )
         if self.source and self.version:
             raise UsageError("--version and --source exclude each other", hint="a tree has its own version")
+        for name, value in (self.env or {}).items():
+            check_variable("env", name, value)

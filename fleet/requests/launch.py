@@ -10,8 +10,10 @@ from typing import Any, Literal
 
 from fleet.errors import UsageError
 from fleet.inventory.fields import MAX_SLOTS, instead_of_variable
-from fleet.requests.request import OptionError, number
+from fleet.requests.option import option
+from fleet.requests.request import OptionError, number, within
 from fleet.requests.runs import OfRun
+from fleet.requests.variables import check_variable
 
 COUNTS = ("auto", "gpu", "cpu")
 NOT_REPEATED = ("runs_dir", "repeats", "claims", "attempt", "options")
@@ -51,35 +53,60 @@ class Launch(OfRun):
 
     script: str = field(kw_only=False)
     args: Sequence[str] = field(default=(), kw_only=False)
-    engine: str | None = None
-    nnodes: int | str | None = None
-    nproc_per_node: int | str | None = None
-    master_addr: str | None = None
-    master_port: int = number(0, 0, 65535)
-    env: Mapping[str, str] | None = None
-    env_expand: Mapping[str, str] | None = None
-    clean_env: bool = False
-    keep_env: Sequence[str] = ()
-    workdir: str | None = None
-    python: str | None = None
-    engine_args: Sequence[str] = ()
-    module: bool = False
-    no_python: bool = False
-    sync: bool = False
-    force: bool = False
-    max_delete: int | Literal["all"] | None = number(None, 0)
-    as_there: bool = False
-    lease: float | None = number(120.0, 1)
-    grace: float | None = number(None, 0)
-    node_timeout: float = number(15.0, 1)
-    stall_timeout: float | None = number(None, 1)
-    max_log: int = number(0, 0)
-    max_restarts: int = number(0, 0)
-    name: str | None = None
+    engine: str | None = option(None, "What starts the ranks on a node [torchrun; a shell script: command].")
+    nnodes: int | str | None = option(
+        None,
+        "Only the first N hosts; of MIN:MAX torchrun goes on while MIN are left, and takes others back.",
+        metavar="N|MIN:MAX",
+    )
+    nproc_per_node: int | str | None = option(None, "Ranks a node [the host's slots].", metavar="N|auto|gpu|cpu")
+    master_addr: str | None = option(None, "Where ranks meet [node 0's data address].", metavar="ADDR")
+    master_port: int = option(0, "Its port.", metavar="PORT|auto", limits=within(0, 65535))
+    env: Mapping[str, str] | None = option(None, "Set K to V, or to its value here.", metavar="K=V|K")
+    env_expand: Mapping[str, str] | None = option(None, "Set K to V with $NAMEs expanded on the node.", metavar="K=V")
+    clean_env: bool = option(False, "Ranks see nothing of SLURM_*, PMI_*, OMPI_* and the like.")
+    keep_env: Sequence[str] = option((), "With --clean-env: but this one.", metavar="NAME")
+    workdir: str | None = option(
+        None, "Folder on the nodes [the host's workdir, else this folder's path].", metavar="DIR"
+    )
+    python: str | None = option(
+        None, "Training interpreter on the nodes [the host's python, else python3].", metavar="PATH"
+    )
+    engine_args: Sequence[str] = option(
+        (), "An option of the engine's own; write --engine-arg=--OPTION.", "--engine-arg", metavar="ARG"
+    )
+    module: bool = option(False, "SCRIPT is a module's name, as behind python -m.", "-m", "--module")
+    no_python: bool = option(False, "SCRIPT is a program, which the engine starts as it is.")
+    sync: bool = option(False, "Mirror this folder to the nodes' workdir first.")
+    force: bool = option(False, "With --sync: replace what a sync of another folder put there, too.")
+    max_delete: int | Literal["all"] | None = option(
+        None,
+        "With --sync: delete up to N files on a host, or all; without, not most of what is there.",
+        metavar="N|all",
+        limits=within(0),
+    )
+    as_there: bool = option(False, "Run SCRIPT as the nodes have it, though it is another project's.")
+    lease: float | None = option(120.0, "Seconds that nodes go on without this command.", metavar="S", limits=within(1))
+    grace: float | None = option(
+        None,
+        "Seconds between SIGTERM and SIGKILL [30 of a stop that was asked for, 10 after a failure].",
+        metavar="S",
+        limits=within(0),
+    )
+    node_timeout: float = option(15.0, "Seconds of silence after which a node is lost.", metavar="S", limits=within(1))
+    stall_timeout: float | None = option(
+        None,
+        "End the run, with its stacks, when no rank has written anything for S seconds [never].",
+        metavar="S",
+        limits=within(1),
+    )
+    max_log: int = option(0, "Nodes keep so much of a log that is here [all].", metavar="SIZE", limits=within(0))
+    max_restarts: int = option(0, "Restarts of all ranks after a failure.", metavar="N", limits=within(0))
+    name: str | None = option(None, "The run's name [the script's].", metavar="NAME")
     preflight: bool = True
-    detach: bool = False
-    share: bool = False
-    spares: int = number(0, 0)
+    detach: bool = option(False, "Once it runs, leave it to itself: it needs no head.")
+    share: bool = option(False, "Start also where another run is live.")
+    spares: int = option(0, "N hosts stand by to take lost ones' places.", metavar="N", limits=within(0))
     folder: str | os.PathLike[str] | None = None
     repeats: str | None = None
     claims: str | None = None
@@ -102,6 +129,9 @@ class Launch(OfRun):
             value = getattr(self, name) or ""
             if hint := instead_of_variable(value):
                 raise OptionError(name, f"{value}: variables are not expanded", hint)
+        for set_by in ("env", "env_expand"):
+            for name, value in (getattr(self, set_by) or {}).items():
+                check_variable(set_by, name, value)
         _ = self.nodes, self.ranks
 
     @property

@@ -10,7 +10,8 @@ from functools import cached_property
 from pathlib import Path
 
 from fleet.errors import UsageError
-from fleet.requests.request import Request, number
+from fleet.requests.option import option
+from fleet.requests.request import Request, within
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -28,7 +29,7 @@ class OfRun(Request):
 class OfRanks(Request):
     """Base of those about some ranks. rank: numbers, None: all."""
 
-    rank: Collection[int] | None = number(None, 0)
+    rank: Collection[int] | None = option(None, "Of these ranks only: 0,8-15.", metavar="LIST", limits=within(0))
 
     @cached_property
     def ranks(self) -> frozenset[int] | None:
@@ -41,7 +42,7 @@ class Attach(OfRun):
     again, led by a process of this machine."""
 
     run: str = field(default="latest", kw_only=False)
-    detach: bool = False
+    detach: bool = option(False, "Lead it, and fetch its logs, in the background.")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -49,7 +50,9 @@ class Stop(OfRun):
     """End a run on all its nodes. grace: seconds between SIGTERM and SIGKILL, None: the run's own."""
 
     run: str = field(kw_only=False)
-    grace: float | None = number(None, 0)
+    grace: float | None = option(
+        None, "Seconds between SIGTERM and SIGKILL [the run's own].", metavar="S", limits=within(0)
+    )
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -63,7 +66,7 @@ class Forget(OfRun):
 class Ps(Request):
     """The runs on the hosts. all: those that have ended, too, as long as their nodes keep them."""
 
-    all: bool = False
+    all: bool = option(False, "Those that have ended, too, as long as their nodes keep them.", "-a", "--all")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -73,12 +76,12 @@ class Logs(OfRanks, OfRun):
     since the epoch. attempt: of a run that was started again, None: the last."""
 
     run: str = field(default="latest", kw_only=False)
-    follow: bool = False
-    host: str | None = None
-    err: bool = False
-    tail: int | None = number(None, 0)
-    since: float | None = None
-    attempt: int | None = number(None, 0)
+    follow: bool = option(False, "Go on until the run is over.", "-f", "--follow")
+    host: str | None = option(None, "Of these hosts' ranks only.", metavar="NODESET")
+    err: bool = option(False, "Standard errors alone.")
+    tail: int | None = option(None, "Begin with the last N lines of each log.", metavar="N", limits=within(0))
+    since: float | None = option(None, "What was written since: 90s, 5m, 1h ago; 22:46.", metavar="TIME")
+    attempt: int | None = option(None, "Of a run that was started again [the last].", metavar="K", limits=within(0))
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -87,7 +90,7 @@ class Stacks(OfRanks, OfRun):
     rank is held for a moment while it tells them."""
 
     run: str = field(default="latest", kw_only=False)
-    native: bool = True
+    native: bool = option(True, "Frames of C and C++, where py-spy is there.")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -97,10 +100,10 @@ class Get(OfRun):
     too. copy_unsafe_links: bring what links that lead out of it lead to."""
 
     what: str = field(kw_only=False)
-    to: str | os.PathLike[str] = "."
-    force: bool = False
-    all: bool = False
-    copy_unsafe_links: bool = False
+    to: str | os.PathLike[str] = option(".", "Where to [here].", metavar="DIR")
+    force: bool = option(False, "Replace what is here, too, and no get put there as it is, without asking.")
+    all: bool = option(False, "Bring repositories (.git, .hg) in it, too.")
+    copy_unsafe_links: bool = option(False, "Bring what links that lead out of it point to.")
 
     def check(self) -> None:
         if not self.what or "\0" in self.what:

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import os
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import MISSING, dataclass, field
 from typing import Literal
 
 from fleet.errors import UsageError
-from fleet.requests.request import OptionError, Request, number
+from fleet.requests.option import HELP, METAVAR, option
+from fleet.requests.request import OptionError, Request, within
 
 IMPORT_SECONDS = 120.0
 
@@ -29,14 +30,34 @@ class Sync(Request):
     what the source is known by, for sources that are made again and again."""
 
     source: str | os.PathLike[str] = field(default=".", kw_only=False)
-    to: str | None = field(default=None, kw_only=False)
-    force: bool | Sequence[str] = False
-    keep: bool = False
-    delete_excluded: bool = False
-    max_delete: int | Literal["all"] | None = number(None, 0)
-    all: bool = False
-    copy_unsafe_links: bool = False
-    source_id: str | None = None
+    to: str | None = field(
+        default=None,
+        kw_only=False,
+        metadata={HELP: "Folder on the hosts [the inventory's workdir, else this folder's path].", METAVAR: "DEST"},
+    )
+    force: bool | Sequence[str] = option(
+        False,
+        "Replace without asking what is in the way: a node's own files, which are kept there for 30 days, and what "
+        "another source's sync put there. With --wheels: install also what breaks a package there.",
+    )
+    keep: bool = option(False, "Leave what is a node's own, and go on with the rest.")
+    delete_excluded: bool = option(False, "Delete what was delivered and is left out now by a pattern.")
+    max_delete: int | Literal["all"] | None = option(
+        None,
+        "Delete up to N files on a host without asking, or all; by default most of what is there is asked for.",
+        metavar="N|all",
+        limits=within(0),
+    )
+    all: bool = option(
+        False,
+        "Send what is left out unasked, too: environments, caches, folders like .aws; never private keys.",
+    )
+    copy_unsafe_links: bool = option(False, "Send what links that lead out of the source point to.")
+    source_id: str | None = option(
+        None,
+        "What the source is known by, where it is made again and again, as in CI [an id of this folder].",
+        metavar="ID",
+    )
 
     def check(self) -> None:
         if os.fspath(self.source) == "":  # a variable that is not set, rather than the current folder
@@ -53,9 +74,22 @@ class SyncData(Request):
     limit: "100MB" or "200mbit" a second. from_host: the host that has PATH, instead of this machine; all others get it.
     force, keep, copy_unsafe_links: as of Sync."""
 
-    data: Sequence[str]
-    limit: str | None = None
-    from_host: str | None = None
+    data: Sequence[str] = option(
+        MISSING,
+        "Instead of code: data or a model, by pipelined broadcast; repeatable.",
+        metavar="PATH[:DEST]",
+        completes="file",
+    )
+    limit: str | None = option(
+        None, "With --data: what may leave its source, 100MB or 200mbit a second.", metavar="RATE"
+    )
+    from_host: str | None = option(
+        None,
+        "With --data: PATH is that host's; all others get it, past this machine.",
+        "--from",
+        metavar="HOST",
+        completes="nodeset",
+    )
     force: bool | Sequence[str] = False
     keep: bool = False
     copy_unsafe_links: bool = False
@@ -73,7 +107,18 @@ class SyncWheels(Request):
     replace what the hosts have, torch for instance, without asking. force: also where it breaks what they have."""
 
     source: str | os.PathLike[str] = field(kw_only=False)
-    refresh: bool = False
-    import_timeout: float = number(IMPORT_SECONDS, 1, 3600)
-    yes: bool = False
+    refresh: bool = option(False, "With --wheels REQUIREMENTS: resolve and download again.")
+    import_timeout: float = option(
+        IMPORT_SECONDS,
+        "With --wheels: seconds that importing one of them may take on a host [120].",
+        metavar="S",
+        limits=within(1, 3600),
+    )
+    yes: bool = option(
+        False,
+        "Send what the sync: section names outside the inventory's folder, and with --wheels replace what the hosts "
+        "have, without asking.",
+        "-y",
+        "--yes",
+    )
     force: bool = False

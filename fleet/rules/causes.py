@@ -10,6 +10,7 @@ from typing import Generic, TypeVar
 from fleet.errors import Reason, fill
 from fleet.inventory.nodeset import fold
 from fleet.model import grouped
+from fleet.rules.units import few
 
 Whose = TypeVar("Whose")
 FOLDED_LENGTH = 60
@@ -29,7 +30,7 @@ class Cause(Generic[Whose]):
 
 def by_cause(found: Iterable[tuple[Whose, str, str | None]]) -> list[Cause[Whose]]:
     """(host, message, hint) of many hosts, those of one cause together, in order of first appearance."""
-    groups = grouped(((_template(one[1]), one[2] and _template(one[2])), one) for one in found)
+    groups = grouped((tuple(getattr(text, "template", text) for text in one[1:]), one) for one in found)
     return [
         Cause(
             [whose for whose, _, _ in group],
@@ -38,10 +39,6 @@ def by_cause(found: Iterable[tuple[Whose, str, str | None]]) -> list[Cause[Whose
         )
         for group in groups.values()
     ]
-
-
-def _template(text: str) -> str:
-    return text.template if isinstance(text, Reason) else text
 
 
 def together(texts: Sequence[str], *, copied: bool = False) -> str:
@@ -79,5 +76,4 @@ def _join_words(values: list[str]) -> str:
         folded = fold(values)
         if len(folded) <= FOLDED_LENGTH:
             return folded
-    more = f" and {len(values) - FEW} more" if len(values) > FEW else ""
-    return ", ".join(values[:FEW]) + more
+    return few(values, FEW)

@@ -167,8 +167,7 @@ def wrong_toolkit(arch: tuple[str, ...], torch: Facts, nvcc: Facts | None) -> Wr
                 f"nvcc {nvcc['version']} does not know compute capability {one}",
                 f"CUDA {first} is the first that does: point CUDA_HOME at one, or narrow --arch or -w",
             )
-        last = LAST_CUDA.get(plain)
-        if last and version > last:
+        if version > (last := LAST_CUDA.get(plain, version)):
             yield (
                 f"nvcc {nvcc['version']} no longer compiles for compute capability {one}",
                 f"CUDA {'.'.join(map(str, last))} is the last that does: point CUDA_HOME at one, or narrow --arch "
@@ -177,25 +176,22 @@ def wrong_toolkit(arch: tuple[str, ...], torch: Facts, nvcc: Facts | None) -> Wr
 
 
 def wrong_compilers(facts: Facts, torch: Facts, cuda: str | None) -> Wrong:
-    for key, name, package in (("cc", "gcc", "gcc"), ("cxx", "g++", "g++")):
+    for key, name in (("cc", "gcc"), ("cxx", "g++")):
         found = facts.get(key)
+        version = numbers(found["version"]) if found is not None else None
+        oldest, newest = gcc_bounds(torch.get("version"), cuda)
         if found is None:
             yield (
                 f"no {name} there",
-                f"apt-get install {package}, yum install {package.replace('g++', 'gcc-c++')}; "
+                f"apt-get install {name}, yum install {name.replace('g++', 'gcc-c++')}; "
                 "or name one in 'activate' or in CC and CXX",
             )
-            continue
-        version = numbers(found["version"])
-        oldest, newest = gcc_bounds(torch.get("version"), cuda)
-        if version is None:
-            continue
-        if newest is not None and version[0] > newest:
+        elif version is not None and newest is not None and version[0] > newest:
             yield (
                 f"{name} {found['version']} is too new for nvcc {cuda}, which takes up to {newest}",
                 another_gcc(newest),
             )
-        elif oldest is not None and version[0] < oldest:
+        elif version is not None and oldest is not None and version[0] < oldest:
             yield (
                 f"{name} {found['version']} is too old for torch {torch['version']}, which wants {oldest} or newer",
                 another_gcc(min(oldest + 2, newest or oldest + 2)),

@@ -106,7 +106,7 @@ def ended_by(tail: str, status: int | None = None, kernel: Sequence[KernelLine] 
         cause = next((other for other in others if other.own), cause)
     for line in reversed(kernel or ()):
         if (rule := explains(line, signal, tail)) is not None:
-            return replace(cause, why=rule.meaning, remedy=rule.remedy, unfit=rule.broken, kernel=line["text"])
+            return replace(cause, why=rule.meaning, remedy=rule.remedy, unfit=rule.unfit, kernel=line["text"])
     if status in (126, 127):
         return replace(cause, remedy=cause.remedy or UNSTARTED)
     return cause if cause.why else Cause(*signalled(signal, kernel is not None))

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from typing import Any
 
 from fleet.errors import Reason
@@ -40,19 +40,16 @@ def _tool(view: View, path: str) -> Mapping[str, Any] | None:
     return None if version is None else {"version": version if isinstance(version, str) else None}
 
 
-def no_kernels(view: View) -> str | None:
-    return "; ".join(_no_kernels(view)) or None
-
-
-def _no_kernels(view: View) -> Iterator[str]:
-    cuda = numbers(cuda_of(view))
+def no_kernels(view: View) -> str:
+    cuda, wrong = numbers(cuda_of(view)), list[str]()
     for known, name in capabilities(view).items():
         # what is built for a GPU runs on later ones of the same major number
         alike = [first for one, first in FIRST_CUDA.items() if one.split(".")[0] == known.split(".")[0]]
         first, last = min(alike, default=(0, 0)), LAST_CUDA.get(known, (99, 0))
         if cuda and not first <= cuda <= last:
             bound = f"needs {first[0]}.{first[1]} or newer" if cuda < first else f"ended with {last[0]}.{last[1]}"
-            yield f"built for CUDA {cuda[0]}.{cuda[1]}, {name} {bound}"
+            wrong.append(f"built for CUDA {cuda[0]}.{cuda[1]}, {name} {bound}")
+    return "; ".join(wrong)
 
 
 def of_cpu(view: View) -> str | None:
@@ -70,10 +67,8 @@ def shm_full(view: View) -> str | None:
 
 def shadows(view: View) -> Said | None:
     found = view.get("shadows") or {}
-    if not found.get("files"):
-        return None
-    names = ", ".join(found["files"])
-    return Said(Reason("{folder} has {names}: scripts there import that instead", folder=found["folder"], names=names))
+    names, text = ", ".join(found.get("files") or ()), "{folder} has {names}: scripts there import that instead"
+    return Said(Reason(text, folder=found["folder"], names=names)) if names else None
 
 
 RULES = (

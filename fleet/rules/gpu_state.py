@@ -9,7 +9,7 @@ from typing import Any
 from fleet.errors import Reason
 from fleet.rules.neighbours import neighbours
 from fleet.rules.rule import Rule, Said, View
-from fleet.rules.units import size
+from fleet.rules.units import few, size
 
 FEW = 4
 HELD = 0.1  # of a GPU's memory, which no driver keeps for itself
@@ -26,14 +26,11 @@ def used(view: View) -> Container[int]:
 
 def judged(view: View, bad: Callable[[View], Any], wrong: str) -> Said | None:
     """What is wrong with the GPUs that are bad: a launch judges its own, `check` all of them."""
-    mine = used(view)
-    found = [gpu["index"] for gpu in view.get("gpus") or () if bad(gpu)]
-    if view["want"].part is not None:
-        found = [index for index in found if index in mine]
-    if not found:
-        return None
+    mine, every = used(view), view["want"].part is None
+    found = [gpu["index"] for gpu in view.get("gpus") or () if bad(gpu) and (every or gpu["index"] in mine)]
     spared = not any(index in mine for index in found)
-    return Said(f"GPU {', '.join(map(str, found))} {wrong}", severity="warning" if spared else None)
+    said = Said(f"GPU {', '.join(map(str, found))} {wrong}", severity="warning" if spared else None)
+    return said if found else None
 
 
 def lost(view: View) -> str | None:
@@ -78,8 +75,7 @@ def busy(view: View) -> Said | None:
     mine = {gpu.get("uuid") for gpu in view.get("gpus") or () if gpu["index"] in used(view)}
     those = [process for process in found if process.get("gpu") in mine or process.get("gpu") not in listed]
     shown = those or ([] if view["want"].part is not None else found)
-    more = f" and {len(shown) - FEW} more" if len(shown) > FEW else ""
-    text = "GPUs in use: " + ", ".join(dict.fromkeys(map(_who, shown[:FEW]))) + more
+    text = f"GPUs in use: {few(dict.fromkeys(map(_who, shown)), FEW)}"
     return Said(Reason.of_node(text), severity=None if those else "warning") if shown else None
 
 

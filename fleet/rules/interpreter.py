@@ -9,6 +9,7 @@ from typing import Any
 
 from fleet.errors import Reason
 from fleet.rules.rule import MISSING, Rule, Said, View, lookup
+from fleet.rules.units import few
 from fleet.rules.view import NOTABLE
 
 SAME_WHEEL = "install the same version into every host's training interpreter"
@@ -22,10 +23,6 @@ LISTED = 4
 PLAIN = re.compile(r"/[\w./+@-]+")  # what YAML reads as it stands
 
 
-def activate(view: View) -> str | None:
-    return f"it failed: {view['activate']}" if view.get("activate") else None
-
-
 def broken(view: View) -> Said | None:
     error = view.get("python_error")
     return with_others(view, Reason("the training interpreter: ") + Reason.of_node(error), CORRECT) if error else None
@@ -37,14 +34,13 @@ def with_others(view: View, message: str, remedy: str) -> Said:
     if not others:
         return Said(message)
     fit = [one for one in others if one.get("torch")] or others
-    listed = [f"{one['path']} (Python {one['version']}, {_torch(one)})" for one in fit[:LISTED]]
-    more = f" and {len(fit) - LISTED} more" if len(fit) > LISTED else ""
+    listed = few((f"{one['path']} (Python {one['version']}, {_torch(one)})" for one in fit), LISTED)
     if fit[0].get("torch"):
         found = str(fit[0]["path"])
         remedy = f"the line for the inventory: python: {found if PLAIN.fullmatch(found) else json.dumps(found)}"
     elif len(others) > 1:
         return Said(message, f"none of {len(others)} interpreters found there has torch; {remedy}")
-    return Said(message, f"it has {', '.join(listed)}{more}; {remedy}")
+    return Said(message, f"it has {listed}; {remedy}")
 
 
 def _torch(one: View) -> str:
@@ -70,10 +66,8 @@ def missing_modules(view: View) -> Any:
 
 
 def imports(view: View) -> Said | None:
-    found = view.get("imports") or {}
-    if not found:
-        return None
-    return Said(Reason.of_node("; ".join(f"import {name}: {why}" for name, why in found.items())))
+    why = "; ".join(f"import {name}: {error}" for name, error in (view.get("imports") or {}).items())
+    return Said(Reason.of_node(why)) if why else None
 
 
 def other_packages(view: View) -> Any:
@@ -85,9 +79,9 @@ def other_packages(view: View) -> Any:
 RULES = (
     Rule(
         "activate",
-        activate,
+        "activate",
         "clear",
-        "the activate line",
+        "the activate line: it failed",
         "run the inventory's 'activate' line by hand there: ssh HOST, then bash",
     ),
     Rule(

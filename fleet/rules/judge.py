@@ -12,15 +12,16 @@ from typing import Any, TypeVar
 from fleet.errors import Reason
 from fleet.inventory.nodeset import fold
 from fleet.model import grouped
-from fleet.rules import devices, fitness, gpu_state, interpreter, launch, neighbours, pairs, steps, system
+from fleet.rules import devices, fitness, gpu_state, interpreter, launch, links, neighbours, pairs, steps, system
 from fleet.rules.causes import Cause, by_cause
 from fleet.rules.rule import SEVERITIES, Finding, Kind, Rule, Said, Severity, View, lookup
-from fleet.rules.units import amount, shown
+from fleet.rules.units import amount, few, shown
 
 # in the order in which equally bad findings are told
 RULES: tuple[Rule, ...] = (
     *launch.RULES,
     *pairs.RULES,
+    *links.RULES,
     *neighbours.RULES,
     *interpreter.RULES,
     *devices.RULES,
@@ -79,7 +80,7 @@ def _apply(rule: Rule, views: Mapping[str, View], needed: Collection[str]) -> It
         if value is None and rule.kind == "equal" and rule.needs in needed:
             continue  # that it is missing is said of that host alone
         # anything else, MISSING among it, cannot be judged
-        fits = Mapping if rule.kind == "contents" else str | int | float | Said | pairs.Seen | pairs.Links | None
+        fits = Mapping if rule.kind == "contents" else str | int | float | Said | pairs.Seen | links.Links | None
         if isinstance(applies, bool | int) and applies and isinstance(value, fits):
             values[name] = value
     return _KINDS[rule.kind](rule, values)
@@ -96,9 +97,8 @@ def _equal(rule: Rule, values: Values) -> Iterable[Finding]:
     (usual, most), rest = grouped[0], grouped[1:]
     parts = []
     for value, names in rest:
-        has = "has" if len(names) == 1 else "have"
         what = f"no {rule.what}" if value is None else f"{rule.what} {shown(value)}"
-        parts.append(f"{fold(names)} {has} {what}")
+        parts.append(f"{fold(names)} {'has' if len(names) == 1 else 'have'} {what}")
     others = "the other one" if len(most) == 1 else f"the {len(most)} others"
     deviating = {name for _, names in rest for name in names}
     yield rule.found(
@@ -132,7 +132,8 @@ def _of(names: Iterable[str]) -> Reason:
 
 def _clear(rule: Rule, values: Values) -> Iterable[Finding]:
     for value, names in groups({name: value for name, value in values.items() if value}):
-        said = value if isinstance(value, Said) else Said(Reason(f"{rule.what}: ") + Reason.of_node(str(value)))
+        text = Reason(rule.says, value=value) if rule.says else Reason(f"{rule.what}: ") + Reason.of_node(str(value))
+        said = value if isinstance(value, Said) else Said(text)
         yield rule.found(names, _of(names) + said.message, remedy=said.remedy, severity=said.severity)
 
 
@@ -168,9 +169,7 @@ def _contents(rule: Rule, values: Values) -> Iterable[Finding]:
             differing[key] = {n for _, names in grouped[1 if has_majority(grouped) else 0 :] for n in names}
     if differing:
         hosts = [name for name in values if any(name in names for names in differing.values())]
-        some = ", ".join(list(differing)[:LISTED])
-        more = f" and {len(differing) - LISTED} more" if len(differing) > LISTED else ""
-        yield rule.found(hosts, f"{fold(hosts)}: {rule.what} differ: {some}{more}")
+        yield rule.found(hosts, f"{fold(hosts)}: {rule.what} differ: {few(differing, LISTED)}")
 
 
 _KINDS: Mapping[Kind, Callable[[Rule, Values], Iterable[Finding]]] = {
@@ -185,5 +184,5 @@ _KINDS: Mapping[Kind, Callable[[Rule, Values], Iterable[Finding]]] = {
     "contents": _contents,
     "closed": pairs.closed,
     "stalled": pairs.stalled,
-    "slow": pairs.slow,
+    "slow": links.slow,
 }

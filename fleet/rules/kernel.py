@@ -3,29 +3,12 @@
 from __future__ import annotations
 
 import re
-from dataclasses import dataclass, replace
 
 from fleet.protocol.messages.run import KernelLine
+from fleet.rules.hint import Hint, first_match
 from fleet.rules.signals import SIGBUS, SIGFPE, SIGILL, SIGKILL, SIGSEGV
 
 MEMORY = "fewer data loader workers, a smaller batch, or fewer ranks a node (--nproc-per-node)"
-
-
-@dataclass(frozen=True)
-class KernelRule:
-    """pattern: searched in the line. meaning: a clause; \\1 is the pattern's first group. remedy: {host} is filled in.
-
-    signals, words: what it explains, a rank that died of one of these, or whose last words match. sudden: it ends a
-    process at once, and explains nothing that ends much later. broken: the host is not fit for another run as it is.
-    """
-
-    pattern: str
-    meaning: str
-    remedy: str
-    signals: tuple[int, ...] = ()
-    words: str = r"(?!)"
-    sudden: bool = False
-    broken: bool = False
 
 
 _LOST_A_CHILD = r"[Kk]illed|exited unexpectedly|BrokenProcessPool|EOFError|terminated abruptly"
@@ -36,8 +19,8 @@ _OF_A_PROGRAM = r"(?:13|31|43|45|68|69)\b"
 _LIMIT = f"a higher limit (of the container, the service, the Slurm job), or {MEMORY}"
 
 
-def _out_of_memory(pattern: str, why: str, remedy: str) -> KernelRule:
-    return KernelRule(pattern, why, remedy, signals=(SIGKILL,), words=_LOST_A_CHILD, sudden=True)
+def _out_of_memory(pattern: str, why: str, remedy: str) -> Hint:
+    return Hint(pattern, remedy, why, signals=(SIGKILL,), words=_LOST_A_CHILD, sudden=True)
 
 
 SUDDEN_SECONDS = 30.0  # between what the kernel said and what that explains; two clocks drift apart with the years
@@ -58,90 +41,86 @@ KERNEL = (
         "out of memory: the kernel killed a process, the limit of its cgroup was reached",
         _LIMIT,
     ),
-    KernelRule(
+    Hint(
         r"NVRM: .*(?:Xid.*: 79\b|fallen off the bus|GPU is lost)",
-        "a GPU has fallen off the bus (Xid 79)",
         "mostly power, heat or the slot: only a reboot of {host} brings it back; 'fleet check' tells whether it did",
+        "a GPU has fallen off the bus (Xid 79)",
         words=_GPU,
-        broken=True,
+        unfit=True,
     ),
-    KernelRule(
+    Hint(
         r"NVRM: Xid \(([^)]*)\): ((?:48|63|64|92|94|95|140)\b)",
-        r"the GPU at \1 has memory errors (Xid \2)",
         "reset it, replace it if they return; 'fleet exec -w {host} -- nvidia-smi -q -d ECC' counts them",
+        r"the GPU at \1 has memory errors (Xid \2)",
         words=_GPU,
-        broken=True,
+        unfit=True,
     ),
-    KernelRule(
+    Hint(
         rf"NVRM: Xid \(([^)]*)\): ((?!{_OF_A_PROGRAM})\d+)",
-        r"the GPU at \1 failed (Xid \2)",
         "reset it (nvidia-smi -r) or reboot {host}; NVIDIA's list of Xid errors tells what the number means",
+        r"the GPU at \1 failed (Xid \2)",
         words=_GPU,
-        broken=True,
+        unfit=True,
     ),
-    KernelRule(
+    Hint(
         r"NVRM: Xid \(([^)]*)\): (\d+)",
-        r"a program made an error on the GPU at \1 (Xid \2)",
         "mostly an illegal access in a kernel: --env CUDA_LAUNCH_BLOCKING=1 has the traceback point at it",
+        r"a program made an error on the GPU at \1 (Xid \2)",
         words=_GPU,
     ),
-    KernelRule(
+    Hint(
         r"nvidia-nvswitch.*SXid",
-        "the NVSwitch failed (SXid)",
         "restart nvidia-fabricmanager on {host}, or reboot it",
+        "the NVSwitch failed (SXid)",
         words=_GPU,
-        broken=True,
+        unfit=True,
     ),
-    KernelRule(
+    Hint(
         r"amdgpu .*(reset|timeout|uncorrect\w*)",
-        r"an AMD GPU failed (\1)",
         "reset it (rocm-smi) or reboot {host}",
+        r"an AMD GPU failed (\1)",
         words=_GPU,
-        broken=True,
+        unfit=True,
     ),
-    KernelRule(
+    Hint(
         r"[Hh]ardware [Ee]rror(?!.*\b[Cc]orrected)|Uncorrect",
-        "the hardware reports an error that cannot be corrected",
         "memory or processor of {host}: see its machine check log (ras-mc-ctl, mcelog)",
+        "the hardware reports an error that cannot be corrected",
         signals=(SIGBUS, SIGKILL, SIGSEGV),
         words=r"Bus error",
-        broken=True,
+        unfit=True,
     ),
-    KernelRule(
+    Hint(
         r"(?:segfault at|general protection|traps: ).*? in ([^\s\[]+)",
-        r"a crash in native code, in \1",
         "--env PYTHONFAULTHANDLER=1 shows where in the script; is that library the same on all hosts ('fleet check')?",
+        r"a crash in native code, in \1",
         signals=(SIGSEGV, SIGBUS, SIGILL, SIGFPE),
         words=_LOST_A_CHILD,
         sudden=True,
     ),
-    KernelRule(
+    Hint(
         r"I/O error|(?:EXT4-fs|BTRFS).*error|XFS .*(?:[Cc]orrupt|[Ss]hut)|[Rr]emounting filesystem read-only",
-        "a disk there fails",
         "'fleet exec -w {host} -- dmesg' tells which; replace it before the next run",
+        "a disk there fails",
         signals=(SIGBUS,),
         words=_DISK,
-        broken=True,
+        unfit=True,
     ),
-    KernelRule(
+    Hint(
         r"nfs: server (\S+) not responding",
-        r"the file server \1 did not answer",
         "look at that server, or at the link of {host} to it",
+        r"the file server \1 did not answer",
         words=_DISK + r"|Errno 110|timed out",
     ),
 )
 
 
-def rule_of(text: str) -> KernelRule | None:
+def rule_of(text: str) -> Hint | None:
     """The first that matches, its meaning filled in."""
-    for rule in KERNEL:
-        found = re.search(rule.pattern, text)
-        if found:
-            return replace(rule, meaning=found.expand(rule.meaning))
-    return None
+    return first_match(KERNEL, text)
 
 
-def explains(line: KernelLine, signal: int, text: str) -> KernelRule | None:
+def explains(line: KernelLine, signal: int, text: str) -> Hint | None:
     """Returns the rule by which a line explains the end of a process. line: its time counts from that end, its rank is
     the process's own, or None. signal: that ended it, 0 for none. text: the end of what it wrote."""
     rule, mine = rule_of(line["text"]), line["rank"] is not None

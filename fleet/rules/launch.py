@@ -24,9 +24,8 @@ SYNC = "'fleet launch --sync' brings the current folder there; --workdir names a
 
 # -- locks of builds -------------------------------------------------------------------------------------------
 def left_locks(sure: bool, view: View) -> Said | None:
-    version = lookup(view, "python.version")
     found = [str(build["path"]) for build in view.get("builds") or () if bool(build["sure"]) is sure]
-    locks = [path for path in found if _is_for(version, path)]
+    locks = [path for path in found if _is_for(lookup(view, "python.version"), path)]
     return Said(*of_locks(view["want"].host, locks, sure)) if locks else None
 
 
@@ -59,43 +58,52 @@ def undying(said: View) -> str | None:
 
 def remains(ended: bool, view: View) -> Said | None:
     found = [each for each in view.get("remains") or () if bool(each["left"]) is not ended]
-    if not found:
-        return None
     runs = ", ".join(str(each["run"]) for each in found)
     which = ", ".join(str(pid) for each in found for pid in each["left"])
-    if ended:
-        return Said(f"run {runs} had lost its supervisor: what was left of it is ended now")
-    return Said(f"processes of run {runs} would not die: {which}")
+    lost = f"run {runs} had lost its supervisor: what was left of it is ended now"
+    undead = f"processes of run {runs} would not die: {which}"
+    return Said(lost if ended else undead) if found else None
 
 
 # -- script, code, data ----------------------------------------------------------------------------------------
+# fact -> what it means that a delivery is under way, what to do then, what it means that one was cut short
+DELIVERIES = {
+    "code": (
+        "a sync to {to} is under way, from {who}",
+        "launch again when it has ended",
+        "a sync to {to} was interrupted while it put files in place: old and new ones are mixed",
+    ),
+    "data": (
+        "data is being delivered to {to}, from {who}",
+        "launch again when it has come",
+        "a delivery of data to {to} was cut short: files of it are missing or old",
+    ),
+}
+
+
+def delivery(name: str, found: View, half: bool) -> Said | None:
+    """Returns what is wrong with a delivery. half: one was cut short."""
+    under_way, again, cut = DELIVERIES[name]
+    if found.get("busy"):
+        return Said(Reason(under_way, to=found.get("folder"), who=found["busy"]), again)
+    return Said(Reason(cut, to=found.get("folder"))) if half else None
+
+
 def code(view: View) -> Said | None:
     found = view.get("code") or {}
-    if not found.get("busy") and not found.get("half"):
-        return None
-    under_way = "a sync to {to} is under way, from {who}"
-    mixed = "a sync to {to} was interrupted while it put files in place: old and new ones are mixed"
-    return _delivery(found, under_way, "launch again when it has ended", mixed)
+    return delivery("code", found, found.get("half", False))
 
 
 def data(view: View) -> Said | None:
+    """The fact is there only where a delivery has not ended."""
     found = view.get("data")
-    if not found or code(view):
-        return None
-    cut = "a delivery of data to {to} was cut short: files of it are missing or old"
-    return _delivery(found, "data is being delivered to {to}, from {who}", "launch again when it has come", cut)
+    return None if not found or code(view) else delivery("data", found, True)
 
 
-def _delivery(found: View, under_way: str, again: str, cut: str) -> Said:
-    to, who = found.get("folder"), found.get("busy")
-    return Said(Reason(under_way, to=to, who=who), again) if who else Said(Reason(cut, to=to))
-
-
-def workdir(view: View) -> Said | None:
+def workdir(view: View) -> str | None:
     found = lookup(view, "disks.workdir")
-    if not isinstance(found, Mapping) or found["exists"] or code(view):
-        return None
-    return Said(Reason("the folder {path} does not exist", path=found["path"]))
+    missing = isinstance(found, Mapping) and not found["exists"] and not code(view)
+    return found["path"] if missing else None
 
 
 def script(view: View) -> Said | None:
@@ -126,39 +134,22 @@ def other_script(view: View) -> Said | None:
     part, source, script = view["want"].part, lookup(view, "code.script"), view.get("script") or {}
     if part is None or part.here is None or not isinstance(source, Mapping) or not source["id"]:
         return None
-    if script.get("sha256") in (None, part.here) or part.ours(source):
-        return None
+    same = script.get("sha256") in (None, part.here) or part.ours(source)
     text = "{path} came from another source, {source}, and differs from the one here"
-    return Said(Reason(text, path=script.get("path"), source=f"{source['host']}:{source['path']}"))
+    source_text = f"{source['host']}:{source['path']}"
+    return None if same else Said(Reason(text, path=script.get("path"), source=source_text))
 
 
-def configs(view: View) -> Said | None:
+def configs(view: View) -> str | None:
     missing = view.get("configs_missing")
-    if view["want"].part is None or not missing or code(view) or workdir(view) or stuck("files", view):
-        return None
-    return Said(Reason("DeepSpeed's configuration {path} does not exist", path=missing[0]))
+    unknown = view["want"].part is None or code(view) or workdir(view) or stuck("files", view)
+    return missing[0] if missing and not unknown else None
 
 
-def no_runs(view: View) -> Said | None:
-    path = view.get("no_runs")
-    return (
-        Said(Reason("a run keeps its logs below {path}, which is no folder that can be written", path=path))
-        if path
-        else None
-    )
-
-
-def unread(view: View) -> Said | None:
-    path = view.get("unread")
-    return Said(Reason("the launcher's own configuration is not read: {path}", path=path)) if path else None
-
-
-def alone(view: View) -> Said | None:
+def alone(view: View) -> bool:
     """The library looks for GPUs, and where it finds none it does not distribute the training at all."""
     part = view["want"].part
-    if part is None or not part.on_gpus or view.get("gpus") != []:
-        return None
-    return Said("no NVIDIA GPU: accelerate lets each rank train alone, unless it is told that it trains on CPUs")
+    return part is not None and part.on_gpus and view.get("gpus") == []
 
 
 def changed(modules: bool, view: View) -> Any:
@@ -176,8 +167,7 @@ def synced(view: View) -> Any:
 def crowded(view: View) -> Said | None:
     """More ranks than GPUs, because the command line said so."""
     want = view["want"]
-    indexes = {gpu["index"] for gpu in view.get("gpus") or ()}
-    usable = len(indexes if want.devices is None else indexes.intersection(want.devices))
+    usable = sum(want.devices is None or gpu["index"] in want.devices for gpu in view.get("gpus") or ())
     if want.part is None or not usable or (want.part.ranks or 0) <= usable:
         return None
     return Said(f"{want.part.ranks} ranks share {counted(usable, 'GPU')}")
@@ -244,11 +234,35 @@ RULES = (
     Rule("run-undying", partial(remains, False), "clear", "earlier runs", UNDYING, "warning", run=True),
     Rule("code-mixed", code, "clear", "the code", "run 'fleet sync' again", run=True),
     Rule("data-mixed", data, "clear", "the data", "run 'fleet sync --data PATH' again", run=True),
-    Rule("runs-folder", no_runs, "clear", "the runs' folder", "move it away, or correct its owner", run=True),
-    Rule("workdir-missing", workdir, "clear", "the workdir", SYNC, needs="launch"),
+    Rule(
+        "runs-folder",
+        "no_runs",
+        "clear",
+        "the runs' folder",
+        "move it away, or correct its owner",
+        run=True,
+        says="a run keeps its logs below {value}, which is no folder that can be written",
+    ),
+    Rule(
+        "workdir-missing",
+        workdir,
+        "clear",
+        "the workdir",
+        SYNC,
+        needs="launch",
+        says="the folder {value} does not exist",
+    ),
     Rule("script-missing", script, "clear", "the script", SYNC, run=True),
     Rule("script-of-another", other_script, "clear", "the script", ANOTHER, run=True),
-    Rule("config-missing", configs, "clear", "a configuration", SYNC, run=True),
+    Rule(
+        "config-missing",
+        configs,
+        "clear",
+        "a configuration",
+        SYNC,
+        run=True,
+        says="DeepSpeed's configuration {value} does not exist",
+    ),
     Rule(
         "ranks-share-gpus",
         crowded,
@@ -274,15 +288,17 @@ RULES = (
         "--cpu, or 'use_cpu: true' in its configuration; under FSDP --env ACCELERATE_USE_CPU=true",
         "warning",
         run=True,
+        says="no NVIDIA GPU: accelerate lets each rank train alone, unless it is told that it trains on CPUs",
     ),
     Rule(
         "config-unread",
-        unread,
+        "unread",
         "clear",
         "a launcher's configuration",
         "--config-file names one, on this machine: it is the same for all hosts then",
         "warning",
         run=True,
+        says="the launcher's own configuration is not read: {value}",
     ),
     Rule("master", partial(way, True), "clear", "the master", LOOK_AT_MASTER, run=True),
     Rule(

@@ -8,7 +8,6 @@ import ipaddress
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from itertools import combinations
-from statistics import median
 from typing import Any, Literal, NamedTuple
 
 from fleet.errors import Reason
@@ -74,7 +73,7 @@ def _cover(bad: set[Pair], possible: Iterable[Cause]) -> list[Cause]:
     return found
 
 
-def _all(of: Iterable[Cause]) -> set[Pair]:
+def all_pairs(of: Iterable[Cause]) -> set[Pair]:
     return {pair for cause in of for pair in cause.pairs}
 
 
@@ -148,12 +147,12 @@ def closed(rule: Rule, values: Mapping[str, Seen]) -> Iterator[Finding]:
     for cause in [*together.pop("split", []), *(single if len(single) <= MOST_PAIRS else ())]:
         yield _closed(rule, values, found, cause)
     if len(single) > MOST_PAIRS:
-        pairs, hosts = _listed(single, [*values])
-        how = ", ".join(sorted({WORDS[found[pair]] for pair in _all(single)}))
+        pairs, hosts = listed(single, [*values])
+        how = ", ".join(sorted({WORDS[found[pair]] for pair in all_pairs(single)}))
         yield rule.found(hosts, Reason("{pairs} do not reach each other", pairs=pairs) + f" ({how})", remedy=NETWORK)
     for shape, of_shape in together.items():
         named = tuple(host for cause in of_shape for host in cause.hosts)
-        yield _closed(rule, values, found, Cause(shape, named, frozenset(_all(of_shape))))
+        yield _closed(rule, values, found, Cause(shape, named, frozenset(all_pairs(of_shape))))
 
 
 def _closed(rule: Rule, values: Mapping[str, Seen], found: Mapping[Pair, str], cause: Cause) -> Finding:
@@ -205,58 +204,12 @@ def stalled(rule: Rule, values: Mapping[str, Seen]) -> Iterator[Finding]:
         yield rule.found(cause.hosts, text + ", small ones pass", remedy=remedy)
 
 
-SLOW = 0.6  # of the median
-
-
-def links(view: View) -> Any:
-    return Links(view["links"]) if view.get("links") else MISSING
-
-
-class Links(NamedTuple):
-    """What `check --network` measured from a host: other host -> {"mbit", "rtt_ms", "mtu", "again", "least"}."""
-
-    to: Mapping[str, Mapping[str, Any]]
-
-
-def slow(rule: Rule, values: Mapping[str, Links]) -> Iterator[Finding]:
-    """Yields whose links are slow beside the others'; of whom only pairs are, those. One whose sender had no processor
-    for more is not judged."""
-    rates = {(a, b): link["mbit"] for a, of in values.items() for b, link in of.to.items() if not link["least"]}
-    if len(rates) < 3:
-        return
-    usual = median(rates.values())
-    found = causes([*values], {pair for pair, rate in rates.items() if rate < SLOW * usual}, rates)
-    few = len([cause for cause in found if cause.shape in ("pair", "one")]) <= MOST_PAIRS
-    for cause in found if few else [it for it in found if it.shape not in ("pair", "one")]:
-        text = Reason(_SLOW[cause.shape], one=cause.hosts[0], hosts=fold(cause.hosts), other=cause.hosts[-1])
-        yield rule.found(cause.hosts, text + _rates(rates, cause.pairs, usual))
-    if not few:
-        pairs, hosts = _listed([it for it in found if it.shape in ("pair", "one")], [*values])
-        yield rule.found(hosts, Reason("{pairs}: slow", pairs=pairs) + _rates(rates, _all(found), usual))
-
-
-def _rates(rates: Mapping[Pair, float], pairs: Iterable[Pair], usual: float) -> str:
-    found = sorted(round(rates[pair]) for pair in pairs)
-    span = f"{found[0]}" + f" to {found[-1]}" * (found[0] != found[-1])
-    return f": {span} Mbit/s, elsewhere {usual:.0f}"
-
-
-def _listed(found: Sequence[Cause], names: Sequence[str]) -> tuple[str, list[str]]:
+def listed(found: Sequence[Cause], names: Sequence[str]) -> tuple[str, list[str]]:
     """Returns many pairs in a line, and the hosts that they are of, in order."""
     signs = {"pair": "<->", "one": "->"}
     some = ", ".join(f"{it.hosts[0]} {signs[it.shape]} {it.hosts[1]}" for it in found[:MOST_PAIRS])
     hosts = {host for cause in found for host in cause.hosts}
     return f"{some} and {len(found) - MOST_PAIRS} more", [name for name in names if name in hosts]
-
-
-_SLOW: Mapping[Shape, str] = {
-    "host": "{one}: all of its links are slow",
-    "in": "{one}: what it receives is slow",
-    "out": "{one}: what it sends is slow",
-    "split": "links between {hosts} and the others are slow",
-    "pair": "the link between {one} and {other} is slow",
-    "one": "from {one} to {other} it is slow",
-}
 
 
 def deaf(view: View) -> Said | None:
@@ -294,7 +247,6 @@ def replaced(view: View) -> Said | None:
     return Said(Reason(text, variables=variables, name=way["interface"], address=way["address"]))
 
 
-PORT = "'ethtool NAME' there shows speed and duplex: a cable, a switch port at a lower speed, another load on it?"
 KEEP = "where the other one is meant: set 'data_address' to its address there, or --env NCCL_SOCKET_IFNAME=NAME"
 ADDRESS, SET = "the address of its ranks", "set 'data_address' to the address the other nodes reach it at"
 RULES = (
@@ -302,7 +254,6 @@ RULES = (
     Rule("data-address-second", another, "clear", ADDRESS, SET, "warning", run=True),
     Rule("interface-replaced", replaced, "clear", ADDRESS, KEEP, "warning", run=True),
     Rule("nccl-conf", "nccl_conf", "contents", "settings of nccl.conf", "make the files equal", "warning"),
-    Rule("ways-slow", links, "slow", "the ways between hosts", PORT, "warning"),
     Rule("ways-closed", deaf, "clear", "the ways between hosts", FREE, covered_by=("master",), run=True),
     Rule("ways", seen, "closed", "the ways between hosts", NETWORK, covered_by=("master",), run=True),
     Rule("ways-mtu", seen, "stalled", "the ways between hosts", MTU, covered_by=("master",), run=True),

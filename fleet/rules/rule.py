@@ -28,14 +28,7 @@ SEVERITIES: tuple[Severity, ...] = ("error", "warning", "info")
 MiB, GiB = 1 << 20, 1 << 30
 
 
-class Missing:
-    """The type of MISSING: nobody could tell. None means somebody could, and there is none."""
-
-    def __repr__(self) -> str:
-        return "MISSING"
-
-
-MISSING = Missing()
+MISSING: Any = object()  # a fact that is not known; one that is absent is None
 
 
 def lookup(view: View, path: str) -> Any:
@@ -68,9 +61,6 @@ class Finding:
     message: str
     remedy: str
 
-    def as_json(self) -> dict[str, Any]:
-        return {**vars(self), "hosts": list(self.hosts)}
-
 
 @dataclass(frozen=True)
 class Rule:
@@ -82,7 +72,8 @@ class Rule:
     wrong, must be empty; a Said is a sentence of its own. "somewhere": at least one host has it.
     "distinct": no two hosts share it. "digest": those that have one have the same. "partly": true on all hosts, or on
     none. "contents": {name: value} is the same everywhere. "closed", "stalled", "slow": see rules/pairs.py.
-    what: what the fact is called in the message. when: a fact that must be true for the rule to apply to a host.
+    what: what the fact is called in the message. says: the sentence of a "clear" one, in which {value} is the fact.
+    when: a fact that must be true for the rule to apply to a host.
     needs: "python", a module of it, or "launch": an error if what is to run needs it, and in a launch, else a warning.
     covered_by: the rules of which it is only another sign. run: a launch tells its warnings in full.
     A host that lacks the fact because its step timed out is not judged.
@@ -100,6 +91,7 @@ class Rule:
     needs: str | None = None
     covered_by: tuple[str, ...] = ()
     run: bool = False
+    says: str | None = None
 
     def of(self, view: View) -> Any:
         """The value that it judges."""

@@ -9,6 +9,7 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from fleet.inventory.nodeset import fold
+from fleet.model import grouped
 from fleet.node.gang.ends import ranks_text
 from fleet.protocol.messages.stacks import Frame, RankStack
 from fleet.rules.judge import groups
@@ -111,14 +112,14 @@ def _place(members: Sequence[tuple[str, RankStack]]) -> Place:
 
 def in_short(found: Sequence[Place]) -> str:
     """ "ranks 0-30 in all_reduce (train.py:20); rank 31 on gpu4 in DataLoader (train.py:18)"."""
-    at: dict[str, Place] = {}
-    for it in found:
-        same = at.get(it.at)
-        both = replace(it, ranks=(*same.ranks, *it.ranks), hosts=_unique((*same.hosts, *it.hosts))) if same else it
-        at[it.at] = both
-    shown = list(at.values())[:4]
-    words = [f"{it.who if it.odd else ranks_text(it.ranks)} in {it.at}" for it in shown]
-    more = len(at) - len(shown)
+    at = [
+        replace(
+            same[0], ranks=tuple(r for it in same for r in it.ranks), hosts=_unique(h for it in same for h in it.hosts)
+        )
+        for same in grouped((it.at, it) for it in found).values()
+    ]
+    words = [f"{it.who if it.odd else ranks_text(it.ranks)} in {it.at}" for it in at[:4]]
+    more = len(at) - len(words)
     return "; ".join(words) + (f"; {counted(more, 'other place')}" if more else "")
 
 
@@ -138,13 +139,9 @@ def lines(found: Sequence[Place], *, threads: bool = False) -> Iterator[str]:
 
 def remarks(found: Mapping[str, Sequence[RankStack]]) -> Iterator[str]:
     """Why not all is told that could be, and of whom."""
-    hosts: dict[tuple[str, str], dict[str, None]] = {}
-    for host, stacks in found.items():
-        for stack in stacks:
-            if stack["why"]:
-                hosts.setdefault((stack["by"], stack["why"]), {})[host] = None
-    for (by, why), names in hosts.items():
-        yield f"{fold(names)}: by {by} only: {why}"
+    told = [((stack["by"], stack["why"]), host) for host, stacks in found.items() for stack in stacks if stack["why"]]
+    for (by, why), hosts in grouped(told).items():
+        yield f"{fold(hosts)}: by {by} only: {why}"
 
 
 def _unique(names: Iterable[str]) -> tuple[str, ...]:

@@ -43,6 +43,8 @@ def view(facts: View, want: Want = Want()) -> View:
         active = [port for port in ports if port.get("state") == "ACTIVE"]
         result["infiniband_ports"] = len(active)
         result["infiniband"] = {name: _of_all(active, name) for name in ("device", "rate", "link_layer")}
+        counted = [f"{port['device']} port {port['port']}: {port['errors']}" for port in ports if port.get("errors")]
+        result["infiniband_errors"] = "; ".join(counted) or None
     if result.get("python") is not None:
         _python(result)
     if (found := result.get("gpus")) is not None:

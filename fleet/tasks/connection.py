@@ -33,10 +33,6 @@ class Connection(fabric.Connection):  # type: ignore[misc]
 
     known: Host
     owner: Sink | None
-    original_host: str
-    user: str
-    port: int
-    _sftp: Any
     session: Session | None = None
     many = False  # the task runs on several hosts
 

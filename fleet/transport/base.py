@@ -63,7 +63,7 @@ class Cancel:
         self._flag = False
         self.count, self.within = 0, math.inf
         self._event = threading.Event()
-        self._callbacks: dict[object, Callable[[], None]] = {}
+        self._callbacks: dict[object, Callable[[], object]] = {}
         self._lock = threading.Lock()
 
     def set(self, *, asked: bool = True) -> None:
@@ -89,7 +89,7 @@ class Cancel:
         """Sleep up to `seconds`; True as soon as it is set."""
         return self._event.wait(seconds) or self._flag
 
-    def on_set(self, callback: Callable[[], None]) -> Callable[[], object]:
+    def on_set(self, callback: Callable[[], object]) -> Callable[[], object]:
         """Call back once set, at once when it is set already; callbacks must not block. Returns what takes
         the callback off again, so that a thousand finished hosts are not kept alive by it."""
         key = object()

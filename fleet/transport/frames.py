@@ -9,9 +9,9 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Annotated, Any, TypedDict, TypeVar
 
+from fleet.codec import Misfit, decode
 from fleet.errors import ProtocolError
 from fleet.protocol import frames
-from fleet.protocol.decode import Misfit, decode
 
 if TYPE_CHECKING:
     from typing_extensions import TypeForm

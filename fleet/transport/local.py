@@ -13,10 +13,11 @@ import threading
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 
+from fleet.background import background, thread_limit
 from fleet.errors import ConnectError
 from fleet.model import Host
 from fleet.transport.base import Cancel, ConnectOptions, Session
-from fleet.transport.streams import STDERR_BYTES, Streams, starting_thread
+from fleet.transport.streams import STDERR_BYTES, Started, Streams
 
 READ_BYTES = 1 << 16
 SLICE_SECONDS = 0.2
@@ -56,7 +57,7 @@ def finish(
         try:
             with process:
                 assert process.stdout
-                with starting_thread():
+                with thread_limit():
                     timer.start()
                 out = process.stdout.read(most + 1)
                 if len(out) > most:
@@ -66,6 +67,51 @@ def finish(
             undo()
         errors.seek(0)
         return (None if late.is_set() else process.returncode), out, errors.read(STDERR_BYTES)
+
+
+def has_ended(process: subprocess.Popen[bytes], seconds: float = 0.0) -> bool:
+    """Returns whether a child is over, or is within so many seconds."""
+    with contextlib.suppress(subprocess.TimeoutExpired):
+        process.wait(seconds)
+    return process.poll() is not None
+
+
+def end(process: subprocess.Popen[bytes], itself: float, terminated: float) -> None:
+    """Ends a child that has so many seconds to go by itself, and then upon SIGTERM; never raises."""
+    for seconds, signum in ((itself, signal.SIGTERM), (terminated, signal.SIGKILL)):
+        if not has_ended(process, seconds):
+            process.send_signal(signum)  # nothing where another thread has seen it end
+    has_ended(process, 2.0)
+
+
+class Helper:
+    """A process of this machine that works for this one until it is ended. said: what it wrote to stderr so far, of
+    much the end. reader: is done when it writes no more."""
+
+    def __init__(
+        self, argv: Sequence[str], name: str, *, pipes: int = subprocess.DEVNULL, env: Mapping[str, str] | None = None
+    ) -> None:
+        self.said = ""
+        self.process = subprocess.Popen(
+            argv, env=env, stdin=pipes, stdout=pipes, stderr=subprocess.PIPE, start_new_session=True
+        )
+        try:
+            self.reader = background(name, self._read)
+        except BaseException:
+            end(self.process, 0.0, 1.0)
+            assert self.process.stderr
+            self.process.stderr.close()
+            raise
+
+    def _read(self) -> None:
+        assert self.process.stderr
+        with self.process.stderr as pipe:
+            for line in pipe:
+                self.said = (self.said + line.decode("utf-8", "replace"))[-STDERR_BYTES:]
+                self._hear(line)
+
+    def _hear(self, line: bytes) -> None:
+        """Is told each line that it writes to stderr."""
 
 
 class ProcessChannel(Streams):
@@ -153,34 +199,18 @@ class ProcessChannel(Streams):
         """Closed stdin ends every fleet program; what ignores that is terminated, then killed."""
         if not self._stdin.closed:
             self._stdin.close()
-        for signum in (signal.SIGTERM, signal.SIGKILL):
-            if ProcessChannel.wait(self, self._patience) is not None:
-                break
-            self._process.send_signal(signum)  # nothing where another thread has seen it end
-        ProcessChannel.wait(self, 2.0)
+        end(self._process, self._patience, self._patience)
         with self._reading:  # a number that is free may be another channel's before a reader has looked at it
             self._open.clear()
             for pipe in self._outputs:
                 pipe.close()
 
 
-class LocalSession:
+class LocalSession(Started[ProcessChannel]):
     """A "connection" to this machine."""
 
-    address: str | None = None
-
-    def __init__(self, host: Host) -> None:
-        self.host = host
-        self._channels: list[ProcessChannel] = []
-
-    def start(self, command: str) -> ProcessChannel:
-        channel = ProcessChannel(["/bin/sh", "-c", command], self.host, patience=2.0, cwd=Path.home())
-        self._channels.append(channel)
-        return channel
-
-    def close(self) -> None:
-        for channel in self._channels:
-            channel.close()
+    def _channel(self, command: str) -> ProcessChannel:
+        return ProcessChannel(["/bin/sh", "-c", command], self.host, patience=2.0, cwd=Path.home())
 
 
 class LocalTransport:

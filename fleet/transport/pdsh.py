@@ -2,10 +2,11 @@
 
 What was found of pdsh 2.34, and what is done about it:
 
-- It gives the `ssh` that it starts no stdin, and splits PDSH_SSH_ARGS at blanks, quotes or not. So a script called ssh
-  stands in its PATH: that takes pdsh's own stdin, and has the words that lead to the host's connection.
+- It gives the `ssh` that it starts no stdin, passes on whole lines only, and of those what stands before a NUL; and it
+  splits PDSH_SSH_ARGS at blanks, quotes or not. So a script called ssh stands in its PATH: that takes the streams which
+  pdsh itself was started with, and has the words that lead to the host's connection.
 - It replaces %h, %u, %n and %% also in the command, which is sent with each % doubled.
-- It passes on whole lines only, and of those what stands before a NUL: fleet/node/lines.py makes lines of everything.
+- It writes what it thinks of an exit status to stderr, which is no word of the command's: it has none.
 - It takes a host's end for its own (-S) only as the largest of all, and has one stdin: one pdsh a command. That costs
   some milliseconds beside those of its ssh.
 """
@@ -18,31 +19,26 @@ import re
 import shlex
 import shutil
 import subprocess
-import time
-from base64 import b64decode, b64encode
 from collections.abc import Iterable, Mapping
 from dataclasses import replace
-from functools import cache
-from importlib.resources import files
 from pathlib import Path
 
-from fleet.errors import ConnectError, ProtocolError, UsageError
+from fleet.errors import UsageError
 from fleet.model import Host
 from fleet.transport.base import Cancel, ConnectOptions
 from fleet.transport.openssh.master import Folder, Master
 from fleet.transport.openssh.transport import OpensshChannel, OpensshSession, OpensshTransport
-from fleet.transport.program import python_line
 from fleet.transport.ssh.endpoint import Endpoint
-from fleet.transport.streams import STDERR_BYTES
 
-LINE_BYTES = 1 << 20
-_NO_PYTHON = b"fleet: no python3"
-_BEGUN = b"\nFLEET-LINES\n"
+# pdsh has the channel's streams as its descriptors 3, 4 and 5, which its child finds there
+_START = 'exec "$@" 3<&0 4>&1 5>&2 </dev/null >/dev/null 2>&1'
 _SHIM = """#!/bin/sh
-PATH=$FLEET_PATH words=$FLEET_SSH
+PATH=$FLEET_PATH words=$FLEET_SSH streams=/proc/$PPID/fd
 unset FLEET_PATH FLEET_SSH
-eval "exec $words "'"$@"' <"/proc/$PPID/fd/0"
+eval "exec $words "'"$@" <$streams/3 >$streams/4 2>$streams/5'
 """
+# pdsh takes the host's end for another one's: a shell there that waits knows how the command was ended
+_WAIT = "exec sh -c 'exec 3>&2 2>/dev/null; sh -c \"$1\" 2>&3 3>&-; exit $?' fleet"
 # of ssh; those without effect here, or that would be in the way of what fleet says itself, are left out
 _OPTIONS = "1246ab:c:e:fgi:kl:m:no:p:qstvxyAB:CD:E:F:GI:J:KL:MNO:P:Q:R:S:TVw:W:XYZ"
 _IDLE = {f"-{letter}" for letter in "AEGKMNOQSTVWXYflnpqstv"}
@@ -68,79 +64,17 @@ def _pdsh() -> str:
     return path
 
 
-@cache
-def _filter() -> str:
-    return f"exec(base64.b64decode('{_base64((files('fleet') / 'node' / 'lines.py').read_bytes())}'));main()"
-
-
-class PdshChannel(OpensshChannel):
-    """A command on a host: a pdsh, whose lines are taken apart here."""
-
-    _begun = False
-    _rest = b""
-    _own = b""  # what pdsh itself says
-
-    def _read(self, timeout: float) -> tuple[bytes, bytes] | None:
-        until = time.monotonic() + timeout
-        while True:
-            raw = super()._read(max(0.0, until - time.monotonic()))
-            out, err = raw or (b"", b"")
-            self._rest, self._own = self._rest + out, (self._own + err)[-STDERR_BYTES:]
-            ended = raw == (b"", b"")
-            said = self._lines() if self._begun else self._instead() if ended else self._noise()
-            if any(said) or ended:
-                return said
-            if raw is None or time.monotonic() >= until:
-                return None
-
-    def recv_stderr(self) -> bytes:
-        return super().recv_stderr() if self._begun else self._own
-
-    def _instead(self) -> tuple[bytes, bytes]:
-        """What was said where nothing begins any more."""
-        out, self._rest = self._rest, b""
-        if _NO_PYTHON in self._own:
-            raise ConnectError(
-                "no python3 on the node",
-                host=self._host.name,
-                kind="no-python",
-                hint="pdsh carries lines of text, which python3 makes there: install it, or leave --transport out",
-            )
-        self._begun = True
-        return out, self._own
-
-    def _noise(self) -> tuple[bytes, bytes]:
-        """What a login shell says first; not yet what the beginning may be part of."""
-        noise, begun, rest = self._rest.partition(_BEGUN)
-        if not begun:
-            out, self._rest = noise[: -len(_BEGUN)], noise[-len(_BEGUN) :]
-            return out, b""
-        self._begun, self._rest = True, rest
-        return self._lines()
-
-    def _lines(self) -> tuple[bytes, bytes]:
-        """stdout and stderr."""
-        *lines, self._rest = self._rest.split(b"\n")
-        try:
-            out, err = (b"".join(b64decode(line[1:]) for line in lines if line[:1] == kind) for kind in (b"1", b"2"))
-        except ValueError:
-            raise ProtocolError("a line that is not base64", self._host.name) from None
-        if len(self._rest) > LINE_BYTES:
-            raise ProtocolError(f"a line of more than {LINE_BYTES} bytes", self._host.name)
-        return out, err
-
-
 class PdshSession(OpensshSession):
-    """Access to one host. env: what its pdsh are started with."""
+    """Access to one host, a pdsh a command. env: what they are started with."""
 
     def __init__(self, host: Host, master: Master, pdsh: str, env: Mapping[str, str]) -> None:
-        super().__init__(host, master, [pdsh, "-R", "ssh", "-N", "-S", "-w", host.name.replace(":", "-")])
+        words = ["/bin/sh", "-c", _START, "fleet", pdsh, "-R", "ssh", "-N", "-S", "-w", host.name.replace(":", "-")]
+        super().__init__(host, master, words)
         self._env = env
 
-    def _channel(self, command: str) -> PdshChannel:
-        wrapped = f"import base64,sys;sys.argv.append('{_base64(command.encode())}');{_filter()}"
-        line = python_line(self.host, wrapped).replace("%", "%%")
-        return PdshChannel([*self._argv, line], self.host, self._master, self._env)
+    def _channel(self, command: str) -> OpensshChannel:
+        line = f"{_WAIT} {shlex.quote(command)}".replace("%", "%%")
+        return OpensshChannel([*self._argv, line], self.host, self._master, self._env)
 
 
 class PdshTransport(OpensshTransport):
@@ -195,7 +129,3 @@ def _users_words() -> list[tuple[str, str]]:
     named = ((pair, re.fullmatch(r"(?i)(port|user)[ =](.+)", pair[1])) for pair in given)
     pairs = ((f"-{'p' if found[1].lower() == 'port' else 'l'}", found[2]) if found else pair for pair, found in named)
     return [pair for pair in pairs if pair != ("-l", "%u")]
-
-
-def _base64(data: bytes) -> str:
-    return b64encode(data).decode()

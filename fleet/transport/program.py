@@ -41,20 +41,16 @@ BOOT = (
 # python3 comes first because it starts fastest; -I and -S keep the user's site-packages and PYTHON* out.
 _FIND = (
     'for p in /usr/bin/python3 python3 /usr/local/bin/python3 /usr/libexec/platform-python "$@"; do '
-    'if command -v "$p" >/dev/null 2>&1; then exec "$p" -I -S -c "CODE"; fi; done; '
+    'if command -v "$p" >/dev/null 2>&1; then exec "$p" -I -S -c "'
+    f'{BOOT}"; fi; done; '
     "echo fleet: no python3 >&2; exit 127"
 )
 
 
-def python_line(host: Host, code: str) -> str:
-    """The command line that has this host's python3 run a constant, which holds none of "$`\\!."""
-    extra = [host.python] if host.python and host.python.startswith("/") else []
-    return " ".join(["exec sh -c", shlex.quote(_FIND.replace("CODE", code)), "fleet", *map(shlex.quote, extra)])
-
-
 def bootstrap(host: Host) -> str:
     """The command line that starts any program on this host."""
-    return python_line(host, BOOT)
+    extra = [host.python] if host.python and host.python.startswith("/") else []
+    return " ".join(["exec sh -c", shlex.quote(_FIND), "fleet", *map(shlex.quote, extra)])
 
 
 # An import of what is sent along. Not looked for with ast, which takes 49 ms for the programs of one launch, with

@@ -18,24 +18,18 @@ from fleet.transport.base import Cancel, ConnectOptions, Session
 from fleet.transport.relay import RelayChannel
 from fleet.transport.slurm import job_of, jobs_of, why_over
 from fleet.transport.step import Step
+from fleet.transport.streams import Started
 
 
-class SrunSession:
+class SrunSession(Started[RelayChannel]):
     """A host of the step. address: where its agent dialled from."""
 
     def __init__(self, step: Step, host: Host, link: Link, seconds: float) -> None:
-        self.host, self._step, self._seconds = host, step, seconds
-        self.address: str | None = link.sock.getpeername()[0]
-        self._channels: list[RelayChannel] = []
+        super().__init__(host, link.sock.getpeername()[0])
+        self._step, self._seconds = step, seconds
 
-    def start(self, command: str) -> RelayChannel:
-        channel = self._step.start(self.host, command, self._seconds)
-        self._channels.append(channel)
-        return channel
-
-    def close(self) -> None:
-        for channel in self._channels:
-            channel.close()
+    def _channel(self, command: str) -> RelayChannel:
+        return self._step.start(self.host, command, self._seconds)
 
 
 class SrunTransport:

@@ -22,14 +22,17 @@ import subprocess
 import threading
 import time
 from collections.abc import Iterable
-from concurrent.futures import Future
+from concurrent.futures import Future, wait
+from functools import partial
 
+from fleet.background import background
 from fleet.errors import ConnectError, UsageError
 from fleet.model import Host
 from fleet.node.delivery.chain.link import NONSENSE, Link, shut, tls_context
 from fleet.node.relay.agent import PRINTED, digest_of
 from fleet.transport.base import Cancel
 from fleet.transport.certificate import make_certificate
+from fleet.transport.local import Helper, end, has_ended
 from fleet.transport.program import bootstrap, packed
 from fleet.transport.relay import RelayChannel
 from fleet.transport.slurm import WITHIN_SECONDS, own_environment
@@ -64,17 +67,14 @@ class Step:
         self._channels: dict[tuple[str, int], Future[Link]] = {}
         self._numbers = itertools.count(1)
         self._server = socket.create_server(("", 0), backlog=len(self._hosts) * 4)
-        self._errors = b""
         self._cancels: set[Cancel] = set()
         self._closed = self.signalled = False
         self._strangers = threading.Semaphore(STRANGERS)
-        self._process = self._start(srun, job)
-        self._ears = threading.Thread(target=self._listen, name="fleet-step", daemon=True)
-        self._ears.start()
+        self._srun = self._start(srun, job)
         for work in (self._learn, self._accept):
-            threading.Thread(target=work, name="fleet-step", daemon=True).start()
+            background("fleet-step", work)
 
-    def _start(self, srun: str, job: str) -> subprocess.Popen[bytes]:
+    def _start(self, srun: str, job: str) -> Helper:
         first, *_ = self._hosts.values()
         argv = [srun, "--jobid", job, "--overlap", "--nodes", str(len(self._hosts)), "--ntasks-per-node", "1"]
         argv += ["--nodelist", ",".join(self._hosts), "--kill-on-bad-exit=0", "--wait=0", "--cpu-bind=none"]
@@ -87,20 +87,13 @@ class Step:
             "name": "SLURMD_NODENAME",
             "unset": OF_TASKS,
         }
-        program = packed("relay.agent", spec)
-        process = subprocess.Popen(
-            [*argv, "sh", "-c", bootstrap(first)],
-            env=own_environment(os.environ),
-            stdin=subprocess.PIPE,
-            stdout=subprocess.PIPE,
-            stderr=subprocess.PIPE,
-            start_new_session=True,
-        )
-        assert process.stdin
+        argv += ["sh", "-c", bootstrap(first)]
+        helper = Helper(argv, "fleet-step", pipes=subprocess.PIPE, env=own_environment(os.environ))
+        assert helper.process.stdin
         with contextlib.suppress(BrokenPipeError):
-            process.stdin.write(program)
-            process.stdin.flush()
-        return process
+            helper.process.stdin.write(packed("relay.agent", spec))
+            helper.process.stdin.flush()
+        return helper
 
     def _addresses(self) -> list[tuple[str, int]]:
         """Returns the addresses at which agents dial this process: one for each route to a host."""
@@ -111,20 +104,12 @@ class Step:
                 found[probe.getsockname()[0]] = None
         return [(address, port) for address in found]
 
-    def _listen(self) -> None:
-        """Keeps the last 4 KiB of srun's errors, until it ends."""
-        assert self._process.stderr
-        with self._process.stderr as lines:
-            for line in lines:
-                self._errors = (self._errors + line)[-4096:]
-        self._process.wait()
-
     def _learn(self) -> None:
         """Reads from srun which host's task printed which digest. The first of a task is its agent's: no process was
         started there before."""
-        assert self._process.stdout
+        assert self._srun.process.stdout
         names = dict(enumerate(self._hosts))
-        with self._process.stdout as lines:
+        with self._srun.process.stdout as lines:
             for line in lines:
                 if (proof := PROOF.fullmatch(line)) and int(proof[1]) in names:
                     with self._changed:
@@ -136,7 +121,7 @@ class Step:
             while True:
                 self._strangers.acquire()
                 plain, _ = self._server.accept()
-                threading.Thread(target=self._welcome, args=(plain,), daemon=True).start()
+                background("fleet-step", partial(self._welcome, plain))
 
     def _welcome(self, plain: socket.socket) -> None:
         """Takes one connection in. The certificate proves that it is of this step, the token of which host's agent."""
@@ -195,7 +180,7 @@ class Step:
         until = time.monotonic() + seconds
         with self._changed:
             while (link := self._agents.get(host.name)) is None:
-                if self._process.poll() is not None:
+                if has_ended(self._srun.process):
                     break
                 if time.monotonic() >= until or cancel.is_set():
                     raise ConnectError(
@@ -212,12 +197,12 @@ class Step:
 
     def _refused(self, host: Host) -> ConnectError:
         """In Slurm's own words."""
-        self._ears.join(END_SECONDS)
-        lines = [line for line in self._errors.decode("utf-8", "replace").splitlines() if line.strip()]
+        wait([self._srun.reader], END_SECONDS)
+        lines = [line for line in self._srun.said.splitlines() if line.strip()]
         said = (
             re.sub("^(srun: (error: )?| *[0-9]+: )", "", lines[0])
             if lines
-            else f"exit status {self._process.returncode}"
+            else f"exit status {self._srun.process.returncode}"
         )
         return ConnectError(
             f"srun: {said}", kind="refused", host=host.name, hint="is the allocation still there? squeue --me"
@@ -249,11 +234,7 @@ class Step:
                 link.sock.close()
             self._agents.clear()
         self._server.close()
-        assert self._process.stdin
+        assert self._srun.process.stdin
         with contextlib.suppress(OSError):
-            self._process.stdin.close()
-        for end in (self._process.poll, self._process.terminate, self._process.kill):
-            end()
-            with contextlib.suppress(subprocess.TimeoutExpired):
-                self._process.wait(END_SECONDS)
-                return
+            self._srun.process.stdin.close()
+        end(self._srun.process, END_SECONDS, END_SECONDS)

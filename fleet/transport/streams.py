@@ -2,30 +2,20 @@
 
 from __future__ import annotations
 
-import contextlib
 import threading
 import time
-from collections.abc import Iterator
+from typing import Generic, TypeVar
 
-from fleet.errors import ConnectError, LimitError
+from fleet.errors import ConnectError
 from fleet.model import Host
+from fleet.transport.base import Channel
+
+C = TypeVar("C", bound=Channel)
 
 # while a process there reads nothing: how long that may last, and how much of what it writes meanwhile is kept
 SEND_PATIENCE = 120.0
 EARLY_BYTES = 64 << 20
 STDERR_BYTES = 64 << 10
-
-
-@contextlib.contextmanager
-def starting_thread() -> Iterator[None]:
-    """LimitError where this machine does not allow one more."""
-    try:
-        yield
-    except RuntimeError as error:
-        raise LimitError(
-            "this machine does not allow another thread",
-            hint="lower --fanout, or raise 'ulimit -u' (pids.max of a container)",
-        ) from error
 
 
 class Streams:
@@ -101,3 +91,23 @@ class Streams:
     def recv_stderr(self) -> bytes:
         said, self._errors = self._errors, b""
         return said
+
+
+class Started(Generic[C]):
+    """The better half of a session that starts each channel by itself: a transport adds _channel."""
+
+    def __init__(self, host: Host, address: str | None = None) -> None:
+        self.host, self.address = host, address
+        self._channels: list[C] = []
+
+    def _channel(self, command: str) -> C:
+        raise NotImplementedError
+
+    def start(self, command: str) -> C:
+        channel = self._channel(command)
+        self._channels.append(channel)
+        return channel
+
+    def close(self) -> None:
+        for channel in self._channels:
+            channel.close()

@@ -20,7 +20,8 @@ pytestmark = pytest.mark.slow
 
 # by the beginning of the command: why it is not typed here
 MARKED = {
-    "git clone": "fetches from the network",
+    "pip install": "tests/wheel installs it",
+    "make test": "it runs this",
     "make demo": "test_quick_start",
     "fleet lab": "the lab here is the tests'; test_lab, test_quick_start",
     "fleet --on slurm": "in an allocation: test_slurm",

@@ -16,8 +16,8 @@ from typing import Any
 
 import pytest
 
+from fleet.codec import decode
 from fleet.node.base import child_processes
-from fleet.protocol.decode import decode
 from fleet.protocol.messages.build import Tool
 from tests.node.nodes import Running, answer, until
 

@@ -10,11 +10,11 @@ from typing import Any
 
 import pytest
 
+from fleet.codec import Misfit, decode
 from fleet.errors import ProtocolError, UsageError
 from fleet.events import Event, Notice
 from fleet.model import Report
 from fleet.ops import broadcast
-from fleet.protocol.decode import Misfit, decode
 from fleet.protocol.messages.chain import FirstMessage
 from fleet.requests.sync import SyncData
 from fleet.runtime import Runtime

@@ -73,7 +73,7 @@ class Node:
 
     def go(self) -> None:
         self.port = self.wait("need")["port"]
-        self.running.send({"op": "go", "held": []})
+        self.running.send({"op": "go"})
 
     def dial(self, tls: dict[str, str] | None, token: str = "secret", epoch: int = 1) -> dict[str, Any]:
         """Be the predecessor: what the node asks for; OSError when it turns us away."""

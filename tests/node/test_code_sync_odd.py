@@ -126,15 +126,35 @@ def test_of_a_large_file_the_blocks_go_that_have_changed(
 
 def test_a_node_that_copies_what_it_has_gets_on(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Of hundreds of GB that takes longer than a node may beat and get nowhere."""
-    (tmp_path / "stage").mkdir()
-    (tmp_path / "stage/large").write_bytes(b"l" * 4 * code_sync.CHUNK)
-    stage = Stage(os.fsencode(tmp_path), vouched=False)
-    large = code_sync.Large(SimpleNamespace(stage=stage, full=stage.at))  # type: ignore[arg-type]
+    (tmp_path / "large").write_bytes(b"l" * 4 * code_sync.CHUNK)
+    stage = Stage(os.fsencode(tmp_path))
+    large = code_sync.Large(
+        SimpleNamespace(stage=stage, full=lambda path: os.fsencode(tmp_path / path))  # type: ignore[arg-type]
+    )
     moves: list[int] = []
     monkeypatch.setattr(code_sync, "moved", lambda: moves.append(large.at))
     large.fill(["large", "f", 0o644, 4 * code_sync.CHUNK, 1, ""], 4 * code_sync.CHUNK)
-    large.close()
+    large.finish()
     assert moves == [n * code_sync.CHUNK for n in range(4)]
+    assert (tmp_path / "stage/large").read_bytes() == (tmp_path / "large").read_bytes()
+
+
+def test_what_has_come_of_a_large_file_outlives_the_next_kill_too(tmp_path: Path) -> None:
+    came = tmp_path / "stage/large"
+    came.parent.mkdir()
+    came.write_bytes(b"l" * 4 * code_sync.CHUNK)
+    stage = Stage(os.fsencode(tmp_path))
+    large = code_sync.Large(SimpleNamespace(stage=stage, full=stage.at))  # type: ignore[arg-type]
+    entry = ["large", "f", 0o644, 5 * code_sync.CHUNK, 1, ""]
+    large.fill(entry, code_sync.CHUNK)  # here the next kill comes
+    assert came.read_bytes() == b"l" * 4 * code_sync.CHUNK
+    for piece in (b"x", bytes(1)):
+        large.put(piece * code_sync.CHUNK)
+    large.fill(entry, 4 * code_sync.CHUNK)
+    large.put(b"e" * code_sync.CHUNK)
+    large.finish()
+    parts = [came.read_bytes()[n * code_sync.CHUNK :][: code_sync.CHUNK] for n in range(5)]
+    assert parts == [each * code_sync.CHUNK for each in (b"l", b"x", bytes(1), b"l", b"e")]
 
 
 def test_what_has_come_of_a_large_file_is_not_sent_again(source: Path, dest: Path) -> None:

@@ -7,7 +7,7 @@ import venv
 from pathlib import Path
 from typing import Any
 
-from fleet.protocol.decode import decode
+from fleet.codec import decode
 from fleet.protocol.messages.facts import Probed
 from tests.node.nodes import answer
 

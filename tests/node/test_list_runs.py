@@ -11,13 +11,13 @@ from typing import Any
 
 import pytest
 
+from fleet.codec import Misfit, decode
 from fleet.model import Host
 from fleet.node.base import run_folder
 from fleet.node.gang.ends import stopped_by
 from fleet.node.run.start import engine
 from fleet.ops.run.find.find import FoundRun, read
 from fleet.ops.run.plan.options import new_run_id
-from fleet.protocol.decode import Misfit, decode
 from fleet.protocol.messages.run import Followed, Neighbours, RunsHere
 from fleet.protocol.state import PROTOCOL
 from tests.node.nodes import Running, answer, final, folder_of, marked, ranks_argv, supervise_spec, until

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from fleet.protocol.decode import decode
+from fleet.codec import decode
 from fleet.protocol.messages.run import Neighbours
 from tests.node.nodes import another, answer, folder_of, ranks_argv, read_json, supervise_spec, until
 from tests.node.test_list_runs import ABOUT, runs

@@ -15,7 +15,7 @@ from typing import Any
 import pytest
 
 import fleet
-from fleet.protocol.decode import decode
+from fleet.codec import decode
 from fleet.protocol.messages.stacks import RankStack, Stacks
 from tests.node.nodes import PYTHON, RANK_FILES, answer, folder_of, supervise_spec, until
 

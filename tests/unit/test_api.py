@@ -19,8 +19,11 @@ from fleet.events import Event, Finished, Notice, Output
 from tests.command_lines import VERBS, command_of
 from tests.pages import BLOCKS, PAGES, ROOT
 
+OWN = set(dir(fleet.api.fleet.Hosts))
 METHODS = {
-    name: method for name, method in inspect.getmembers(fleet.api.Verbs, inspect.isfunction) if not name.startswith("_")
+    name: method
+    for name, method in inspect.getmembers(fleet.api.Fleet, inspect.isfunction)
+    if name not in OWN and not name.startswith("_")
 }
 
 

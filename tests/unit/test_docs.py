@@ -19,7 +19,6 @@ from tests.in_process import fleet_here
 from tests.pages import BLOCKS, PAGES, ROOT, Block, prose
 from tools import reference
 
-README = ROOT / "README.md"
 VARS = {"password_file": "pw"}
 COMMANDS = {(block.page, command): None for block in BLOCKS for command in block.commands}
 pages = pytest.mark.parametrize("page", PAGES, ids=lambda path: path.name)
@@ -29,9 +28,22 @@ def of_kind(kind: str) -> list[Block]:
     return [block for block in BLOCKS if block.kind == kind]
 
 
-def test_the_readme_shows_every_verb() -> None:
-    words = {word for page, command in COMMANDS if page == "README.md" for word in shlex.split(command)}
+def test_the_guide_shows_every_verb() -> None:
+    words = {word for page, command in COMMANDS if page == "docs/guide.md" for word in shlex.split(command)}
     assert set(VERBS) - words == set()
+
+
+def test_the_readme_is_short_and_the_same_in_both_languages() -> None:
+    texts = [(ROOT / name).read_text("utf-8") for name in ("README.md", "README.zh-CN.md")]
+    assert max(len(text.splitlines()) for text in texts) <= 160
+    english, chinese = (
+        [block.text for block in BLOCKS if block.page == name] for name in ("README.md", "README.zh-CN.md")
+    )
+    assert english == chinese
+    links = [re.findall(r"\]\(([^)]+)\)", text) for text in texts]
+    assert [link for link in links[0] if "README" not in link] == [link for link in links[1] if "README" not in link]
+    rows = [re.findall(r"^\|.*`fleet.*$", text, re.M) for text in texts]
+    assert [re.findall("`fleet[^`]*`", row) for row in rows[0]] == [re.findall("`fleet[^`]*`", row) for row in rows[1]]
 
 
 def test_the_check_refuses_what_does_not_exist() -> None:
@@ -61,7 +73,7 @@ def test_options_named_in_the_text_exist() -> None:
 
 def of_users(page: Path) -> bool:
     """Not of contributors, whose options are those of other programs too; nor made from the options themselves."""
-    return page == README or page.parent == ROOT / "docs" and page.name != "commands.md"
+    return page.name.startswith("README") or page.parent == ROOT / "docs" and page.name != "commands.md"
 
 
 @pytest.mark.parametrize("block", of_kind("yaml"), ids=lambda block: f"{block.page}:{block.heading}")

@@ -113,9 +113,6 @@ def test_a_node_gets_no_file_that_is_not_in_the_source(tmp_path: Path, path: str
 @pytest.mark.parametrize(
     "change",
     [
-        {"unsure": {"7": "00"}},
-        {"unsure": {"-1": "00"}},
-        {"unsure": []},
         {"wants": [[0, 5]]},
         {"wants": [[3, 1]]},
         {"files": [[0, 1], [0, 1]]},
@@ -277,10 +274,8 @@ def test_a_node_that_reads_nothing_is_told_nothing_more() -> None:
     [
         [{"wants": []}],
         [{"wants": [[0, 1]]}, {"wants": [[1, 2]]}],
-        [{"unsure": {"0": "", "1": ""}}],
         [{"files": 7}],
         [{"wants": [["0", "4"]]}],
-        [{"unsure": {"9" * 5000: ""}}],
         [{}],
     ],
 )
@@ -288,6 +283,13 @@ def test_parts_of_what_a_node_lacks_that_are_none(tmp_path: Path, parts: list[di
     (tmp_path / "x").write_bytes(b"data")
     messages = [{"event": "hello"}, *({"event": "lacks", **part} for part in parts), NEED]
     assert error_of(hostile(*messages).sync_data(f"{tmp_path}/x:/d/x")).kind == "protocol"
+
+
+@pytest.mark.parametrize("files", [[], [7], [-1], [0, 0], ["0"], [10**400], {"0": ""}])
+def test_doubts_about_files_that_are_none(tmp_path: Path, files: Any) -> None:
+    (tmp_path / "x").write_bytes(b"data")
+    doubts = {"event": "doubts", "files": files, "more": False}
+    assert error_of(hostile({"event": "hello"}, doubts, NEED).sync_data(f"{tmp_path}/x:/d/x")).kind == "protocol"
 
 
 @pytest.mark.parametrize("parts", [[[]], [["x", 1], ["y", 1]], [["../x", 1]]])

@@ -56,7 +56,7 @@ def test_what_a_line_means(line: str, meaning: str | None, broken: bool) -> None
     rule = rule_of(line)
     assert (rule is not None) == (meaning is not None)
     if rule is not None and meaning is not None:
-        assert meaning in rule.meaning and rule.broken == broken
+        assert meaning in rule.meaning and rule.unfit == broken
         assert "{host}" not in rule.remedy.format(host="a")
         assert line.startswith("oom_kill") or re.search(WORTH, line), "the node does not send it"
 

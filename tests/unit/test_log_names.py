@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
+from fleet.codec import Misfit, decode
 from fleet.ops.run.kept.logs import stream_of
-from fleet.protocol.decode import Misfit, decode
 from fleet.protocol.messages.run import Stream
 
 

@@ -12,6 +12,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from fleet.codec import Misfit, decode
 from fleet.errors import FleetError, PreflightError
 from fleet.model import Host, Inventory, Job, Result
 from fleet.node.gang import ends
@@ -22,7 +23,6 @@ from fleet.ops.run.plan.findings import findings
 from fleet.ops.run.plan.plan import plan as make_plan
 from fleet.ops.run.start.preflight import known_of, port_is_taken
 from fleet.ops.wheels import node, tags
-from fleet.protocol.decode import Misfit, decode
 from fleet.protocol.messages import build, chain, code, facts, ports, run, wheels
 from fleet.requests.hosts import Check, KillPort
 from fleet.requests.launch import Launch

@@ -7,13 +7,13 @@ from pathlib import Path
 import pytest
 
 from fleet.model import Host
-from fleet.ops.run.kept.record import elsewhere
+from fleet.ops.run.kept.record import host_elsewhere
 
 
 def test_what_goes_on_finds_a_key_named_from_the_current_folder(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.chdir(tmp_path)
-    there = elsewhere(Host("a", "a", identity_file="keys/k", env={"TOKEN": "x"}))
-    assert there.identity_file == str(tmp_path / "keys/k") and there.env == {}
-    assert elsewhere(Host("a", "a", identity_file="~/k")).identity_file == "~/k"
+    stored = host_elsewhere(Host("a", "a", identity_file="keys/k", env={"TOKEN": "x"}))
+    assert stored.identity_file == str(tmp_path / "keys/k") and stored.env == {}
+    assert host_elsewhere(Host("a", "a", identity_file="~/k")).identity_file == "~/k"

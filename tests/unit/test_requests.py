@@ -36,6 +36,13 @@ REFUSED: list[tuple[dict[str, Any], str, list[str]]] = [
     ({"engine_args": "--x"}, "engine_args '--x': must be a list of texts", []),
     ({"env": {"A": 1}}, "env must be a mapping of texts to texts ('A' is int)", []),
     ({"env": ["A=1"]}, "env ['A=1']: must be a mapping", []),
+    ({"env": {"A=B": "x"}}, "env: not a variable name in front of '='", []),
+    ({"env": {"A": "x\0"}}, "A: a value cannot hold a NUL byte", []),
+    (
+        {"env_expand": {"FLEET_RUN_ID": "x"}},
+        "env_expand FLEET_RUN_ID: names that begin with FLEET_ are fleet's own",
+        [],
+    ),
     ({"sync": "yes"}, "sync 'yes': must be true or false", []),
     ({"engine": 7}, "engine 7: must be a text", []),
     ({"runs_dir": 7}, "runs_dir 7: must be a text or a path", []),
@@ -97,6 +104,7 @@ OTHERS: list[tuple[str, tuple[Any, ...], dict[str, Any], str, list[str]]] = [
     ),
     ("build", ("",), {}, "nothing is named", [""]),
     ("build", ("deepspeed",), {"env": {"A": 1}}, "env must be a mapping of texts to texts ('A' is int)", []),
+    ("build", ("deepspeed",), {"env": {"A=B": "x"}}, "env: not a variable name in front of '='", []),
     ("stop", ("r",), {"grace": -1}, "grace -1: must be a number, 0 or more", ["r", "--grace", "-1"]),
     ("logs", (), {"tail": -1}, "tail -1: must be a whole number, 0 or more", ["--tail", "-1"]),
     ("logs", (), {"rank": [-1]}, "rank [-1]: must be a list, of which each is a whole number, 0 or more", []),
@@ -134,7 +142,7 @@ def test_how_hosts_are_reached_is_checked_too(given: dict[str, Any], tmp_path: P
 
 # verb -> field -> how the command line calls it, None: not at all; options of the command line alone
 DOORS: dict[str, tuple[dict[str, str | None], set[str]]] = {
-    "exec": ({"shell": "line", "grace": None, "keep": None}, {"no_fold"}),
+    "exec": ({"grace": None, "keep": None}, {"no_fold"}),
     "check": ({}, set()),
     "kill-port": ({"agree": None}, {"yes"}),
     "setup-ssh": ({"password": None, "limit": None, "confirm": None, "ask_password": None}, set()),

@@ -6,6 +6,7 @@ from typing import Any
 
 import pytest
 
+from fleet.codec import plain
 from fleet.rules.judge import RULES, judge
 from fleet.rules.rule import MISSING, SEVERITIES, Finding, Want, lookup
 from fleet.rules.view import view
@@ -128,7 +129,7 @@ def test_the_worst_comes_first() -> None:
 
 def test_findings_as_json() -> None:
     finding = Finding("x", "info", ("a", "b"), "m", "r")
-    assert finding.as_json() == {"id": "x", "severity": "info", "hosts": ["a", "b"], "message": "m", "remedy": "r"}
+    assert plain(finding) == {"id": "x", "severity": "info", "hosts": ["a", "b"], "message": "m", "remedy": "r"}
 
 
 @pytest.mark.parametrize(

@@ -10,10 +10,12 @@ from typing import NamedTuple
 
 import pytest
 
-from fleet.ops.pairs import circle, partners
+from fleet.ops.network import circle
+from fleet.ops.pairs import partners
 from fleet.rules.judge import RULES
-from fleet.rules.pairs import Cause, Links, Pair, Seen, causes, closed, stalled
-from fleet.rules.pairs import slow as slow_links
+from fleet.rules.links import Links
+from fleet.rules.links import slow as slow_links
+from fleet.rules.pairs import Cause, Pair, Seen, causes, closed, stalled
 from fleet.rules.rule import Finding
 
 WAYS = next(rule for rule in RULES if rule.id == "ways")

@@ -10,14 +10,14 @@ from typing import Any
 
 import pytest
 
+from fleet.codec import Misfit, decode
 from fleet.events import silent
 from fleet.model import Host, Node
 from fleet.node.facts.way import resolve
-from fleet.ops import pairs
+from fleet.ops import network, pairs
 from fleet.ops.run.follow.stalls import Taking
 from fleet.ops.run.kept.record import RunRecord, about_of
 from fleet.ops.sessions import Sessions
-from fleet.protocol.decode import Misfit, decode
 from fleet.protocol.messages.facts import Listening
 from fleet.runtime import Runtime
 from fleet.transport.base import Cancel
@@ -52,7 +52,7 @@ def test_the_scope_of_an_address_is_the_name_of_an_interface(scope: str) -> None
 
 def test_one_host_alone_has_no_links() -> None:
     with closing(Sessions(Runtime(Scripted({}), emit=silent, cancel=Cancel()))) as sessions:
-        pairs.measure(HOSTS[:1], {"n0": {}}, sessions)
+        assert network.look(HOSTS[:1], {"n0": {}}, {}, sessions) == network.Measured()
 
 
 def test_what_can_be_no_name_is_no_fault_of_fleets() -> None:

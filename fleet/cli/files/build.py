@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
 import click
 
@@ -10,7 +11,7 @@ from fleet.answers.sync import Built
 from fleet.cli.context import perform
 from fleet.cli.files.data import show_wheels
 from fleet.cli.line.command import Verb, completed
-from fleet.cli.line.options import Limited, pairs, settings_of, without
+from fleet.cli.line.options import asked, pairs, settings_of, without
 from fleet.cli.screen.lines import Lines
 from fleet.cli.screen.output import clean, echo, talk
 from fleet.cli.screen.progress import ProgressLine
@@ -40,64 +41,21 @@ class BuildTalk(ProgressLine):
     "build", cls=Verb, examples=("fleet build deepspeed --ops cpu_adam", "fleet build ./my-extension --on gpu02")
 )
 @click.argument("what", metavar="deepspeed|PATH", shell_complete=completed("buildable"))
-@click.option("--version", metavar="V", help="deepspeed's version [0.19.8].")
-@click.option("--source", type=click.Path(path_type=Path), metavar="DIR", help="deepspeed's own tree instead.")
-@click.option(
-    "--arch",
-    default=Build.arch,
-    metavar="LIST",
-    help='Compute capabilities, "8.0;9.0" [auto: those of all GPUs of all hosts].',
-)
-@click.option("--ops", default="", metavar="NAMES", help="deepspeed's ops to compile: cpu_adam,utils,...")
-@click.option("--cpu", is_flag=True, help="Only for the CPU, whatever GPUs there are.")
-@click.option("--on", metavar="HOST", shell_complete=completed("host"), help="The host that builds [the first].")
-@click.option("--env", multiple=True, metavar="NAME=VALUE", help="For the build; repeatable.")
-@click.option("--install/--no-install", default=True, help="Install the wheel on every host [yes].")
-@click.option(
-    "--builds-dir",
-    type=click.Path(path_type=Path),
-    default=Path(Build.builds_dir),
-    metavar="DIR",
-    help="Where logs and wheels go on this machine [builds].",
-)
-@click.option(
-    "--import-timeout",
-    type=Limited(Build, "import_timeout"),
-    default=Build.import_timeout,
-    metavar="S",
-    help="Seconds that importing it may take on a host [120].",
+@asked(
+    Build,
+    *("version", "source", "arch", "ops", "cpu", "on", "env", "install", "builds_dir", "import_timeout"),
+    source={"type": click.Path(path_type=Path)},
+    ops={"multiple": False, "default": ""},
 )
 @without(own=("on",))
-def build(
-    what: str,
-    version: str | None,
-    source: Path | None,
-    arch: str,
-    ops: str,
-    cpu: bool,
-    on: str | None,
-    env: tuple[str, ...],
-    install: bool,
-    builds_dir: Path,
-    import_timeout: float,
-) -> int:
+def build(what: str, ops: str, env: tuple[str, ...], **given: Any) -> int:
     """Build a wheel on one host, for the GPUs of all of them, and install it everywhere.
 
     The compilers are checked first. For a folder called deepspeed write ./deepspeed.
     """
     return perform(
         lambda fleet: fleet.plan.build(
-            what,
-            version=version,
-            source=source,
-            arch=arch,
-            ops=[op.strip() for op in ops.split(",") if op.strip()],
-            on=on,
-            cpu=cpu,
-            env=pairs("--env", env),
-            install=install,
-            builds_dir=builds_dir,
-            import_timeout=import_timeout,
+            what, ops=[op.strip() for op in ops.split(",") if op.strip()], env=pairs("--env", env), **given
         ),
         show,
         asked_for=True,

@@ -6,17 +6,19 @@ import sys
 from collections import deque
 from collections.abc import Mapping
 from pathlib import Path
+from typing import Any
 
 import click
 
 from fleet.answers.sync import Broadcasted, Got, HasWheels, Received, Wheels
 from fleet.cli.context import perform
 from fleet.cli.line.command import Verb, completed
-from fleet.cli.line.options import common_options, runs_dir_option, settings_of
+from fleet.cli.line.options import asked, common_options, runs_dir_option, settings_of
 from fleet.cli.screen import terminal
 from fleet.cli.screen.output import clean, fold, talk, warn_of_own, warn_of_source, write_grouped
 from fleet.cli.screen.progress import ProgressLine
 from fleet.model import Report, Result, grouped
+from fleet.requests.runs import Get
 from fleet.rules.units import counted, size_text
 
 FEW = 6
@@ -132,15 +134,10 @@ def _short(names: list[str]) -> str:
 @click.option(
     "--from", "sources", metavar="NODESET", shell_complete=completed("nodeset"), help="From these hosts only."
 )
-@click.option(
-    "--to", type=click.Path(path_type=Path, file_okay=False), default=Path("."), metavar="DIR", help="Where to [here]."
-)
-@click.option("--force", is_flag=True, help="Replace what is here, too, and no get put there as it is, without asking.")
-@click.option("--all", is_flag=True, help="Bring repositories (.git, .hg) in it, too.")
-@click.option("--copy-unsafe-links", is_flag=True, help="Bring what links that lead out of it point to.")
+@asked(Get, "to", "force", "all", "copy_unsafe_links", to={"type": click.Path(path_type=Path, file_okay=False)})
 @runs_dir_option("Where logs are, on this machine: they tell of a RUN's folder.")
 @common_options
-def get(what: str, sources: str | None, to: Path, runs_dir: Path, **given: bool) -> int:
+def get(what: str, sources: str | None, **given: Any) -> int:
     """Bring files of the hosts here: a PATH, relative to the host's workdir, or what a RUN wrote in its folder since it
     began. A word without a '/' is a run if there is one.
 
@@ -153,9 +150,7 @@ def get(what: str, sources: str | None, to: Path, runs_dir: Path, **given: bool)
     """
     line = DataLine("receiving", quiet=settings_of().silent)
     return perform(
-        lambda fleet: (fleet.select(sources, option="--from") if sources else fleet).plan.get(
-            what, to=to, runs_dir=runs_dir, **given
-        ),
+        lambda fleet: (fleet.select(sources, option="--from") if sources else fleet).plan.get(what, **given),
         show_got,
         line=line,
     )

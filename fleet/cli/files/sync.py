@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from functools import partial
 from pathlib import Path
-from typing import Literal
+from typing import Any
 
 import click
 
@@ -13,12 +13,12 @@ from fleet.answers.sync import Mirrored, Synced
 from fleet.cli.context import Part, ask, run_parts, the_fleet
 from fleet.cli.inventory import load_inventory
 from fleet.cli.line.command import Verb, completed
-from fleet.cli.line.options import Limited, common_options, settings_of
+from fleet.cli.line.options import asked, common_options, settings_of
 from fleet.cli.screen.output import clean, fold, groups_by, talk, warn_of_own, warn_of_source, write_grouped
 from fleet.cli.screen.progress import ProgressLine
 from fleet.errors import InventoryError, UsageError
 from fleet.model import Inventory, Report, Result
-from fleet.requests.sync import Sync, SyncWheels
+from fleet.requests.sync import Sync, SyncData, SyncWheels
 from fleet.rules.units import counted, size_text
 
 
@@ -79,74 +79,23 @@ class SyncVerb(Verb):
     },
 )
 @click.argument("src", required=False, shell_complete=completed("file"))
-@click.option("--to", metavar="DEST", help="Folder on the hosts [the inventory's workdir, else this folder's path].")
-@click.option(
-    "--force",
-    is_flag=True,
-    help="Replace without asking what is in the way: a node's own files, which are kept there for 30 days, "
-    "and what another source's sync put there. With --wheels: install also what breaks a package there.",
-)
+@asked(Sync, "to", "force")
 @click.option(
     "--force-only",
     metavar="PATTERN",
     multiple=True,
     help="The same as --force=PATTERN: replace a node's own files that it names; repeatable.",
 )
-@click.option("--keep", is_flag=True, help="Leave what is a node's own, and go on with the rest.")
-@click.option("--delete-excluded", is_flag=True, help="Delete what was delivered and is left out now by a pattern.")
-@click.option(
-    "--max-delete",
-    type=Limited(Sync, "max_delete", int),
-    metavar="N|all",
-    help="Delete up to N files on a host without asking, or all; by default most of what is there is asked for.",
-)
-@click.option(
-    "--all",
-    is_flag=True,
-    help="Send what is left out unasked, too: environments, caches, folders like .aws; never private keys.",
-)
-@click.option("--copy-unsafe-links", is_flag=True, help="Send what links that lead out of the source point to.")
-@click.option(
-    "--source-id",
-    metavar="ID",
-    help="What the source is known by, where it is made again and again, as in CI [an id of this folder].",
-)
-@click.option(
-    "-y",
-    "--yes",
-    is_flag=True,
-    help="Send what the sync: section names outside the inventory's folder, and with --wheels replace what the hosts "
-    "have, without asking.",
-)
-@click.option(
-    "--data",
-    multiple=True,
-    metavar="PATH[:DEST]",
-    shell_complete=completed("file"),
-    help="Instead of code: data or a model, by pipelined broadcast; repeatable.",
-)
-@click.option(
-    "--from",
-    "from_host",
-    metavar="HOST",
-    shell_complete=completed("nodeset"),
-    help="With --data: PATH is that host's; all others get it, past this machine.",
-)
-@click.option("--limit", metavar="RATE", help="With --data: what may leave its source, 100MB or 200mbit a second.")
+@asked(Sync, "keep", "delete_excluded", "max_delete", "all", "copy_unsafe_links", "source_id")
+@asked(SyncWheels, "yes")
+@asked(SyncData, "data", "from_host", "limit")
 @click.option(
     "--wheels",
     type=click.Path(path_type=Path),
     metavar="DIR|REQUIREMENTS",
     help="Instead of code: install these wheels into every host's Python, offline.",
 )
-@click.option("--refresh", is_flag=True, help="With --wheels REQUIREMENTS: resolve and download again.")
-@click.option(
-    "--import-timeout",
-    type=Limited(SyncWheels, "import_timeout"),
-    default=SyncWheels.import_timeout,
-    metavar="S",
-    help="With --wheels: seconds that importing one of them may take on a host [120].",
-)
+@asked(SyncWheels, "refresh", "import_timeout")
 @common_options
 def sync(
     src: str | None,
@@ -154,18 +103,11 @@ def sync(
     force: bool,
     force_only: tuple[str, ...],
     keep: bool,
-    delete_excluded: bool,
-    max_delete: int | Literal["all"] | None,
-    all: bool,
-    copy_unsafe_links: bool,
-    source_id: str | None,
     yes: bool,
     data: tuple[str, ...],
-    from_host: str | None,
-    limit: str | None,
     wheels: Path | None,
     refresh: bool,
-    import_timeout: float,
+    **given: Any,
 ) -> int:
     """Make DEST's contents on every host what SRC's are (default: the current folder).
 
@@ -188,11 +130,12 @@ def sync(
         )
     if wheels is not None and (src is not None or to is not None):
         raise UsageError("--wheels does not go together with SRC or --to", hint="they go into each host's 'python'")
-    if not data and (limit is not None or from_host is not None):
+    if not data and (given["limit"] is not None or given["from_host"] is not None):
         raise UsageError("--limit and --from have a meaning with --data only")
     if (force_only or keep) and wheels is not None:
         raise UsageError("--force=PATTERN and --keep are for code and data: wheels replace no files")
-    if (data or wheels is not None) and (delete_excluded or max_delete is not None or all or source_id):
+    of_code = {name: given[name] for name in ("delete_excluded", "max_delete", "all", "source_id")}
+    if (data or wheels is not None) and any(value is not None and value is not False for value in of_code.values()):
         raise UsageError("--all, --delete-excluded, --max-delete and --source-id have a meaning for code only")
     if src is not None:
         Sync(src, to)  # before any host is looked up
@@ -210,37 +153,21 @@ def sync(
     if refresh and section.wheels is None:
         raise UsageError("--refresh has a meaning with --wheels only")
     of, quiet = the_fleet().plan, settings_of().silent
+    consent = {"force": force or force_only, "keep": keep, "copy_unsafe_links": given["copy_unsafe_links"]}
     parts: list[Part] = []
     if section.code is not None:
         source, dest = section.code
-        plan = of.sync(
-            source,
-            dest,
-            force=force or force_only,
-            keep=keep,
-            delete_excluded=delete_excluded,
-            max_delete=max_delete,
-            all=all,
-            copy_unsafe_links=copy_unsafe_links,
-            source_id=source_id,
-        )
+        plan = of.sync(source, dest, **of_code, **consent)
         parts.append(Part("code", plan, partial(ProgressLine, "sending", quiet=quiet), show, (source,)))
     if section.data:
-        plan = of.sync_data(
-            *section.data,
-            limit=limit,
-            from_host=from_host,
-            force=force or force_only,
-            keep=keep,
-            copy_unsafe_links=copy_unsafe_links,
-        )
+        plan = of.sync_data(*section.data, limit=given["limit"], from_host=given["from_host"], **consent)
         sources = tuple(Path(each["source"]) for each in plan.describe()["data"])
         parts.append(Part("data", plan, partial(DataLine, "receiving", quiet=quiet), show_data, sources))
     if section.wheels is not None:
         plan = of.sync_wheels(
             section.wheels,
             refresh=refresh,
-            import_timeout=import_timeout,
+            import_timeout=given["import_timeout"],
             yes=yes and not theirs,
             force=force and not theirs,
         )

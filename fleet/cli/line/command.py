@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Mapping, Sequence
+from importlib import import_module
 from typing import Any, TypeVar
 
 import click
@@ -29,13 +30,12 @@ def spelled(word: str) -> str:
 
 
 Completion = Callable[[click.Context, click.Parameter, str], list[Any]]
-COMPLETIONS: dict[str, Completion] = {}  # complete.py adds its own, when a shell asks: all else stays fast
 SETTINGS: dict[str, Any] = {"help_option_names": ["-h", "--help"], "token_normalize_func": one_spelling}
 
 
 def completed(what: str) -> Completion:
-    """A function of complete.py, for `shell_complete=`."""
-    return lambda ctx, param, incomplete: COMPLETIONS[what](ctx, param, incomplete)
+    """A function of complete.py, for `shell_complete=`; imported when a shell asks."""
+    return lambda *typed: getattr(import_module("fleet.cli.line.complete"), what)(*typed)
 
 
 def rest_of(ctx: click.Context) -> list[str]:

@@ -24,7 +24,7 @@ from click.shell_completion import (
     shell_complete,
 )
 
-from fleet.cli.line.command import COMPLETIONS, rest_of, spelled
+from fleet.cli.line.command import rest_of, spelled
 from fleet.cli.line.options import settings_of
 from fleet.cli.line.shipped import shipped
 from fleet.inventory.find import LAB, find_inventory, load
@@ -226,14 +226,3 @@ host = _of(_hosts)
 lab_host = _of(lambda ctx: _hosts(ctx, LAB))
 run_here = _of(_runs)
 example = _of(lambda ctx: shipped())
-COMPLETIONS.update(
-    nodeset=nodeset,
-    file=file,
-    inventory_file=inventory_file,
-    buildable=buildable,
-    topic=topic,
-    host=host,
-    lab_host=lab_host,
-    run_here=run_here,
-    example=example,
-)

@@ -9,14 +9,13 @@ from typing import Any
 import click
 
 from fleet.cli.line.command import F, one_spelling
+from fleet.engines.slips import RANKS
 from fleet.errors import UsageError
 from fleet.model import Host
 
 # theirs -> fleet's, without dashes: a word of the same meaning and the same values
 SAME = {
-    "nproc": "nproc-per-node",
-    "num-gpus": "nproc-per-node",
-    "num-accelerators": "nproc-per-node",
+    **dict.fromkeys(RANKS[1:], RANKS[0]),
     "num-nodes": "nnodes",
     "num-machines": "nnodes",
     "main-process-ip": "master-addr",

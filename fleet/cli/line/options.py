@@ -2,19 +2,23 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass
+import os
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from dataclasses import MISSING, dataclass
 from pathlib import Path
-from typing import Any
+from types import UnionType
+from typing import Any, Literal, Union, get_args, get_origin
 
 import click
 from click.core import ParameterSource
 
 from fleet.cli.line.command import CommonOption, F, OneOf, completed
+from fleet.codec import hints
 from fleet.errors import UsageError
 from fleet.registry import Registry
+from fleet.requests.option import COMPLETES, FLAGS, HELP, METAVAR
 from fleet.requests.reach import Reach
-from fleet.requests.request import OptionError, Request
+from fleet.requests.request import LIMITS, OptionError, Request
 from fleet.sources import INVENTORY, SOURCES
 from fleet.transport import DEFAULT, TRANSPORTS
 
@@ -39,6 +43,49 @@ class Settings:
     def silent(self) -> bool:
         """Nothing is said besides what was asked for."""
         return self.quiet or self.json
+
+
+def asked(request: type[Request], *names: str, **more: Mapping[str, Any]) -> Callable[[F], F]:
+    """Decorator: adds the options that these fields of a request are, in this order. more: of a field, what only the
+    command line knows."""
+
+    def add(command: F) -> F:
+        for name in reversed(names):
+            flags, attrs = _declared(request, name, more.get(name, {}))
+            command = click.option(*flags, name, **attrs)(command)
+        return command
+
+    return add
+
+
+def _declared(
+    request: type[Request], name: str, more: Mapping[str, Any] = {}
+) -> tuple[tuple[str, ...], dict[str, Any]]:
+    """Returns how an option is typed, and what else click is told of it."""
+    about = request.__dataclass_fields__[name].metadata
+    attrs = {**_typed(request, name), "help": about[HELP], "metavar": about[METAVAR], **more}
+    if completes := about.get(COMPLETES):
+        attrs["shell_complete"] = completed(completes)
+    flag = f"--{name.replace('_', '-')}"
+    return about.get(FLAGS) or (f"{flag}/--no-{flag[2:]}" if attrs.get("default") is True else flag,), attrs
+
+
+def _typed(request: type[Request], name: str) -> dict[str, Any]:
+    """Returns its type and default, as click has them."""
+    field, kind = request.__dataclass_fields__[name], hints(request)[name]
+    kinds = get_args(kind) if get_origin(kind) in (Union, UnionType) else (kind,)
+    bases = [get_origin(each) or each for each in kinds]
+    default: Any = field.default
+    given: dict[str, Any] = {} if default in (MISSING, None, ()) else {"default": default}
+    if bool in bases:
+        return {"is_flag": True, **given}
+    if LIMITS in field.metadata:
+        return {"type": Limited(request, name, int if int in bases else float), **given}
+    if bases[0] is Literal:
+        return {"type": OneOf(get_args(kinds[0]))}
+    if os.PathLike in bases and default is not None:
+        return {"type": click.Path(path_type=Path), "default": Path(default)}
+    return {"multiple": any(base in (Sequence, Collection, Mapping) for base in bases), **given}
 
 
 class Limited(click.ParamType):  # type: ignore[type-arg]
@@ -158,24 +205,8 @@ _OPTIONS: dict[str, tuple[tuple[str, ...], dict[str, Any]]] = {
             "help": "How hosts are reached: 'openssh', 'pdsh': by this machine's own; 'local' runs everything here.",
         },
     ),
-    "fanout": (
-        ("--fanout",),
-        {
-            "type": Limited(Reach, "fanout", int),
-            "default": Reach.fanout,
-            "metavar": "N",
-            "help": "Hosts worked on at once [64].",
-        },
-    ),
-    "connect_timeout": (
-        ("--connect-timeout",),
-        {
-            "type": Limited(Reach, "connect_timeout"),
-            "default": Reach.connect_timeout,
-            "metavar": "S",
-            "help": "Seconds to reach and authenticate a host [10].",
-        },
-    ),
+    "fanout": _declared(Reach, "fanout"),
+    "connect_timeout": _declared(Reach, "connect_timeout"),
     "dry_run": (("--dry-run",), {"is_flag": True, "help": "Show the plan, do nothing."}),
     "json": (("--json",), {"is_flag": True, "help": "JSON on stdout: one document; of a run, a line an event."}),
     "verbose": (("-v", "--verbose"), {"count": True, "help": "Say more."}),

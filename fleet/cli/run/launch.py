@@ -15,7 +15,7 @@ from fleet.cli.inventory import load_inventory
 from fleet.cli.line.command import completed, one_spelling
 from fleet.cli.line.hints import launching
 from fleet.cli.line.launchers import spelled, theirs, translate
-from fleet.cli.line.options import TYPED, Limited, Named, common_options, runs_dir_option, settings_of
+from fleet.cli.line.options import TYPED, Named, asked, common_options, runs_dir_option, settings_of
 from fleet.cli.line.slips import with_options
 from fleet.cli.line.values import ranks_option, size
 from fleet.cli.run.follow import follow
@@ -89,99 +89,28 @@ LIKE_OURS = {"--dry-run", "--nnodes", "--nproc-per-node", "--sync", "--detach", 
         "Once more": ["from_", "again", "yes"],
     },
 )
-@click.option(
-    "--engine",
-    type=Named(ENGINES),
-    help=f"What starts the ranks on a node [{DEFAULT}; a shell script: command].",
+@asked(
+    Launch,
+    *("engine", "module", "no_python", "nnodes", "nproc_per_node", "master_addr", "master_port", "env", "env_expand"),
+    engine={"type": Named(ENGINES)},
+    master_port={"type": str, "default": "auto", "show_default": True},
 )
-@click.option("-m", "--module", is_flag=True, help="SCRIPT is a module's name, as behind python -m.")
-@click.option("--no-python", is_flag=True, help="SCRIPT is a program, which the engine starts as it is.")
-@click.option(
-    "--nnodes",
-    metavar="N|MIN:MAX",
-    help="Only the first N hosts; of MIN:MAX torchrun goes on while MIN are left, and takes others back.",
-)
-@click.option("--nproc-per-node", metavar="N|auto|gpu|cpu", help="Ranks a node [the host's slots].")
-@click.option("--master-addr", metavar="ADDR", help="Where ranks meet [node 0's data address].")
-@click.option("--master-port", metavar="PORT|auto", default="auto", show_default=True, help="Its port.")
-@click.option("--env", multiple=True, metavar="K=V|K", help="Set K to V, or to its value here.")
-@click.option("--env-expand", multiple=True, metavar="K=V", help="Set K to V with $NAMEs expanded on the node.")
 @click.option("--env-file", multiple=True, type=click.Path(path_type=Path), metavar="FILE", help="KEY=VALUE lines.")
-@click.option("--clean-env", is_flag=True, help="Ranks see nothing of SLURM_*, PMI_*, OMPI_* and the like.")
-@click.option("--keep-env", multiple=True, metavar="NAME", help="With --clean-env: but this one.")
-@click.option("--workdir", metavar="DIR", help="Folder on the nodes [the host's workdir, else this folder's path].")
-@click.option("--python", metavar="PATH", help="Training interpreter on the nodes [the host's python, else python3].")
-@click.option(
-    "--engine-arg",
-    "engine_args",
-    multiple=True,
-    metavar="ARG",
-    help="An option of the engine's own; write --engine-arg=--OPTION.",
-)
-@click.option("--sync", is_flag=True, help="Mirror this folder to the nodes' workdir first.")
-@click.option("--force", is_flag=True, help="With --sync: replace what a sync of another folder put there, too.")
-@click.option(
-    "--max-delete",
-    type=Limited(Launch, "max_delete", int),
-    metavar="N|all",
-    help="With --sync: delete up to N files on a host, or all; without, not most of what is there.",
-)
-@click.option("--as-there", is_flag=True, help="Run SCRIPT as the nodes have it, though it is another project's.")
-@click.option("--detach", is_flag=True, help="Once it runs, leave it to itself: it needs no head.")
-@click.option(
-    "--lease",
-    type=Limited(Launch, "lease"),
-    default=Launch.lease,
-    metavar="S",
-    show_default=True,
-    help="Seconds that nodes go on without this command.",
-)
-@click.option(
-    "--grace",
-    type=Limited(Launch, "grace"),
-    metavar="S",
-    help="Seconds between SIGTERM and SIGKILL [30 of a stop that was asked for, 10 after a failure].",
-)
-@click.option(
-    "--node-timeout",
-    type=Limited(Launch, "node_timeout"),
-    default=Launch.node_timeout,
-    metavar="S",
-    show_default=True,
-    help="Seconds of silence after which a node is lost.",
-)
-@click.option(
-    "--max-restarts",
-    type=Limited(Launch, "max_restarts", int),
-    default=Launch.max_restarts,
-    metavar="N",
-    help="Restarts of all ranks after a failure.",
-)
-@click.option(
-    "--spares",
-    type=Limited(Launch, "spares", int),
-    default=Launch.spares,
-    metavar="N",
-    help="N hosts stand by to take lost ones' places.",
+@asked(
+    Launch,
+    *("clean_env", "keep_env", "workdir", "python", "engine_args", "sync", "force", "max_delete", "as_there"),
+    *("detach", "lease", "grace", "node_timeout", "max_restarts", "spares"),
+    lease={"show_default": True},
+    node_timeout={"show_default": True},
 )
 @ranks_option
-@click.option("--name", metavar="NAME", help="The run's name [the script's].")
+@asked(Launch, "name")
 @runs_dir_option("Where logs go.")
-@click.option(
-    "--stall-timeout",
-    type=Limited(Launch, "stall_timeout"),
-    metavar="S",
-    help="End the run, with its stacks, when no rank has written anything for S seconds [never].",
+@asked(
+    Launch,
+    *("stall_timeout", "max_log", "share"),
+    max_log={"type": size, "callback": lambda context, option, value: int(value), "default": "0"},
 )
-@click.option(
-    "--max-log",
-    type=size,
-    callback=lambda context, option, value: int(value),
-    default="0",
-    metavar="SIZE",
-    help="Nodes keep so much of a log that is here [all].",
-)
-@click.option("--share", is_flag=True, help="Start also where another run is live.")
 @click.option("--no-preflight", is_flag=True, help="Start in spite of what preflight finds.")
 @again_options
 @click.argument("script", required=False, callback=script_or_run, metavar="SCRIPT", shell_complete=completed("file"))

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import shlex
 import time
-from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -14,7 +13,7 @@ from fleet.answers.runs import Forgotten, GivenUp, RunSeen, RunsSeen, RunStopped
 from fleet.cli.context import ask, finish, perform, the_fleet
 from fleet.cli.inventory import enter_all, job_here, load_everyone, use_inventory
 from fleet.cli.line.command import ONLY_LOOKS, Verb, completed
-from fleet.cli.line.options import NONE_LIVE, Limited, common_options, runs_dir_option, settings_of, without
+from fleet.cli.line.options import NONE_LIVE, asked, common_options, runs_dir_option, settings_of, without
 from fleet.cli.line.values import Scrolling, ranks, ranks_option, size, when
 from fleet.cli.run import submit
 from fleet.cli.run.follow import BY_ATTACH
@@ -22,9 +21,10 @@ from fleet.cli.run.follow import follow as follow_run
 from fleet.cli.screen import plans
 from fleet.cli.screen.board import Shown
 from fleet.cli.screen.output import clean, echo, fold, talk, write_json, write_table
+from fleet.codec import plain
 from fleet.errors import InventoryError, UsageError
 from fleet.model import Report
-from fleet.requests.runs import Logs, Stop
+from fleet.requests.runs import Attach, Logs, Ps, Stop
 from fleet.rules.units import counted, seconds, size_text
 
 if TYPE_CHECKING:
@@ -34,7 +34,7 @@ RUNS_DIR = runs_dir_option("Where logs are, on this machine.")
 
 
 @click.command("ps", cls=Verb, interrupted=ONLY_LOOKS, examples=("fleet ps", "fleet ps --all"))
-@click.option("-a", "--all", is_flag=True, help="Those that have ended, too, as long as their nodes keep them.")
+@asked(Ps, "all")
 @common_options
 def ps(**given: bool) -> int:
     """Show the runs on the hosts: who started them, how they stand, and the last line that a rank wrote.
@@ -81,9 +81,7 @@ def _left(run: RunSeen) -> str:
 
 @click.command("stop", cls=Verb, examples=("fleet stop latest", "fleet stop train-20261121-101500-ab12"))
 @click.argument("run", shell_complete=completed("run_here"))
-@click.option(
-    "--grace", type=Limited(Stop, "grace"), metavar="S", help="Seconds between SIGTERM and SIGKILL [the run's own]."
-)
+@asked(Stop, "grace")
 @RUNS_DIR
 @common_options
 def stop(run: str, grace: float | None, runs_dir: Path) -> int:
@@ -125,7 +123,7 @@ def show_forgotten(report: Report) -> None:
 
 @click.command("attach", cls=Verb, examples=("fleet attach", "fleet attach train-20261121"))
 @click.argument("run", default="latest", shell_complete=completed("run_here"))
-@click.option("--detach", is_flag=True, help="Lead it, and fetch its logs, in the background.")
+@asked(Attach, "detach")
 @ranks_option
 @RUNS_DIR
 @common_options
@@ -150,15 +148,12 @@ def attach(run: str, ranks: Scrolling, **given: Any) -> int:
     examples=("fleet logs latest", "fleet logs -f latest --rank 0", "fleet logs latest --err"),
 )
 @click.argument("run", default="latest", shell_complete=completed("run_here"))
-@click.option("-f", "--follow", is_flag=True, help="Go on until the run is over.")
-@click.option("--host", metavar="NODESET", help="Of these hosts' ranks only.")
-@click.option("--rank", type=ranks, metavar="LIST", help="Of these ranks only: 0,8-15.")
-@click.option("--err", is_flag=True, help="Standard errors alone.")
-@click.option("--since", type=when, metavar="TIME", help="What was written since: 90s, 5m, 1h ago; 22:46.")
-@click.option(
-    "--attempt", type=Limited(Logs, "attempt", int), metavar="K", help="Of a run that was started again [the last]."
+@asked(
+    Logs,
+    *("follow", "host", "rank", "err", "since", "attempt", "tail"),
+    rank={"type": ranks},
+    since={"type": when},
 )
-@click.option("--tail", type=Limited(Logs, "tail", int), metavar="N", help="Begin with the last N lines of each log.")
 @RUNS_DIR
 @common_options
 def logs(run: str, rank: frozenset[int] | None, **given: Any) -> int:
@@ -245,7 +240,7 @@ def runs(prune: bool, keep: int, days: float, max_size: float | None, yes: bool,
         if not settings.silent:
             talk(f"removed: the logs of {told}")
     if settings.json:
-        document = Report("runs", (), 0, {"runs": [asdict(run) for run in found], "pruned": [run.run for run in old]})
+        document = Report("runs", (), 0, {"runs": [plain(run) for run in found], "pruned": [run.run for run in old]})
         write_json(document.as_json())
     return 0
 

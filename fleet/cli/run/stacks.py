@@ -9,12 +9,13 @@ import click
 from fleet.answers.runs import StacksTaken
 from fleet.cli.context import perform
 from fleet.cli.line.command import ONLY_LOOKS, Verb, completed
-from fleet.cli.line.options import common_options, runs_dir_option
+from fleet.cli.line.options import asked, common_options, runs_dir_option
 from fleet.cli.line.values import ranks
 from fleet.cli.screen.output import clean, echo, talk
 from fleet.model import Report
 from fleet.node.gang.ends import ranks_text
 from fleet.ops.run.follow.stacks import by_host
+from fleet.requests.runs import Stacks
 from fleet.rules.stacks import BRING_PY_SPY, NO_PY_SPY, lines, places, remarks
 
 
@@ -25,11 +26,9 @@ from fleet.rules.stacks import BRING_PY_SPY, NO_PY_SPY, lines, places, remarks
     examples=("fleet stacks latest", "fleet stacks latest --rank 0,8 --all-threads"),
 )
 @click.argument("run", default="latest", shell_complete=completed("run_here"))
-@click.option("--rank", type=ranks, metavar="LIST", help="Of these ranks only: 0,8-15.")
+@asked(Stacks, "rank", rank={"type": ranks})
 @click.option("--all-threads", is_flag=True, help="Of every thread, where py-spy is there [main thread].")
-@click.option(
-    "--native/--no-native", default=True, show_default=True, help="Frames of C and C++, where py-spy is there."
-)
+@asked(Stacks, "native", native={"show_default": True})
 @runs_dir_option("Where logs are, on this machine.")
 @common_options
 def stacks(run: str, rank: frozenset[int] | None, all_threads: bool, native: bool, runs_dir: Path) -> int:

@@ -96,14 +96,6 @@ class _Bottom:
         self.held = 0
         self.noted = False
 
-    def draw(self, lines: Sequence[str]) -> None:
-        with self.lock:
-            if not self.held and list(lines) != self.shown:
-                # at once, so that it does not flicker; no newline behind the last: it could scroll
-                sys.stderr.write(self.erasure() + "\n".join(lines))
-                sys.stderr.flush()
-                self.shown = list(lines)
-
     def erasure(self) -> str:
         """From where the first of them begins: a terminal that was made narrower has broken them anew."""
         columns = size(sys.stderr)[0]
@@ -118,12 +110,16 @@ _bottom = _Bottom()
 def draw(lines: Sequence[str]) -> None:
     """Put these in the place of the live lines; none takes them away. They are cut so that no line wraps and all of
     them are on the screen: what has scrolled off cannot be drawn over."""
-    if not lines and not _bottom.shown:
-        return
     columns, rows = size(sys.stderr)
     if len(lines) >= rows:
         lines = [*lines[: rows - 2], f"... and {len(lines) - rows + 2} more"]
-    _bottom.draw([cut(line.expandtabs(), columns - 1) for line in lines])
+    fitting, bottom = [cut(line.expandtabs(), columns - 1) for line in lines], _bottom
+    with bottom.lock:
+        if not bottom.held and fitting != bottom.shown:
+            # at once, so that it does not flicker; no newline behind the last: it could scroll
+            sys.stderr.write(bottom.erasure() + "\n".join(fitting))
+            sys.stderr.flush()
+            bottom.shown = fitting
 
 
 @contextlib.contextmanager
@@ -131,7 +127,7 @@ def aside() -> Iterator[None]:
     """The live lines are gone while this writes; they come back below it."""
     bottom = _bottom
     with bottom.lock:
-        bottom.draw([])
+        draw([])
         bottom.held += 1
         try:
             yield

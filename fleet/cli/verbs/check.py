@@ -3,29 +3,38 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING
+from collections.abc import Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
 
 import click
 
 from fleet.cli.context import perform
+from fleet.cli.inventory import load_inventory
 from fleet.cli.line.command import Verb
 from fleet.cli.line.hints import as_typed
-from fleet.cli.line.options import Limited, Named, common_options, settings_of
+from fleet.cli.line.options import Named, asked, common_options, settings_of
 from fleet.cli.screen import terminal
 from fleet.cli.screen.layout import GAP, beside, wrap
+from fleet.cli.screen.network import lines_of, page
 from fleet.cli.screen.output import clean, clean_lines, echo, fold
 from fleet.cli.screen.terminal import cells
-from fleet.engines import DEFAULT, ENGINES
-from fleet.model import Report
+from fleet.engines import ENGINES
+from fleet.errors import FleetError
+from fleet.inventory.find import decode, read
+from fleet.inventory.write import entry
+from fleet.model import Inventory, Report
+from fleet.own import write_given
 from fleet.requests.hosts import Check
 from fleet.rules.matrix import Cell, Matrix, matrix
 from fleet.rules.units import counted
 
 if TYPE_CHECKING:
+    from fleet.api import Fleet, Planned
     from fleet.ops.check import Checked
     from fleet.rules.causes import Cause
-    from fleet.rules.rule import Finding, View
+    from fleet.rules.rule import Finding
 
 COLORS = {"error": "red", "warning": "yellow", "info": "cyan"}
 COLUMN_WIDTH = 26
@@ -34,23 +43,15 @@ PIPE_WIDTH = 160  # how many columns stand side by side where no terminal limits
 
 
 @click.command("check", cls=Verb, examples=("fleet check", "fleet check -w @a100 -v"))
+@asked(Check, "timeout", "engine", "network", engine={"type": Named(ENGINES), "show_default": True})
 @click.option(
-    "--timeout",
-    type=Limited(Check, "timeout"),
-    default=Check.timeout,
-    metavar="S",
-    help="Seconds until a step on a node counts as hanging [20].",
+    "--html",
+    type=click.Path(dir_okay=False, writable=True, path_type=Path),
+    metavar="FILE",
+    help="Write a page with all of it, too.",
 )
-@click.option(
-    "--engine",
-    type=Named(ENGINES),
-    default=DEFAULT,
-    show_default=True,
-    help="The engine to check for: what it needs must be there.",
-)
-@click.option("--network", is_flag=True, help="Measure bandwidth and latency of every pair of hosts, too.")
 @common_options
-def check(timeout: float, engine: str, network: bool) -> int:
+def check(html: Path | None, **given: Any) -> int:
     """Compare the hosts' environments; each finding with its remedy. What is an error here, 'fleet launch' refuses.
 
     Exit: 123 when something would keep a run from starting or spoil it, 122 when a host cannot be reached.
@@ -64,10 +65,27 @@ def check(timeout: float, engine: str, network: bool) -> int:
         shown = screen(checked, width=terminal.width(sys.stdout), quiet=settings.quiet, verbose=settings.verbose > 0)
         if shown:
             echo(shown.removesuffix("\n"), wrap=False)
+        diff = proposal(checked, load_inventory())
+        if diff and not settings.quiet:
+            echo(
+                "this data_address is better, another network is faster or the present one closed; nothing is written:"
+            )
+            for line in diff:
+                echo(clean(line), wrap=False)
 
-    return perform(
-        lambda fleet: fleet.plan.check(timeout=timeout, engine=engine, network=network), show, asked_for=True
-    )
+    def plan(fleet: Fleet) -> Planned:
+        planned = fleet.plan.check(**given)
+        return replace(planned, work=lambda runtime: written(planned.work(runtime)))
+
+    def written(checked: Report) -> Report:
+        assert isinstance(checked, Checked)
+        if html:
+            severities = [finding.severity for finding in checked.findings]
+            text = page(checked, summary(checked, severities, 0), proposal(checked, load_inventory()))
+            write_given(html.parent, {html.name: text.encode()})
+        return checked
+
+    return perform(plan, show, asked_for=True)
 
 
 def screen(checked: Checked, *, width: int | None = None, quiet: bool = False, verbose: bool = False) -> str:
@@ -80,7 +98,7 @@ def screen(checked: Checked, *, width: int | None = None, quiet: bool = False, v
     if checked.views and not quiet:
         most = max(2, ((width or PIPE_WIDTH) - 20) // COLUMN_WIDTH)
         lines += [*draw(matrix(checked.views, most), width), ""]
-        lines += links_of(checked.views, width)
+        lines += lines_of(checked)
     silent = [result.host for result in checked.results if not result.ok]
     if silent:
         text = click.style(f"not compared: {clean(fold(silent))}", fg="red") + " (no facts: see below)"
@@ -94,23 +112,21 @@ def screen(checked: Checked, *, width: int | None = None, quiet: bool = False, v
     return "".join(f"{line}\n" for line in lines)
 
 
-MOST_LINKS = 12  # as a table has them side by side
-
-
-def links_of(views: Mapping[str, View], width: int | None) -> list[str]:
-    """Returns what `--network` measured: of each sender and receiver Mbit/s and ms; of many hosts the slowest links
-    alone. A value that the sender's processor bounds has a plus."""
-    measured = {(a, b): link for a, view in views.items() for b, link in (view.get("links") or {}).items()}
-    if not measured:
+def proposal(checked: Checked, inventory: Inventory) -> list[str]:
+    """Returns the inventory's changes, as a diff, or its lines where that cannot be, for the network that is better."""
+    found = checked.measured.proposed
+    if not found:
         return []
-    text = {pair: f"{link['mbit']:.0f}{'+' * link['least']} {link['rtt_ms']:.2f}" for pair, link in measured.items()}
-    names = [*views]
-    if len(names) > MOST_LINKS:
-        slowest = sorted(measured, key=lambda pair: measured[pair]["mbit"])[:MOST_LINKS]
-        return ["slowest links, Mbit/s and ms:", *(f"  {clean(a)} -> {clean(b)}  {text[a, b]}" for a, b in slowest), ""]
-    rows = [["Mbit/s, ms", *names], *([a, *(text.get((a, b), "-") for b in names)] for a in names)]
-    sizes = [max(cells(row[n]) for row in rows) for n in range(len(names) + 1)]
-    return [*(line for row in rows for line in beside([[clean(cell)] for cell in row], sizes)), ""]
+    from fleet.ops.init.choose import difference, proposed
+
+    better = (replace(host, data_address=found.get(host.name, host.data_address)) for host in inventory.hosts)
+    path, meant = Path(inventory.source), replace(inventory, hosts=tuple(better))
+    try:
+        old = decode(read(path, inventory.source), inventory.source)
+        new, left = proposed(path, old, meant, (), {})
+    except FleetError:  # it is no file of YAML
+        new, left = "", {"": {}}
+    return [entry(name, {"data_address": it}) for name, it in found.items()] if left else difference(path, old, new)
 
 
 def describe(cause: Cause[Finding], width: int | None) -> list[str]:

@@ -11,14 +11,14 @@ import sys
 import termios
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import replace
-from typing import BinaryIO, Literal
+from typing import Any, BinaryIO
 
 import click
 
 from fleet.cli.context import finish, the_fleet
-from fleet.cli.line.command import OneOf, Verb, completed
+from fleet.cli.line.command import Verb, completed
 from fleet.cli.line.hints import quote
-from fleet.cli.line.options import BY_ITSELF, Limited, common_options, settings_of
+from fleet.cli.line.options import BY_ITSELF, asked, common_options, settings_of
 from fleet.cli.line.slips import fleets_own, with_options
 from fleet.cli.screen import plans, terminal
 from fleet.cli.screen.lines import on
@@ -118,15 +118,7 @@ class ExecVerb(Verb):
         "fleet exec -- bash < setup.sh",
     ),
 )
-@click.option("--shell", "line", metavar="LINE", help="A line for the node's shell, instead of an argv.")
-@click.option(
-    "--timeout", type=Limited(Exec, "timeout"), metavar="S", help="End the command on a host after S seconds."
-)
-@click.option(
-    "--env-of",
-    type=OneOf(["python"]),
-    help="Run it in the environment of the host's training interpreter: `python` of the inventory.",
-)
+@asked(Exec, "shell", "timeout", "env_of")
 @click.option("--no-fold", is_flag=True, help="Print lines as they come, each behind its host's name.")
 @click.option(
     "--stdin/--no-stdin",
@@ -136,14 +128,7 @@ class ExecVerb(Verb):
 )
 @click.argument("argv", nargs=-1, metavar="[-- ARGV...]", type=click.UNPROCESSED, shell_complete=completed("file"))
 @common_options
-def exec_(
-    line: str | None,
-    timeout: float | None,
-    env_of: Literal["python"] | None,
-    no_fold: bool,
-    stdin: bool | None,
-    argv: tuple[str, ...],
-) -> int:
+def exec_(no_fold: bool, stdin: bool | None, argv: tuple[str, ...], **options: Any) -> int:
     """Run exactly ARGV on every host, no shell in between; or a line in the node's shell.
 
     Identical outputs are shown once, under the node set they came from; differing ones show the difference, also
@@ -154,14 +139,14 @@ def exec_(
     file of hosts, is sent with --stdin only, and a terminal never. A file of which nothing is read yet may be for
     either: that takes --stdin or -n.
     """
-    if line is not None and argv:
-        whole = f"fleet exec --shell {shlex.quote(' '.join([line, *argv]))}"
+    if options["shell"] is not None and argv:
+        whole = f"fleet exec --shell {shlex.quote(' '.join([options['shell'], *argv]))}"
         raise UsageError("--shell takes a line as one word", hint=with_options(whole, click.get_current_context()))
     settings = settings_of()
     keep = settings.json or not no_fold
-    Exec(argv, shell=line)  # before standard input is looked at
+    Exec(argv, **options)  # before standard input is looked at
     given, waits = (None, False) if settings.dry_run else own_input(stdin)
-    plan = the_fleet().plan.exec(argv, shell=line, timeout=timeout, keep=keep, env_of=env_of, stdin=given)
+    plan = the_fleet().plan.exec(argv, keep=keep, stdin=given, **options)
     if settings.dry_run:
         return plans.tell(plan)
     with line_for(no_fold) as progress:
@@ -172,7 +157,7 @@ def exec_(
     if (
         argv
         and not settings.json
-        and (meant := other_command(argv, env_of, statuses, {host.name: host for host in plan.hosts}))
+        and (meant := other_command(argv, options["env_of"], statuses, {host.name: host for host in plan.hosts}))
     ):
         talk(hint_line(meant))
     return code

@@ -15,13 +15,12 @@ from fleet.cli.line.hints import as_typed
 from fleet.cli.line.options import settings_of, without
 from fleet.cli.screen import plans, terminal
 from fleet.cli.screen.output import clean, echo, talk, write_failures, write_json, write_table
-from fleet.cli.screen.progress import ProgressLine
-from fleet.cli.verbs.setup_ssh import answer, confirm, remark, tell
+from fleet.cli.verbs.setup_ssh import Remarks, answer, confirm
 from fleet.errors import UsageError
-from fleet.events import Notice
 from fleet.inventory.find import DEFAULT_FILES, LAB, VARIABLE, decode, is_yaml, read
 from fleet.inventory.yaml_file import parse_yaml
 from fleet.ops import init as op
+from fleet.ops.init.choose import difference
 from fleet.ops.init.sources import Given, of_ssh_config
 from fleet.ops.init.sources import read as read_source
 from fleet.ops.setup_ssh import SetupRuntime
@@ -62,17 +61,13 @@ def init(source: str | None, tofu: bool, yes: bool) -> int:
     quiet = settings.silent
     for note in plan.notes if not quiet else ():
         talk(clean(note))
-    later = list[Notice]()
     fleet = CliFleet(plan.inventory, plan.inventory, fanout=settings.fanout, connect_timeout=settings.connect_timeout)
-    with ProgressLine(quiet=quiet) as line:
-        emit = tell(line, quiet=quiet, later=later)
+    with Remarks() as emit:
         found = fleet.run(
             lambda r: op.run(plan, SetupRuntime(r.transport, r.fanout, r.emit, r.cancel, confirm=confirm)), emit
         )
     if not quiet:
         show(found)
-    if not settings.json:
-        remark(later)
     written = agree(plan, found, yes)
     if written:
         assert found.text is not None
@@ -135,7 +130,7 @@ def agree(plan: op.InitPlan, found: op.Proposal, yes: bool) -> bool:
         return False
     if plan.old is None or yes:
         return True
-    changes = [clean(line) for line in op.diff(plan, found.text)]
+    changes = [clean(line) for line in difference(plan.path, plan.old, found.text)]
     if not settings_of().json:
         for line in changes:
             echo(line, wrap=False)

@@ -11,7 +11,7 @@ import click
 from fleet.answers.hosts import Listening, Preview
 from fleet.cli.context import ask, finish, the_fleet
 from fleet.cli.line.command import Verb
-from fleet.cli.line.options import Limited, common_options, settings_of
+from fleet.cli.line.options import asked, common_options, settings_of
 from fleet.cli.line.values import parse_ports
 from fleet.cli.screen import terminal
 from fleet.cli.screen.output import clean, echo, fold, write_table
@@ -29,15 +29,7 @@ COMMAND_WIDTH = 60
 @click.command("kill-port", cls=Verb, examples=("fleet kill-port 29500", "fleet kill-port -y 29500-29510"))
 @click.argument("ports", nargs=-1, required=True, callback=parse_ports, metavar="PORT...")
 @click.option("-y", "--yes", is_flag=True, help="Do not ask.")
-@click.option("--force", is_flag=True, help="End other users' processes too, where permitted.")
-@click.option(
-    "--grace",
-    type=Limited(KillPort, "grace"),
-    default=KillPort.grace,
-    metavar="S",
-    help="Seconds between SIGTERM and SIGKILL [5].",
-)
-@click.option("--run", "runs", multiple=True, metavar="RUN", help="Also what belongs to this live run: its id or name.")
+@asked(KillPort, "force", "grace", "runs")
 @common_options
 def kill_port(ports: list[int], yes: bool, force: bool, grace: float, runs: tuple[str, ...]) -> int:
     """Show who listens on a port, TCP or UDP, on every host, and end them: only them, and only when you agree.

@@ -92,10 +92,10 @@ def up(count: int | None, link: str | None, disk: str | None, slurm: bool) -> in
     the = the_lab()
     folder = the.folder
     if settings_of().dry_run:
-        number = count or len(the.status().hosts) or 4
+        number = count or len(the.folder.load().hosts) or 4
         lines = [f"would bring up {number} hosts, under {folder.path}"]
         return plans.write("lab", (), {"up": number, "state_dir": str(folder.path)}, lambda: lines)
-    if count is not None and count - len(the.status().hosts) > MANY:
+    if count is not None and count - len(the.folder.load().hosts) > MANY:
         agree_to(count)
     state = the.up(count, link, disk, slurm)
     if settings_of().json:
@@ -130,7 +130,7 @@ def down() -> int:
     the = the_lab()
     path = str(the.folder.path)
     if settings_of().dry_run:
-        return plans.write("lab", the.status().hosts, {"down": path}, lambda: [f"would end the lab under {path}"])
+        return plans.write("lab", the.folder.load().hosts, {"down": path}, lambda: [f"would end the lab under {path}"])
     the.down()
     return ended((), f"lab {the.folder.instance} is down")
 
@@ -140,7 +140,7 @@ def down() -> int:
 def status() -> int:
     """Show the hosts: address, first process, up, cut, frozen or off."""
     the = the_lab()
-    state = the.status()
+    state = the.folder.load()
     if settings_of().json:
         write_json(document(the, state))
     elif not state.hosts:
@@ -162,7 +162,7 @@ def on_hosts(nodes: Sequence[str], done: str, act: Callable[[Lab], Sequence[str]
 
     the = the_lab()
     if settings_of().dry_run:
-        meant = select(the.status(), nodes)
+        meant = select(the.folder.load(), nodes)
         return plans.write("lab", meant, done, lambda: [f"{fold(meant)}: would be {done}"])
     chosen = act(the)
     return ended(chosen, f"{fold(chosen)}: {done}")

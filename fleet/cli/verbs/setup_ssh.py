@@ -6,19 +6,21 @@ import getpass
 import os
 from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Literal
+from typing import TYPE_CHECKING, Any
 
 import click
 
 from fleet.answers.hosts import SetUp, SetUpAll
-from fleet.cli.context import finish, interruptible, the_fleet
-from fleet.cli.line.command import OneOf, Verb, completed
-from fleet.cli.line.options import settings_of, without
-from fleet.cli.screen import layout, plans, terminal
+from fleet.api import Planned
+from fleet.cli.context import CliFleet, interruptible, perform
+from fleet.cli.line.command import Verb
+from fleet.cli.line.options import asked, settings_of, without
+from fleet.cli.screen import layout, terminal
 from fleet.cli.screen.output import clean, echo, fold, groups_by, talk
 from fleet.cli.screen.progress import ProgressLine
 from fleet.events import Event, Notice
 from fleet.model import Report
+from fleet.requests.hosts import SetupSsh
 from fleet.rules.units import counted
 
 if TYPE_CHECKING:
@@ -71,32 +73,33 @@ def table(keys: Sequence[NewKey], width: int | None = None) -> list[str]:
     ]
 
 
-def tell(line: ProgressLine, *, quiet: bool, later: list[Notice] | None = None) -> Callable[[Event], None]:
-    """An Emit: notices with their hints, warnings in spite of --quiet; the rest to the progress line. later: takes
-    those about a host, so that many hosts of one cause are told of together."""
+class Remarks(ProgressLine):
+    """Notices with their hints, warnings in spite of --quiet; those about hosts at the end, one a cause."""
 
-    def emit(event: Event) -> None:
-        if isinstance(event, Notice):
-            if quiet and event.level == "info":
-                return
-            if event.host and later is not None:
-                later.append(event)
-            else:
-                remark([event])
+    def __init__(self) -> None:
+        super().__init__(quiet=settings_of().silent)
+        self._levels = ("error", "warning") if settings_of().quiet else ("error", "warning", "info")
+        self._of_hosts: list[Notice] = []
+
+    def __call__(self, event: Event) -> None:
+        if not isinstance(event, Notice):
+            self.feed(event)
+        elif event.host:
+            self._of_hosts.append(event)
         else:
-            line(event)
+            self._tell([event])
 
-    return emit
+    def __exit__(self, *exc: object) -> None:
+        super().__exit__(*exc)
+        self._tell(self._of_hosts)
 
+    def _tell(self, notices: Sequence[Notice]) -> None:
+        from fleet.rules.causes import by_cause
 
-def remark(notices: Sequence[Notice]) -> None:
-    """Notices with their hints, one a cause."""
-    from fleet.rules.causes import by_cause
-
-    for level in ("error", "warning", "info"):
-        for cause in by_cause([(n.host, n.message, n.hint) for n in notices if n.level == level]):
-            hosts = [host for host in cause.whose if host]
-            talk(clean(f"{level}: {f'host {fold(hosts)}: ' if hosts else ''}{cause.message}"), cause.hint)
+        for level in self._levels:
+            for cause in by_cause([(n.host, n.message, n.hint) for n in notices if n.level == level]):
+                hosts = [host for host in cause.whose if host]
+                talk(clean(f"{level}: {f'host {fold(hosts)}: ' if hosts else ''}{cause.message}"), cause.hint)
 
 
 def show(report: Report) -> None:
@@ -122,34 +125,9 @@ def show(report: Report) -> None:
 
 
 @click.command("setup-ssh", cls=Verb, examples=("fleet setup-ssh", "fleet setup-ssh --tofu --password-file pw"))
-@click.option(
-    "--password-file",
-    metavar="F",
-    shell_complete=completed("file"),
-    help="The password on one line, or lines 'HOST PASSWORD' (HOST may be a node set "
-    "or *); nobody else may be able to read it. '-' is stdin.",
-)
-@click.option("--mesh/--no-mesh", default=True, help="Also every host to every host [yes].")
-@click.option("--tofu", is_flag=True, help="Trust unknown host keys on first use, without asking.")
-@click.option(
-    "--replace-key",
-    "replace_key",
-    multiple=True,
-    metavar="HOST",
-    shell_complete=completed("nodeset"),
-    help="Let this host (or node set) have a new host key; shown and confirmed like an unknown one.",
-)
-@click.option("--key-type", type=OneOf(["ed25519", "rsa"]), help="Type of the keys that are made [ed25519].")
-@click.option("--undo", is_flag=True, help="Remove what setup-ssh added, on the hosts and here.")
+@asked(SetupSsh, "password_file", "mesh", "tofu", "replace_key", "key_type", "undo")
 @without("transport")
-def setup_ssh(
-    password_file: str | None,
-    mesh: bool,
-    tofu: bool,
-    replace_key: tuple[str, ...],
-    key_type: Literal["ed25519", "rsa"] | None,
-    undo: bool,
-) -> int:
+def setup_ssh(replace_key: tuple[str, ...], **given: Any) -> int:
     """Passwordless SSH from here to every host and between all of them, every pair verified.
 
     The password is asked for once, used only where the key is not accepted yet, and kept nowhere. Host keys are
@@ -157,27 +135,14 @@ def setup_ssh(
     """
     from fleet.inventory.select import select
 
-    settings = settings_of()
-    hosts = the_fleet()
-    plan = hosts.plan.setup_ssh(
-        password_file=password_file,
-        mesh=mesh,
-        tofu=tofu,
-        replace_key=[
-            name for nodeset in replace_key for name in select(hosts.inventory, nodeset, None, "--replace-key").names
-        ],
-        key_type=key_type,
-        undo=undo,
-        limit=settings.connect_timeout,
-        confirm=confirm,
-        ask_password=ask_password,
-    )
-    if settings.dry_run:
-        return plans.tell(plan, **({"undo": True} if undo else {}))
-    later = list[Notice]()  # what is about single hosts is told at the end, however that comes
-    try:
-        with ProgressLine(quiet=settings.silent) as line:
-            report = plan.run(tell(line, quiet=settings.quiet, later=later))
-    finally:
-        remark(later)
-    return finish(report, show)
+    def plan(fleet: CliFleet) -> Planned:
+        chosen = (select(fleet.inventory, nodeset, None, "--replace-key").names for nodeset in replace_key)
+        return fleet.plan.setup_ssh(
+            replace_key=[name for names in chosen for name in names],
+            limit=fleet.connect_timeout,
+            confirm=confirm,
+            ask_password=ask_password,
+            **given,
+        )
+
+    return perform(plan, show, line=Remarks(), **({"undo": True} if given["undo"] else {}))

@@ -1,39 +1,40 @@
-"""What the head does while members talk: waits for all, starts the chain, mends it, passes digests on, ends it."""
+"""The head's part while members talk: waits for all, starts the chain, mends it, passes digests on, ends it."""
 
 from __future__ import annotations
 
 import contextlib
-import posixpath
 import threading
+import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import partial
-from typing import Any
 
 from fleet.delivery import own_files
+from fleet.delivery.answers import packed, resolution
+from fleet.delivery.chain.judge import HINTS, Judge, Verdict
 from fleet.delivery.chain.member import Member, Outbox
-from fleet.delivery.chain.order import HERE, SOURCE
+from fleet.delivery.chain.order import SOURCE, Chain
 from fleet.delivery.chain.source import Source
-from fleet.delivery.chain.steering import Serve, Steering
 from fleet.delivery.manifest import Manifest
-from fleet.errors import FleetError, HostFailed, Interrupted, PreflightError
+from fleet.errors import ConnectError, FleetError, HostFailed, Interrupted, PreflightError
 from fleet.events import Emit, Event, Notice, Progress
+from fleet.node.delivery.chain.link import link_token
 from fleet.protocol.messages import chain
-from fleet.protocol.messages.chain import MemberMessage
-from fleet.transport.frames import decoded
+from fleet.protocol.messages.code import OwnFile
 from fleet.transport.shell import stalled
 
 TICK_SECONDS = 0.2
 GOODBYE_SECONDS = 3.0
+WHY_LENGTH = 200
 CHANGED = "changed in the source while it was read"
 
 
 class Coordinator:
-    """members: every host, in inventory order. handlers: what each message of a member does, see handlers.py. serve,
-    every, limit, named: see steering.Steering.
-    locked: called with each host that holds its lock, or has none to take. force, keep, hint: of what is the nodes'
-    own; see transfer.Broadcast.
+    """members: every host, in inventory order. every: seconds between their reports. limit: of the source, bytes a
+    second. locked: called with each host that holds its lock, or has none to take. force, keep, hint: of what is the
+    nodes' own; see transfer.Broadcast.
 
-    All methods may be called from any thread.
+    cuts: what the loss of a host cost the one after it, {"host": who went, "behind": who lost, "lost_seconds"}. All
+    methods may be called from any thread.
     """
 
     def __init__(
@@ -42,12 +43,9 @@ class Coordinator:
         manifest: Manifest,
         emit: Emit,
         source: Source,
-        serve: Serve,
         *,
-        handlers: Mapping[str, Callable[[Coordinator, Member, Any], None]],
         every: float = 0.2,
         limit: int | None = None,
-        named: str = HERE,
         locked: Callable[[str], None] = lambda name: None,
         force: bool | Sequence[str] = False,
         keep: bool = False,
@@ -59,22 +57,14 @@ class Coordinator:
         self.source = source
         for member in members:
             member.work = manifest.size
-        self._handlers = handlers
-        self._view, self._serve, self.locked = emit, serve, locked
-        self._pace = every, limit, named
+        self._view, self.locked = emit, locked
+        self._every, self._limit = every, limit
         self._consent, self._hint = (force, keep), hint
-        self._lock = threading.RLock()
-        self.steering: Steering | None = None
+        self.lock = threading.RLock()
+        self.chain: Chain | None = None  # once it has begun
+        self.cuts: list[dict[str, str | float]] = []
+        self._lost: dict[str, tuple[str, float, int]] = {}
         source.on_news, source.on_link = self._news, partial(self.broke, SOURCE)
-
-    @property
-    def sent(self) -> int:
-        """Bytes that left the source."""
-        return self.source.sent
-
-    @property
-    def cuts(self) -> list[dict[str, str | float]]:
-        return self.steering.cuts if self.steering else []
 
     # -- members come and go -------------------------------------------------------------------------------
     def emit(self, event: Event) -> None:
@@ -82,7 +72,7 @@ class Coordinator:
             self._view(event)
 
     def opened(self, member: Member, outbox: Outbox) -> None:
-        with self._lock:
+        with self.lock:
             member.outbox = outbox
             member.quiet.word()
             if self.over.is_set():
@@ -90,36 +80,35 @@ class Coordinator:
 
     def left(self, name: str, error: FleetError | None) -> None:
         """A host's conversation is over, or never began."""
-        with self._lock:
+        with self.lock:
             member = self.members[name]
             self.locked(name)
             if member.state not in ("done", "shared", "out"):
                 self.out(member, error or HostFailed("it ended early", host=name, kind="protocol"))
-            elif self.steering is not None and not self.over.is_set():
-                self.steering.remove(name)
+            elif not self.over.is_set():
+                self._remove(name)
             self.maybe_go()
 
     def out(self, member: Member, error: FleetError) -> None:
         member.fail(error)
         self.emit(Progress(member.host.name, "out", 0))
-        if self.steering is not None:
+        if self.chain is not None:
             if not isinstance(error, Interrupted):
                 self.emit(Notice("warning", f"out of the chain: {error.message}", member.host.name, error.hint))
-            self.steering.remove(member.host.name)
+            self._remove(member.host.name)
             self.maybe_over()
 
-    # -- what members say ----------------------------------------------------------------------------------
-    def handle(self, name: str, message: Mapping[str, Any]) -> None:
-        """What a member said; ProtocolError for what none of them says."""
-        with self._lock:
-            checked = decoded(MemberMessage, message, name)
-            self._handlers[checked["event"]](self, self.members[name], checked)
+    def _remove(self, name: str) -> None:
+        """Closes the gap that a host leaves."""
+        if self.chain is not None:
+            self.chain.remove(name)
+            self._give(name)
 
     # -- what the source says ------------------------------------------------------------------------------
     def _news(self, digests: dict[int, str], changed: set[int]) -> None:
-        with self._lock:
-            self.maybe_go()
+        with self.lock:
             for member in self.members.values():
+                self.settle(member)
                 if member.state == "receiving":
                     self._pass_on(member, digests, changed)
 
@@ -131,15 +120,30 @@ class Coordinator:
             member.tell(op="fail", files=failed)
 
     def broke(self, sender: str, message: chain.Link) -> None:
-        with self._lock:
-            if self.steering is not None and not self.over.is_set():
-                self.steering.link_broke(sender, message)
+        with self.lock:
+            if self.chain is not None and not self.over.is_set():
+                why = message["why"][:WHY_LENGTH]
+                self.judged(self.judge.broke(sender, message["epoch"], message["kind"], why))
+
+    def heard(self, name: str, message: chain.At) -> None:
+        """Takes a member's report of how far it is."""
+        assert self.chain is not None
+        now, received = time.monotonic(), message["received"]
+        self.chain.sent(name, message["sent"], now)
+        if self.chain.heard(name, message["position"], received, now, message["placed"]):
+            self.emit(Notice("info", "speaks again: it goes on at the end of the chain", name))
+            self._give()
+        if name in self._lost and received > self._lost[name][2]:
+            gone, since, _ = self._lost.pop(name)
+            seconds = round(now - since, 1)
+            self.cuts.append({"host": gone, "behind": name, "lost_seconds": seconds})
+            self.emit(Notice("info", f"goes on without host {gone}, {seconds:g} s lost", name))
 
     # -- the chain -----------------------------------------------------------------------------------------
     def maybe_go(self) -> None:
-        """Start once everybody has answered, and the files that some are unsure of are known."""
+        """Starts once everybody has answered."""
         members = self.members.values()
-        if self.steering is not None or self.over.is_set() or any(m.state == "starting" for m in members):
+        if self.chain is not None or self.over.is_set() or any(m.state == "starting" for m in members):
             return
         refused = [m for m in members if isinstance(m.error, HostFailed | PreflightError)]
         if refused:
@@ -152,51 +156,85 @@ class Coordinator:
                 )
             )
             return
-        ready = [m for m in members if m.state == "ready"]
-        if self.source.ask(i for m in ready for i in m.need["unsure"]):
-            return
-        for member in ready:
-            member.settle(self.source.digests, self.manifest)
-            member.consent(*self._consent, self.manifest)
-            if len(member.replaces) + len(member.keeps) < len(member.own):
-                self._refuse(member)
-        if all(m.state == "ready" for m in ready):
-            self._go(ready)
-        else:
-            self.maybe_go()
+        self._go([m for m in members if m.state == "ready"])
 
-    def _refuse(self, member: Member) -> None:
-        """What is the node's own is in the way."""
-        left = {*member.replaces, *member.keeps}
-        files = [
-            (path or posixpath.basename(member.dests[at]), kind, size, age, holds)
-            for at, path, kind, size, age, holds in member.own
-            if (at, path) not in left
-        ]
-        self.out(member, own_files.error(member.host.name, files, self._hint))
+    def settle(self, member: Member) -> None:
+        """Tells a member the digests that it waits for, once they are known; none of a file that has changed."""
+        if member.unsure and not self.source.ask(member.unsure):
+            digests = self.source.digests
+            self._put(member, packed("digests", [(i, digests[i]) for i in member.unsure if i in digests]))
+            member.unsure = []
+
+    def consent(self, member: Member, files: list[OwnFile]) -> None:
+        """Decides about what is the node's own and in the way; where its user must be asked, nothing is sent."""
+        answer = resolution(files, *self._consent)
+        if answer is None:
+            self.out(member, own_files.error(member.host.name, files, self._hint))
+            self.maybe_go()
+        else:
+            self._put(member, answer)
+
+    def _put(self, member: Member, answer: bytes) -> None:
+        member.quiet.word()
+        if member.outbox is not None:
+            member.outbox.put(answer)
 
     def _go(self, ready: list[Member]) -> None:
         lacking = [m for m in ready if any(True for _ in m.lacking())]
         for member in ready:
             member.state = "receiving"
             member.quiet.word()
-            member.tell(op="go", held=sorted(member.held), replace=member.replaces, keep=member.keeps)
+            member.tell(op="go")
             self._pass_on(member, self.source.digests, self.source.changed)
-        self.steering = Steering(lacking, self.emit, self._serve, self._give_up, *self._pace)
+        self.chain = Chain([(m.host.name, m.need["bytes"]) for m in lacking], time.monotonic(), self._limit)
+        self.judge = Judge(self.chain, self._every, self._limit is not None, self.source.name)
+        self._give()
         self.source.ask(i for m in lacking for i in m.lacking())
         self.maybe_over()
 
-    def _give_up(self, member: Member, error: FleetError) -> None:
-        if member.state == "receiving":
-            self.out(member, error)
-            member.cancel.set()
+    def judged(self, verdicts: Sequence[Verdict]) -> None:
+        """Says what became of hosts, and makes it so."""
+        for verdict in verdicts:
+            member, name = self.members[verdict.name], verdict.name
+            if verdict.action == "out" and member.state == "receiving":
+                gone = ConnectError if verdict.kind in ("dead", "lost", "unreachable") else HostFailed
+                kind = "lost" if verdict.kind == "dead" else verdict.kind
+                self.out(member, gone(verdict.reason, hint=HINTS[verdict.kind], host=name, kind=kind))
+                member.cancel.set()
+            elif verdict.action == "aside" and member.state != "done":
+                self.emit(Progress(name, "away", member.received, member.need["bytes"]))
+                self.emit(Notice("warning", f"{verdict.reason}: the others go on without it", name))
+            elif verdict.action == "direct":
+                text = f"gets its files from {self.source.name} from here on: {verdict.reason}"
+                self.emit(Notice("info", text, name))
+            elif verdict.action == "last" and verdict.kind != "trial":
+                self.emit(Notice("warning", f"goes to the end of the chain: {verdict.reason}", name))
+            self._give(None if verdict.kind == "trial" else name)
+        if not verdicts:
+            self._give()
+
+    def _give(self, gone: str | None = None) -> None:
+        """Tells senders whom to serve, where that has changed; gone: because of whom."""
+        assert self.chain is not None
+        for order in self.chain.orders():
+            receiver, hop = self.members[order.receiver], self.chain.hops[order.receiver]
+            if gone not in (None, order.receiver):
+                self._lost[order.receiver] = (str(gone), hop.grown, hop.received)
+            if order.sender == SOURCE:
+                self.source.serve(receiver, order.epoch)
+            else:
+                token = link_token(receiver.token, order.epoch)
+                addresses = receiver.addresses
+                self.members[order.sender].tell(op="next", epoch=order.epoch, token=token, addresses=addresses)
 
     def tick(self) -> None:
-        with self._lock:
+        with self.lock:
             for member in list(self.members.values()):
                 self._watch(member)
-            if self.steering is not None and not self.over.is_set():
-                self.steering.tick(self.source.sent)
+            if self.chain is not None and not self.over.is_set():
+                now = time.monotonic()
+                self.chain.sent(SOURCE, self.source.sent, now)
+                self.judged(self.judge.tick(now))
 
     def _watch(self, member: Member) -> None:
         """A node that only says that it lives, and never what it has got to, holds nobody up for ever."""
@@ -208,12 +246,12 @@ class Coordinator:
             self.maybe_go()
 
     def maybe_over(self) -> None:
-        if self.steering is not None and all(m.state in ("done", "shared", "out") for m in self.members.values()):
+        if self.chain is not None and all(m.state in ("done", "shared", "out") for m in self.members.values()):
             self.end()
 
     def end(self) -> None:
         """Everything is where it can be: let the members go."""
-        with self._lock:
+        with self.lock:
             if self.over.is_set():
                 return
             self.over.set()
@@ -233,7 +271,7 @@ class Coordinator:
 
     def abort(self, error: FleetError) -> None:
         """Stop; whoever has no other reason gets this one."""
-        with self._lock:
+        with self.lock:
             for member in self.members.values():
                 if member.state in ("starting", "ready", "receiving"):
                     member.fail(error.but(host=member.host.name))

@@ -1,98 +1,104 @@
-"""What each message of a member does; the coordinator, who holds its lock, asks here."""
+"""The head of a chain, as its members see it: what each of their messages does."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any
 
 from fleet.delivery.chain.coordinator import Coordinator
-from fleet.delivery.chain.member import Member
+from fleet.delivery.chain.member import LISTS, Member
 from fleet.errors import HostFailed, ProtocolError, Reason
 from fleet.events import Progress
-from fleet.protocol.messages import chain
+from fleet.protocol.messages import chain, code
+from fleet.protocol.messages.chain import MemberMessage
+from fleet.transport.frames import decoded
 
 
-def hello(head: Coordinator, member: Member, message: chain.Hello) -> None:
-    head.locked(member.host.name)
-    if member.outbox is not None and not member.greeted:
-        member.greeted = True
-        member.quiet.word()
-        member.outbox.put(head.manifest.message)
+class Head(Coordinator):
+    """The coordinator, and what each message of a member does."""
 
+    def handle(self, name: str, message: Mapping[str, Any]) -> None:
+        """Takes what a member said. Raises ProtocolError for what none of them says."""
+        with self.lock:
+            checked = decoded(MemberMessage, message, name)
+            getattr(self, "_" + checked["event"])(self.members[name], checked)
 
-def shared(head: Coordinator, member: Member, message: chain.Shared) -> None:
-    if member.state != "starting":
-        return
-    if message["with"] not in head.members or message["with"] == member.host.name:
-        raise ProtocolError("it shares a folder with nobody here", member.host.name)
-    member.state = "shared"
-    member.answer = replace(member.answer, shared_with=message["with"])
-    head.maybe_go()
+    def _hello(self, member: Member, message: chain.Hello) -> None:
+        self.locked(member.host.name)
+        if member.outbox is not None and not member.greeted:
+            member.greeted = True
+            member.quiet.word()
+            member.outbox.put(self.manifest.message)
 
+    def _shared(self, member: Member, message: chain.Shared) -> None:
+        if member.state != "starting":
+            return
+        if message["with"] not in self.members or message["with"] == member.host.name:
+            raise ProtocolError("it shares a folder with nobody here", member.host.name)
+        member.state = "shared"
+        member.answer = replace(member.answer, shared_with=message["with"])
+        self.maybe_go()
 
-def lacks(head: Coordinator, member: Member, message: chain.Lacks) -> None:
-    if member.state == "starting":
-        member.take_part(message, head.manifest)
+    def _doubts(self, member: Member, message: chain.Doubts) -> None:
+        files = member.take("doubts", message["files"], self.manifest)
+        if member.state == "starting" and not message["more"]:
+            if max(files) >= len(self.manifest.files):
+                raise ProtocolError("it asks for files that are not in the source", member.host.name)
+            member.unsure = files
+            self.settle(member)
 
+    def _own(self, member: Member, message: code.Own) -> None:
+        files = member.take("own", message["files"], self.manifest)
+        if member.state == "starting" and not message["more"]:
+            self.consent(member, files)
 
-def need(head: Coordinator, member: Member, message: chain.Need) -> None:
-    if member.state == "starting":
-        member.take_need(message, head.manifest)
-        head.maybe_go()
+    def _lacks(self, member: Member, message: chain.Lacks) -> None:
+        if not any(message.get(name) for name in LISTS):
+            raise ProtocolError("it lacks nothing, and says so", member.host.name)
+        for name in LISTS:
+            if part := message.get(name):
+                member.take(name, part, self.manifest)
 
+    def _need(self, member: Member, message: chain.Need) -> None:
+        if member.state == "starting":
+            member.take_need(message, self.manifest)
+            self.maybe_go()
 
-def failed(head: Coordinator, member: Member, message: chain.Refused) -> None:
-    error = HostFailed(
-        Reason.of_node(message["message"]),
-        hint=message["hint"],
-        host=member.host.name,
-        kind=message.get("kind", "sync"),
-    )
-    head.out(member, error)
-    head.locked(member.host.name)
-    head.maybe_go()
+    def _failed(self, member: Member, message: chain.Refused) -> None:
+        error = HostFailed(
+            Reason.of_node(message["message"]),
+            hint=message["hint"],
+            host=member.host.name,
+            kind=message.get("kind", "sync"),
+        )
+        self.out(member, error)
+        self.locked(member.host.name)
+        self.maybe_go()
 
+    def _at(self, member: Member, message: chain.At) -> None:
+        if self.chain is None or member.state not in ("receiving", "done"):
+            return
+        received, placed = message["received"], message["placed"]
+        if received > member.received or len(self.manifest.files) >= placed > member.placed:
+            member.quiet.word()
+        member.received, member.placed = max(received, member.received), max(placed, member.placed)
+        state = "done" if member.state == "done" else "receiving"
+        self.emit(Progress(member.host.name, state, member.received, member.need["bytes"]))
+        self.heard(member.host.name, message)
 
-def at(head: Coordinator, member: Member, message: chain.At) -> None:
-    if head.steering is None or member.state not in ("receiving", "done"):
-        return
-    received, placed = message["received"], message["placed"]
-    if received > member.received or len(head.manifest.files) >= placed > member.placed:
-        member.quiet.word()
-    member.received, member.placed = max(received, member.received), max(placed, member.placed)
-    state = "done" if member.state == "done" else "receiving"
-    head.emit(Progress(member.host.name, state, member.received, member.need["bytes"]))
-    head.steering.heard(member.host.name, message)
+    def _link(self, member: Member, message: chain.Link) -> None:
+        self.broke(member.host.name, message)
 
+    def _corrupt(self, member: Member, message: chain.Corrupt) -> None:
+        if self.chain is not None and member.state == "receiving":
+            if not member.lacks(message["file"]):
+                raise ProtocolError("a file is wrong that it has", member.host.name)
+            self.judged(self.judge.corrupt(member.host.name, message["epoch"]))
 
-def link(head: Coordinator, member: Member, message: chain.Link) -> None:
-    head.broke(member.host.name, message)
-
-
-def corrupt(head: Coordinator, member: Member, message: chain.Corrupt) -> None:
-    if head.steering is not None and member.state == "receiving":
-        if not member.lacks(message["file"]):
-            raise ProtocolError("a file is wrong that it has", member.host.name)
-        head.steering.corrupt(member.host.name, message["epoch"])
-
-
-def done(head: Coordinator, member: Member, message: chain.Done) -> None:
-    if head.steering is None or member.state != "receiving":
-        return
-    member.take_done(message)
-    head.steering.chain.done(member.host.name)
-    head.maybe_over()
-
-
-HANDLERS: dict[str, Callable[[Coordinator, Member, Any], None]] = {
-    "hello": hello,
-    "shared": shared,
-    "lacks": lacks,
-    "need": need,
-    "failed": failed,
-    "at": at,
-    "link": link,
-    "corrupt": corrupt,
-    "done": done,
-}
+    def _done(self, member: Member, message: chain.Done) -> None:
+        if self.chain is None or member.state != "receiving":
+            return
+        member.take_done(message)
+        self.chain.done(member.host.name)
+        self.maybe_over()

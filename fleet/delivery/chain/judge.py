@@ -84,15 +84,14 @@ class Judge:
         self._tries[sender, hop.name, kind] += 1
         if self._tries[sender, hop.name, kind] <= TRIES.get(kind, 0):
             return []
-        if kind == "unreachable":
-            senders = dict.fromkeys([source for source, receiver in self._faults if receiver == hop.name] + [sender])
-            reason = f"{' and '.join(map(self._named, senders))} cannot reach it: {why}"
-            return self._fault(sender, hop, reason, kind, why)
-        if kind == "corrupt":
-            return self._fault(sender, hop, "a file did not arrive as it was sent (changed while it was read?)", kind)
-        if kind == "lost":
-            return self._fault(sender, hop, f"the link from {self._named(sender)} broke again and again: {why}", kind)
-        return self._fault(sender, hop, f"it does not keep to fleet's protocol: {why}", kind)
+        senders = dict.fromkeys([source for source, receiver in self._faults if receiver == hop.name] + [sender])
+        reasons = {
+            "unreachable": f"{' and '.join(map(self._named, senders))} cannot reach it: {why}",
+            "corrupt": "a file did not arrive as it was sent (changed while it was read?)",
+            "lost": f"the link from {self._named(sender)} broke again and again: {why}",
+            "protocol": f"it does not keep to fleet's protocol: {why}",
+        }
+        return self._fault(sender, hop, reasons[kind], kind, why)
 
     def corrupt(self, name: str, epoch: int) -> list[Verdict]:
         """A hop got by link `epoch` what is not in the source. Its sender may only have passed that on, and mends it

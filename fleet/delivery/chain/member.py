@@ -8,22 +8,23 @@ import queue
 import threading
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Any
+from typing import Any, Literal
 
 from fleet.answers.sync import Received
 from fleet.codec import from_json
+from fleet.delivery.answers import take_more
 from fleet.delivery.manifest import Manifest
 from fleet.errors import FleetError, HostFailed, ProtocolError
 from fleet.model import Host
-from fleet.node.delivery.ownership import is_meant
 from fleet.protocol.frames import MESSAGE
-from fleet.protocol.messages.chain import Done, Lacking, Need, OwnFile, Ranges
+from fleet.protocol.messages.chain import Done, Need, Ranges
 from fleet.transport.base import Cancel, Session, Silence
 from fleet.transport.program import Program
 
 SILENCE_SECONDS = 20.0
 HELLO_SECONDS = 60.0  # a lock is waited for in that time, and folders on slow disks
 SLOWEST_DISK = 10 << 20
+LISTS: tuple[Literal["wants", "files"], ...] = ("wants", "files")  # that may come in parts
 Handle = Callable[[str, Mapping[str, Any]], None]
 
 
@@ -66,11 +67,8 @@ class Member:
     greeted: bool = False
     parts: dict[str, list[Any]] = field(default_factory=dict)
     need: Mapping[str, Any] = field(default_factory=dict)
-    held: set[int] = field(default_factory=set)
-    own: list[OwnFile] = field(default_factory=list)  # that is in its way
-    replaces: list[tuple[int, str]] = field(default_factory=list)
-    keeps: list[tuple[int, str]] = field(default_factory=list)
-    kept: set[int] = field(default_factory=set)
+    unsure: list[int] = field(default_factory=list)  # files of which it waits for the digests
+    session: Session | None = None
     reached: str | None = None
     received: int = 0
     placed: int = 0
@@ -101,7 +99,7 @@ class Member:
     @property
     def limit(self) -> float | None:
         """Seconds that it may go without a word of what is to come next; None where others tell."""
-        if self.outbox is None:
+        if self.outbox is None or self.unsure:
             return None
         if self.state == "starting" and not self.greeted:
             return HELLO_SECONDS
@@ -110,41 +108,20 @@ class Member:
             return HELLO_SECONDS + self.work / SLOWEST_DISK
         return None
 
-    def take_part(self, message: Lacking, manifest: Manifest) -> None:
-        """A part of what it lacks: of each kind one for every file at most."""
-        some: dict[str, list[Any]] = {
-            "wants": message.get("wants", []),
-            "files": message.get("files", []),
-            "unsure": [*message.get("unsure", {}).items()],
-            "own": message.get("own", []),
-        }
-        if not any(some.values()) and "event" in message:
-            raise ProtocolError("it lacks nothing, and says so", self.host.name)
-        for name, part in some.items():
-            known = self.parts.setdefault(name, [])
-            known += part
-            if len(known) > len(manifest.entries):
-                raise ProtocolError("it lacks more than there is", self.host.name)
+    def take(self, name: str, part: Sequence[Any], manifest: Manifest) -> list[Any]:
+        """Takes a part of one of its lists, in which there is one for every entry at most; returns the list so far."""
+        known = self.parts.setdefault(name, [])
+        take_more(known, part, len(manifest.entries), self.host.name)
+        return known
 
     def take_need(self, message: Need, manifest: Manifest) -> None:
         """Takes in what the node lacks. Raises ProtocolError."""
-        self.take_part(
-            {"wants": message["wants"], "files": message["files"], "unsure": message["unsure"], "own": message["own"]},
-            manifest,
-        )
-        count = len(manifest.files)
-        unsure = {int(k): v for k, v in self.parts["unsure"]}
-        if any(i >= count for i in unsure):
-            raise ProtocolError("what it needs makes no sense", self.host.name)
+        wants, files = (self.parts.get(name, []) + message[name] for name in LISTS)
         self.need = {
-            "wants": self._ranges(self.parts["wants"], manifest.size),
-            "bytes": message["bytes"],
-            "files": [range(a, b) for a, b in self._ranges(self.parts["files"], count)],
-            "unsure": unsure,
-            "address": message["address"],
-            "port": message["port"],
+            **message,
+            "wants": self._ranges(wants, manifest.size),
+            "files": [range(a, b) for a, b in self._ranges(files, len(manifest.files))],
         }
-        self.own = self.parts["own"]
         self.parts.clear()
         self.state = "ready"
 
@@ -155,37 +132,15 @@ class Member:
             raise ProtocolError("ranges that are none", self.host.name)
         return pairs
 
-    def settle(self, digests: Mapping[int, str], manifest: Manifest) -> None:
-        """Decide about the files that it was unsure of: it holds those with the source's digest."""
-        self.held = {i for i, digest in self.need["unsure"].items() if digests.get(i) == digest}
-        held_bytes = sum(manifest.overlap(i, self.need["wants"]) for i in self.held)
-        self.need = {**self.need, "bytes": self.need["bytes"] - held_bytes}
-        same = {(manifest.files[i][0], manifest.files[i][1]) for i in self.held}
-        self.own = [each for each in self.own if (each[0], each[1]) not in same]
-
-    def consent(self, force: bool | Sequence[str], keep: bool, manifest: Manifest) -> None:
-        """Decide about what is its own and in the way: `replaces` and `keeps` say what; what is in neither must be
-        asked for."""
-        own = [(target, path) for target, path, *_ in self.own]
-        self.replaces = [each for each in own if is_meant(each[1], force)]
-        self.keeps = [each for each in own if each not in self.replaces] if keep else []
-        kept = set(self.keeps)
-        files = (
-            {i for part in self.need["files"] for i in part if manifest.files[i][:2] in kept} if kept else set[int]()
-        )
-        count = sum(manifest.overlap(i, self.need["wants"]) for i in files)
-        self.need = {**self.need, "bytes": self.need["bytes"] - count}
-        self.kept = files
-
     def lacks(self, index: int) -> bool:
         """Whether that file is not in place there."""
         ranges = self.need["files"]
         at = bisect.bisect_right(ranges, index, key=lambda r: r.start) - 1
-        return at >= 0 and index in ranges[at] and index not in self.held and index not in self.kept
+        return at >= 0 and index in ranges[at]
 
     def lacking(self) -> Iterator[int]:
         """The files that are not in place there, in order."""
-        return (i for part in self.need["files"] for i in part if i not in self.held and i not in self.kept)
+        return (i for part in self.need["files"] for i in part)
 
     def take_done(self, message: Done) -> None:
         self.state = "done"

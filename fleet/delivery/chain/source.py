@@ -36,8 +36,8 @@ class Here(Reader):
     def __init__(self, manifest: Manifest, roots: Sequence[Path], tls: dict[str, str], limit: int | None) -> None:
         super().__init__(manifest.files, [bytes(root.resolve()) for root in roots], manifest.inodes, tls, limit)
 
-    def serve(self, member: Member, epoch: int, session: Session | None) -> None:
-        self.send_to(member.host.name, epoch, link_token(member.token, epoch), ways(member, session))
+    def serve(self, member: Member, epoch: int) -> None:
+        self.send_to(member.host.name, epoch, link_token(member.token, epoch), ways(member))
 
 
 def is_tree(entries: Sequence[Entry], mode: int | None) -> bool:
@@ -143,7 +143,7 @@ class There:
         self._asked |= missing
         return missing
 
-    def serve(self, member: Member, epoch: int, session: Session | None) -> None:
+    def serve(self, member: Member, epoch: int) -> None:
         token = link_token(member.token, epoch)
         where = {"name": member.host.name, "addresses": member.addresses}
         self._outbox.put({"op": "next", "epoch": epoch, "token": token, **where})

@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import secrets
 import threading
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
@@ -13,10 +13,10 @@ from pathlib import Path
 from fleet import fanout
 from fleet.answers.sync import Broadcasted, Received
 from fleet.delivery import own_files
-from fleet.delivery.chain.coordinator import TICK_SECONDS, Coordinator
-from fleet.delivery.chain.handlers import HANDLERS
+from fleet.delivery.chain.coordinator import TICK_SECONDS
+from fleet.delivery.chain.handlers import Head
 from fleet.delivery.chain.member import Member, converse
-from fleet.delivery.chain.source import Here, Source, There
+from fleet.delivery.chain.source import Here, There
 from fleet.delivery.lock_order import LockOrder, claim
 from fleet.delivery.manifest import Manifest, scan
 from fleet.delivery.shared import with_shared
@@ -27,7 +27,6 @@ from fleet.events import Notice, Round, Started
 from fleet.model import Host, Report, Result, exit_code_of
 from fleet.protocol.messages.chain import MemberSpec
 from fleet.runtime import Runtime
-from fleet.transport.base import Session
 from fleet.transport.certificate import make_certificate
 
 PATIENCE_SECONDS = 60.0  # after which a node gives up a head that says nothing, and its locks
@@ -103,20 +102,9 @@ def _joined(reports: list[Report]) -> Report:
 
 
 def _run(plan: Broadcast, runtime: Runtime) -> Report:
-    runtime.emit(Round(f"reading {', '.join(str(item.source) for item in plan.items)}", ()))
-    tls = make_certificate()
-    with _opened(plan, runtime, tls) as (manifest, source):
-        report = _sent(plan, runtime, tls, manifest, source)
-    if source.grown:
-        names = [manifest.files[index] for index in source.grown]
-        runtime.emit(Notice("warning", grown_notice(entry[1] or plan.items[entry[0]].source.name for entry in names)))
-    return report
-
-
-@contextlib.contextmanager
-def _opened(plan: Broadcast, runtime: Runtime, tls: dict[str, str]) -> Iterator[tuple[Manifest, Here | There]]:
-    """What is to be sent, and who has it."""
     sources = [item.source for item in plan.items]
+    runtime.emit(Round(f"reading {', '.join(map(str, sources))}", ()))
+    tls = make_certificate()
     with contextlib.ExitStack() as opened:
         source: Here | There
         if plan.origin is None:
@@ -130,7 +118,11 @@ def _opened(plan: Broadcast, runtime: Runtime, tls: dict[str, str]) -> Iterator[
             manifest = source.read()
         if manifest.unsafe_links:
             runtime.emit(Notice("warning", links_notice(manifest.unsafe_links)))
-        yield manifest, source
+        report = _sent(plan, runtime, tls, manifest, source)
+    if source.grown:
+        grown = [manifest.files[index] for index in source.grown]
+        runtime.emit(Notice("warning", grown_notice(entry[1] or sources[entry[0]].name for entry in grown)))
+    return report
 
 
 def _sent(plan: Broadcast, runtime: Runtime, tls: dict[str, str], manifest: Manifest, source: Here | There) -> Report:
@@ -139,96 +131,54 @@ def _sent(plan: Broadcast, runtime: Runtime, tls: dict[str, str], manifest: Mani
     members = [
         Member(host, [item.dests[host.name] for item in plan.items], secrets.token_urlsafe(24)) for host in plan.hosts
     ]
-    transfer = _Transfer(plan, manifest, members, runtime, tls, source)
-    coordinator = transfer.coordinator
-    if isinstance(source, There):
-        source.follow(coordinator.abort)
-    threading.Thread(target=transfer.ticker, name="ticker", daemon=True).start()
-    try:
-        final = with_shared(over(plan.hosts, replace(runtime, fanout=len(members)), transfer.one, ""))
-    finally:
-        coordinator.end()
-    answer = Broadcasted(
-        sources=[str(item.source) for item in plan.items],
-        files=len(manifest.files),
-        size=manifest.size,
-        sent=coordinator.sent,
-        cuts=coordinator.cuts,
-        skipped=list(manifest.skipped),
-        hard_links=manifest.hard_links,
-        source=plan.origin.name if plan.origin else None,
+    every = max(0.2, len(members) / 160)
+    lock_order = LockOrder(plan.hosts if len(members) > 1 else (), runtime.cancel)
+    claimed = claim()
+    folders = {entry[0] for entry in manifest.entries if entry[1:3] == ("", "d")}
+    kinds = ["d" if number in folders else "f" for number in range(len(plan.items))]
+    coordinator = Head(
+        members,
+        manifest,
+        runtime.emit,
+        source,
+        every=every,
+        limit=plan.limit,
+        locked=lock_order.leave,
+        force=plan.force,
+        keep=plan.keep,
+        hint=plan.hint,
     )
-    return Report("sync", final, exit_code_of(final), answer=answer)
 
+    def converse_with(host: Host, member: Member) -> None:
+        session = member.session = runtime.transport.connect(host, runtime.cancel)
+        member.reached = session.address
+        undo = runtime.cancel.on_set(member.cancel.set)
+        try:
+            lock_order.begin(host.name)
+            spec: MemberSpec = {
+                **claimed,
+                "patience": PATIENCE_SECONDS,
+                "every": every,
+                "tls": tls,
+                "force": plan.force,
+                "host": host.name,
+                "token": member.token,
+                "listen": host.data_address or host.address,
+                "targets": list(zip(member.dests, kinds, strict=True)),
+            }
+            if not coordinator.over.is_set():
+                converse(session, spec, member.cancel, partial(coordinator.opened, member), coordinator.handle)
+        finally:
+            undo()
+            session.close()
 
-class _Transfer:
-    """What the threads of one broadcast share."""
-
-    def __init__(
-        self,
-        plan: Broadcast,
-        manifest: Manifest,
-        members: list[Member],
-        runtime: Runtime,
-        tls: dict[str, str],
-        source: Source,
-    ) -> None:
-        self._plan, self._manifest, self._runtime = plan, manifest, runtime
-        self._sessions: dict[str, Session] = {}
-        self._lock_order = LockOrder(plan.hosts if len(members) > 1 else (), runtime.cancel)
-        self._tls, self._source, self._claim = tls, source, claim()
-        self._every = max(0.2, len(members) / 160)
-        self.coordinator = Coordinator(
-            members,
-            manifest,
-            runtime.emit,
-            self._source,
-            self._serve,
-            handlers=HANDLERS,
-            every=self._every,
-            limit=plan.limit,
-            named=source.name,
-            locked=self._lock_order.leave,
-            force=plan.force,
-            keep=plan.keep,
-            hint=plan.hint,
-        )
-        folders = {entry[0] for entry in manifest.entries if entry[1:3] == ("", "d")}
-        self._kinds = ["d" if number in folders else "f" for number in range(len(plan.items))]
-
-    def _serve(self, member: Member, epoch: int) -> None:
-        self._source.serve(member, epoch, self._sessions.get(member.host.name))
-
-    def one(self, host: Host) -> Result:
+    def one(host: Host) -> Result:
         """One host, from connecting to its result."""
-        coordinator = self.coordinator
         member = coordinator.members[host.name]
-        self._runtime.emit(Started(host.name, "connecting"))
+        runtime.emit(Started(host.name, "connecting"))
         error: FleetError | None = None
         try:
-            session = self._runtime.transport.connect(host, self._runtime.cancel)
-            self._sessions[host.name] = session
-            member.reached = session.address
-            undo = self._runtime.cancel.on_set(member.cancel.set)
-            try:
-                self._lock_order.begin(host.name)
-                spec: MemberSpec = {
-                    **self._claim,
-                    "patience": PATIENCE_SECONDS,
-                    "every": self._every,
-                    "tls": self._tls,
-                    "force": own_files.as_message(self._plan.force),
-                    "host": host.name,
-                    "token": member.token,
-                    "listen": host.data_address or host.address,
-                    "targets": list(zip(member.dests, self._kinds, strict=True)),
-                }
-
-                if not coordinator.over.is_set():
-                    converse(session, spec, member.cancel, partial(coordinator.opened, member), coordinator.handle)
-            finally:
-                undo()
-                session.close()
+            converse_with(host, member)
         except FleetError as raised:
             error = raised
         except Exception as raised:
@@ -236,15 +186,34 @@ class _Transfer:
             raise
         finally:
             coordinator.left(host.name, error)
-        if error is None or member.state == "done" or not self._runtime.cancel.is_set():
+        if error is None or member.state == "done" or not runtime.cancel.is_set():
             error = member.error
         answer = replace(member.answer, to=member.dests)
         return Result(host.name, error is None, None if error else 0, error=error, answer=answer)
 
-    def ticker(self) -> None:
+    def tick() -> None:
         try:
-            while not self.coordinator.over.wait(TICK_SECONDS) and not self._runtime.cancel.is_set():
-                self.coordinator.tick()
+            while not coordinator.over.wait(TICK_SECONDS) and not runtime.cancel.is_set():
+                coordinator.tick()
         except Exception as error:  # unwatched, a broadcast may never end
             here = Host("this machine", "localhost")
-            self.coordinator.abort(failed(here, error).error or HostFailed(str(error)))
+            coordinator.abort(failed(here, error).error or HostFailed(str(error)))
+
+    if isinstance(source, There):
+        source.follow(coordinator.abort)
+    threading.Thread(target=tick, name="ticker", daemon=True).start()
+    try:
+        final = with_shared(over(plan.hosts, replace(runtime, fanout=len(members)), one, ""))
+    finally:
+        coordinator.end()
+    answer = Broadcasted(
+        sources=[str(item.source) for item in plan.items],
+        files=len(manifest.files),
+        size=manifest.size,
+        sent=source.sent,
+        cuts=coordinator.cuts,
+        skipped=list(manifest.skipped),
+        hard_links=manifest.hard_links,
+        source=plan.origin.name if plan.origin else None,
+    )
+    return Report("sync", final, exit_code_of(final), answer=answer)

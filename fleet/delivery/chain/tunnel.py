@@ -21,12 +21,12 @@ if TYPE_CHECKING:
 POLL_SECONDS = 0.5
 
 
-def ways(member: Member, session: Session | None) -> list[Way]:
-    """Where this machine can dial a member, best first."""
+def ways(member: Member) -> list[Way]:
+    """Returns where this machine can dial a member, best first."""
     direct = [way(address, port) for address, port in member.addresses]
-    if session is None:
+    if member.session is None:
         return direct
-    tunnel: Way = ("over its SSH connection", partial(_through, session, member))
+    tunnel: Way = ("over its SSH connection", partial(_through, member.session, member))
     return [tunnel, *direct] if member.host.proxy_jump else [*direct, tunnel]
 
 

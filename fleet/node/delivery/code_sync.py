@@ -46,52 +46,51 @@ import gc
 import hashlib
 import os
 import stat
-import time
-import zlib
 from contextlib import suppress
 
-from fleet.node.base import json
 from fleet.node.base.beneath import shown
 from fleet.node.base.errors import Refused, failed
-from fleet.node.base.files import file_digest, open_regular
-from fleet.node.base.types import Any, BinaryIO, Iterator, code
+from fleet.node.base.files import file_digest, lstat, open_regular
+from fleet.node.base.types import Any, BinaryIO, Callable, Iterator, code
 from fleet.node.base.wire import decode, in_parts, moved, send_exit, send_json, start
 from fleet.node.delivery.compare import Comparison
-from fleet.node.delivery.deleting import too_many
-from fleet.node.delivery.disk_space import check_space
+from fleet.node.delivery.deleting import drop, gone_of, too_many
+from fleet.node.delivery.disk_space import check_space, write_at, write_sparse
 from fleet.node.delivery.head import Head
-from fleet.node.delivery.journal import DELIVERED, unpack
-from fleet.node.delivery.ownership import Ownership, kind_of, look
+from fleet.node.delivery.journal import DELIVERED, is_source, unpack
+from fleet.node.delivery.ownership import Ownership
 from fleet.node.delivery.stage import BLOCK, Stage, seal, unpack_parcel
 from fleet.node.delivery.sync_state import wait_for_runs
-from fleet.node.delivery.target import Target
+from fleet.node.delivery.target import Target, check_around, inside_source
 from fleet.protocol.state import CODE_STATE
 
 MOST_NAMED = 100
 CHUNK = 1 << 20
+STAGED = os.O_WRONLY | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW
 
 
 class Large:
-    """The large files, one after the other: blocks of the head's, and between them those that are here."""
+    """The large files, one after the other. What has come of one stays in the stage, and blocks of the head's go over
+    it; where nothing has, what is in place here goes between these."""
 
     def __init__(self, target: "Target") -> None:
-        self.target, self.at = target, 0
+        self.target, self.at, self.come = target, 0, 0
         self.entry: list[Any] | None = None
+        self.file = -1
         self.basis: BinaryIO | None = None
 
     def have(self, wanted: "list[Any]") -> "Iterator[tuple[str, int, str]]":
         """Yields (path, number, sha256) of the blocks that are here."""
         for entry in wanted:
-            basis = self.open(entry[0]) if entry[3] > BLOCK else None
+            basis = self.open(entry[0], self.target.stage.at, self.target.full) if entry[3] > BLOCK else None
             if basis is not None:
                 with basis:
                     for number in range((entry[3] + BLOCK - 1) // BLOCK):
                         moved()
                         yield entry[0], number, hashlib.sha256(basis.read(BLOCK)).hexdigest()
 
-    def open(self, path: str) -> "BinaryIO | None":
-        """Returns what has come of it, else what it replaces; None without."""
-        for place in (self.target.stage.at, self.target.full):
+    def open(self, path: str, *places: "Callable[[str], bytes]") -> "BinaryIO | None":
+        for place in places:
             with suppress(OSError):
                 return open_regular(place(path), os.O_NOFOLLOW)
         return None
@@ -99,9 +98,12 @@ class Large:
     def fill(self, entry: "list[Any]", end: int) -> None:
         """Goes on with a file, up to `end` with what is here of it."""
         if entry is not self.entry:
-            self.close()
-            self.entry, self.at, self.basis = entry, 0, self.open(entry[0])
-            self.target.stage.drop(entry)
+            self.finish()
+            stage = self.target.stage
+            self.file = os.open(stage.place(stage.at(entry[0])), STAGED, 0o600)
+            self.entry, self.at, self.come = entry, 0, os.fstat(self.file).st_size
+            self.basis = None if self.come else self.open(entry[0], self.target.full)
+        self.at = max(self.at, min(end, self.come))
         while self.at < end:
             moved()
             data = os.pread(self.basis.fileno(), min(CHUNK, end - self.at), self.at) if self.basis else b""
@@ -110,13 +112,18 @@ class Large:
             self.put(data)
 
     def put(self, data: bytes) -> None:
-        assert self.entry
-        self.target.stage.write(self.entry, self.at, data)
+        (write_at if self.at < self.come else write_sparse)(self.file, memoryview(data), self.at)
         self.at += len(data)
 
-    def close(self) -> None:
-        if self.basis is not None:
-            self.basis.close()
+    def finish(self) -> None:
+        """Completes the file that is under way: the head has sent all that it is to send of it."""
+        if self.entry is not None:
+            self.fill(self.entry, self.entry[3])
+            os.ftruncate(self.file, self.entry[3])
+            os.close(self.file)
+            if self.basis is not None:
+                self.basis.close()
+        self.entry = None
 
 
 def changed_meanwhile(path: str) -> "Refused":
@@ -126,16 +133,13 @@ def changed_meanwhile(path: str) -> "Refused":
     )
 
 
-def check_room(target: "Target", needed: "list[Any]", left: "dict[str, Any]", allocated: "dict[str, int]") -> None:
-    """Refused where they have no room. What has come of a file gives way: it is written anew beside it."""
-    sizes = {path: min(entry[3], allocated.get(path, entry[3])) for path, entry in left.items()}
-    needs = [(target.stage.meta_of(path), (size + 4095) // 4096 * 4096, 1) for path, size in sizes.items()]
-    hint = "free some space there, or exclude large files with .fleetignore"
-    try:
-        check_space(needs, hint)
-    except Refused:
-        target.stage.sweep({entry[0]: entry for entry in needed if entry[0] not in left}, under_way=False)
-        check_space(needs, hint)
+def check_room(stage: "Stage", left: "dict[str, Any]", allocated: "dict[str, int]") -> None:
+    """Raises Refused where they have no room, beside what has come of them."""
+    needs = []
+    for path, entry in left.items():
+        come, size = lstat(stage.at(path)), min(entry[3], allocated.get(path, entry[3]))
+        needs.append((stage.meta_of(path), (size + 4095) // 4096 * 4096 - (come.st_blocks * 512 if come else 0), 1))
+    check_space(needs, "free some space there, or exclude large files with .fleetignore")
 
 
 def receive(head: "Head", stage: "Stage", left: "dict[str, Any]", large: "Large") -> "bool":
@@ -155,7 +159,7 @@ def receive(head: "Head", stage: "Stage", left: "dict[str, Any]", large: "Large"
             stage.put(left.pop(path), data)
     for path, entry in left.items():
         large.fill(entry, entry[3])
-        large.close()
+        large.finish()
         with open_regular(stage.at(path), os.O_NOFOLLOW) as file:
             stage.digests[path] = file_digest("/proc/self/fd/%d" % file.fileno())
             if stage.digests[path] != message["digests"].get(path):
@@ -164,40 +168,15 @@ def receive(head: "Head", stage: "Stage", left: "dict[str, Any]", large: "Large"
     return True
 
 
-def ask(head: "Head", event: str, key: str, items: "list[Any]", op: str) -> "Any":
-    """What the head answers when it has all of a list; None where there is none, or it is gone."""
-    if not items:
-        return None
-    *parts, last = in_parts(items)
-    for part in parts:
-        send_json({"event": event, key: part, "more": True})
-    head.say({"event": event, key: last, "more": False})
-    message = head.hear(op)
-    if message is None:
-        raise EOFError
-    return json.loads(zlib.decompress(head.payload(message)).decode())
-
-
-def own_files(told: "Comparison") -> "list[Any]":
-    """[path, kind, size, age, what it holds] of the node's own that is in the way; the age by the node's clock."""
-    files = []
-    for path in sorted(told.own):
-        st = told.found.get(path) or look(told.owner.dest, path)
-        if st is not None:
-            holds = told.holding.get(path, "")
-            files.append([path, kind_of(st), st.st_size, max(0.0, time.time() - st.st_mtime), holds])
-    return files
-
-
 def settle(head: "Head", target: "Target", told: "Comparison", spec: "code.Spec") -> "code.Other | code.Most | None":
     """Ask for what the head alone knows, and for its consent."""
-    told.settle(ask(head, "doubts", "paths", sorted(told.doubts), "digests") or {})
-    gone = told.gone()
-    excluded = set(ask(head, "gone", "entries", [row[:2] for row in gone], "excluded") or ())
-    told.drop(gone, excluded)
+    told.settle(head.ask("doubts", "paths", sorted(told.doubts), "digests") or {})
+    gone = gone_of(told)
+    excluded = set(head.ask("gone", "entries", [row[:2] for row in gone], "excluded") or ())
+    drop(told, gone, excluded)
     before, agreed = told.another, spec["replaces"]
     most = too_many(
-        told, gone, excluded, spec.get("max_delete"), lambda lost: ask(head, "lost", "files", lost, "elsewhere")
+        told, gone, excluded, spec.get("max_delete"), lambda lost: head.ask("lost", "files", lost, "elsewhere")
     )
     if most is not None and all(entry[1] == "d" for entry in told.entries):
         most["source"] = before
@@ -212,14 +191,8 @@ def settle(head: "Head", target: "Target", told: "Comparison", spec: "code.Spec"
             return {"event": "other", "source": before, "dest": dest, "deleted": deleted, "replaced": replaced}
     if most is not None:
         return most
-    answer = ask(head, "own", "files", own_files(told), "resolve") or {"replace": [], "keep": []}
-    told.resolve(set(answer["replace"]), set(answer["keep"]))
+    told.resolve(head.ask("own", "files", told.in_the_way(), "resolve"))
     return None
-
-
-def is_source(one: "code.Source", other: "code.Source") -> bool:
-    """By their ids; one without is another one each time."""
-    return one["id"] == other["id"] != ""
 
 
 def place(target: "Target", told: "Comparison", source: "code.Source") -> "code.Done":
@@ -251,18 +224,6 @@ def place(target: "Target", told: "Comparison", source: "code.Source") -> "code.
         "overwritten": sum(told.loses(path) for path in told.changed),
         "aside": sorted(map(shown, commit.aside)),
     }
-
-
-def inside_source(dest: str, mark: "str | None") -> "str | None":
-    """Where the destination lies in the source: "." where it is that; None: not in it."""
-    folder = full = os.path.realpath(os.path.expanduser(dest))
-    while mark is not None:
-        if os.path.lexists(os.path.join(folder, mark)):
-            return os.path.relpath(full, folder)
-        if folder == "/":
-            break
-        folder = os.path.dirname(folder)
-    return None
 
 
 def mirror(spec: "code.Spec") -> "code.Same | code.Shared | code.Other | code.Most | code.Done | None":
@@ -300,7 +261,7 @@ def mirror(spec: "code.Spec") -> "code.Same | code.Shared | code.Other | code.Mo
         return refusal
     left = target.take_up(list(told.needed.values()))
     wanted = list(left.values())
-    check_room(target, list(told.needed.values()), left, message.get("allocated") or {})
+    check_room(stage, left, message.get("allocated") or {})
     large = Large(target)
     files, blocks = in_parts([(e[0], e[3]) for e in wanted]), in_parts(list(large.have(wanted)))
     for part in files[:-1]:
@@ -318,14 +279,6 @@ def mirror(spec: "code.Spec") -> "code.Same | code.Shared | code.Other | code.Mo
         journal.finish(digest, rows, told.also, spec["source"], packed, told.left_code(), told.news())
     stage.remove()
     return done
-
-
-def check_around(dest: str, source: str) -> None:
-    if source.startswith(dest.rstrip("/") + "/"):
-        raise Refused(
-            "%s holds the source itself, %s: what is sent there would change it" % (dest, source),
-            "name another folder with --to",
-        )
 
 
 def main() -> None:

@@ -3,12 +3,13 @@
 import hashlib
 import os
 import stat
+import time
 
 from fleet.node.base.beneath import check_folder
 from fleet.node.base.errors import Refused
 from fleet.node.base.files import check_inside
 from fleet.node.base.types import TYPE_CHECKING, Any, Iterable, Sequence, code
-from fleet.node.base.wire import decode, encode, moved
+from fleet.node.base.wire import encode, moved
 from fleet.node.delivery.journal import (
     DELIVERED,
     DIGEST,
@@ -150,7 +151,7 @@ class Comparison:
             return
         if status != OWN and not owner.claimed(path, st):
             if self.another and kind == there == "f" and st.st_size == entry[SIZE]:
-                self.found[path], self.doubts[path] = st, entry
+                self.doubt(entry)
             else:
                 self.put(entry, st, kind == "f")
             return
@@ -161,6 +162,10 @@ class Comparison:
             self.left.add(path)
         else:
             (self.doubts if asked else self.own)[path] = entry
+
+    def doubt(self, entry: "list[Any]") -> None:
+        """Has it compared by its content, whatever its times say."""
+        self.found[entry[PATH]], self.doubts[entry[PATH]] = look(self.owner.dest, entry[PATH]), entry
 
     def is_forced(self, path: str) -> bool:
         return is_meant(path, self.force)
@@ -197,54 +202,20 @@ class Comparison:
                 self.own[path] = entry
         self.doubts = {}
 
-    def gone(self) -> "list[list[Any]]":
-        """Rows of what was delivered or seen, is here, and is not in the source's list."""
-        if self.same and not self.owner.journal.state["also"]:
-            return []
-        listed = {entry[PATH] for entry in self.entries}
-        rows = [versions[-1] for path, versions in self.owner.journal.known.items() if path not in listed]
-        return [row for row in rows if look(self.owner.dest, row[PATH]) is not None]
+    def in_the_way(self) -> "list[Any]":
+        """Returns [path, kind, size, age, what it holds] of the node's own in the way; the age by the node's clock."""
+        files = []
+        for path in sorted(self.own):
+            st = self.found.get(path) or look(self.owner.dest, path)
+            if st is not None:
+                holds = self.holding.get(path, "")
+                files.append([path, kind_of(st), st.st_size, max(0.0, time.time() - st.st_mtime), holds])
+        return files
 
-    def drop(self, gone: "list[list[Any]]", excluded: "set[str]") -> None:
-        """What the source has no more goes, but for what its patterns leave out, what is not as it was delivered, and
-        what was there before. The deepest comes first."""
-        deleted: set[str] = set()
-        for row in sorted(gone, reverse=True):
-            path, st = row[PATH], look(self.owner.dest, row[PATH])
-            if st is None:
-                continue
-            status = self.owner.status(path, st)[0]
-            if stat.S_ISDIR(st.st_mode) and (path in excluded or self.holds(path, deleted)):
-                self.also.append(row)
-            elif path in excluded:  # of another source it is left as the node's own: nobody was asked about it
-                self.also += [] if self.another else [row]
-            elif status == DELIVERED and not self.owner.claimed(path, st):
-                self.delete.append((path, st))
-                deleted.add(path)
-            elif status == OWN:
-                self.kept.append(path)
-        for path, entry in list(self.changed.items()):
-            st = self.found[path]
-            if st is not None and stat.S_ISDIR(st.st_mode) and entry[KIND] != "d":
-                self.holding[path] = self.holds(path, deleted)
-                if self.holding[path]:
-                    del self.changed[path]
-                    self.needed.pop(path, None)
-                    self.own[path] = entry
-
-    def holds(self, folder: str, deleted: "set[str]") -> str:
-        """Something in a folder that is not deleted, or nothing. deleted: what is, the deepest of it known first."""
-        for name in sorted(os.listdir(self.owner.dest.at(encode(folder)))):
-            path = folder + "/" + decode(name)
-            if path not in deleted:
-                st = look(self.owner.dest, path)
-                if st is not None and stat.S_ISDIR(st.st_mode):
-                    path = self.holds(path, deleted) or path
-                return path
-        return ""
-
-    def resolve(self, replace: "set[str]", keep: "set[str]") -> None:
-        """Of what is in the way: what the source's takes the place of, which is put aside, and what stays."""
+    def resolve(self, answer: "dict[str, list[str]] | None") -> None:
+        """Decides about what is in the way: the source's takes the place of what is to be replaced, which is put aside;
+        what is to be kept stays. answer: of the head; None where nothing was asked."""
+        replace, keep = set(answer["replace"] if answer else ()), set(answer["keep"] if answer else ())
         for path, entry in self.own.items():
             if path in replace:
                 self.put(entry, self.found.get(path), entry[KIND] == "f")

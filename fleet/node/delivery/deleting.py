@@ -1,16 +1,70 @@
-"""A delivery that takes away most of what is there. A source that was emptied by mistake (rm, a file system that is not
-mounted) looks like that; so it needs consent."""
+"""What a delivery takes away. Where that is most of what is there, it needs consent: a source that was emptied by
+mistake (rm, a file system that is not mounted) looks like that."""
 
+import os
 import stat
 from collections import Counter
 
+from fleet.node.base.beneath import Beneath
 from fleet.node.base.types import Any, Callable, Iterable, code
-from fleet.node.base.wire import decode
+from fleet.node.base.wire import decode, encode
 from fleet.node.delivery.compare import Comparison
-from fleet.node.delivery.journal import DIGEST, KIND, PATH, SIZE
+from fleet.node.delivery.journal import DELIVERED, DIGEST, KIND, PATH, SIZE
+from fleet.node.delivery.ownership import OWN, look
 
 MANY = 20  # files of a folder, from which on more than half of them counts as most
 NAMED = 5
+
+
+def gone_of(told: "Comparison") -> "list[list[Any]]":
+    """Returns the rows of what was delivered or seen, is here, and is not in the source's list."""
+    journal = told.owner.journal
+    if told.same and not journal.state["also"]:
+        return []
+    listed = {entry[PATH] for entry in told.entries}
+    rows = [versions[-1] for path, versions in journal.known.items() if path not in listed]
+    return [row for row in rows if look(told.owner.dest, row[PATH]) is not None]
+
+
+def drop(told: "Comparison", gone: "list[list[Any]]", excluded: "set[str]") -> None:
+    """Decides what goes: what the source has no more, but for what its patterns leave out, what is not as it was
+    delivered, and what was there before. The deepest comes first."""
+    deleted: set[str] = set()
+    dest = told.owner.dest
+    for row in sorted(gone, reverse=True):
+        path, st = row[PATH], look(dest, row[PATH])
+        if st is None:
+            continue
+        status = told.owner.status(path, st)[0]
+        if stat.S_ISDIR(st.st_mode) and (path in excluded or holds(dest, path, deleted)):
+            told.also.append(row)
+        elif path in excluded:  # of another source it is left as the node's own: nobody was asked about it
+            told.also += [] if told.another else [row]
+        elif status == DELIVERED and not told.owner.claimed(path, st):
+            told.delete.append((path, st))
+            deleted.add(path)
+        elif status == OWN:
+            told.kept.append(path)
+    for path, entry in list(told.changed.items()):
+        st = told.found[path]
+        if st is not None and stat.S_ISDIR(st.st_mode) and entry[KIND] != "d":
+            told.holding[path] = holds(dest, path, deleted)
+            if told.holding[path]:
+                del told.changed[path]
+                told.needed.pop(path, None)
+                told.own[path] = entry
+
+
+def holds(dest: "Beneath", folder: str, deleted: "set[str]") -> str:
+    """Returns something in a folder that is not deleted, or "". deleted: what is, the deepest of it known first."""
+    for name in sorted(os.listdir(dest.at(encode(folder)))):
+        path = folder + "/" + decode(name)
+        if path not in deleted:
+            st = look(dest, path)
+            if st is not None and stat.S_ISDIR(st.st_mode):
+                path = holds(dest, path, deleted) or path
+            return path
+    return ""
 
 
 def folders_around(path: str) -> "list[str]":
@@ -37,7 +91,7 @@ def too_many(
     most: "int | str | None",
     elsewhere: "Callable[[list[Any]], Any]",
 ) -> "code.Most | None":
-    """Returns the refusal to delete so much, None without one. gone, excluded: as Comparison.drop() has them. most:
+    """Returns the refusal to delete so much, None without one. gone, excluded: as drop() has them. most:
     files that may be deleted, "all", or None: not most of them. elsewhere: returns of [path, size, sha256] the paths of
     what the source has at another place."""
     deleted = [path for path, st in told.delete if not stat.S_ISDIR(st.st_mode)]

@@ -10,7 +10,7 @@ from contextlib import suppress
 from fleet.node.base import json
 from fleet.node.base.errors import Refused, failed
 from fleet.node.base.types import Any, Iterable, Iterator, Mapping
-from fleet.node.base.wire import control_lines, moved, send_exit, send_json, start_thread
+from fleet.node.base.wire import control_lines, in_parts, moved, send_exit, send_json, start_thread
 
 
 class Head:
@@ -62,6 +62,20 @@ class Head:
     def hear(self, *ops: str) -> "dict[str, Any] | None":
         """The next control line called one of ops; None when it is gone."""
         return next((message for message in self.lines() if message.get("op") in ops), None)
+
+    def ask(self, event: str, key: str, items: "list[Any]", op: str) -> "Any":
+        """Returns what the head answers when it has all of a list; None where there is none. Raises EOFError where the
+        head is gone, or ends it all."""
+        if not items:
+            return None
+        *parts, last = in_parts(items)
+        for part in parts:
+            send_json({"event": event, key: part, "more": True})
+        self.say({"event": event, key: last, "more": False})
+        message = self.hear(op, "end")
+        if message is None or message["op"] == "end":
+            raise EOFError
+        return json.loads(zlib.decompress(self.payload(message)).decode())
 
     def pieces(self, size: int) -> "Iterator[bytes]":
         """Yields these bytes of what the head sends, as they come."""

@@ -44,11 +44,11 @@ def unpack_parcel(data: bytes) -> "Iterator[tuple[str, memoryview]]":
 
 
 class Stage:
-    """Of the state folder `meta`, whose lock is held. vouched: what is written in pieces has digests of its blocks, and
-    is whole with the last one. dest: where files go from here; None: to the file system of `meta`."""
+    """Of the state folder `meta`, whose lock is held. What is written in pieces has digests of its blocks, and is whole
+    with the last one. dest: where files go from here; None: to the file system of `meta`."""
 
-    def __init__(self, meta: bytes, vouched: bool = True, dest: "Beneath | None" = None) -> None:
-        self.meta, self.vouched, self.dest = meta, vouched, dest
+    def __init__(self, meta: bytes, dest: "Beneath | None" = None) -> None:
+        self.meta, self.dest = meta, dest
         self.metas = {"": meta}  # of folders
         self.made: set[bytes] = set()
         self.digests: dict[str, str] = {}  # of files that came as a whole
@@ -94,9 +94,9 @@ class Stage:
     def blocks_of(self, entry: "list[Any]") -> bytes:
         return os.path.join(self.meta, b"blocks", key_of(entry[0], entry[3], entry[4]))
 
-    def sweep(self, wanted: "dict[str, Any]", under_way: bool = True) -> "set[str]":
-        """Take away what is of no use any more; the paths of the files that have come whole. wanted: path -> entry.
-        under_way: keep what others have begun. In place: on a full disk nothing can be made."""
+    def sweep(self, wanted: "dict[str, Any]") -> "set[str]":
+        """Takes away what is of no use any more; returns the paths of the files that have come whole. wanted: path ->
+        entry. In place: on a full disk nothing can be made."""
         whole: set[str] = set()
         blocks = {self.blocks_of(entry) for entry in wanted.values() if entry[3] > BLOCK}
         for around, _folders, names in os.walk(os.path.join(self.meta, b"blocks")):
@@ -111,7 +111,7 @@ class Stage:
                 if entry and self.is_whole(entry, st):
                     os.chmod(full, entry[2])
                     whole.add(path)
-                elif not (entry and under_way and stat.S_ISREG(st.st_mode) and st.st_mode & stat.S_IWUSR):
+                elif not (entry and stat.S_ISREG(st.st_mode) and st.st_mode & stat.S_IWUSR):
                     os.unlink(full)
             for name in folders:
                 with suppress(OSError):  # something wanted is in it
@@ -153,8 +153,7 @@ class Stage:
         writer.write(memoryview(data))
         if writer.at < entry[3]:
             return False
-        if self.vouched:
-            seal(writer.fd, entry)
+        seal(writer.fd, entry)
         self.flush()
         return True
 
@@ -230,7 +229,7 @@ class Writer:
         flags = os.O_WRONLY | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW
         self.fd = os.open(path, flags | (0 if offset else os.O_TRUNC), 0o600)
         self.blocks: int | None = None
-        if entry[3] > BLOCK and stage.vouched:
+        if entry[3] > BLOCK:
             os.ftruncate(self.fd, offset)
             self.blocks = os.open(stage.place(stage.blocks_of(entry)), flags, 0o600)
             os.ftruncate(self.blocks, offset // BLOCK * 32)

@@ -32,7 +32,6 @@ class File:
         self.epoch = 0  # the link that brought all of it; 0: several, or an earlier broadcast's
         self.digest = ""
         self.received = False
-        self.left = False  # the node's own, which stays
 
     @property
     def final(self) -> bytes:

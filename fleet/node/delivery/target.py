@@ -59,7 +59,7 @@ class Target:
         if self.lock is None:
             return holder or "?"
         self.journal = Journal(self.meta)
-        self.stage = Stage(self.meta, self.suffix == encode(DATA_STATE), tree)
+        self.stage = Stage(self.meta, tree)
         self.commit = Commit(tree, self.stage)
         return None
 
@@ -73,11 +73,11 @@ class Target:
         except OSError as error:
             raise Refused("cannot make %s: %s" % (decode(folder), error.strerror), self.another) from None
 
-    def take_up(self, needed: "list[Any]", under_way: bool = True) -> "dict[str, Any]":
-        """path -> entry of the files that are still to come: those that an interrupted delivery has left here whole
-        need not. under_way: keep of the others what has come."""
+    def take_up(self, needed: "list[Any]") -> "dict[str, Any]":
+        """Returns path -> entry of the files that are still to come: those that an interrupted delivery has left here
+        whole need not."""
         left = {entry[0]: entry for entry in needed}
-        for path in self.stage.sweep(left, under_way):
+        for path in self.stage.sweep(left):
             del left[path]
         return left
 
@@ -91,3 +91,23 @@ class Target:
         self.stage.flush()
         if self.lock is not None:
             release(self.lock)
+
+
+def inside_source(dest: str, mark: "str | None") -> "str | None":
+    """Returns where the destination lies in the source: "." where it is that; None: not in it."""
+    folder = full = os.path.realpath(os.path.expanduser(dest))
+    while mark is not None:
+        if os.path.lexists(os.path.join(folder, mark)):
+            return os.path.relpath(full, folder)
+        if folder == "/":
+            break
+        folder = os.path.dirname(folder)
+    return None
+
+
+def check_around(dest: str, source: str) -> None:
+    if source.startswith(dest.rstrip("/") + "/"):
+        raise Refused(
+            "%s holds the source itself, %s: what is sent there would change it" % (dest, source),
+            "name another folder with --to",
+        )

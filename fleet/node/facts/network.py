@@ -93,17 +93,34 @@ def interfaces() -> "dict[str, Any]":
     return {"interfaces": found, "head_interface": toward_head}
 
 
-def infiniband() -> "dict[str, Any]":
+# that count what a link or its other end did wrong; of RoCE ports in hw_counters
+ERRORS = (
+    "counters/symbol_error",
+    "counters/link_error_recovery",
+    "counters/link_downed",
+    "counters/port_rcv_errors",
+    "counters/port_xmit_discards",
+    "counters/local_link_integrity_errors",
+    "hw_counters/packet_seq_err",
+    "hw_counters/local_ack_timeout_err",
+    "hw_counters/out_of_sequence",
+)
+
+
+def infiniband(root: str = "/sys/class/infiniband") -> "dict[str, Any]":
+    """Returns the ports of InfiniBand and RoCE devices. "errors": those of ERRORS that are not 0, null for none."""
     found = []
-    for port in sorted(glob.glob("/sys/class/infiniband/*/ports/*")):
-        parts = port.split("/")
+    for port in sorted(glob.glob(root + "/*/ports/*")):
+        device, _, name = port[len(root) + 1 :].split("/")
+        counts = {error.partition("/")[2]: number("%s/%s" % (port, error)) for error in ERRORS}
         found.append(
             {
-                "device": parts[4],
-                "port": parts[6],
+                "device": device,
+                "port": name,
                 "state": text(port + "/state").partition(":")[2].strip(),
                 "rate": text(port + "/rate").strip() or None,
                 "link_layer": text(port + "/link_layer").strip() or None,
+                "errors": ", ".join("%s %s" % each for each in counts.items() if each[1]) or None,
             }
         )
     return {"infiniband": found}

@@ -20,6 +20,7 @@ from fleet.protocol.frames import MESSAGE, OUTPUT
 from fleet.protocol.messages.build import BuildSpec, BuildStarted, Built, ToolchainFacts, ToolchainSpec
 from fleet.protocol.messages.values import Failed
 from fleet.protocol.state import HOME, SOURCES
+from fleet.requests.sync import Sync
 from fleet.rules.build_log import first_error, remedy
 from fleet.runtime import Runtime
 from fleet.transport.base import Session
@@ -57,7 +58,7 @@ def carry(one: Inventory, name: str, tree: Path, *, whole: bool, runtime: Runtim
     key = hashlib.sha256(str(tree).encode()).hexdigest()[:12]
     there = f"~/{HOME}/{SOURCES}/{re.sub(r'[^A-Za-z0-9._-]', '_', name)}-{key}"
     dests = {one.hosts[0].name: there}
-    plan = mirror.Mirror(one.hosts, tree, dests, whole, force=True, max_delete="all", source_id="build")
+    plan = mirror.Mirror(one.hosts, tree, dests, Sync(force=True, max_delete="all", source_id="build"), whole)
     report = mirror.run(plan, runtime)
     if report.results[0].error:
         raise report.results[0].error

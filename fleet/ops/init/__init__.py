@@ -6,10 +6,10 @@ on no machine.
 
 from __future__ import annotations
 
-import difflib
 import shlex
 from codecs import BOM_UTF8
 from collections.abc import Iterator, Mapping
+from contextlib import closing
 from dataclasses import dataclass, field, fields, replace
 from pathlib import Path
 from typing import Any
@@ -27,6 +27,7 @@ from fleet.ops.init import ask, choose
 from fleet.ops.init.choose import proposed
 from fleet.ops.init.sources import Given, find
 from fleet.ops.plans import Line, OnHosts
+from fleet.ops.sessions import Sessions
 from fleet.ops.setup_ssh import SetupRuntime, files
 from fleet.requests.reach import Reach
 from fleet.transport.base import ConnectOptions
@@ -139,7 +140,8 @@ def run(plan: InitPlan, runtime: SetupRuntime) -> Proposal:
         candidates = choose.unshared(
             {name: choose.addresses(told, endpoints[name].address) for name, told in facts.items()}
         )
-        reached = ask.reach([inventory.host(name) for name in facts], candidates, asking)
+        with closing(Sessions(asking)) as sessions:
+            reached = ask.reach([inventory.host(name) for name in facts], candidates, sessions)
     finally:
         transport.close()
     if runtime.cancel.is_set():
@@ -184,12 +186,6 @@ def _next(results: tuple[Result, ...]) -> list[str]:
         some = "" if len(shut) == len(results) else f" -w {shlex.quote(fold(shut))}"
         return [f"fleet setup-ssh{some}", "fleet init", "fleet check"]
     return ["fleet check", "fleet launch --sync train.py"] if all(result.ok for result in results) else ["fleet init"]
-
-
-def diff(plan: InitPlan, text: str) -> list[str]:
-    """What writing it would change."""
-    old, new = (plan.old or "").splitlines(), text.splitlines()
-    return list(difflib.unified_diff(old, new, str(plan.path), "proposed", lineterm=""))
 
 
 def try_to_write(plan: InitPlan) -> None:

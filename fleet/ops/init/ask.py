@@ -3,15 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from contextlib import closing
 from dataclasses import replace
 from pathlib import Path
 
 from fleet.each import failed, on_each
 from fleet.errors import FleetError
 from fleet.model import Host, Inventory, Result
-from fleet.ops import check, pairs, setup_ssh
-from fleet.ops.facts import HasFacts, ask
+from fleet.ops import pairs, setup_ssh
+from fleet.ops.facts import HasFacts, ask, asked
 from fleet.ops.init.choose import Address
 from fleet.ops.sessions import Sessions
 from fleet.ops.setup_ssh import SetupRuntime
@@ -52,7 +51,7 @@ def trust(inventory: Inventory, tofu: bool, runtime: SetupRuntime) -> tuple[Inve
 
 def facts(inventory: Inventory, folder: str, python: str, runtime: Runtime) -> dict[str, Result]:
     """What the hosts tell, as HasFacts. folder, python: whether they have it, too."""
-    specs = check.plan(inventory, Check()).specs
+    specs = asked(inventory, Check())
 
     def task(session: Session, host: Host) -> Result:
         spec = {**specs[host.name], "python": host.python or python, "workdir": folder, "survey": True}
@@ -69,7 +68,9 @@ def told(results: Mapping[str, Result]) -> dict[str, Facts]:
 NEIGHBOURS = 8  # hosts that each dials: the ones behind it, in a ring
 
 
-def reach(hosts: Sequence[Host], candidates: Mapping[str, Sequence[Address]], runtime: Runtime) -> dict[str, set[str]]:
+def reach(
+    hosts: Sequence[Host], candidates: Mapping[str, Sequence[Address]], sessions: Sessions
+) -> dict[str, set[str]]:
     """Returns for each host those of its candidates at which all hosts that dialled it reached it."""
     if len(hosts) < 2:
         return {}
@@ -77,8 +78,7 @@ def reach(hosts: Sequence[Host], candidates: Mapping[str, Sequence[Address]], ru
     at = {name: [each.text for each in candidates[name]] for name in names}
     twice = names + names
     wanted = {name: twice[n + 1 : n + min(NEIGHBOURS + 1, len(names))] for n, name in enumerate(names)}
-    with closing(Sessions(runtime)) as sessions:
-        how = pairs.visit(hosts, at, [wanted], sessions).how
+    how = pairs.visit(hosts, at, [wanted], sessions).how
     good = {(to, text) for (_, to, text), it in how.items() if it == "open"}
     good -= {(to, text) for (_, to, text), it in how.items() if it != "open"}
     return {name: {text for text in at[name] if (name, text) in good} for name in names}

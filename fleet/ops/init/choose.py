@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import difflib
 import ipaddress
 import re
 from collections import Counter
@@ -65,6 +66,20 @@ def data_addresses(
 
     good = {name: [each for each in own if each.text in reached.get(name, ())] for name, own in candidates.items()}
     return {name: max(own, key=worth).text if own else None for name, own in good.items()}
+
+
+def shared(
+    candidates: Mapping[str, Sequence[Address]], reached: Mapping[str, Iterable[str]], used: Mapping[str, str]
+) -> dict[str, dict[str, str]]:
+    """Returns the networks in which all hosts have an address at which the others reached it, with those addresses.
+    used: addresses that are in use, whose network is left out."""
+    found = dict[str, dict[str, str]]()
+    for name, own in candidates.items():
+        for each in own:
+            if each.text in reached.get(name, ()):
+                found.setdefault(each.network, {}).setdefault(name, each.text)
+    there = {network: at for network, at in found.items() if network and at.keys() == candidates.keys()}
+    return {network: at for network, at in there.items() if not any(used.get(name) == at[name] for name in at)}
 
 
 def _number(text: str) -> ipaddress.IPv4Address | ipaddress.IPv6Address | None:
@@ -239,6 +254,11 @@ def proposed(
     meant |= {host.name: host for host in inventory.hosts if host.name not in left}
     _check(edit.text, replace(there, hosts=tuple(meant.values())), path)
     return edit.text, left
+
+
+def difference(path: Path, old: str, new: str) -> list[str]:
+    """Returns what writing the new text would change."""
+    return [*difflib.unified_diff(old.splitlines(), new.splitlines(), str(path), "proposed", lineterm="")]
 
 
 def _check(text: str, meant: Inventory, path: Path) -> None:

@@ -3,21 +3,19 @@
 Files are numbers: of the manifest's regular files, from 0.
 """
 
+from collections.abc import Sequence
 from typing import Annotated, Literal, TypedDict
 
-from fleet.protocol.messages.values import Count, Delivery, Failed, Matching, Path, Sha256, Within
+from fleet.protocol.messages.code import Own
+from fleet.protocol.messages.values import Count, Delivery, Failed, Path, Sha256, Within
 
 Ranges = list[tuple[Count, Count]]  # from, to
-FileNumber = Annotated[str, Matching("[0-9]{1,18}")]
 Hello = TypedDict("Hello", {"event": Literal["hello"]})
 Shared = TypedDict("Shared", {"event": Literal["shared"], "with": str})
-# of the node, and in the way: target, path, kind ("o": neither file, folder nor link), bytes, seconds since it was
-# written
-OwnFile = tuple[Count, Within | Literal[""], Literal["f", "d", "l", "o"], Count, float, str]
-# wants: bytes of the stream. unsure: file -> sha256 of what lies there
-Lacking = TypedDict(
-    "Lacking", {"wants": Ranges, "files": Ranges, "unsure": dict[FileNumber, str], "own": list[OwnFile]}, total=False
-)
+# files of which what lies there may be what the source has; more: another part of the list follows
+Doubts = TypedDict("Doubts", {"event": Literal["doubts"], "files": list[Count], "more": bool})
+# wants: bytes of the stream
+Lacking = TypedDict("Lacking", {"wants": Ranges, "files": Ranges}, total=False)
 
 
 class Lacks(Lacking):
@@ -32,8 +30,6 @@ Need = TypedDict(
         "event": Literal["need"],
         "wants": Ranges,
         "files": Ranges,
-        "unsure": dict[FileNumber, str],
-        "own": list[OwnFile],
         "bytes": Count,
         "address": str,
         "port": Annotated[int, lambda port: 0 < port < 1 << 16],
@@ -90,7 +86,7 @@ News = TypedDict("News", {"event": Literal["news"], "digests": list[tuple[Count,
 # grown: files that are longer by now; their digests are of what they were
 Sent = TypedDict("Sent", {"event": Literal["sent"], "bytes": Count, "grown": list[Count]})
 FirstMessage = Tree | News | Sent | Link | Failed
-MemberMessage = Hello | Shared | Lacks | Need | At | Link | Corrupt | Done | Refused
+MemberMessage = Hello | Shared | Doubts | Own | Lacks | Need | At | Link | Corrupt | Done | Refused
 
 
 # -- what the head asks for ---------------------------------------------------------------------------------------
@@ -100,7 +96,7 @@ class MemberSpec(Delivery):
 
     every: float
     tls: dict[str, str]
-    force: bool | list[str]
+    force: bool | Sequence[str]
     token: str
     listen: str
     targets: list[tuple[str, str]]

@@ -1,5 +1,6 @@
 """Code sync: what a node says while it is sent what it lacks."""
 
+from collections.abc import Sequence
 from typing import Annotated, Literal, TypedDict
 
 from fleet.protocol.messages.values import Count, Delivery, Failed, Path, Sha256, Within
@@ -98,5 +99,5 @@ class Spec(Delivery):
     source: Source
     mark: str | None
     replaces: list[Source] | Literal[True]
-    force: bool | list[str]
+    force: bool | Sequence[str]
     max_delete: int | Literal["all"] | None

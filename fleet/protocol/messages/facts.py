@@ -169,7 +169,7 @@ Facts = TypedDict(
         "torch": dict[str, Text] | None,
         "deepspeed": DeepSpeed | None,
         "interfaces": list[Interface],
-        "infiniband": list[dict[str, Text]],  # of each port: its device, state, rate, link_layer
+        "infiniband": list[dict[str, Text]],  # of each port: its device, state, rate, link_layer, errors
         "gpus": list[Gpu],
         "gpu_processes": list[GpuProcess],
         "disks": dict[str, Disk],
@@ -204,3 +204,6 @@ Probed = TypedDict("Probed", {"clock": float, "facts": Facts}, total=False)
 # the visits, and what was measured of those that are open, by their id
 Listening = TypedDict("Listening", {"addresses": list[Address], "ports": list[Port | None], "error": Text})
 Reached = TypedDict("Reached", {"reached": dict[str, How], "links": dict[str, Measured]})
+# of node/preflight/bench.py: where the others of a measurement meet; how its program ended
+FreePort = TypedDict("FreePort", {"port": Port})
+Benched = TypedDict("Benched", {"status": Number, "out": str, "why": str})

@@ -10,20 +10,18 @@ import os
 import pwd
 import re
 import shlex
-import signal
 import subprocess
 import tempfile
 import threading
 import time
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 
 from fleet.errors import ConnectError
-from fleet.transport.local import finish
-from fleet.transport.ssh.dial import Deadline, os_error, start_thread
+from fleet.transport.local import Helper, end, finish, has_ended
+from fleet.transport.ssh.dial import Deadline, os_error
 from fleet.transport.ssh.endpoint import Endpoint
 
-KEPT_CHARS = 64 << 10
 NOBODY = "fleet.invalid"  # an ssh that finds no connection to share gets nowhere by itself
 END_SECONDS = 10.0
 LISTEN_SECONDS = 0.002  # between its word that it is let in and its socket
@@ -40,10 +38,11 @@ class NoClient(ConnectError):
         )
 
 
-def popen(argv: Sequence[str], **options: int) -> subprocess.Popen[bytes]:
-    """Start `ssh`, or what else is part of it, out of reach of the terminal's Ctrl-C. NoClient, LimitError."""
+@contextlib.contextmanager
+def starting() -> Iterator[None]:
+    """Raises NoClient or LimitError for what keeps `ssh` from being started."""
     try:
-        return subprocess.Popen(argv, start_new_session=True, **options)  # type: ignore[call-overload, no-any-return]
+        yield
     except FileNotFoundError:
         raise NoClient from None
     except OSError as error:
@@ -53,48 +52,37 @@ def popen(argv: Sequence[str], **options: int) -> subprocess.Popen[bytes]:
 _DIALS = re.compile(rb"debug1: Connecting to \S+ \[([^\]]+)\] port ")
 
 
-class Master:
-    """Ends with abort(). control: its socket. said: what it said so far, of a long life only the end. refusals:
-    what the host said when it was asked for a way to another one. via: the gateway's. address: the number it was
-    reached at; None where another machine, or a command, leads there."""
+class Master(Helper):
+    """Ends with abort(). control: its socket. refusals: what the host said when it was asked for a way to another one.
+    via: the gateway's. address: the number it was reached at; None where another machine, or a command, leads there."""
 
     def __init__(self, argv: Sequence[str], control: Path, via: Master | None) -> None:
         self.control, self.via = control, via
-        self.said = ""
         self.address: str | None = None
         self.refusals: list[str] = []
         self._settled = threading.Event()
-        null = subprocess.DEVNULL
-        self._process = popen(argv, stdin=null, stdout=null, stderr=subprocess.PIPE)
-        self._mark = control.with_name(str(self._process.pid))  # for the folder's watcher
+        self._ours = True  # nothing of it is the host's own word
+        with starting():
+            super().__init__(argv, "fleet-openssh")
+        self.reader.add_done_callback(lambda _: self._settled.set())
+        self._mark = control.with_name(str(self.process.pid))  # for the folder's watcher
         try:
             self._mark.touch()
-            start_thread(self._listen, "fleet-openssh")
-        except BaseException as error:
+        except OSError as error:  # the folder is gone: the transport was closed meanwhile
             self.abort()
-            assert self._process.stderr
-            self._process.stderr.close()
-            if isinstance(error, OSError):  # the folder is gone: the transport was closed meanwhile
-                raise os_error(error, "ssh") from error
-            raise
+            raise os_error(error, "ssh") from error
 
-    def _listen(self) -> None:
-        assert self._process.stderr
-        with self._process.stderr as pipe:
-            ours = True  # nothing of it is the host's own word
-            for line in pipe:
-                ours = ours and not line.startswith(b"debug1: Local version string ")
-                if ours and (found := _DIALS.match(line)):
-                    number = found[1].decode()
-                    self.address = None if ipaddress.ip_address(number.partition("%")[0]).is_loopback else number
-                self.said = (self.said + line.decode("utf-8", "replace"))[-KEPT_CHARS:]
-                if b": open failed: " in line:
-                    self.refusals.append(line.decode("utf-8", "replace").partition(": open failed: ")[2].strip())
-                if line.startswith(b"Authenticated to "):
-                    while not self.control.exists() and not self.broken:
-                        time.sleep(LISTEN_SECONDS)
-                    self._settled.set()
-        self._settled.set()
+    def _hear(self, line: bytes) -> None:
+        self._ours = self._ours and not line.startswith(b"debug1: Local version string ")
+        if self._ours and (found := _DIALS.match(line)):
+            number = found[1].decode()
+            self.address = None if ipaddress.ip_address(number.partition("%")[0]).is_loopback else number
+        if b": open failed: " in line:
+            self.refusals.append(line.decode("utf-8", "replace").partition(": open failed: ")[2].strip())
+        if line.startswith(b"Authenticated to "):
+            while not self.control.exists() and not self.broken:
+                time.sleep(LISTEN_SECONDS)
+            self._settled.set()
 
     def settle(self, deadline: Deadline) -> bool | None:
         """True when it is connected, False when it has ended, None when neither came about in time. Interrupted."""
@@ -104,28 +92,18 @@ class Master:
 
     @property
     def broken(self) -> bool:
-        return self.ended(0)
-
-    def ended(self, seconds: float) -> bool:
-        """Whether it is over, within so many seconds."""
-        with contextlib.suppress(subprocess.TimeoutExpired):
-            self._process.wait(seconds)
-        return self._process.poll() is not None
+        return has_ended(self.process)
 
     def lost(self) -> bool:
         """Whether the connection is: then it does not answer any more, and ends when a busy machine comes to that."""
         if self.broken:
             return True
         argv = ["ssh", "-F", "none", "-S", str(self.control), "-O", "check", NOBODY]
-        return finish(argv, b"", END_SECONDS)[0] != 0 and self.ended(END_SECONDS)
+        return finish(argv, b"", END_SECONDS)[0] != 0 and has_ended(self.process, END_SECONDS)
 
     def abort(self) -> None:
         """End it, and with it all that runs over it; never raises."""
-        for signum in (signal.SIGTERM, signal.SIGKILL):
-            if not self.broken:
-                self._process.send_signal(signum)
-            if self.ended(1.0):
-                break
+        end(self.process, 0.0, 1.0)
         for path in (self.control, self._mark):
             with contextlib.suppress(OSError):
                 path.unlink(missing_ok=True)
@@ -164,7 +142,10 @@ class Folder:
         (self.path / "c").mkdir()
         null = subprocess.DEVNULL
         argv = ["/bin/sh", "-c", _WATCH, "fleet", str(self.path)]
-        self._watch = popen(argv, stdin=subprocess.PIPE, stdout=null, stderr=null)
+        with starting():
+            self._watch = subprocess.Popen(
+                argv, stdin=subprocess.PIPE, stdout=null, stderr=null, start_new_session=True
+            )
         self._numbers = itertools.count(1)
         (self.path / "pin").write_text(_PIN)
         if home != Path(pwd.getpwuid(os.getuid()).pw_dir):

@@ -9,13 +9,14 @@ from pathlib import Path
 from fleet.errors import ConnectError, FleetError
 from fleet.model import Host
 from fleet.transport.base import Cancel, ConnectOptions
-from fleet.transport.local import ProcessChannel
+from fleet.transport.local import ProcessChannel, has_ended
 from fleet.transport.openssh.master import Folder, Master, through
 from fleet.transport.openssh.said import Said
 from fleet.transport.ssh.dial import Deadline, os_error
 from fleet.transport.ssh.endpoint import Endpoint, Routed, named, resolve, route_key
 from fleet.transport.ssh.gates import ClosedEarly, Gateways, lost, pause
 from fleet.transport.ssh.known_hosts import KnownHosts
+from fleet.transport.streams import Started
 
 # What holds whatever the user's config says: no question, no key taken unseen, nothing on stdout that is not the
 # command's, no port of this machine opened once a host, no connection that outlives its user, or waits for a
@@ -76,21 +77,18 @@ class OpensshChannel(ProcessChannel):
         return None if status == 255 and self._master.lost() else status
 
 
-class OpensshSession:
+class OpensshSession(Started[OpensshChannel]):
     """Authenticated access to one host. Where sshd allows few sessions on one connection (MaxSessions), `ssh` itself
     opens another for the one that is too many."""
 
     def __init__(self, host: Host, master: Master, argv: list[str]) -> None:
-        self.host, self.address = host, master.address
+        super().__init__(host, master.address)
         self._master, self._argv = master, argv
-        self._channels: list[OpensshChannel] = []
 
     def start(self, command: str) -> OpensshChannel:
         if self._master.broken:
             raise lost(self.host, self._master.via)
-        channel = self._channel(command)
-        self._channels.append(channel)
-        return channel
+        return super().start(command)
 
     def _channel(self, command: str) -> OpensshChannel:
         return OpensshChannel([*self._argv, "--", self.host.name, command], self.host, self._master)
@@ -102,11 +100,10 @@ class OpensshSession:
 
     def ended(self, seconds: float) -> bool:
         """Whether the connection has, by then."""
-        return self._master.ended(seconds)
+        return has_ended(self._master.process, seconds)
 
     def close(self) -> None:
-        for channel in self._channels:
-            channel.close()
+        super().close()
         self._master.abort()
 
 

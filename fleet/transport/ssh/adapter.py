@@ -7,7 +7,7 @@ import threading
 from collections.abc import Callable
 from typing import Any
 
-from fleet.transport.ssh.dial import start_thread
+from fleet.background import background
 from fleet.transport.ssh.library import Message, Packetizer
 from fleet.transport.ssh.library import paramiko as paramiko
 from fleet.transport.ssh.node_channel import NodeChannel
@@ -122,7 +122,7 @@ class Connection(paramiko.Transport):  # type: ignore[misc]
         m.rewind()
         super()._parse_channel_open_success(m)
         if getattr(channel, "abandoned", False):
-            start_thread(channel.close, "fleet-close")
+            background("fleet-close", channel.close)
 
     def _parse_channel_open_failure(self, m: Message) -> None:
         chanid, code, text = m.get_int(), m.get_int(), m.get_text()

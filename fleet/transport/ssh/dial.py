@@ -10,13 +10,13 @@ import select
 import socket
 import threading
 import time
-from collections.abc import Callable
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
+from fleet.background import background
 from fleet.errors import ConnectError, FleetError, Interrupted, LimitError, Reason
 from fleet.transport.base import Cancel
-from fleet.transport.streams import starting_thread
 
 SLICE_SECONDS = 0.2
 STALLED_SECONDS = 30
@@ -73,27 +73,19 @@ def resolve_name(address: str, port: int, deadline: Deadline) -> list[tuple[int,
         return [(socket.AF_INET if version == 4 else socket.AF_INET6, (address, port))]
     except ValueError:
         pass
-    answers: list[Any] = []
     done = threading.Event()
-
-    def ask() -> None:
-        try:
-            answers.append(socket.getaddrinfo(address, port, type=socket.SOCK_STREAM))
-        except (OSError, UnicodeError) as error:
-            answers.append(error)
-        done.set()
-
-    start_thread(ask, "fleet-resolve")
-    if not deadline.wait(done) or not answers:
+    asked = background("fleet-resolve", partial(socket.getaddrinfo, address, port, type=socket.SOCK_STREAM))
+    asked.add_done_callback(lambda _: done.set())
+    if not deadline.wait(done):
         raise ConnectError(
             Reason("no answer from the resolver for '{at}' within {s} s", at=address, s=f"{deadline.seconds:g}"),
             kind="resolve",
             hint="is DNS reachable? an IP address in the inventory does without it",
         )
-    if isinstance(answers[0], BaseException):
-        reason = getattr(answers[0], "strerror", None) or "not a valid name"
-        raise unresolved(address, reason)
-    return [(family, sockaddr) for family, _, _, _, sockaddr in answers[0]]
+    try:
+        return [(family, sockaddr) for family, _, _, _, sockaddr in asked.result()]
+    except (OSError, UnicodeError) as error:
+        raise unresolved(address, getattr(error, "strerror", None) or "not a valid name") from None
 
 
 def unresolved(name: str, why: str) -> ConnectError:
@@ -179,9 +171,3 @@ def reached(sock: Any) -> str | None:
         return None if ipaddress.ip_address(address).is_loopback else str(address)
     except (OSError, ValueError, IndexError):
         return None
-
-
-def start_thread(target: Callable[[], object], name: str) -> None:
-    """Start a daemon thread. LimitError when this machine does not allow one more."""
-    with starting_thread():
-        threading.Thread(target=target, name=name, daemon=True).start()

@@ -13,14 +13,14 @@ import threading
 from collections.abc import Callable
 from typing import Any
 
+from fleet.background import background, thread_limit
 from fleet.errors import ConnectError, FleetError, Interrupted, Reason
 from fleet.transport.ssh.adapter import Connection
-from fleet.transport.ssh.dial import Deadline, os_error, reached, start_thread
+from fleet.transport.ssh.dial import Deadline, os_error, reached
 from fleet.transport.ssh.gates import ended_during, no_banner
 from fleet.transport.ssh.hostkeys import ALGORITHMS, HostKey, HostKeyCheck
 from fleet.transport.ssh.library import Message, paramiko
 from fleet.transport.ssh.node_channel import NodeChannel
-from fleet.transport.streams import starting_thread
 
 
 class Link(Connection):
@@ -44,7 +44,7 @@ class Link(Connection):
         """Banner and key exchange. ConnectError: banner, timeout, lost, protocol, host-key, unknown-host-key."""
         self._where = where
         done = threading.Event()
-        with starting_thread():
+        with thread_limit():
             self.start_client(event=done)
         in_time = deadline.wait(done)
         if in_time and self.is_active() and self.initial_kex_done:
@@ -124,7 +124,7 @@ class Link(Connection):
         if writable:
             send()
         else:
-            start_thread(send, "fleet-close")
+            background("fleet-close", send)
 
     def abort(self) -> None:
         """Close at once, whatever state it is in; never blocks, never raises."""

@@ -7,7 +7,7 @@ import threading
 import time
 from typing import Any
 
-from fleet.transport.ssh.dial import start_thread
+from fleet.background import background
 from fleet.transport.ssh.library import Message, PipeTimeout, paramiko
 
 _SIGNALS = {"HUP": 1, "INT": 2, "QUIT": 3, "ILL": 4, "ABRT": 6, "FPE": 8, "KILL": 9, "USR1": 10, "SEGV": 11, "USR2": 12}
@@ -162,7 +162,7 @@ class NodeChannel(paramiko.Channel):  # type: ignore[misc]
         if self.transport.clear_to_send.is_set() and not self._sending.locked():
             self._say_close(messages)
         else:
-            start_thread(lambda: self._say_close(messages), "fleet-close")
+            background("fleet-close", lambda: self._say_close(messages))
 
     def _say_close(self, messages: Any) -> None:
         with self._sending, contextlib.suppress(EOFError, OSError, paramiko.SSHException):

@@ -6,11 +6,13 @@ Conversation (J frames out, control lines in):
     -> {"event": "hello"}, or {"event": "shared", "with": host}: that host of this sync writes the same folders
     <- {"op": "manifest", "size": n, "sha256", "allocated": {file: bytes that one with holes takes}} and n bytes: zlib
        JSON of [[target, path, kind, mode, size, mtime_ns, link]]
-    -> {"event": "lacks", "wants" | "files" | "unsure" | "own": ...}, any number of times: first parts
-    -> {"event": "need", "wants", "files": [[from, to]], "unsure": {file: sha256}, "bytes", "address", "port",
-        "own": [[target, path, kind, size, age]]}     own: the node's, and in the way, unless it is what the source has
-    <- {"op": "go", "held": [file], "replace", "keep": [[target, path]]}     held: the unsure ones that are what the
-        source has; the others: of the node's own
+    -> {"event": "doubts", "files": [file], "more"}    what lies there may be what the source has
+    <- {"op": "digests", "size": n, "sha256"} and n bytes: zlib data of JSON [[file, sha256]]
+    -> {"event": "own", "files", "more"}    the node's own, which is in the way, as in code_sync.py
+    <- {"op": "resolve", ...} and {"replace": [path], "keep": [path]}; what is in neither ends it all
+    -> {"event": "lacks", "wants" | "files": ...}, any number of times: first parts
+    -> {"event": "need", "wants", "files": [[from, to]], "bytes", "address", "port"}
+    <- {"op": "go"}
     <- {"op": "next", "epoch", "addresses": [[address, port]], "token"}     whom to send to
     <- {"op": "digests", "files": [[file, sha256]]}
     <- {"op": "fail", "files": [[file, reason]]}      the source cannot give these
@@ -25,12 +27,13 @@ Conversation (J frames out, control lines in):
 
 import ssl
 import time
+from contextlib import suppress
 
 from fleet.node.base.beneath import shown
 from fleet.node.base.errors import Refused
 from fleet.node.base.types import Any, Callable, chain
 from fleet.node.base.wire import decode, in_parts, send_exit, send_json, start
-from fleet.node.delivery.add import begin, finish, own_files, take_stock
+from fleet.node.delivery.add import begin, finish, take_stock
 from fleet.node.delivery.chain.conversation import Mixed, fail, worker
 from fleet.node.delivery.chain.receive import Receiver
 from fleet.node.delivery.chain.send import Sender, way
@@ -42,15 +45,10 @@ say: "Callable[[chain.MemberMessage], None]" = send_json
 PLACERS = 8  # each waits for its file to be on disk; journals write many such waits at once
 
 
-def tell_need(store: "Store", unsure: "dict[int, str]", address: str, port: int) -> None:
-    """What is lacking here; of long lists the first parts go ahead."""
+def tell_need(store: "Store", address: str, port: int) -> None:
+    """Tells what is lacking here; of long lists the first parts go ahead."""
     wants = store.wants()
-    parts: dict[str, list[Any]] = {
-        "wants": in_parts(wants),
-        "files": in_parts(store.wanted_files()),
-        "unsure": [dict(part) for part in in_parts(sorted(unsure.items()))],
-        "own": in_parts(own_files(store)),
-    }
+    parts: dict[str, list[Any]] = {"wants": in_parts(wants), "files": in_parts(store.wanted_files())}
     for name, some in parts.items():
         for part in some[:-1]:
             send_json({"event": "lacks", name: part})
@@ -59,8 +57,6 @@ def tell_need(store: "Store", unsure: "dict[int, str]", address: str, port: int)
             "event": "need",
             "wants": parts["wants"][-1],
             "files": parts["files"][-1],
-            "unsure": parts["unsure"][-1],
-            "own": parts["own"][-1],
             "bytes": sum(b - a for a, b in wants),
             "address": address,
             "port": port,
@@ -109,22 +105,22 @@ def run(spec: "chain.MemberSpec") -> None:
         say({"event": "shared", "with": str(holders[0])})
         return
     say({"event": "hello"})
-    store, unsure = None, {}
+    store = None
     head = Head(spec["patience"], [target.lock for target in targets])
     for message in head.lines():
         op = message.get("op")
         if op == "manifest":
             store = Store(targets, unpack(head.payload(message)))
-            unsure = take_stock(store, message.get("allocated") or {}, spec["force"])
+            take_stock(store, message.get("allocated") or {}, spec["force"], head)
             receiver = Receiver(store, spec["tls"], spec["token"], spec["listen"])
             sender = Sender(store, spec["tls"], say)
-            tell_need(store, unsure, *receiver.listener.getsockname()[:2])
+            tell_need(store, *receiver.listener.getsockname()[:2])
         elif op == "end":
             break
         elif store is None:
             continue  # nonsense
         elif op == "go":
-            begin(store, message["held"], unsure, message.get("replace", []), message.get("keep", []))
+            begin(store)
             for work in [receiver.accept_forever, receiver.receive_forever] + [store.place_forever] * PLACERS:
                 worker(work)
             worker(report, store, sender, spec["every"])
@@ -144,7 +140,8 @@ def run(spec: "chain.MemberSpec") -> None:
 def main() -> None:
     spec = start()
     try:
-        run(spec)
+        with suppress(EOFError):
+            run(spec)
         send_exit(0)
     except (Refused, OSError) as error:
         fail(error)

@@ -65,7 +65,7 @@ def elsewhere(cause: Cause, failure: Failure, gang: Gang) -> tuple[str, Cause]:
         (host, replace(cause, why=f"on {host}: {rule.meaning}", remedy=rule.remedy, kernel=line["text"], unfit=True))
         for host, node in gang.nodes.items()
         for line in reversed((node.status.get("kernel") or [])[-KERNEL_LINES:])
-        if host != failure.host and (rule := rule_of(line["text"])) is not None and rule.broken
+        if host != failure.host and (rule := rule_of(line["text"])) is not None and rule.unfit
     ]
     return broken[0] if broken and cause.collateral and cause.kernel is None else (failure.host, cause)
 

@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Annotated, Any, TypedDict
 
 from fleet import own
+from fleet.codec import Misfit, decode
 from fleet.errors import Ambiguous, UsageError
 from fleet.inventory.fields import FIELDS, FieldError, env_item, host_name, parse_field
 from fleet.inventory.select import select
@@ -25,7 +26,6 @@ from fleet.ops.run.kept.word import choose
 from fleet.ops.run.launch.course import Course
 from fleet.ops.run.plan.origin import VARIABLES
 from fleet.ops.run.plan.plan import plan_of
-from fleet.protocol.decode import Misfit, decode
 from fleet.protocol.messages.values import Matching
 from fleet.protocol.state import is_run_id
 from fleet.requests.launch import Launch

@@ -12,7 +12,7 @@ from typing import Any, TypedDict
 
 from fleet.answers.run_events import Attached
 from fleet.answers.runs import LeftAlone, NodeEnd, RunSummary
-from fleet.codec import MISFIT, from_json
+from fleet.codec import decode, from_json
 from fleet.errors import ConnectError, FleetError, Interrupted, UsageError
 from fleet.events import Notice
 from fleet.inventory.nodeset import fold
@@ -34,7 +34,6 @@ from fleet.ops.run.kept.state import state_of, without_head
 from fleet.ops.run.launch.attempts import follow_run
 from fleet.ops.run.launch.course import Course
 from fleet.ops.sessions import START_SECONDS, Sessions
-from fleet.protocol.decode import decode
 from fleet.protocol.messages.run import Verdict, Whole
 from fleet.requests.runs import Attach, Logs
 from fleet.rules.units import counted
@@ -212,7 +211,12 @@ def report_of(folder: RunFolder) -> Report | None:
         ended = from_json(RunSummary, summary)
         results = tuple(_result(name, host) for name, host in summary["hosts"].items())
         steps = [typed_here(step, folder.path.parent) for step in ended.next]
-    except MISFIT:  # edited, or cut off by a full disk: the nodes know better
+    except (
+        ValueError,
+        KeyError,
+        TypeError,
+        AttributeError,
+    ):  # edited, or cut off by a full disk: the nodes know better
         return None
     return Report("launch", results, summary["exit_code"], answer=replace(ended, next=steps))
 

@@ -9,6 +9,7 @@ from pathlib import Path
 
 from fleet import fanout
 from fleet.answers.runs import RunNode, RunSeen
+from fleet.codec import Misfit, decode
 from fleet.each import on_each
 from fleet.each import over as over_all
 from fleet.errors import FleetError
@@ -20,7 +21,6 @@ from fleet.node.gang.ends import BY_HAND, OWN_CAUSES
 from fleet.ops.run.follow.follow import PING_MOST
 from fleet.ops.run.kept.record import RunRecord, about_of
 from fleet.ops.sessions import ASK, Sessions
-from fleet.protocol.decode import Misfit, decode
 from fleet.protocol.messages.run import About, RunHere, RunsHere, SomeRun, Verdict
 from fleet.protocol.state import FINAL, PROTOCOL, RESTARTING, STARTING
 from fleet.runtime import Runtime

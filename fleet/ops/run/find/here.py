@@ -8,6 +8,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TypedDict
 
+from fleet.codec import Misfit, decode
 from fleet.errors import Ambiguous, ConnectError, FleetError, UsageError
 from fleet.inventory.nodeset import fold
 from fleet.model import Inventory, Result
@@ -18,7 +19,6 @@ from fleet.ops.run.kept.job import is_ours
 from fleet.ops.run.kept.local import names
 from fleet.ops.run.kept.record import about_of
 from fleet.ops.run.kept.word import choose, meant
-from fleet.protocol.decode import Misfit, decode
 from fleet.protocol.state import LATEST
 
 KeptHost = TypedDict("KeptHost", {"node_rank": int, "ranks": list[int]})
@@ -51,8 +51,8 @@ def chosen(word: str, runs: Sequence[FoundRun], asked: Iterable[Result], runs_di
     except UsageError as error:
         if not silent or word == LATEST and not names(runs_dir):
             raise
-        text = f"{error.message}; no answer from {fold([result.host for result in silent])}"
-        raise ConnectError(text, hint=silent[0].error and silent[0].error.hint, kind="unreachable") from None
+        text, first = f"{error.message}; no answer from {fold([result.host for result in silent])}", silent[0].error
+        raise ConnectError(text, hint=first.hint if first else None, kind="unreachable") from None
 
 
 def chosen_here(

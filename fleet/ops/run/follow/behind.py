@@ -13,7 +13,6 @@ import subprocess
 import threading
 import time
 from collections.abc import Collection, Sequence
-from dataclasses import replace
 from typing import Any
 
 from fleet.answers.run_events import Cleaned
@@ -28,7 +27,7 @@ from fleet.ops.run.end.failure import fate
 from fleet.ops.run.follow.follow import Follower, Following, Heard, pause_after
 from fleet.ops.run.kept.documents import read_object
 from fleet.ops.run.kept.folder import HANDOVER_SECONDS, RunFolder
-from fleet.ops.run.kept.record import RunRecord, elsewhere
+from fleet.ops.run.kept.record import RunRecord, host_elsewhere
 from fleet.own import private
 from fleet.own_process import own_process
 from fleet.protocol.messages.run import Stopped, StopSpec, Verdict
@@ -107,12 +106,11 @@ def lead_behind(
 
 
 def _spec(record: RunRecord, hosts: Sequence[Host], transport: Transport, **task: Any) -> dict[str, Any]:
-    nodes = tuple(replace(node, host=elsewhere(node.host)) for node in record.nodes)
     return {
-        "record": to_json(replace(record, logs=record.logs.absolute(), nodes=nodes)),
-        "hosts": [to_json(elsewhere(host)) for host in hosts],
+        "record": to_json(record.elsewhere()),
+        "hosts": [to_json(host_elsewhere(host)) for host in hosts],
         "transport": transport.name,
-        "gateways": [to_json(elsewhere(hop)) for host in hosts for hop in transport.route(host)],
+        "gateways": [to_json(host_elsewhere(hop)) for host in hosts for hop in transport.route(host)],
         **task,
     }
 

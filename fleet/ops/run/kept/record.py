@@ -66,6 +66,11 @@ class RunRecord:
     def node(self, host: str) -> Node:
         return next(node for node in self.nodes if node.host.name == host)
 
+    def elsewhere(self) -> RunRecord:
+        """Returns it as another process of this machine has it, in a folder of its own."""
+        nodes = tuple(replace(node, host=host_elsewhere(node.host)) for node in self.nodes)
+        return replace(self, logs=self.logs.absolute(), nodes=nodes)
+
 
 def about_of(hosts: Mapping[str, tuple[int, int]], **told: Any) -> About:
     """Returns what nodes keep of a run. hosts: as About has them. told: what is not as it is where nothing is said."""
@@ -98,7 +103,7 @@ def whoami() -> str:
     return f"{user}@{socket.gethostname()}"
 
 
-def elsewhere(host: Host) -> Host:
+def host_elsewhere(host: Host) -> Host:
     """Returns a host for a process in another folder. It has no variables: their values belong to ranks only."""
     key = host.identity_file
     if key is not None and not key.startswith("~"):

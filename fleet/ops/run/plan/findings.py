@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from fleet.answers.run_events import Found, Unreachable
+from fleet.codec import plain
 from fleet.delivery.left_out import missed, why_not_sent
 from fleet.each import as_one
 from fleet.engines import engine
@@ -145,5 +146,5 @@ def refuse(plan: Plan, found: list[Finding], errors: Mapping[str, FleetError], e
             hint="--no-preflight starts in spite of them",
         )
         refusal.hosts = wrong
-        refusal.findings = [finding.as_json() for finding in found if finding.severity == "error"]
+        refusal.findings = [plain(finding) for finding in found if finding.severity == "error"]
         raise refusal

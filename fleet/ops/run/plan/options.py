@@ -8,13 +8,13 @@ import time
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path, PurePosixPath
 
-from fleet.engines.env_file import check_name, read_env_file
+from fleet.engines.env_file import read_env_file
 from fleet.engines.slips import starts_another
 from fleet.errors import UsageError
 from fleet.protocol.state import LONGEST_NAME
+from fleet.requests.variables import check_variable
 
 SCRIPTS = (".py", ".sh", ".bash")
-MAX_VARIABLE = (128 << 10) - 1  # bytes of NAME=VALUE that Linux's exec takes
 
 
 def name_of(script: str, args: Sequence[str]) -> str:
@@ -45,21 +45,17 @@ def read_env(
         values.update(read_env_file(path))
     for item in literal:
         name, equals, value = item.partition("=")
-        check_name(name, "--env")
+        value = value if equals else head.get(name, "")
+        check_variable("--env", name, value)
         if not equals and name not in head:
             raise UsageError(f"--env {name}: not set here", hint=f"export {name}, or give --env {name}=VALUE")
-        values[name] = value if equals else head[name]
+        values[name] = value
     expanded: dict[str, str] = {}
     for item in expand:
         name, equals, value = item.partition("=")
-        check_name(name, "--env-expand")
+        check_variable("--env-expand", name, value)
         if not equals:
             raise UsageError(f"--env-expand {name}: no value", hint=f"--env-expand '{name}=$HOME/data'")
         expanded[name] = value
         values.pop(name, None)
-    for name, value in (*values.items(), *expanded.items()):
-        size = len(f"{name}={value}".encode("utf-8", "surrogateescape"))
-        if size > MAX_VARIABLE:
-            said = f"variable {name}: {size} bytes are more than any program can be given, {MAX_VARIABLE}"
-            raise UsageError(said, hint="put it into a file, 'fleet sync' brings it there; the variable names the file")
     return values, expanded

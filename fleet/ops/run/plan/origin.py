@@ -22,7 +22,7 @@ from fleet.model import Host, Inventory
 from fleet.node.base.run_folder import boot_id
 from fleet.ops.run.kept.documents import RUN, read_object, sealed
 from fleet.ops.run.kept.folder import RunFolder
-from fleet.ops.run.kept.record import RunRecord, elsewhere
+from fleet.ops.run.kept.record import RunRecord, host_elsewhere
 from fleet.ops.run.plan.code import SECONDS, look
 from fleet.ops.run.plan.here import Here
 from fleet.ops.run.plan.plan import Plan
@@ -129,7 +129,7 @@ def _word(host: Host) -> str:
 
 
 def _host(host: Host) -> Mapping[str, Any]:
-    return {**asdict(elsewhere(host)), "env": kept_of(host.env)}
+    return {**asdict(host_elsewhere(host)), "env": kept_of(host.env)}
 
 
 def differences(before: Mapping[str, Any], now: Mapping[str, Any]) -> Iterator[tuple[str, str | None]]:

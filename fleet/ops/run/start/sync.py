@@ -17,6 +17,7 @@ from fleet.ops.run.plan.findings import beside, refuse, unsent
 from fleet.ops.run.plan.plan import Plan
 from fleet.ops.sessions import START_SECONDS, Sessions
 from fleet.protocol.messages.run import LiveRun, Neighbours, NeighboursSpec
+from fleet.requests.sync import Sync
 from fleet.runtime import Runtime
 from fleet.transport.program import call
 
@@ -33,9 +34,8 @@ def sync_code(plan: Plan, runtime: Runtime) -> None:
             plan.hosts,
             Path(request.cwd),
             where,
-            force=request.force,
+            Sync(force=request.force, max_delete=request.max_delete),
             hint="'fleet launch --sync --force' replaces it; --workdir names another folder",
-            max_delete=request.max_delete,
             command=("fleet launch --sync" + " --force" * request.force, f" {quote(request.script)}"),
         ),
         runtime,

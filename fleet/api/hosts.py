@@ -1,0 +1,103 @@
+"""Hosts, how they are reached, and what is planned for them."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field, replace
+from typing import TYPE_CHECKING, Any, TypeVar
+
+from fleet.api.run import Run, Task
+from fleet.events import Emit, silent
+from fleet.model import Host, Inventory, Report
+from fleet.ops.plans import Line, Plan
+from fleet.requests.reach import Reach
+from fleet.runtime import Runtime
+from fleet.transport import DEFAULT as SSH
+from fleet.transport import open_transport
+from fleet.transport.base import Cancel, ConnectOptions, Transport
+
+if TYPE_CHECKING:
+    from typing_extensions import Self
+
+T = TypeVar("T")
+
+
+@dataclass(frozen=True)
+class Hosts:
+    """inventory: those selected, of `everyone`. See `open`. typed: the command line that this comes from."""
+
+    inventory: Inventory
+    everyone: Inventory
+    transport: str = SSH
+    fanout: int = Reach.fanout
+    connect_timeout: float = Reach.connect_timeout
+    emit: Emit = silent
+    ask: Callable[[str], bool | None] = lambda question: None
+    typed: tuple[str, ...] = ()
+
+    def __post_init__(self) -> None:
+        Reach(fanout=self.fanout, connect_timeout=self.connect_timeout)
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        """The selected hosts, in node-rank order."""
+        return self.inventory.names
+
+    def select(self, hosts: str | None = None, exclude: str | None = None, *, option: str = "-w") -> Self:
+        """Those of -w and -x: node sets, groups, addresses, devices. InventoryError, with the first as
+        `option`, for one that is not there."""
+        from fleet.inventory.select import select
+
+        return replace(self, inventory=select(self.inventory, hosts, exclude, option))
+
+    @contextmanager
+    def runtime(
+        self, emit: Emit | None = None, password_for: Callable[[Host], str | None] | None = None
+    ) -> Iterator[Runtime]:
+        """What a plan is run with. emit: instead of the fleet's own. password_for: where keys do not do."""
+        transport = self.connect(password_for)
+        try:
+            yield Runtime(transport, self.fanout, emit or self.emit, Cancel(), self.ask)
+        finally:
+            transport.close()
+
+    def run(self, work: Callable[[Runtime], T], emit: Emit | None = None) -> T:
+        """Do it to its end."""
+        with self.runtime(emit) as runtime:
+            return Task(work, runtime).result()
+
+    def connect(self, password_for: Callable[[Host], str | None] | None = None) -> Transport:
+        """Returns the transport to all of them."""
+        more = {"password_for": password_for} if password_for else {}
+        # a gateway may be a host of the inventory that is not selected
+        return open_transport(self.transport, ConnectOptions(self.connect_timeout), self.everyone.hosts, **more)
+
+
+@dataclass(frozen=True)
+class Planned:
+    """A plan, and whose it is. `run()` does it."""
+
+    fleet: Hosts
+    plan: Plan
+    work: Callable[[Runtime], Report] = field(repr=False)
+
+    @property
+    def hosts(self) -> tuple[Host, ...]:
+        return self.plan.hosts
+
+    def describe(self) -> dict[str, Any]:
+        """As `--dry-run --json` has it."""
+        return self.plan.describe()
+
+    def lines(self) -> Iterable[Line]:
+        """As --dry-run tells it to people."""
+        return self.plan.lines()
+
+    def run(self, emit: Emit | None = None) -> Report:
+        """Do it. emit: instead of the fleet's own."""
+        return self.fleet.run(self.work, emit)
+
+    def begin(self) -> Run:
+        """Begin it, whatever verb it is of, to iterate over its events."""
+        return Run(self.fleet.runtime, self.plan, self.work)

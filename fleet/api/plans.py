@@ -1,0 +1,274 @@
+"""The verbs, with their parameters: each gives its plan, which `Fleet` runs at once."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, TypeVar
+
+from fleet.api.asks import asks
+from fleet.api.hosts import Hosts, Planned
+from fleet.errors import UsageError
+from fleet.model import Report
+from fleet.ops.plans import Asked, Plan
+from fleet.requests.exec import Exec
+from fleet.requests.hosts import Build, Check, KillPort, SetupSsh
+from fleet.requests.launch import Launch
+from fleet.requests.runs import Attach, Forget, Get, Logs, Ps, Stacks, Stop
+from fleet.requests.sync import Sync, SyncData, SyncWheels
+from fleet.runtime import Runtime
+from fleet.transport import DEFAULT as SSH
+
+if TYPE_CHECKING:
+    from fleet.ops.kill_port import KillPlan
+    from fleet.ops.setup_ssh import SetupPlan
+    from fleet.ops.setup_ssh.undo import UndoPlan
+
+P = TypeVar("P", bound=Plan)
+Q = TypeVar("Q")
+
+
+@dataclass(frozen=True)
+class Plans:
+    """The verbs of hosts, planned and not done. Names and meanings of parameters are those of the command line, times
+    are seconds."""
+
+    of: Hosts
+
+    def do(self, plan: P, run: Callable[[P, Runtime], Report]) -> Planned:
+        """Returns a plan of your own, with what does it."""
+        return Planned(self.of, plan, lambda runtime: run(plan, runtime))
+
+    @asks(Exec)
+    def exec(self, request: Exec) -> Planned:
+        """Run exactly `argv` on every host, or the line `shell` in its shell. Each Result has stdout, stderr and
+        exit_status. timeout: it is ended after that (DeadlineError, 124). keep: False leaves the outputs to events.
+        env_of: "python" for the environment of each host's training interpreter. stdin: bytes, or a file open for
+        reading them, for the command on every host; this process's own is never read by itself."""
+        from fleet.ops import execute
+
+        return self.do(execute.plan(self.of.inventory, request), execute.run)
+
+    @asks(Sync)
+    def sync(self, request: Sync) -> Planned:
+        """Make `to` on every host (default: its workdir) what the folder `source` is. force: also over a node's own
+        files and what another source's sync delivered there, without asking; patterns: over the node's own files that
+        they name. keep: leave a node's own files. delete_excluded: delete what was delivered and is left out now.
+        max_delete: files that may be deleted on a host; "all"; None: not most of what is there. all: send what is left
+        out unasked, but private keys. copy_unsafe_links: send what links that lead out point to. source_id: what the
+        source is known by, for sources that are made again and again."""
+        from fleet.ops import sync
+
+        return self.do(sync.plan(self.of.inventory, request), sync.run)
+
+    def sync_data(
+        self,
+        *data: str,
+        limit: str | None = SyncData.limit,
+        from_host: str | None = SyncData.from_host,
+        force: bool | Sequence[str] = SyncData.force,
+        keep: bool = SyncData.keep,
+        copy_unsafe_links: bool = SyncData.copy_unsafe_links,
+    ) -> Planned:
+        """Bring each "PATH[:DEST]" to every host by a pipelined broadcast. limit: "100MB" or "200mbit" a second.
+        from_host: the host that has PATH, instead of this machine; all others get it. force, keep, copy_unsafe_links:
+        as of sync()."""
+        from fleet.inventory.select import select
+        from fleet.ops import broadcast
+
+        request = SyncData(
+            data=data,
+            limit=limit,
+            from_host=from_host,
+            force=force,
+            keep=keep,
+            copy_unsafe_links=copy_unsafe_links,
+        )
+        origin = None
+        if from_host is not None:
+            having = select(self.of.everyone, from_host, None, "--from").hosts
+            if len(having) > 1:
+                raise UsageError(f"--from {from_host!r} is {len(having)} hosts", hint="name the one that has the data")
+            origin = having[0]
+        return self.do(broadcast.plan(self.of.inventory, request, origin), broadcast.run)
+
+    @asks(SyncWheels)
+    def sync_wheels(self, request: SyncWheels) -> Planned:
+        """Install wheels (a folder, one wheel, a requirements file) into every host's Python, offline, all or none.
+        refresh: resolve requirements again. yes: replace what the hosts have, torch for instance, without asking.
+        force: also where it breaks what they have."""
+        from fleet.ops import wheels
+
+        return self.do(wheels.plan(self.of.inventory, request), wheels.run)
+
+    @asks(Check)
+    def check(self, request: Check) -> Planned:
+        """Compare the hosts' environments. The report has, besides, `findings` with a remedy each, and
+        each host's facts as `views`. Its exit_code: 123 when something would keep a run from starting."""
+        from fleet.ops import check
+
+        return self.do(check.plan(self.of.inventory, request), check.run)
+
+    @asks(KillPort)
+    def kill_port(self, request: KillPort) -> Planned:
+        """End who listens on these ports, and nothing else; the hosts are asked first, also for a plan alone. force:
+        other users' processes, too. runs: ids or names of live runs whose processes may be ended, too. agree: is shown
+        what would be ended, and may say no."""
+        from fleet.ops import kill_port
+
+        def run(plan: KillPlan, runtime: Runtime) -> Report:
+            return kill_port.run(plan, runtime) if plan.targets and request.agree(plan) else kill_port.report(plan, {})
+
+        inventory = self.of.inventory
+        found = self.of.run(lambda runtime: kill_port.look(inventory, request.ports, runtime))
+        return self.do(kill_port.plan(inventory, request, found), run)
+
+    @asks(SetupSsh)
+    def setup_ssh(self, request: SetupSsh) -> Planned:
+        """Passwordless SSH from here to every host and, with `mesh`, between all of them. password: of every host that
+        does not take the key yet. replace_key: names of hosts that may have another host key. limit: for each pair that
+        is verified. confirm: is shown host keys that nobody vouches for. undo: takes away what this added."""
+        from fleet.delivery.unasked import note_password_file
+        from fleet.ops import setup_ssh
+        from fleet.ops.setup_ssh import undo as undoing
+        from fleet.ops.setup_ssh.passwords import Passwords, read_password_file
+
+        if self.of.transport != SSH:
+            raise UsageError(
+                f"setup-ssh speaks SSH itself (passwords, host keys): it cannot go over --transport "
+                f"{self.of.transport}",
+                hint="leave --transport out; hosts set up so are reached over every transport",
+            )
+        home = Path.home()
+
+        def run(plan: Any, runtime: Runtime) -> Report:
+            gateways = () if request.undo else (each.name for each in plan.all if each.gateway)
+            passwords = Passwords(default=request.password)
+            if request.password_file:
+                file = os.fspath(request.password_file)
+                passwords = read_password_file(file, [*self.of.everyone.names, *gateways])
+                if file != "-":
+                    note_password_file(file)
+            transport = self.of.connect(passwords.take)
+            try:
+                prompts = (self.of.connect, passwords, request.confirm, request.ask_password)
+                given = setup_ssh.SetupRuntime(
+                    transport, runtime.fanout, runtime.emit, runtime.cancel, runtime.ask, *prompts
+                )
+                return undoing.run(plan, given) if request.undo else setup_ssh.run(plan, given)
+            finally:
+                transport.close()
+
+        plan: SetupPlan | UndoPlan
+        if request.undo:
+            plan = undoing.UndoPlan(self.of.inventory, self.of.everyone, home)
+        else:
+            plan = setup_ssh.plan(self.of.inventory, self.of.everyone, request, home)
+        return self.do(plan, run)
+
+    @asks(Build)
+    def build(self, request: Build) -> Planned:
+        """Build a wheel on one host for the GPUs of all, and install it everywhere. what: "deepspeed", or a tree."""
+        from fleet.ops import build
+
+        return self.do(build.plan(self.of.inventory, request), build.run)
+
+    # -- of runs ------------------------------------------------------------------------------------------------
+    @asks(Launch)
+    def launch(self, request: Launch) -> Planned:
+        """Start `script` as ranks on all hosts: a Run, which is followed from then on. What the parameters mean:
+        `help(fleet.requests.launch.Launch)`. Engines' own options are keywords, too, such as per="node".
+
+        PreflightError (123) and ConnectError (122), raised by the Run: nothing was started anywhere. The report's
+        exit_code is that of the first rank that failed, 128+n for signal n."""
+        from fleet.ops.run.launch.run import run
+        from fleet.ops.run.plan.plan import plan_of
+
+        return self.do(plan_of(self.of.inventory, request, self.of.typed), run)
+
+    def again(self, /, run: str = "latest", *, runs_dir: str | os.PathLike[str] = "runs", **changed: Any) -> Planned:
+        """Launch what an earlier run of this machine was, on these hosts (those of then: `fleet.reopen(run)`): the same
+        script with the same options. changed: options of `launch` that are others now; `env` is added to. Differences
+        of the code's commit and of the nodes' versions are told by warnings.
+
+        UsageError, for values of variables that may be secret: these are not kept, and must be given again."""
+        from fleet.ops.run.find import again
+
+        recorded = again.recorded(run, Path(runs_dir), self.of.ask)
+        return self.launch(**vars(replace(recorded.request(changed), runs_dir=runs_dir)))
+
+    def _asked(self, request: Q, text: str, **shown: Any) -> Asked[Q]:
+        return Asked(self.of.inventory, request, shown, text)
+
+    @asks(Attach)
+    def attach(self, request: Attach) -> Planned:
+        """Follow a run that was detached, that lost its head, or that another head started: a Run, as launch gives it.
+        run: its id, "latest", its name, or a unique prefix. detach: leave it to itself again, led by a process of this
+        machine."""
+        from fleet.ops.run.find import attach
+
+        return self.do(
+            self._asked(request, f"follows run {request.run} to its end", run=request.run, logs=str(request.runs)),
+            attach.run,
+        )
+
+    @asks(Stop)
+    def stop(self, request: Stop) -> Planned:
+        """End a run on all its nodes. grace: seconds between SIGTERM and SIGKILL; None: the run's own."""
+        from fleet.ops.run.find import stop
+
+        return self.do(
+            self._asked(request, f"ends run {request.run} on all its nodes", run=request.run, grace=request.grace),
+            stop.run,
+        )
+
+    @asks(Forget)
+    def forget(self, request: Forget) -> Planned:
+        """Give up a run of this machine whose hosts are gone for good: none is asked, and nothing waits for them."""
+        from fleet.ops.run.find import forget
+
+        text = f"gives up run {request.run}, and asks no host"
+        return self.do(self._asked(request, text, run=request.run, logs=str(request.runs)), forget.run)
+
+    @asks(Ps)
+    def ps(self, request: Ps) -> Planned:
+        """The runs on the hosts, as data["runs"] of the report, newest first. all: those that have ended, too."""
+        from fleet.ops.run.find import ps
+
+        text = f"asks {len(self.of.inventory.hosts)} hosts for {'all' if request.all else 'live'} runs"
+        return self.do(self._asked(request, text, all=request.all), ps.run)
+
+    @asks(Logs)
+    def logs(self, request: Logs) -> Planned:
+        """What the ranks of a run wrote, as Output events. follow: until it is over. host: a node set; rank: numbers;
+        None: all. err: standard errors alone. tail: lines of each log to begin with. since: only what was written from
+        then on, in seconds since the epoch. attempt: of a run that was started again; None: the last."""
+        from fleet.ops.run.find import logs
+        from fleet.ops.run.kept.reader import LogsPlan
+
+        fleet = self.of if request.host is None else self.of.select(request.host, option="--host")
+        only = None if fleet.inventory.names == fleet.everyone.names else fleet.inventory.names
+        return self.do(LogsPlan(self.of.inventory, request, only), logs.run)
+
+    @asks(Stacks)
+    def stacks(self, request: Stacks) -> Planned:
+        """Where the ranks of a live run stand: "places" of the report, those that stand in the same one together, most
+        of them first. rank: only these. native: frames of C and C++, too, where py-spy is there; each rank is held for
+        a moment while it tells them."""
+        from fleet.ops.run.find import stacks
+
+        text, ranks = f"takes the stacks of run {request.run}'s ranks", request.ranks and sorted(request.ranks)
+        plan = self._asked(request, text, run=request.run, ranks=ranks, native=request.native)
+        return self.do(plan, stacks.run)
+
+    @asks(Get)
+    def get(self, request: Get) -> Planned:
+        """Bring a path of the hosts (relative to their workdir), or what a run wrote in its folder, to `to` on this
+        machine, verified, going on where an earlier attempt ended: one tree where all answered and one has it, else one
+        a host. force: replace what is here, and no get put there as it is, without asking. all: repositories of git in
+        it, too. copy_unsafe_links: bring what links that lead out of it lead to."""
+        from fleet.ops import get
+
+        return self.do(get.plan(self.of.inventory, request), get.run)

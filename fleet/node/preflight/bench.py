@@ -1,0 +1,43 @@
+"""Runs one measuring program on this node, with a port that is free here for the others to meet at.
+
+spec: as fleet/node/facts/tools.py takes it. The first message is {"port"}. The control line {"op": "run", "program":
+its name, null for the interpreter that trains, "argv": its arguments, "env": {}, "delay": seconds before it starts}
+starts it. The last message is {"status", "out", "why": the last line that it wrote, "" for none}; status: null where it
+cannot be started. It ends with the head's connection, and so does what it started.
+"""
+
+import queue
+import socket
+import time
+
+from fleet.node.base.gather import begin, finish
+from fleet.node.base.types import Any
+from fleet.node.base.wire import send_json
+from fleet.node.facts.ask import last_line, run
+from fleet.node.facts.tools import Tools
+
+OUT_LIMIT = 1 << 14
+
+
+def free_port() -> int:
+    with socket.socket() as sock:
+        sock.bind(("", 0))
+        return int(sock.getsockname()[1])
+
+
+def main() -> None:
+    orders: queue.Queue[dict[str, Any]] = queue.Queue()
+    tools = Tools(begin(orders.put))
+    tools.activate()
+    send_json({"port": free_port()})
+    order = orders.get()
+    while order.get("op") != "run":
+        order = orders.get()
+    python, env = tools.environment()
+    time.sleep(order["delay"])
+    try:
+        status, out, err = run([order["program"] or python] + order["argv"], dict(env, **order["env"]))
+    except OSError as error:
+        finish({"status": None, "out": "", "why": str(error)})
+    else:
+        finish({"status": status, "out": out[-OUT_LIMIT:], "why": last_line(out, err)})

@@ -1,0 +1,292 @@
+"""`fleet check --network`: how fast each pair of hosts is, and all together; which network they had better use."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from itertools import pairwise
+from typing import Any, NamedTuple
+
+from fleet.events import Notice
+from fleet.model import Host
+from fleet.node.facts.ask import NOT_HERE
+from fleet.ops.pairs import Meeting, visit
+from fleet.ops.sessions import Sessions
+from fleet.protocol.messages.facts import Benched, Facts, FreePort, Link
+from fleet.rules.links import slow_pairs
+from fleet.rules.pairs import Pair
+from fleet.transport.program import Program, first_word, last_word
+
+MEASURE_SECONDS = 1.6
+STREAMS = 2
+AGAIN = 3  # rounds in which slow pairs are measured once more
+BENCH_SECONDS = 90.0
+# Runs in the training interpreter of each host, as one rank. The first time is not counted, the second says how often
+# there is time for it.
+ALL_REDUCE = (
+    NOT_HERE
+    + r"""
+import datetime, json, os, time
+import torch, torch.distributed as dist
+rank, size, address, backend = json.loads(sys.argv[1])
+limit = datetime.timedelta(seconds=60)
+dist.init_process_group(backend, init_method=address, rank=rank, world_size=size, timeout=limit)
+device = "cuda:0" if backend == "nccl" else "cpu"
+data = torch.zeros(1 << 20, device=device)
+def seconds(times):
+    began = time.monotonic()
+    for _ in range(times):
+        dist.all_reduce(data)
+    float(data[0])
+    took = torch.tensor([time.monotonic() - began], device=device)
+    dist.all_reduce(took, op=dist.ReduceOp.MAX)
+    return float(took)
+seconds(1)
+times = max(1, min(200, int(2.0 / seconds(1))))
+took = seconds(times)
+print()
+print(json.dumps({"bytes": data.numel() * 4, "seconds": took / times}))
+sys.stdout.flush()
+time.sleep(0.3 if rank == 0 else 0)  # the others leave before the store does
+os._exit(0)
+"""
+)
+
+
+@dataclass(frozen=True)
+class Measured:
+    """all_reduce: {"backend", "hosts", "bus_mbit", "links_mbit": what the links of its ring allow}; None for
+    none. ib_write_bw: [{"hosts": [from, to], "gbit"}]. proposed: host -> the data_address that is better."""
+
+    all_reduce: Mapping[str, Any] | None = None
+    ib_write_bw: Sequence[Mapping[str, Any]] = ()
+    proposed: Mapping[str, str] = field(default_factory=dict)
+
+
+def look(hosts: Sequence[Host], raw: Mapping[str, Facts], specs: Mapping[str, Any], sessions: Sessions) -> Measured:
+    """Measures all links of hosts, "links" of their facts, then what else there is. One host alone has no network."""
+    if len(hosts) < 2:
+        return Measured()
+    measure(hosts, raw, sessions)
+    if only_infiniband(raw):
+        hint = "'--env NCCL_NET=IB' has NCCL fail where it cannot use it, instead of going on over sockets"
+        sessions.runtime.emit(Notice("info", "all hosts have InfiniBand in the same state", None, hint))
+    hows = {how for facts in raw.values() for how in facts.get("pairs", {}).values()}
+    failed = any((facts.get("network") or {}).get("error") for facts in raw.values()) or not hows <= {"open", "unknown"}
+    together = all_reduce(hosts, raw, specs, sessions) if hows == {"open"} and not failed else None
+    return Measured(together, rdma(hosts, raw, specs, sessions), proposed(hosts, raw, failed, sessions))
+
+
+def circle(names: Sequence[str]) -> list[dict[str, list[str]]]:
+    """Returns rounds in which each host has one partner, and after which each has had all others."""
+    ring: list[str | None] = [*names, *([None] if len(names) % 2 else [])]
+    found = list[dict[str, list[str]]]()
+    for _ in range(len(ring) - 1):
+        half = len(ring) // 2
+        partners = dict(zip(ring[:half], reversed(ring[half:]), strict=True))
+        partners |= {b: a for a, b in partners.items()}
+        found.append({a: [b] if (b := partners[a]) is not None else [] for a in names})
+        ring = [ring[0], ring[-1], *ring[1:-1]]
+    return found
+
+
+def again(names: Sequence[str], slow: Iterable[Pair]) -> list[dict[str, list[str]]]:
+    """Returns rounds in which slow pairs have the network for themselves: hosts of many with partners of few first, as
+    a slow host is to be told from its partner."""
+    left = {frozenset(pair) for pair in slow}
+    times = {name: sum(name in pair for pair in left) for name in names}
+    found = list[dict[str, list[str]]]()
+    while left and len(found) < AGAIN:
+        partner = dict[str, list[str]]()
+        for pair in sorted(left, key=lambda pair: (min(times[name] for name in pair), sorted(pair))):
+            if not pair & partner.keys():
+                a, b = pair
+                partner |= {a: [b], b: [a]}
+                left.discard(pair)
+        found.append({name: partner.get(name, []) for name in names})
+    return found
+
+
+def rates(
+    hosts: Sequence[Host], at: Mapping[str, str], rounds: Sequence[Mapping[str, Sequence[str]]], sessions: Sessions
+) -> dict[Pair, Link]:
+    """Returns what each pair of these rounds has. at: the address of each host."""
+    listen = {name: [address] for name, address in at.items()}
+    measured = visit(hosts, listen, rounds, sessions, MEASURE_SECONDS, STREAMS).links if rounds else {}
+    return {
+        pair: {
+            "mbit": round(sum(8e-6 * each["bytes"] / each["seconds"] for each in streams), 1),
+            "rtt_ms": round(1e3 * min(each["rtt"] for each in streams), 3),
+            "mtu": min(each["mtu"] for each in streams),
+            "again": sum(each["again"] for each in streams),
+            "least": any(each["busy"] for each in streams),
+        }
+        for pair, streams in measured.items()
+    }
+
+
+def measure(hosts: Sequence[Host], raw: Mapping[str, Facts], sessions: Sessions) -> None:
+    """Adds "links" to the facts of hosts that others reach: all at once, each with one partner at a time; then of slow
+    pairs the better of two values."""
+    there = [host for host in hosts if "pairs" in raw[host.name]]
+    names, at = [host.name for host in there], {host.name: advertised(raw[host.name]) for host in there}
+    found = rates(there, at, circle(names), sessions)
+    slow = slow_pairs({pair: link["mbit"] for pair, link in found.items() if not link["least"]})
+    once_more = rates(there, at, again(names, slow), sessions)
+    for pair, link in found.items():
+        best = max(link, once_more.get(pair, link), key=lambda each: each["mbit"])
+        raw[pair[0]].setdefault("links", {})[pair[1]] = best
+
+
+def advertised(facts: Facts) -> str:
+    return str((facts.get("network") or {}).get("advertised") or "")
+
+
+# -- what others' programs measure ---------------------------------------------------------------------------------
+class Order(NamedTuple):
+    """A program that a host runs. program: None for the interpreter that trains."""
+
+    program: str | None
+    argv: list[str]
+    env: Mapping[str, str] = {}
+    delay: float = 0.0
+
+
+def bench(hosts: Sequence[Host], orders: Any, specs: Mapping[str, Any], sessions: Sessions) -> dict[str, Benched]:
+    """Returns how the programs ended that hosts run at once. orders: of the hosts' free ports the Order of each."""
+    ports, meeting = dict[str, int](), Meeting({host.name for host in hosts})
+
+    def task(host: Host) -> Benched:
+        try:
+            with Program(sessions.get(host), "preflight.bench", specs[host.name]) as program:
+                ports[host.name] = first_word(program, FreePort, timeout=BENCH_SECONDS, cancel=cancel)["port"]
+                meeting.come(host.name)
+                meeting.wait(BENCH_SECONDS, cancel)
+                order = orders(ports)[host.name] if len(ports) == len(hosts) else Order("false", [])
+                program.send({"op": "run", **order._asdict()})
+                return last_word(program, Benched, timeout=BENCH_SECONDS, cancel=cancel)
+        finally:
+            meeting.come(host.name)
+
+    cancel = sessions.runtime.cancel
+    ended, errors = sessions.each(tuple(hosts), task, "measuring")
+    return {**ended, **{name: {"status": None, "out": "", "why": str(error)} for name, error in errors.items()}}
+
+
+def all_reduce(
+    hosts: Sequence[Host], raw: Mapping[str, Facts], specs: Mapping[str, Any], sessions: Sessions
+) -> dict[str, Any] | None:
+    """Returns the bus bandwidth of a real all-reduce over all hosts, with what their links allow; None, and a notice,
+    where it is not to be had."""
+    names = [host.name for host in hosts]
+    without = [name for name in names if not raw[name].get("torch")]
+    emit = sessions.runtime.emit
+    if without:
+        emit(Notice("info", f"no all-reduce is measured: no torch on {', '.join(without)}"))
+        return None
+    gpus = all(raw[name].get("gpus") and (raw[name]["torch"] or {}).get("cuda") for name in names)
+    backend, first = "nccl" if gpus else "gloo", advertised(raw[names[0]])
+
+    def orders(ports: Mapping[str, int]) -> dict[str, Order]:
+        at = f"tcp://{f'[{first}]' if ':' in first else first}:{ports[names[0]]}"
+        argv = {name: [n, len(names), at, backend] for n, name in enumerate(names)}
+        return {name: Order(None, ["-c", ALL_REDUCE, json.dumps(argv[name])], interfaces(raw[name])) for name in names}
+
+    ended = bench(hosts, orders, specs, sessions)
+    for name, each in ended.items():
+        if each["status"] != 0:
+            emit(Notice("warning", f"no all-reduce with {backend}: {each['why'] or 'it failed'}", name))
+            return None
+    try:
+        said = json.loads(ended[names[0]]["out"].splitlines()[-1])
+        seconds, size = float(said["seconds"]), int(said["bytes"])
+        mbit = 2 * (len(names) - 1) / len(names) * size * 8e-6 / seconds
+    except (ValueError, LookupError, TypeError, ZeroDivisionError):
+        emit(Notice("warning", f"no all-reduce with {backend}: it ended without a figure", names[0]))
+        return None
+    ring = [raw[a].get("links", {}).get(b) for a, b in pairwise([*names, names[0]])]
+    allowed = min((link["mbit"] for link in ring if link), default=None) if all(ring) else None
+    return {"backend": backend, "hosts": names, "bus_mbit": round(mbit, 1), "links_mbit": allowed}
+
+
+def interfaces(facts: Facts) -> dict[str, str]:
+    """Returns the variables of a run that name its network."""
+    way = facts.get("network") or {}
+    known = {"GLOO_SOCKET_IFNAME": way.get("interface"), "NCCL_SOCKET_IFNAME": way.get("nccl")}
+    return {name: value for name, value in known.items() if value}
+
+
+# -- InfiniBand -----------------------------------------------------------------------------------------------------
+def active(facts: Facts) -> list[tuple[Any, ...]]:
+    """Returns (device, port, state, rate, link layer) of the ports that carry traffic."""
+    names = ("device", "port", "state", "rate", "link_layer")
+    ports = [tuple(port.get(name) for name in names) for port in facts.get("infiniband") or ()]
+    return [port for port in ports if port[2] == "ACTIVE"]
+
+
+def ib_write_bw(port: tuple[Any, ...], tcp: int, server: str | None) -> list[str]:
+    """Returns the arguments of perftest's program. server: None for the one that waits."""
+    own = ["-d", str(port[0]), "-i", str(port[1]), "-p", str(tcp), "-D", "2", "-F", "--report_gbits"]
+    return [*own, *([server] if server else [])]
+
+
+def rdma(
+    hosts: Sequence[Host], raw: Mapping[str, Facts], specs: Mapping[str, Any], sessions: Sessions
+) -> list[dict[str, Any]]:
+    """Returns what ib_write_bw measures between each two hosts next to each other, where both have it and a port."""
+    there = [host for host in hosts if active(raw[host.name]) and advertised(raw[host.name])]
+    there = there[: len(there) // 2 * 2]
+    pairs = [*zip(there[::2], there[1::2], strict=True)]
+
+    def orders(ports: Mapping[str, int]) -> dict[str, Order]:
+        found = dict[str, Order]()
+        for a, b in pairs:
+            first, second = active(raw[a.name])[0], active(raw[b.name])[0]
+            at, tcp = advertised(raw[b.name]), ports[b.name]
+            found[b.name] = Order("ib_write_bw", ib_write_bw(second, tcp, None))
+            found[a.name] = Order("ib_write_bw", ib_write_bw(first, tcp, at), delay=2.0)
+        return found
+
+    ended = bench(there, orders, specs, sessions) if pairs else {}
+    figures = {(a.name, b.name): gbit(ended[a.name]["out"]) for a, b in pairs}
+    return [{"hosts": [*pair], "gbit": figure} for pair, figure in figures.items() if figure is not None]
+
+
+def gbit(out: str) -> float | None:
+    """Returns the average of ib_write_bw's last line of numbers: bytes, iterations, peak, average, messages."""
+    lines = re.findall(r"^\s*\d+\s+\d+\s+[\d.]+\s+(\d+(?:\.\d+)?)\s+[\d.]+\s*$", out, re.M)
+    return float(lines[-1]) if lines else None
+
+
+def only_infiniband(raw: Mapping[str, Facts]) -> bool:
+    """Returns whether all hosts have GPUs and the same InfiniBand ports: NCCL had better fail than do without."""
+    ports = [active(facts) for facts in raw.values()]
+    alike = len(ports) > 1 and bool(ports[0]) and all(each == ports[0] for each in ports)
+    return alike and all(facts.get("gpus") for facts in raw.values()) and {p[4] for p in ports[0]} == {"InfiniBand"}
+
+
+# -- another network ------------------------------------------------------------------------------------------------
+FASTER = 1.5  # than the one that a run would use
+
+
+def proposed(hosts: Sequence[Host], raw: Mapping[str, Facts], failed: bool, sessions: Sessions) -> dict[str, str]:
+    """Returns the data_address of each host in a network that all share, where that is faster than the one that a run
+    would use; or that one failed. Nothing where there is none."""
+    from fleet.ops.init import ask, choose  # which takes its time
+
+    resolve = sessions.runtime.transport.resolve
+    endpoints = {host.name: str((resolve(host) or host).address) for host in hosts}
+    candidates = choose.unshared({name: choose.addresses(raw[name], at) for name, at in endpoints.items()})
+    reached = ask.reach(hosts, candidates, sessions)
+    others = choose.shared(candidates, reached, {name: advertised(facts) for name, facts in raw.items()})
+    some = circle([host.name for host in hosts])[:2]
+    found = {network: rates(hosts, at, some, sessions) for network, at in others.items()}
+    speeds = {network: min(link["mbit"] for link in links.values()) for network, links in found.items() if links}
+    best = max(speeds, key=lambda network: speeds[network], default=None)
+    if best is None or failed:
+        return others[best] if best else {}
+    used = [raw[a].get("links", {}).get(b) for a, b in found[best]]
+    known = [link["mbit"] for link in used if link and not link["least"]]  # else processors are the limit
+    return others[best] if len(known) == len(used) and speeds[best] > FASTER * min(known) else {}

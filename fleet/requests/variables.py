@@ -1,0 +1,25 @@
+"""Variables of an environment, checked once for whatever sets them."""
+
+from __future__ import annotations
+
+from fleet.errors import UsageError
+from fleet.inventory.fields import ENV_NAME
+
+MAX_VARIABLE = (128 << 10) - 1  # bytes of NAME=VALUE that Linux's exec takes
+
+
+def check_variable(option: str, name: str, value: str, where: str | None = None) -> None:
+    """Raises UsageError for what no process of a run can be given. No message holds a value, nor a name that may be a
+    value which lost its name."""
+    if not ENV_NAME.fullmatch(name):
+        raise UsageError(
+            f"{option}: not a variable name in front of '='", where=where, hint="letters, digits and _, as in KEY=VALUE"
+        )
+    if name.startswith("FLEET_"):
+        raise UsageError(f"{option} {name}: names that begin with FLEET_ are fleet's own", where=where)
+    if "\0" in value:
+        raise UsageError(f"{name}: a value cannot hold a NUL byte", where=where)
+    size = len(f"{name}={value}".encode("utf-8", "surrogateescape"))
+    if size > MAX_VARIABLE:
+        said = f"variable {name}: {size} bytes are more than any program can be given, {MAX_VARIABLE}"
+        raise UsageError(said, hint="put it into a file, 'fleet sync' brings it there; the variable names the file")
