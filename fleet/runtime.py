@@ -17,7 +17,8 @@ class Runtime:
     """transport: reaches hosts. fanout: hosts worked on at once. emit: takes events. cancel: set on Ctrl-C. detach: set
     when a run is to go on without this process, or, with `stay`, without a terminal: that is called, with what to show,
     and this process leads the run on. ask: puts a question that is answered by yes or no, None where nobody can be
-    asked. clock: by which what lasts too long is given up."""
+    asked. clock: by which what lasts too long is given up. background: nobody waits for this process, which stays as
+    long as there is anything to do for its run."""
 
     transport: Transport
     fanout: int = Reach.fanout
@@ -27,3 +28,4 @@ class Runtime:
     detach: Cancel = field(default_factory=Cancel, kw_only=True)
     stay: Callable[[Report], None] | None = field(default=None, kw_only=True)
     clock: Clock = field(default=CLOCK, kw_only=True)
+    background: bool = field(default=False, kw_only=True)

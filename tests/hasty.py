@@ -10,9 +10,9 @@ import pytest
 
 from fleet.model import Host
 from fleet.node.gang import attempts
-from fleet.ops.run.follow import follow
+from fleet.ops.run.follow import behind, follow
 from fleet.ops.run.kept.folder import RunFolder
-from fleet.ops.run.launch import leader, loop
+from fleet.ops.run.launch import loop
 
 
 def without_pauses(patch: pytest.MonkeyPatch) -> None:
@@ -23,7 +23,7 @@ def without_pauses(patch: pytest.MonkeyPatch) -> None:
 def without_silence(patch: pytest.MonkeyPatch) -> None:
     """What is silent is silent at once."""
     patch.setattr(follow, "RETRY_SECONDS", 0.002)
-    patch.setattr(leader, "RETRY_SECONDS", 0.002)
+    patch.setattr(behind, "RETRY_SECONDS", 0.002)
     patch.setattr(loop, "TICK", 0.005)
 
 
@@ -32,4 +32,4 @@ def clean_up(runs: Path, run: str, transport: Any, seconds: float) -> tuple[str,
     whether all logs are there, in the folder `logs`."""
     folder = RunFolder.open(runs, "logs")
     folder.release()
-    return leader.clean(Host("gpu1", "gpu1"), run, 0.0, transport, time.monotonic() + seconds, folder)
+    return behind.clean(Host("gpu1", "gpu1"), run, 0.0, transport, time.monotonic() + seconds, folder)

@@ -32,11 +32,13 @@ LONGEST_STILL = 1.2  # seconds; longer pauses of the screen are cut to this
 END = 4.0  # seconds for which the last screen stands
 WIDTH, HEIGHT, MARGIN = 8.05, 18, 14  # of a cell, in pixels
 STYLE = """
-:root{--back:#fbfbfa;--text:#24292f;--red:#b3261e;--green:#1a7f37;--brown:#8a5a00;--blue:#0550ae;--magenta:#8250df;--cyan:#1b6f85}
-@media (prefers-color-scheme:dark){:root{--back:#15181c;--text:#d7dde4;--red:#ff8078;--green:#5ac46e;--brown:#e0ae55;
---blue:#79b8ff;--magenta:#d2a8ff;--cyan:#66c7dc}}
+:root{--back:#fbfbfa;--text:#24292f;--red:#b3261e;--green:#1a7f37;--brown:#8a5a00;
+--blue:#0550ae;--magenta:#8250df;--cyan:#1b6f85}
+@media (prefers-color-scheme:dark){:root{--back:#15181c;--text:#d7dde4;--red:#ff8078;--green:#5ac46e;
+--brown:#e0ae55;--blue:#79b8ff;--magenta:#d2a8ff;--cyan:#66c7dc}}
 rect{fill:var(--back)}
-text{fill:var(--text);font:13.4px ui-monospace,SFMono-Regular,Menlo,Consolas,"DejaVu Sans Mono",monospace;white-space:pre}
+text{fill:var(--text);font:13.4px ui-monospace,SFMono-Regular,Menlo,Consolas,"DejaVu Sans Mono",monospace;
+white-space:pre}
 .b{font-weight:bold}.d{opacity:.65}
 """
 
@@ -75,8 +77,9 @@ def row_of(screen: pyte.Screen, y: int) -> Row:
     return tuple((text, style) for text, style in pieces)
 
 
-def frames_of(command: str, screen: pyte.Screen, stream: pyte.ByteStream, env: dict[str, str], cwd: Path) -> Iterator[Frame]:
-    """Types `command` into a terminal. Yields its screen ten times a second where it has changed."""
+def frames_of(command: str, screen: pyte.Screen, env: dict[str, str], cwd: Path) -> Iterator[Frame]:
+    """Types `command` into a terminal that shows `screen`. Yields what it shows, ten times a second."""
+    stream = pyte.ByteStream(screen)
     stream.feed(b"\x1b[1m$ " + command.encode() + b"\x1b[0m\r\n")
     yield 0.0, tuple(row_of(screen, y) for y in range(screen.lines))
     pid, terminal = pty.fork()
@@ -105,12 +108,11 @@ def played(play: Play, env: dict[str, str], cwd: Path) -> list[Frame]:
     for line in play.prepared:
         subprocess.run(["sh", "-c", line], cwd=cwd, env=env, stdin=subprocess.DEVNULL, capture_output=True, timeout=300)
     screen = pyte.Screen(COLUMNS, play.rows)
-    stream = pyte.ByteStream(screen)
     frames = list[Frame]()
     now = 0.0
     for command in play.typed:
         last = 0.0
-        for at, rows in frames_of(command, screen, stream, env, cwd):
+        for at, rows in frames_of(command, screen, env, cwd):
             now += min(at - last, LONGEST_STILL)
             last = at
             if not frames or frames[-1][1] != rows:
@@ -144,7 +146,8 @@ def drawn(frames: list[Frame], rows: int) -> str:
     last = "\n".join("".join(text for text, _ in row).rstrip() for row in frames[-1][1]).rstrip()
     return (
         f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {size}"><desc>{html.escape(last)}</desc>\n'
-        f'<style>{STYLE}{colours}\n{"".join(keyframes)}</style>\n<rect width="100%" height="100%" rx="8"/>\n' + "\n".join(groups) + "\n</svg>\n"
+        f"<style>{STYLE}{colours}\n{''.join(keyframes)}</style>\n"
+        '<rect width="100%" height="100%" rx="8"/>\n' + "\n".join(groups) + "\n</svg>\n"
     )
 
 
@@ -153,7 +156,8 @@ def _text(row: Row, y: int) -> str:
     for text, style in row:
         if not text.isspace():
             kind = f' class="{style}"' if style else ""
-            pieces.append(f'<tspan x="{MARGIN + x * WIDTH:.1f}"{kind}>{html.escape(text.rstrip(), quote=False)}</tspan>')
+            shown = html.escape(text.rstrip(), quote=False)
+            pieces.append(f'<tspan x="{MARGIN + x * WIDTH:.1f}"{kind}>{shown}</tspan>')
         x += len(text)
     return f'<text y="{MARGIN + (y + 0.75) * HEIGHT:.1f}">{"".join(pieces)}</text>'
 

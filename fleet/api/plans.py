@@ -12,7 +12,7 @@ from fleet.api.asks import asks
 from fleet.api.hosts import Hosts, Planned
 from fleet.errors import UsageError
 from fleet.model import Report
-from fleet.ops.plans import Plan
+from fleet.ops.plans import Asked, Plan
 from fleet.requests.exec import Exec
 from fleet.requests.hosts import Build, Check, KillPort, SetupSsh
 from fleet.requests.launch import Launch
@@ -27,6 +27,7 @@ if TYPE_CHECKING:
     from fleet.ops.setup_ssh.undo import UndoPlan
 
 P = TypeVar("P", bound=Plan)
+Q = TypeVar("Q")
 
 
 @dataclass(frozen=True)
@@ -198,6 +199,9 @@ class Plans:
         recorded = again.recorded(run, Path(runs_dir), self.of.ask)
         return self.launch(**vars(replace(recorded.request(changed), runs_dir=runs_dir)))
 
+    def _asked(self, request: Q, text: str, **shown: Any) -> Asked[Q]:
+        return Asked(self.of.inventory, request, shown, text)
+
     @asks(Attach)
     def attach(self, request: Attach) -> Planned:
         """Follow a run that was detached, that lost its head, or that another head started: a Run, as launch gives it.
@@ -205,28 +209,36 @@ class Plans:
         machine."""
         from fleet.ops.run.find import attach
 
-        return self.do(attach.AttachPlan(self.of.inventory, request), attach.run)
+        return self.do(
+            self._asked(request, f"follows run {request.run} to its end", run=request.run, logs=str(request.runs)),
+            attach.run,
+        )
 
     @asks(Stop)
     def stop(self, request: Stop) -> Planned:
         """End a run on all its nodes. grace: seconds between SIGTERM and SIGKILL; None: the run's own."""
         from fleet.ops.run.find import stop
 
-        return self.do(stop.StopPlan(self.of.inventory, request), stop.run)
+        return self.do(
+            self._asked(request, f"ends run {request.run} on all its nodes", run=request.run, grace=request.grace),
+            stop.run,
+        )
 
     @asks(Forget)
     def forget(self, request: Forget) -> Planned:
         """Give up a run of this machine whose hosts are gone for good: none is asked, and nothing waits for them."""
         from fleet.ops.run.find import forget
 
-        return self.do(forget.ForgetPlan(self.of.inventory, request), forget.run)
+        text = f"gives up run {request.run}, and asks no host"
+        return self.do(self._asked(request, text, run=request.run, logs=str(request.runs)), forget.run)
 
     @asks(Ps)
     def ps(self, request: Ps) -> Planned:
         """The runs on the hosts, as data["runs"] of the report, newest first. all: those that have ended, too."""
         from fleet.ops.run.find import ps
 
-        return self.do(ps.PsPlan(self.of.inventory, request), ps.run)
+        text = f"asks {len(self.of.inventory.hosts)} hosts for {'all' if request.all else 'live'} runs"
+        return self.do(self._asked(request, text, all=request.all), ps.run)
 
     @asks(Logs)
     def logs(self, request: Logs) -> Planned:
@@ -247,7 +259,9 @@ class Plans:
         a moment while it tells them."""
         from fleet.ops.run.find import stacks
 
-        return self.do(stacks.StacksPlan(self.of.inventory, request), stacks.run)
+        text, ranks = f"takes the stacks of run {request.run}'s ranks", request.ranks and sorted(request.ranks)
+        plan = self._asked(request, text, run=request.run, ranks=ranks, native=request.native)
+        return self.do(plan, stacks.run)
 
     @asks(Get)
     def get(self, request: Get) -> Planned:

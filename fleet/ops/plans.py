@@ -4,10 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, Protocol
+from typing import Any, Generic, Protocol, TypeVar
 
 from fleet.model import Host, Inventory
 from fleet.rules.units import counted, size_text
+
+R = TypeVar("R")
 
 
 @dataclass(frozen=True)
@@ -55,6 +57,22 @@ class OnHosts:
     @property
     def hosts(self) -> tuple[Host, ...]:
         return self.inventory.hosts
+
+
+@dataclass(frozen=True)
+class Asked(OnHosts, Generic[R]):
+    """The plan of a verb that does what a request says, and settles nothing before. shown: of the request, as JSON.
+    text: what is done, in words."""
+
+    request: R
+    shown: Mapping[str, Any]
+    text: str
+
+    def describe(self) -> dict[str, Any]:
+        return dict(self.shown)
+
+    def lines(self) -> Iterable[Line]:
+        yield from self.text.splitlines()
 
 
 def around(spec: Mapping[str, Any]) -> list[str]:

@@ -34,8 +34,9 @@ from fleet.model import Host
 from fleet.node.gang import attempts
 from fleet.ops import init
 from fleet.ops.init import ask
+from fleet.ops.run.follow import behind
 from fleet.ops.run.follow import follow as following
-from fleet.ops.run.launch import leader, loop
+from fleet.ops.run.launch import loop
 from fleet.protocol.frames import PREAMBLE
 from fleet.protocol.state import is_run_id
 from fleet.transport import program
@@ -615,7 +616,7 @@ def _commands(ground: Ground, verb: Verb, lie: Lie | None, json_: bool, row: Seq
             (Program, "frames", hurried),
             (program, "ENDING_SECONDS", 5.0),
             (following, "RETRY_SECONDS", 0.1),
-            (leader, "RETRY_SECONDS", 0.1),
+            (behind, "RETRY_SECONDS", 0.1),
             (attempts, "PAUSE_SECONDS", 0.0),
             (loop, "TICK", 0.02),
             (ask, "SECONDS", 1.0),

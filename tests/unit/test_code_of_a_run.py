@@ -17,24 +17,31 @@ def git(folder: Path, *words: str) -> str:
     return subprocess.run(["git", *names, *words], cwd=folder, capture_output=True, text=True, check=True).stdout
 
 
+NOTHING = dict.fromkeys(("commit", "branch", "dirty", "untracked", "sha256", "why"))
 LONG = 300.0  # a busy machine's git may take more seconds than a launch waits for it
 
 
 def test_what_git_says(tmp_path: Path) -> None:
-    assert code.look(str(tmp_path), LONG)[0].why == "not a git repository (or any of the parent directories): .git"
+    assert code.look(str(tmp_path), LONG)[0]["why"] == "not a git repository (or any of the parent directories): .git"
     git(tmp_path, "init")
     (tmp_path / "train.py").write_text("one\n")
     git(tmp_path, "add", ".")
-    assert code.look(str(tmp_path), LONG) == (code.Code(str(tmp_path), None, "main", True, 0), b""), "no commit yet"
+    assert code.look(str(tmp_path), LONG) == (
+        {**NOTHING, "folder": str(tmp_path), "branch": "main", "dirty": True, "untracked": 0},
+        b"",
+    ), "no commit yet"
     git(tmp_path, "commit", "-m", "x")
     head = git(tmp_path, "rev-parse", "HEAD").strip()
-    assert code.look(str(tmp_path), LONG) == (code.Code(str(tmp_path), head, "main", False, 0), b"")
+    assert code.look(str(tmp_path), LONG) == (
+        {**NOTHING, "folder": str(tmp_path), "commit": head, "branch": "main", "dirty": False, "untracked": 0},
+        b"",
+    )
     (tmp_path / "train.py").write_text("two\n")
     (tmp_path / ".env").write_text("SECRET=hunter2\n")
     (tmp_path / "sub").mkdir()
     for folder in (tmp_path, tmp_path / "sub"):
         found, diff = code.look(str(folder), LONG)
-        assert (found.commit, found.dirty, found.untracked) == (head, True, 1)
+        assert (found["commit"], found["dirty"], found["untracked"]) == (head, True, 1)
         assert b"-one\n+two\n" in diff and b"hunter2" not in diff
     git(tmp_path, "checkout", "--", "train.py")
     subprocess.run(["git", "apply"], input=diff, cwd=tmp_path, check=True)
@@ -59,7 +66,7 @@ def test_git_runs_nothing_of_the_repository(tmp_path: Path, monkeypatch: pytest.
     monkeypatch.setenv("GIT_EXTERNAL_DIFF", str(trap))
     index = (tmp_path / ".git/index").stat().st_mtime_ns
     found, diff = code.look(str(tmp_path), LONG)
-    assert found.dirty and b"+two" in diff and not (tmp_path / "ran").exists()
+    assert found["dirty"] and b"+two" in diff and not (tmp_path / "ran").exists()
     assert (tmp_path / ".git/index").stat().st_mtime_ns == index
 
 
@@ -70,8 +77,8 @@ def test_git_that_hangs_or_tells_too_much(tmp_path: Path, monkeypatch: pytest.Mo
     monkeypatch.setenv("PATH", f"{tmp_path}:{os.environ['PATH']}")
     begun = time.monotonic()
     found, diff = code.look(str(tmp_path), seconds=0.3)
-    assert found.why == "git status took more than 0.3 s" and not diff and time.monotonic() - begun < 100
+    assert found["why"] == "git status took more than 0.3 s" and not diff and time.monotonic() - begun < 100
     fake.write_text("#!/bin/sh\nexec cat /dev/zero\n")
-    assert code.look(str(tmp_path), LONG)[0].why == "git status prints more than 4 MiB"
+    assert code.look(str(tmp_path), LONG)[0]["why"] == "git status prints more than 4 MiB"
     monkeypatch.setenv("PATH", str(tmp_path / "nowhere"))
-    assert code.look(str(tmp_path))[0].why == "git: No such file or directory"
+    assert code.look(str(tmp_path))[0]["why"] == "git: No such file or directory"

@@ -36,8 +36,10 @@ def test_the_guide_shows_every_verb() -> None:
 def test_the_readme_is_short_and_the_same_in_both_languages() -> None:
     texts = [(ROOT / name).read_text("utf-8") for name in ("README.md", "README.zh-CN.md")]
     assert max(len(text.splitlines()) for text in texts) <= 160
-    english, chinese = ([block.text for block in BLOCKS if block.page == name] for name in ("README.md", "README.zh-CN.md"))
-    assert english == chinese
+    english, chinese = "README.md", "README.zh-CN.md"
+    assert [block.text for block in BLOCKS if block.page == english] == [
+        block.text for block in BLOCKS if block.page == chinese
+    ]
     links = [re.findall(r"\]\(([^)]+)\)", text) for text in texts]
     assert [link for link in links[0] if "README" not in link] == [link for link in links[1] if "README" not in link]
     rows = [re.findall(r"^\|.*`fleet.*$", text, re.M) for text in texts]

@@ -71,7 +71,7 @@ def test_who_is_told_to_stop_and_has_not_in_time() -> None:
         return SimpleNamespace(silent_since=None, stop=lambda *_, **__: None, give_up=lambda: given_up.append(name))
 
     followers = {name: follower(name) for name in "abc"}
-    clock, limit = HandClock(), record.stop_grace + STUBBORN_SECONDS
+    clock, limit = HandClock(), record.about["stop_grace"] + STUBBORN_SECONDS
     runtime = Runtime(LocalTransport(), clock=clock)
     stopping = Stopping(record, gang, followers, runtime, lambda level, text, event, *_, **__: said.append(event.event))
     gang.node_status("a", {"state": "stopped", "cause": "asked"})

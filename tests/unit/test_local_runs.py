@@ -13,6 +13,9 @@ import pytest
 import fleet
 from fleet.cli.main import run
 from fleet.errors import UsageError
+from fleet.node.base.processes import myself
+from fleet.ops.run.kept.folder import RunFolder
+from fleet.ops.run.kept.local import prune
 from tests.in_process import command_line
 from tests.moments import just_before
 from tests.run_folders import Leader, an_id, leads, run_folder
@@ -70,6 +73,21 @@ def test_a_run_that_is_followed_is_not_taken_away(tmp_path: Path) -> None:
         fleet.runs(tmp_path, prune=True, keep=0)
     leaders.pop().release()
     assert [each.run for each in fleet.runs(tmp_path, prune=True, keep=0)] == [an_id("r0")] and not folder.exists()
+
+
+def test_a_run_that_is_still_stopped_is_not_taken_away(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
+    """Who waits for its host would write to a folder that is gone, or make it again."""
+    folder = ended(tmp_path, "r0", time.time() - DAY, exit_code=1)
+    (seen,) = fleet.runs(tmp_path)
+    RunFolder(folder).say(stopper=myself(), stopping=["gpu1", "gpu2"])
+    assert old(tmp_path, "--keep", "0") == [] and fleet.runs(tmp_path)[0].stopping == ["gpu1", "gpu2"]
+    assert run(["runs", "--runs-dir", str(tmp_path)]) == 0
+    assert "failed, still stopped on gpu[1-2]" in capfd.readouterr().out
+    with pytest.raises(UsageError, match="still stops it") as refused:
+        prune(seen)
+    assert refused.value.hint == f"fleet forget {folder.name}" and (folder / "summary.json").exists()
+    RunFolder(folder).say(stopper=None, stopping=[])
+    assert old(tmp_path, "--keep", "0") == [folder.name]
 
 
 @pytest.mark.parametrize("moment", ["state.json", "run.json", "summary.json"])

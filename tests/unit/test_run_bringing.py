@@ -73,7 +73,7 @@ class Full(threading.Thread):
 
     def run(self) -> None:
         self.post(Heard(self.host.name, "blocked", "No space left on device", 0.0))
-        self.post(Heard(self.host.name, "over", Over(False, "No space left on device"), 0.0))
+        self.post(Heard(self.host.name, "over", Over(False), 0.0))
 
     def give_up(self) -> None:
         pass

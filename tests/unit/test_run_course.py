@@ -75,7 +75,7 @@ def test_each_attempt_has_ports_of_its_own() -> None:
     ports = list[set[int]]()
     while course is not None:
         ports.append(set(course.plan.ports))
-        assert course.plan.refine({}).attempt == course.plan.record(0.0).about()["attempt"] == len(ports) - 1
+        assert course.plan.refine({}).attempt == course.plan.record(0.0).about["attempt"] == len(ports) - 1
         course = course.after(ended(course.plan), 2.0)
     assert len(ports) == 3 and not ports[0] & ports[1] and not ports[1] & ports[2]
 

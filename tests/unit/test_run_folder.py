@@ -98,3 +98,15 @@ def test_logs_of_earlier_attempts_are_set_aside(tmp_path: Path) -> None:
     silent = RunFolder.create(tmp_path / "runs", "s")
     silent.begin(1)
     assert not silent.aside(0).exists(), "no host had begun"
+
+
+def test_logs_of_an_attempt_that_is_the_last_after_all_come_back(tmp_path: Path) -> None:
+    """Where a restart could not begin on all nodes, the one before it is the run's end."""
+    folder = RunFolder.create(tmp_path / "runs", "r")
+    for attempt, text in ((0, b"0\n"), (1, b"1\n"), (0, b"0\nlate\n")):
+        folder.begin(attempt)
+        folder.node("a", attempt).write("rank0.out", 0, text)
+    folder.node("b", 1).write("rank1.out", 0, b"of an attempt that is not the last\n")
+    found = {str(path.relative_to(folder.path)) for path in folder.path.glob("**/rank*.out")}
+    assert found == {"a/rank0.out", "attempt1/a/rank0.out", "attempt1/b/rank1.out"} and folder.attempt == 0
+    assert (folder.path / "a/rank0.out").read_text() == "0\nlate\n" and folder.is_aside(1)

@@ -16,7 +16,7 @@ from fleet.node.gang.silence import EARLY_SECONDS, MUTE_SECONDS, QUIET_SECONDS, 
 from fleet.ops.run.follow.stacks import STACKS_SECONDS
 from fleet.ops.run.follow.stalls import HOLD_SECONDS, TAKE_SECONDS, Stalls, Taking
 from fleet.ops.run.kept.folder import RunFolder
-from fleet.ops.run.kept.record import RunRecord
+from fleet.ops.run.kept.record import RunRecord, about_of
 from fleet.protocol.messages.run import Verdict
 from fleet.protocol.messages.stacks import RankStack
 from fleet.rules.stacks import Place
@@ -103,7 +103,7 @@ def test_the_odd_one_out_is_the_failure(
 ) -> None:
     """Also where a script has started ranks by an engine of its own, which numbers them."""
     nodes = (Node(Host("n1", "10.0.0.1"), 0, 2, 0), Node(Host("n2", "10.0.0.2"), 1, 2, 2))
-    record = RunRecord("r", nodes, "command", "s", "10.0.0.1:1", tmp_path / "r", stall_timeout=9.0)
+    record = RunRecord("r", nodes, tmp_path / "r", about_of({}, stall_timeout=9.0))
     gang = Gang({"n1": (0, [0, 1]), "n2": (1, [2, 3])})
     stalls = Stalls(record, gang, RunFolder(tmp_path), None, print)  # type: ignore[arg-type]
     told: RankStack = {"rank": 1, "pid": 1, "by": "kernel", "state": "S", "waits": "", "threads": [], "why": None}
@@ -115,7 +115,7 @@ def test_the_odd_one_out_is_the_failure(
 
 def test_stacks_of_a_node_are_lines_of_a_file_and_no_more(tmp_path: Path) -> None:
     """People are told to cat it."""
-    record = RunRecord("r", (Node(Host("n1", "10.0.0.1"), 0, 1, 0),), "command", "s", "10.0.0.1:1", tmp_path)
+    record = RunRecord("r", (Node(Host("n1", "10.0.0.1"), 0, 1, 0),), tmp_path, about_of({}))
     stalls = Stalls(record, Gang({"n1": (0, [0])}), RunFolder(tmp_path), None, print)  # type: ignore[arg-type]
     frame: Any = {"name": "f\n-- 2099-01-01\x1b[2J", "file": "/a\u2028b.py", "line": 1, "native": False}
     thread: Any = {"name": "x", "main": True, "frames": [frame]}
@@ -130,7 +130,7 @@ def test_stacks_of_a_node_are_lines_of_a_file_and_no_more(tmp_path: Path) -> Non
 def test_a_rank_that_timed_out_is_no_reason_to_stop_before_others_have_too(tmp_path: Path) -> None:
     """Who is stopped a moment before it times out is not missing, and of who is the stack is there."""
     nodes = tuple(Node(Host(f"n{n}", "10.0.0.1"), n, 1, n) for n in range(3))
-    record = RunRecord("r", nodes, "command", "s", "10.0.0.1:1", tmp_path / "r")
+    record = RunRecord("r", nodes, tmp_path / "r", about_of({}, engine="command"))
     gang, clock = Gang({f"n{n}": (n, [n]) for n in range(3)}), HandClock()
     stalls = Stalls(record, gang, RunFolder(tmp_path), Scripted({}), lambda *words: None, clock)
 
@@ -153,7 +153,7 @@ def test_a_rank_that_timed_out_is_no_reason_to_stop_before_others_have_too(tmp_p
 
 
 def test_ranks_that_their_engine_starts_again_count_as_running(tmp_path: Path) -> None:
-    record = RunRecord("r", (Node(Host("n1", "10.0.0.1"), 0, 2, 0),), "torchrun", "s", "10.0.0.1:1", tmp_path / "r")
+    record = RunRecord("r", (Node(Host("n1", "10.0.0.1"), 0, 2, 0),), tmp_path / "r", about_of({}))
     for restarts, running in ((False, {"n1": [1]}), (True, {"n1": [0, 1]})):
         gang = gang_of({"n1": (0, [0, 1])}, int(restarts))
         gang.rank_ended(RankEnd("n1", 0, 0, 0, 0, None, 1.0))

@@ -16,7 +16,7 @@ from fleet.model import Host, Node
 from fleet.node.facts.way import resolve
 from fleet.ops import network, pairs
 from fleet.ops.run.follow.stalls import Taking
-from fleet.ops.run.kept.record import RunRecord
+from fleet.ops.run.kept.record import RunRecord, about_of
 from fleet.ops.sessions import Sessions
 from fleet.protocol.messages.facts import Listening
 from fleet.runtime import Runtime
@@ -67,7 +67,10 @@ def test_what_can_be_no_name_is_no_fault_of_fleets() -> None:
 def test_hosts_of_a_run_that_hangs_are_tried_where_its_ranks_meet(master: str, met_at: str, tmp_path: Path) -> None:
     """Their own addresses may be in another network, which is closed by right."""
     record = RunRecord(
-        "r", tuple(Node(host, n, 1, n) for n, host in enumerate(HOSTS)), "command", "s", master, tmp_path
+        "r",
+        tuple(Node(host, n, 1, n) for n, host in enumerate(HOSTS)),
+        tmp_path,
+        about_of({}, engine="command", master=master),
     )
     transport = Scripted({host.name: {"pairs": [listens("10.9.9.9")], "stacks": []} for host in HOSTS})
     Taking("stalled", record, {}, transport).run()
@@ -95,5 +98,7 @@ def test_of_an_interface_that_variables_name_no_other_one_is_the_cause(
     nodes = tuple(Node(host, n, 1, n) for n, host in enumerate(HOSTS))
     (tmp_path / "run.json").write_text(json.dumps(document))
     transport = Scripted({host.name: {"pairs": [listens("10.9.9.9")], "stacks": []} for host in HOSTS})
-    Taking("stalled", RunRecord("r", nodes, "command", "s", "h:1", tmp_path), {}, transport).run()
+    Taking(
+        "stalled", RunRecord("r", nodes, tmp_path, about_of({}, engine="command", master="h:1")), {}, transport
+    ).run()
     assert tried is any(program == "pairs" for _, program, _ in transport.sent)

@@ -162,7 +162,11 @@ def follow(plan: Planned, scrolls: Scrolling, leaves: Collection[signal.Signals]
         stayed = runtime.stay is not None and not leader.leads()
         if not stayed:
             end(report)
-    if stayed:  # nobody reads what else a command does at its end
+    if stayed:
+        from fleet.ops.run.follow.behind import wait
+
+        wait()
+        # nobody reads what else a command does at its end
         raise click.exceptions.Exit(report.exit_code)
     return report.exit_code
 

@@ -164,18 +164,18 @@ def launch(
         others = {**sizes, **changed(options), "script": script, "args": args}
         request = Launch.of(options) if run is None else replace(run.request(others), runs_dir=options["runs_dir"])
         fleet = the_fleet()
-        plan = fleet.plan.do(plan_of(inventory, request, fleet.typed), run_it)
+        made = plan_of(inventory, request, fleet.typed)
+        plan = fleet.plan.do(made, run_it)
     except UsageError as error:
         error.hint = with_options(error.hint, click.get_current_context())
         raise
     if settings.dry_run:
         return plans.tell(plan)
     if not settings.silent:
-        about = plan.describe()
-        for note in about.get("notes", ()):
+        for note in made.job.notes:
             talk(clean(note))
-        if ranks.only and max(ranks.only) >= about["world_size"] and "guessed" not in about:
-            talk(f"warning: --ranks: the last rank of this run is {about['world_size'] - 1}")
+        if ranks.only and max(ranks.only) >= made.world.size and not made.guessed:
+            talk(f"warning: --ranks: the last rank of this run is {made.world.size - 1}")
     return follow(plan, ranks)
 
 

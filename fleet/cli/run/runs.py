@@ -261,7 +261,7 @@ def show_local(found: list[LocalRun], runs_dir: Path, *, old: bool) -> None:
     rows = [
         (
             run.run,
-            run.state,
+            run.state + f", still stopped on {fold(run.stopping)}" * bool(run.stopping),
             "" if run.exit_code is None else str(run.exit_code),
             seconds(max(0.0, time.time() - run.started)),
             clean(run.engine or ""),

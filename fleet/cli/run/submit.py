@@ -128,12 +128,12 @@ def submit(
 
 def attach(run: str, runs_dir: Path, ranks: Scrolling, *, detach: bool) -> int | None:
     """Look on at the run of a job; None where it is of none."""
-    from fleet.ops.run.submit.watch import WatchPlan, watch
+    from fleet.ops.run.submit.watch import watch, watch_of
 
     if (found := job_here(run, runs_dir)) is None:
         return None
     run_id, job = found
-    plan = WatchPlan(no_hosts(job.on), runs_dir, run_id, job, detach=detach)
+    plan = watch_of(runs_dir, run_id, job, detach=detach)
     if settings_of().dry_run:
         return plans.tell(plan)
     return follow(_nowhere(job.on).plan.do(plan, watch), ranks, BY_ATTACH)

@@ -26,7 +26,8 @@ from fleet.ops.get.names import is_repository, name_of, name_of_run
 from fleet.ops.get.place import Ground, Place, in_words
 from fleet.ops.get.receive import Received
 from fleet.ops.plans import Line, OnHosts
-from fleet.ops.run.find.find import chosen, find, missing
+from fleet.ops.run.find.find import find, missing
+from fleet.ops.run.find.here import chosen
 from fleet.ops.run.kept.local import names as names_here
 from fleet.ops.run.kept.word import choose, is_part_of_name
 from fleet.protocol.messages.give import GiveSpec

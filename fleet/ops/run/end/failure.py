@@ -10,7 +10,7 @@ from pathlib import Path
 
 from fleet.delivery.left_out import missed
 from fleet.errors import FleetError
-from fleet.node.gang.ends import SIGTERM, Failure, RankEnd
+from fleet.node.gang.ends import Failure, RankEnd
 from fleet.node.gang.gang import Gang
 from fleet.ops.run.kept.documents import RUN, read_object
 from fleet.ops.run.kept.record import RunRecord
@@ -47,35 +47,6 @@ def before_stop(end: RankEnd, tail: Tail) -> Cause | None:
     """Returns what a rank had died of before a stop reached it; None: it had raised nothing of its own by then."""
     cause = ended_by(tail(end.host, end.rank, before=True), end.exit_code if end.until is None else None)
     return cause if cause.own or end.until is None else None
-
-
-def answers(end: RankEnd, tail: Tail) -> bool:
-    """Returns whether a rank failed because of another one, or of a stop: it only reports the other's death, or got
-    SIGTERM before it raised anything of its own."""
-    cause = before_stop(end, tail)
-    return cause is None or cause.collateral
-
-
-def blamed(failure: Failure, gang: Gang, tail: Tail) -> Failure:
-    """The failure of the rank that raised an error of its own, before a stop reached it, but ended later than those
-    whom it left: a rank may hang in its clean-up for as long as it likes."""
-    mine = [end for end in gang.last_attempts() if (end.host, end.rank) == (failure.host, failure.rank)]
-    if failure.what != "rank" or not any(answers(end, tail) for end in mine):
-        return failure
-    ends = sorted(gang.last_attempts(), key=lambda end: gang.nodes[end.host].clock.here(end.time))
-    own = (end for end in ends if end.failed and (cause := before_stop(end, tail)) is not None and cause.own)
-    end = next(own, None)
-    if end is None:
-        return failure
-    told = end.signal == SIGTERM or (end.until is not None and end.signal is not None)
-    return failure._replace(
-        host=end.host,
-        node_rank=end.node_rank,
-        rank=end.rank,
-        local_rank=end.local_rank,
-        signal=None if told else end.signal,
-        exit_code=failure.exit_code if told else end.exit_code,
-    )
 
 
 def noted(failure: Failure, gang: Gang) -> list[KernelLine] | None:

@@ -10,7 +10,7 @@ from typing import Any
 from fleet.model import Host, Node
 from fleet.node.gang.gang import Gang
 from fleet.ops.run.end.summary import Written, summarise
-from fleet.ops.run.kept.record import RunRecord
+from fleet.ops.run.kept.record import RunRecord, about_of
 from fleet.protocol.messages.run import Verdict
 
 Texts = Mapping[tuple[str, int], Mapping[str, str]]
@@ -47,11 +47,8 @@ def summary(about: Mapping[str, Any], gang: Gang, texts: Texts, verdict: Verdict
     record = RunRecord(
         about["run"],
         tuple(Node(Host(it.host, it.host), it.node_rank, len(it.ranks), min(it.ranks, default=0)) for it in nodes),
-        about["engine"],
-        about["script"],
-        "",
         path,
-        attempt=attempt,
+        about_of({}, engine=about["engine"], attempt=attempt),
     )
     report = summarise(record, gang, logs_of(gang, texts, path), [], 0.0, verdict)
     found = report.as_json()

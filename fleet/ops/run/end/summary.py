@@ -13,13 +13,11 @@ from fleet.errors import EXIT_CONNECT, EXIT_OK, ConnectError, FleetError, Interr
 from fleet.inventory.nodeset import fold
 from fleet.model import Node, Report, Result
 from fleet.node.gang import verdict
-from fleet.node.gang.ends import Failure, RankEnd, run_end
+from fleet.node.gang.ends import SIGTERM, Failure, RankEnd, run_end
 from fleet.node.gang.gang import Gang
 from fleet.node.gang.verdict import About, Words, is_well, killed, rank_ends, status_of
 from fleet.ops.run.end.failure import (
-    answers,
     before_stop,
-    blamed,
     elsewhere,
     left_early,
     not_sent,
@@ -50,10 +48,31 @@ class Written(Words):
         self.gang, self.logs, self.tail = gang, logs, tails(gang, logs)
 
     def answers(self, end: RankEnd) -> bool:
-        return answers(end, self.tail)
+        """Returns whether a rank failed because of another one, or of a stop: it only reports the other's death, or got
+        SIGTERM before it raised anything of its own."""
+        cause = before_stop(end, self.tail)
+        return cause is None or cause.collateral
 
     def blamed(self, failure: Failure, gang: Gang) -> Failure:
-        return blamed(failure, gang, self.tail)
+        """Returns the failure of the rank that raised an error of its own, before a stop reached it, but ended later
+        than those whom it left: a rank may hang in its clean-up for as long as it likes."""
+        mine = [end for end in gang.last_attempts() if (end.host, end.rank) == (failure.host, failure.rank)]
+        if failure.what != "rank" or not any(map(self.answers, mine)):
+            return failure
+        ends = sorted(gang.last_attempts(), key=lambda end: gang.nodes[end.host].clock.here(end.time))
+        own = (it for it in ends if it.failed and (cause := before_stop(it, self.tail)) is not None and cause.own)
+        end = next(own, None)
+        if end is None:
+            return failure
+        told = end.signal == SIGTERM or (end.until is not None and end.signal is not None)
+        return failure._replace(
+            host=end.host,
+            node_rank=end.node_rank,
+            rank=end.rank,
+            local_rank=end.local_rank,
+            signal=None if told else end.signal,
+            exit_code=failure.exit_code if told else end.exit_code,
+        )
 
     def last(self, failure: Failure) -> str:
         return _last(failure, self.gang, self.logs, self.tail)[1]
@@ -61,7 +80,7 @@ class Written(Words):
 
 def decide(run: RunRecord, gang: Gang, logs: Mapping[str, NodeLogs]) -> Verdict | None:
     """Returns how the run ended, by what its nodes sent; None where some have not answered, and none has a verdict."""
-    about = About(run.run_id, run.engine, run.attempt, run.without, run.end)
+    about = About(run.run_id, run.about["engine"], run.attempt, run.without, run.end)
     return verdict.decide(about, gang, Written(gang, logs))
 
 

@@ -38,24 +38,9 @@ Table = dict[str, Any] | None
 Own = str | float | bool | None
 
 
-class Stored(TypedDict):
-    name: str
-    address: str
-    env: Kept
-
-
-class Hosts(TypedDict):
-    source: str | None
-    whole: bool
-    selected: Text
-    env: Kept
-    hosts: list[Stored]
-
-
-class By(TypedDict):
-    transport: str
-
-
+Stored = TypedDict("Stored", {"name": str, "address": str, "env": Kept})
+Hosts = TypedDict("Hosts", {"source": str | None, "whole": bool, "selected": Text, "env": Kept, "hosts": list[Stored]})
+By = TypedDict("By", {"transport": str})
 Code = TypedDict(
     "Code",
     {
@@ -262,7 +247,7 @@ def course_of(record: RunRecord, everyone: Inventory, ask: Callable[[str], bool 
     told, used = restarts_of(known.document), {host.name for host in record.hosts}
     gone = {name for each in told for name in each.get("replaced", ())}
     hosts = select(everyone, known.selected, None).hosts
-    spares = [host.name for host in hosts if host.name not in used | gone][: record.spares]
+    spares = [host.name for host in hosts if host.name not in used | gone][: record.about["spares"]]
     request = replace(
         known.request({}),
         runs_dir=record.logs.parent,

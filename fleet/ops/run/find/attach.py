@@ -5,9 +5,8 @@ from __future__ import annotations
 import os
 import signal
 import time
-from collections.abc import Iterator
 from contextlib import closing, suppress
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, TypedDict
 
@@ -19,7 +18,7 @@ from fleet.events import Notice
 from fleet.inventory.nodeset import fold
 from fleet.model import Report, Result
 from fleet.node.base.processes import lives
-from fleet.ops.plans import Line, OnHosts
+from fleet.ops.plans import Asked
 from fleet.ops.run.end.next_steps import typed_here
 from fleet.ops.run.end.summary import drafted, left_alone
 from fleet.ops.run.find.again import Text, course_of
@@ -47,24 +46,13 @@ ASK_AGAIN_SECONDS = 1.0
 MOMENT_SECONDS = 1.0  # for which a folder may be held by who only looks, or is at its end
 
 
-@dataclass(frozen=True)
-class AttachPlan(OnHosts):
-    request: Attach
-
-    def describe(self) -> dict[str, Any]:
-        return {"run": self.request.run, "logs": str(self.request.runs)}
-
-    def lines(self) -> Iterator[Line]:
-        yield f"follows run {self.request.run} to its end"
-
-
-def run(plan: AttachPlan, runtime: Runtime) -> Report:
+def run(plan: Asked[Attach], runtime: Runtime) -> Report:
     """The run's own end, as launch reports it. With runtime.detach set it goes on without this process."""
     with closing(Sessions(runtime)) as sessions:
         return _follow(plan, runtime, sessions)
 
 
-def _follow(plan: AttachPlan, runtime: Runtime, sessions: Sessions) -> Report:
+def _follow(plan: Asked[Attach], runtime: Runtime, sessions: Sessions) -> Report:
     try:
         found, asked = _known(plan, runtime, sessions)
     except (ConnectError, UsageError):
@@ -100,16 +88,17 @@ def _follow(plan: AttachPlan, runtime: Runtime, sessions: Sessions) -> Report:
     if waited:  # who led it is gone, and may have begun other attempts
         found, _ = _known(plan, runtime, sessions)
         record = found.record(plan.request.runs)
-    decides = False
+    decides, leads = False, folder.was_launched_here
     try:
         while True:
             folder.begin(record.attempt)
-            leads, goes_on = folder.was_launched_here, without_head(folder.path)
+            goes_on = without_head(folder.path)
             folder.lead(record.lease, leads=leads and found.verdict is None)
             runtime.emit(folder.keep(_attached(found, record, leads)))
             course = _course(record, plan, runtime) if leads and goes_on and record.restartable else None
-            report = follow_run(record, folder, sessions.take_all(found.hosts), runtime, course, decides=decides)
-            if not isinstance(report.answer, LeftAlone) or _is_left(runtime):
+            waiting = sessions.take_all(found.hosts)
+            report = follow_run(record, folder, waiting, runtime, course, decides=decides, leads=leads)
+            if not isinstance(report.answer, LeftAlone) or runtime.cancel.is_set() or runtime.detach.is_set():
                 return report
             attempt = record.attempt
             found, _ = _known(plan, runtime, sessions, begins=True)
@@ -120,7 +109,7 @@ def _follow(plan: AttachPlan, runtime: Runtime, sessions: Sessions) -> Report:
 
 
 def _known(
-    plan: AttachPlan, runtime: Runtime, sessions: Sessions, *, begins: bool = False
+    plan: Asked[Attach], runtime: Runtime, sessions: Sessions, *, begins: bool = False
 ) -> tuple[FoundRun, tuple[Result, ...]]:
     """Returns the run, and how asking each host went. Where it has only just begun, or an attempt begins, nodes that do
     not know of that yet are asked again: who followed the others alone would take their end for the run's."""
@@ -128,13 +117,20 @@ def _known(
     while True:
         runs, asked = find(plan.inventory, runtime, live=False, sessions=sessions)
         found = chosen_here(plan.request.run, runs, asked, plan.request.runs, plan.inventory, runtime.ask)
-        soon = found.live and (begins or time.time() - found.started < START_SECONDS) and time.monotonic() < until
+        soon = (
+            found.live and (begins or time.time() - found.about["started"] < START_SECONDS) and time.monotonic() < until
+        )
         if not found.parts:
             silent = [result for result in asked if result.error is not None]
             hint = f"'fleet stop {found.run_id}', where its hosts are gone for good"
             where = f": no answer from {fold(result.host for result in silent)}" if silent else ""
             raise ConnectError(f"no host knows of run {found.run_id}{where}", hint=hint, kind="unknown")
-        if len(found.parts) >= found.nnodes or not soon or found.least or not all(result.ok for result in asked):
+        if (
+            len(found.parts) >= found.about["nnodes"]
+            or not soon
+            or found.about["least"]
+            or not all(result.ok for result in asked)
+        ):
             return found, asked
         if runtime.cancel.wait(ASK_AGAIN_SECONDS):
             raise Interrupted("interrupted")
@@ -153,30 +149,25 @@ def _attached(found: FoundRun, record: RunRecord, leads: bool = False) -> Notice
     unknown = f" ({fold(record.unknown)} unknown from here)" * bool(record.unknown)
     text = f"run {record.run_id}: {found.state}{which}, {size}{unknown}, logs in {record.logs}"
     event = Attached(
-        engine=found.about["engine"] if found.about else None,
+        engine=found.told and found.told["engine"],
         world_size=record.world_size,
         first_ranks=record.first_ranks,
         logs=str(record.logs),
         state=found.state,
-        started=record.started,
+        started=record.about["started"],
         lease=record.lease,
         leads=leads,
     )
     return Notice("info", text, happened=(event,))
 
 
-def _course(record: RunRecord, plan: AttachPlan, runtime: Runtime) -> Course | None:
+def _course(record: RunRecord, plan: Asked[Attach], runtime: Runtime) -> Course | None:
     try:
         return course_of(record, plan.inventory, runtime.ask)
     except FleetError as error:
         text = f"what fails is not started again from here: {error.message}"
         runtime.emit(Notice("warning", text, None, error.hint))
         return None
-
-
-def _is_left(runtime: Runtime) -> bool:
-    """Returns whether the user has left it, by Ctrl-C or `d`."""
-    return runtime.cancel.is_set() or runtime.detach.is_set()
 
 
 def take(found: FoundRun, runs_dir: Path) -> RunFolder:

@@ -9,7 +9,7 @@ from collections.abc import Callable, Mapping
 from fleet.errors import FleetError, HostFailed
 from fleet.events import silent
 from fleet.model import Host
-from fleet.ops.run.find.find import FoundRun, attempt_of
+from fleet.ops.run.find.find import FoundRun
 from fleet.ops.run.follow.follow import Follower, Following, Heard
 from fleet.ops.run.kept.folder import RunFolder
 from fleet.ops.run.kept.job import Asking, has_ended, submitted
@@ -39,8 +39,7 @@ def bring(
     """What is not here yet, from all nodes at once; once: what there is now. Hosts that it did not come from; none
     where another process asks for the folder, to lead the run."""
     heard: list[Heard] = []
-    attempt = max(map(attempt_of, found.parts.values()), default=0)
-    folder.begin(attempt)
+    folder.begin(found.attempt)
     waiting = sessions.take_all(found.hosts)
     how = Following(
         found.run_id,
@@ -48,7 +47,7 @@ def bring(
         heard.append,
         silent,
         SILENCE_SECONDS,
-        attempt=None if found.least else attempt,
+        attempt=None if found.about["least"] else found.attempt,
         once=once,
         passive=True,
     )

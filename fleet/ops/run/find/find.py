@@ -12,19 +12,17 @@ from fleet.answers.runs import RunNode, RunSeen
 from fleet.codec import Misfit, decode
 from fleet.each import on_each
 from fleet.each import over as over_all
-from fleet.errors import Ambiguous, ConnectError, FleetError, UsageError
+from fleet.errors import FleetError
 from fleet.events import Notice
 from fleet.inventory.fields import NAME
 from fleet.inventory.nodeset import fold
 from fleet.model import Host, Inside, Inventory, Node, Result
 from fleet.node.gang.ends import BY_HAND, OWN_CAUSES
 from fleet.ops.run.follow.follow import PING_MOST
-from fleet.ops.run.kept.local import names
-from fleet.ops.run.kept.record import RunRecord
-from fleet.ops.run.kept.word import choose
+from fleet.ops.run.kept.record import RunRecord, about_of
 from fleet.ops.sessions import ASK, Sessions
 from fleet.protocol.messages.run import About, RunHere, RunsHere, SomeRun, Verdict
-from fleet.protocol.state import FINAL, LATEST, PROTOCOL, RESTARTING, STARTING
+from fleet.protocol.state import FINAL, PROTOCOL, RESTARTING, STARTING
 from fleet.runtime import Runtime
 from fleet.transport.base import Session
 from fleet.transport.program import Program, last_word
@@ -55,26 +53,21 @@ class FoundRun:
     kept: About | None = None  # here
 
     @property
-    def about(self) -> About | None:
+    def told(self) -> About | None:
+        """What a node, or this machine, tells of it."""
         parts = sorted(self.parts.values(), key=attempt_of)
         return next((part["about"] for part in parts if part["about"]), self.kept)
 
     @property
-    def least(self) -> int:
-        """Of an elastic run, nodes that must be left, else 0."""
-        return self.about["least"] if self.about else 0
-
-    @property
-    def nnodes(self) -> int:
-        """How many nodes it was started on; they need not all have answered."""
-        return self.about["nnodes"] if self.about else len(self.parts)
+    def about(self) -> About:
+        """The same, or what is usual."""
+        return self.told or about_of({}, nnodes=len(self.parts))
 
     @property
     def unknown(self) -> tuple[Node, ...]:
         """The nodes that it was started on and of which nothing is known here; of an elastic run none must be there."""
         known = {part["node_rank"] for part in self.parts.values()}
-        about = self.about
-        rest = enumerate(about["hosts"].items() if about and not self.least else ())
+        rest = enumerate(() if self.about["least"] else self.about["hosts"].items())
         return tuple(
             Node(self._host(name, node_rank), node_rank, ranks, first)
             for node_rank, (name, (first, ranks)) in rest
@@ -92,11 +85,7 @@ class FoundRun:
         """The last one that is known."""
         if self.verdict:
             return self.verdict["attempt"]
-        return max(map(attempt_of, self.parts.values()), default=self.kept["attempt"] if self.kept else 0)
-
-    @property
-    def started(self) -> float:
-        return self.about["started"] if self.about else 0.0
+        return max(map(attempt_of, self.parts.values()), default=self.about["attempt"])
 
     @property
     def live(self) -> bool:
@@ -105,11 +94,6 @@ class FoundRun:
     @property
     def lease(self) -> float | None:
         return next((part["lease"] for part in self.parts.values() if not over(part)), None)
-
-    @property
-    def stop_grace(self) -> float:
-        """Seconds between SIGTERM and SIGKILL where a user has it stopped."""
-        return self.about["stop_grace"] if self.about else RunRecord.stop_grace
 
     @property
     def unattended(self) -> float | None:
@@ -147,7 +131,7 @@ class FoundRun:
 
     def record(self, runs_dir: Path) -> RunRecord:
         """To follow it from this machine."""
-        about, part = self.about, next(iter(self.parts.values()), None)
+        part = next(iter(self.parts.values()), None)
         nodes = [
             Node(self.hosts[name], each["node_rank"], len(each["ranks"]), min(each["ranks"], default=0))
             for name, each in self.parts.items()
@@ -156,28 +140,17 @@ class FoundRun:
         return RunRecord(
             run_id=self.run_id,
             nodes=tuple(sorted([*nodes, *unknown], key=lambda node: node.node_rank)),
-            engine=about["engine"] if about else "engine",
-            script=about["script"] if about else "",
-            master=about["master"] if about else "",
             logs=runs_dir / self.run_id,
+            about=self.about,
             lease=self.lease,
             grace=part["grace"] if part else RunRecord.grace,
             node_timeout=max(1.0, part["node_timeout"] if part else RunRecord.node_timeout),
-            owner=about["owner"] if about else "",
-            started=self.started,
-            attempt=self.attempt,
-            max_restarts=about["max_restarts"] if about else 0,
-            stall_timeout=about["stall_timeout"] if about else None,
-            least=self.least,
-            spares=about["spares"] if about else 0,
             unknown=frozenset(node.host.name for node in unknown),
             without=frozenset(node.host.name for node in unknown) & self.answered,
             end=self.end,
             verdict=self.verdict,
             term=1 + max((part["term"] for part in self.parts.values()), default=0),
-            stop_grace=self.stop_grace,
-            max_log=about["max_log"] if about else 0,
-        )
+        ).but(attempt=self.attempt)
 
     @property
     def seen(self) -> RunSeen:
@@ -188,11 +161,12 @@ class FoundRun:
         }
         spoke = [(part["silent"], part["last"]) for part in self.parts.values() if part["silent"] is not None]
         silent, last = min(spoke, key=lambda it: it[0] or 0.0, default=(None, ""))
+        started = self.about["started"]
         return RunSeen(
             run=self.run_id,
             state=self.state,
-            about=self.about or {},
-            age=round(time.time() - self.started, 1) if self.started else None,
+            about=self.told or {},
+            age=round(time.time() - started, 1) if started else None,
             lease=self.lease,
             unattended=self.unattended,
             ranks_up=sum(up.values()),
@@ -274,7 +248,7 @@ def find(
         replaced = tuple(hosts[name] for name, part in of.items() if name not in ordered and not over(part))
         mine = {name: hosts[name] for name in ordered}
         runs.append(FoundRun(run_id, mine, ordered, replaced, hosts, answered))
-    return sorted(runs, key=lambda run: (run.started, run.run_id), reverse=True), results
+    return sorted(runs, key=lambda run: (run.about["started"], run.run_id), reverse=True), results
 
 
 def read(told: Iterable[SomeRun]) -> tuple[list[RunHere], list[str]]:
@@ -287,30 +261,6 @@ def read(told: Iterable[SomeRun]) -> tuple[list[RunHere], list[str]]:
         except Misfit:
             odd.append(run["run"])
     return known, odd
-
-
-def chosen(word: str, runs: Sequence[FoundRun], asked: Iterable[Result], runs_dir: Path) -> FoundRun:
-    """The run that a word means, of those that have a folder here and of what find() told; UsageError, or ConnectError
-    where hosts that may know it did not answer."""
-    known = {run.run_id: run for run in runs}
-    silent = [result for result in asked if result.error is not None]
-    try:
-        run_id = choose(word, names(runs_dir), known)
-        if run_id not in known:
-            raise UsageError(f"no host knows of run {run_id}", hint=f"fleet logs {run_id}")
-        return known[run_id]
-    except Ambiguous:
-        raise
-    except UsageError as error:
-        if not silent or word == LATEST and not names(runs_dir):
-            raise
-        raise unanswered(error.message, silent) from None
-
-
-def unanswered(what: str, silent: Sequence[Result]) -> ConnectError:
-    """What cannot be said as long as these hosts are silent."""
-    text = f"{what}; no answer from {fold([result.host for result in silent])}"
-    return ConnectError(text, hint=silent[0].error.hint if silent[0].error else None, kind="unreachable")
 
 
 def check_protocol(run: FoundRun) -> None:
@@ -327,8 +277,9 @@ def check_protocol(run: FoundRun) -> None:
 
 def missing(run: FoundRun, results: Iterable[Result]) -> str | None:
     """What to say when nodes of a run did not answer."""
-    if len(run.parts) >= run.nnodes:
+    nnodes = run.about["nnodes"]
+    if len(run.parts) >= nnodes:
         return None
     silent = [result.host for result in results if not result.ok]
     where = f"; no answer from {fold(silent)}" if silent else "; is the inventory the one that it was started with?"
-    return f"run {run.run_id}: {len(run.parts)} of its {run.nnodes} nodes are known here{where}"
+    return f"run {run.run_id}: {len(run.parts)} of its {nnodes} nodes are known here{where}"

@@ -2,16 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from dataclasses import dataclass
-from typing import Any
-
 from fleet.answers.runs import Forgotten, GivenUp
 from fleet.errors import EXIT_OK, UsageError
 from fleet.model import Report, Result
 from fleet.node.base.record import whoami
 from fleet.node.gang.ends import stopped_by
-from fleet.ops.plans import Line, OnHosts
+from fleet.ops.plans import Asked
 from fleet.ops.run.find.here import from_folder
 from fleet.ops.run.find.stop import end_here
 from fleet.ops.run.kept.documents import read_object
@@ -22,18 +18,7 @@ from fleet.requests.runs import Forget
 from fleet.runtime import Runtime
 
 
-@dataclass(frozen=True)
-class ForgetPlan(OnHosts):
-    request: Forget
-
-    def describe(self) -> dict[str, Any]:
-        return {"run": self.request.run, "logs": str(self.request.runs)}
-
-    def lines(self) -> Iterator[Line]:
-        yield f"gives up run {self.request.run}, and asks no host"
-
-
-def run(plan: ForgetPlan, runtime: Runtime) -> Report:
+def run(plan: Asked[Forget], runtime: Runtime) -> Report:
     """Each of its hosts, an error where it is not known how the run ended there, or all that its ranks wrote: it never
     will be. UsageError for a run that is over everywhere."""
     run_id = choose(plan.request.run, names(plan.request.runs))

@@ -1,24 +1,25 @@
-"""Which run is meant by a verb that ends or follows one: of those that have a folder here, though no node may know of
-it any more. Another one is named by its whole id."""
+"""Finds the run that a word means: of those that nodes tell of, and for a verb that ends or follows one, of those that
+have a folder here, though no node may know of it any more. Another one is named by its whole id."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import TypedDict
 
 from fleet.codec import Misfit, decode
-from fleet.errors import FleetError, UsageError
+from fleet.errors import Ambiguous, ConnectError, FleetError, UsageError
+from fleet.inventory.nodeset import fold
 from fleet.model import Inventory, Result
-from fleet.ops.run.find.find import FoundRun, chosen
+from fleet.ops.run.find.find import FoundRun
 from fleet.ops.run.kept.documents import RUN, read_object, restarts_of
 from fleet.ops.run.kept.folder import RunFolder
 from fleet.ops.run.kept.job import is_ours
 from fleet.ops.run.kept.local import names
-from fleet.ops.run.kept.record import RunRecord
-from fleet.ops.run.kept.word import choose
-from fleet.protocol.messages.run import About
+from fleet.ops.run.kept.record import about_of
+from fleet.ops.run.kept.word import choose, meant
+from fleet.protocol.state import LATEST
 
 KeptHost = TypedDict("KeptHost", {"node_rank": int, "ranks": list[int]})
 # of run.json
@@ -33,6 +34,25 @@ Kept = TypedDict(
         "hosts": dict[str, KeptHost],
     },
 )
+
+
+def chosen(word: str, runs: Sequence[FoundRun], asked: Iterable[Result], runs_dir: Path) -> FoundRun:
+    """The run that a word means, of those that have a folder here and of what find() told; UsageError, or ConnectError
+    where hosts that may know it did not answer."""
+    known = {run.run_id: run for run in runs}
+    silent = [result for result in asked if result.error is not None]
+    try:
+        run_id = choose(word, names(runs_dir), known)
+        if run_id not in known:
+            raise UsageError(f"no host knows of run {run_id}", hint=f"fleet logs {run_id}")
+        return known[run_id]
+    except Ambiguous:
+        raise
+    except UsageError as error:
+        if not silent or word == LATEST and not names(runs_dir):
+            raise
+        text, first = f"{error.message}; no answer from {fold([result.host for result in silent])}", silent[0].error
+        raise ConnectError(text, hint=first.hint if first else None, kind="unreachable") from None
 
 
 def chosen_here(
@@ -64,27 +84,20 @@ def _chosen_here(
         return chosen(word, [run for run in runs if run.run_id in here or run.run_id == word], asked, runs_dir)
     except FleetError as error:
         why = error
-    run_id = _meant(word, here)
+    run_id = meant(word, here)
     if run_id and (found := from_folder(runs_dir / run_id, inventory)) is not None:
         return found
-    if run_id is None and (other := _meant(word, list(known))):
-        about = known[other].about
-        whose = f", started by {about['owner']}," if about else ""
+    if run_id is None and (other := meant(word, list(known))):
+        owner = known[other].about["owner"]
+        whose = f", started by {owner}," if owner else ""
         text = f"{word}: no run that has a folder in {runs_dir}; {other}{whose} has none there"
         raise UsageError(text, hint=f"name it by its whole id: {other}")
     raise why
 
 
-def _meant(word: str, run_ids: list[str]) -> str | None:
-    try:
-        return choose(word, run_ids)
-    except UsageError:
-        return None
-
-
 def hosts_of(word: str, runs_dir: Path, inventory: Inventory) -> Inventory:
     """The hosts that a run of this folder was started on, where its folder tells: nobody waits for others."""
-    told = read_object(runs_dir / (_meant(word, names(runs_dir)) or word) / RUN)
+    told = read_object(runs_dir / (meant(word, names(runs_dir)) or word) / RUN)
     kept = [it for each in (told, *restarts_of(told)) if isinstance(it := each.get("hosts"), dict | list)]
     hosts = tuple(host for host in inventory.hosts if any(host.name in it for it in kept))
     return replace(inventory, hosts=hosts or inventory.hosts)
@@ -101,21 +114,7 @@ def from_folder(path: Path, inventory: Inventory) -> FoundRun | None:
     except Misfit:
         return None
     hosts = sorted(kept["hosts"].items(), key=lambda item: item[1]["node_rank"])
-    about: About = {
-        "engine": kept["engine"],
-        "script": "",
-        "owner": kept["owner"],
-        "started": kept["started"],
-        "nnodes": len(hosts),
-        "world_size": kept["world_size"],
-        "master": kept["master"],
-        "hosts": {name: (min(host["ranks"], default=0), len(host["ranks"])) for name, host in hosts},
-        "attempt": RunFolder(path).attempt,
-        "max_restarts": 0,
-        "spares": 0,
-        "stall_timeout": None,
-        "least": 0,
-        "stop_grace": RunRecord.stop_grace,
-        "max_log": 0,
-    }
+    ranks = {name: (min(host["ranks"], default=0), len(host["ranks"])) for name, host in hosts}
+    told = {name: kept[name] for name in ("engine", "owner", "started", "world_size", "master")}
+    about = about_of(ranks, attempt=RunFolder(path).attempt, **told)
     return FoundRun(path.name, {}, {}, (), {host.name: host for host in inventory.hosts}, kept=about)

@@ -15,15 +15,16 @@ from fleet.inventory.nodeset import fold
 from fleet.model import Host, Inventory, Report, Result
 from fleet.node.gang.ends import ranks_text
 from fleet.ops.run.find.bring import POLL_SECONDS, bring, offsets_since, wait_for
-from fleet.ops.run.find.find import FoundRun, chosen, find, missing
+from fleet.ops.run.find.find import FoundRun, find, missing
+from fleet.ops.run.find.here import chosen
 from fleet.ops.run.kept.documents import read_object
 from fleet.ops.run.kept.folder import RunFolder
-from fleet.ops.run.kept.job import submitted
-from fleet.ops.run.kept.local import DOCUMENTS, broken, names, platform_of
+from fleet.ops.run.kept.job import run_here, submitted
+from fleet.ops.run.kept.local import DOCUMENTS, broken, platform_of
 from fleet.ops.run.kept.logs import LOG, stream_of
 from fleet.ops.run.kept.reader import LogsPlan, NewEvents, Reader
 from fleet.ops.run.kept.state import followed
-from fleet.ops.run.kept.word import choose, no_such_rank
+from fleet.ops.run.kept.word import no_such_rank
 from fleet.ops.sessions import Sessions
 from fleet.runtime import Runtime
 
@@ -45,7 +46,11 @@ def _shown(plan: LogsPlan, runtime: Runtime, sessions: Sessions) -> Report:
     untold: Mapping[str, FleetError] = {}
     errors: Mapping[str, FleetError] = {}
     try:
-        reader = Reader(folder.logs_of(plan.request.attempt), plan, runtime.emit)
+        reader = Reader(folder.of(plan.request.attempt), plan, runtime.emit)
+        if not reader.folder.is_dir():
+            last = folder.attempt
+            hint = f"its last attempt is {last}, its first one 0" if last else "it was never started again"
+            raise UsageError(f"run {run_id} has no logs of an attempt {plan.request.attempt} here", hint=hint)
         if plan.request.since is not None and found is not None:
             reader.begins, untold = offsets_since(plan.request.since, found, sessions)
         if found is not None and folder.held:
@@ -124,9 +129,8 @@ def _named(plan: LogsPlan, runtime: Runtime, sessions: Sessions) -> tuple[str, F
 def local(word: str, runs_dir: Path, since: float | None) -> tuple[str, bool]:
     """(the run of this machine that the word means, or ""; whether no node need be asked for what is to be shown of it:
     all is here, or another process of this machine brings it)."""
-    try:
-        run_id = choose(word, names(runs_dir))
-    except FleetError:
+    run_id = run_here(word, runs_dir)
+    if run_id is None:
         return "", False
     path = runs_dir / run_id
     all_here = followed(path) or submitted(path) is not None or platform_of(path) is not None
@@ -143,7 +147,7 @@ def hosts_here(folder: Path) -> Inventory:
 def _ranks_of(folder: Path, found: FoundRun | None) -> set[int]:
     """Those that a run has, as far as it is known how many."""
     documents: list[Mapping[str, Any]] = [read_object(folder / name) for name in DOCUMENTS]
-    if found is not None and found.about:
+    if found is not None:
         documents.append(found.about)
     world = max(known for each in documents if isinstance(known := each.get("world_size", 0), int))
     logs = [path.name for path in folder.glob("**/*") if LOG.fullmatch(path.name)]

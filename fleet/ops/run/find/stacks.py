@@ -2,16 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from dataclasses import dataclass
-from typing import Any
-
 from fleet.answers.runs import StacksTaken
 from fleet.errors import UsageError
 from fleet.events import Notice
 from fleet.model import Report, exit_code_of
-from fleet.ops.plans import Line, OnHosts
-from fleet.ops.run.find.find import check_protocol, chosen, find, missing
+from fleet.ops.plans import Asked
+from fleet.ops.run.find.find import check_protocol, find, missing
+from fleet.ops.run.find.here import chosen
 from fleet.ops.run.follow.stacks import ask_stacks, by_host
 from fleet.ops.run.kept.word import no_such_rank
 from fleet.requests.runs import Stacks
@@ -19,22 +16,7 @@ from fleet.rules.stacks import in_short, places
 from fleet.runtime import Runtime
 
 
-@dataclass(frozen=True)
-class StacksPlan(OnHosts):
-    request: Stacks
-
-    def describe(self) -> dict[str, Any]:
-        return {
-            "run": self.request.run,
-            "ranks": self.request.ranks and sorted(self.request.ranks),
-            "native": self.request.native,
-        }
-
-    def lines(self) -> Iterator[Line]:
-        yield f"takes the stacks of run {self.request.run}'s ranks"
-
-
-def run(plan: StacksPlan, runtime: Runtime) -> Report:
+def run(plan: Asked[Stacks], runtime: Runtime) -> Report:
     """data: "run", "places" (rules.stacks.Place), "summary", "absent": ranks that have ended, or not begun. A host's
     data["ranks"] is what its ranks told."""
     runs, asked = find(plan.inventory, runtime, live=False)

@@ -3,11 +3,9 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Iterator
 from contextlib import suppress
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
-from typing import Any
 
 from fleet.answers.run_events import StopAll
 from fleet.answers.runs import RunStopped, StoppedThere
@@ -18,7 +16,7 @@ from fleet.inventory.nodeset import fold
 from fleet.model import Host, Report, Result, exit_code_of
 from fleet.node.base.record import whoami
 from fleet.node.gang.ends import stopped_by
-from fleet.ops.plans import Line, OnHosts
+from fleet.ops.plans import Asked
 from fleet.ops.run.find.attach import take
 from fleet.ops.run.find.find import FoundRun, find, over
 from fleet.ops.run.find.here import chosen_here, hosts_of
@@ -33,17 +31,6 @@ from fleet.rules.left_behind import UNDYING, undying
 from fleet.runtime import Runtime
 from fleet.transport.base import Session
 from fleet.transport.program import call
-
-
-@dataclass(frozen=True)
-class StopPlan(OnHosts):
-    request: Stop
-
-    def describe(self) -> dict[str, Any]:
-        return {"run": self.request.run, "grace": self.request.grace}
-
-    def lines(self) -> Iterator[Line]:
-        yield f"ends run {self.request.run} on all its nodes"
 
 
 def note(folder: RunFolder, reason: str, grace: float) -> None:
@@ -68,12 +55,12 @@ def end_here(found: FoundRun, runs_dir: Path, runtime: Runtime, end: Verdict) ->
         folder.release()
 
 
-def run(plan: StopPlan, runtime: Runtime) -> Report:
+def run(plan: Asked[Stop], runtime: Runtime) -> Report:
     """Hosts that do not answer are tried again by a process that this one leaves behind; they are errors here."""
     inventory = hosts_of(plan.request.run, plan.request.runs, plan.inventory)
     runs, asked = find(inventory, runtime, live=False)
     found = chosen_here(plan.request.run, runs, asked, plan.request.runs, inventory, runtime.ask)
-    grace = found.stop_grace if plan.request.grace is None else plan.request.grace
+    grace = found.about["stop_grace"] if plan.request.grace is None else plan.request.grace
     end = stopped_by(whoami())
     spec: StopSpec = {"run": found.run_id, "grace": grace, "reason": end["message"], "end": end}
 
@@ -92,7 +79,7 @@ def run(plan: StopPlan, runtime: Runtime) -> Report:
     lost = [node.host for node in found.unknown if node.host.name in answered]  # the run's folder, not its processes
     hosts = (*found.hosts.values(), *found.replaced, *lost)
     stopped = on_each(hosts, replace(runtime, fanout=max(1, len(hosts))), stop, what="stopping")
-    unknown = [result for result in asked if not result.ok] if len(found.parts) < found.nnodes else []
+    unknown = [result for result in asked if not result.ok] if len(found.parts) < found.about["nnodes"] else []
     left = [result.host for result in (*stopped, *unknown) if result.error is not None and result.answer is None]
     answer = RunStopped(found.run_id)
     if not found.parts:
@@ -100,10 +87,10 @@ def run(plan: StopPlan, runtime: Runtime) -> Report:
     if not found.live and found.state != "done" and found.record(plan.request.runs).restartable:
         answer = replace(answer, restartable=True)  # until now
     if left:
-        record = replace(found.record(plan.request.runs), stop_grace=grace)
+        record = found.record(plan.request.runs).but(stop_grace=grace)
         RunFolder.open(plan.request.runs, found.run_id).release()
         later = [host for host in inventory.hosts if host.name in left]
-        becomes = stop_behind(record, later, runtime.transport, end, None if found.parts else end)
+        becomes = stop_behind(record, later, runtime, end, None if found.parts else end)
         runtime.emit(Notice("warning", f"{fold(left)}: {becomes}"))
     note(RunFolder(plan.request.runs / found.run_id), spec["reason"], grace)
     results = (*stopped, *unknown)

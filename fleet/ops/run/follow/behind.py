@@ -1,27 +1,49 @@
-"""Starts the process that goes on with a run when the fleet command that began it has ended: launch/leader.py, in a
-session of its own, fed one JSON document."""
+"""What goes on with a run in the background when the fleet command that began it has ended, fleet-leader: a process in
+a session of its own, fed one JSON document. It leads the run (launch/leader.py), or stops it on hosts that could not be
+reached, and brings what they have of its logs; then it ends. One that leads a run does the latter, too.
+
+Hosts that do not answer are tried as long as the run's nodes go on by themselves, or for a week.
+"""
 
 from __future__ import annotations
 
 import os
 import select
 import subprocess
+import threading
 import time
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from typing import Any
 
-from fleet.codec import to_json
+from fleet.answers.run_events import Cleaned
+from fleet.codec import from_json, to_json
 from fleet.errors import FleetError
+from fleet.events import silent
 from fleet.model import Host
+from fleet.node.base.clock import CLOCK, Clock
+from fleet.node.base.processes import myself
+from fleet.node.gang.ends import BY_HAND
 from fleet.ops.run.end.failure import fate
-from fleet.ops.run.kept.folder import RunFolder
+from fleet.ops.run.follow.follow import Follower, Following, Heard, pause_after
+from fleet.ops.run.kept.documents import read_object
+from fleet.ops.run.kept.folder import HANDOVER_SECONDS, RunFolder
 from fleet.ops.run.kept.record import RunRecord, host_elsewhere
 from fleet.own import private
 from fleet.own_process import own_process
-from fleet.protocol.messages.run import Verdict
-from fleet.transport import TRANSPORTS
-from fleet.transport.base import Transport
+from fleet.protocol.messages.run import Stopped, StopSpec, Verdict
+from fleet.rules.left_behind import left
+from fleet.runtime import Runtime
+from fleet.transport import TRANSPORTS, open_transport
+from fleet.transport.base import Cancel, ConnectOptions, Transport
+from fleet.transport.program import Program, last_word
 
+HELPER = "helper"
+STOP = "run.stop run.follow"  # in one process
+CONNECT_SECONDS = 5.0
+RETRY_SECONDS = 2.0
+FETCHING = threading.Lock()  # hosts of one run share its folder
+LOOK_SECONDS = 1.0
+SILENCE_SECONDS = 45.0  # a third of it, as it is a launch's --node-timeout, ends a connection
 LOG = "leader.log"  # in the run's folder: what it says besides
 LEADS = b"leads\n"  # what it says once it does
 BEGIN_SECONDS = 120.0  # in which it does, on a busy machine; one that ends before that is not waited for
@@ -31,16 +53,27 @@ NO_LEASE_SECONDS = 7 * 86400.0  # nothing else ends a run that needs no head
 
 def patience(record: RunRecord) -> float:
     """For how many seconds hosts that do not answer are tried."""
-    return NO_LEASE_SECONDS if record.lease is None else record.lease + record.stop_grace + MARGIN_SECONDS
+    return NO_LEASE_SECONDS if record.lease is None else record.lease + record.about["stop_grace"] + MARGIN_SECONDS
 
 
 def stop_behind(
-    record: RunRecord, hosts: Sequence[Host], transport: Transport, end: Verdict | None, verdict: Verdict | None = None
+    record: RunRecord, hosts: Sequence[Host], runtime: Runtime, end: Verdict | None, verdict: Verdict | None = None
 ) -> str:
     """Have the run stopped on these hosts, once they answer, and its logs brought. Returns what becomes of its ranks
     there, in words. end: why it is stopped. verdict: on it; None: there is none, or another attempt follows."""
-    process = _start(record, hosts, transport, end=end, verdict=verdict)
+    spec = _spec(record, hosts, runtime.transport, end=end, verdict=verdict)
+    if runtime.background and spec["transport"] in TRANSPORTS.names:  # this process stays for it, see wait()
+        threading.Thread(target=stop, args=(spec,), name=HELPER).start()
+        return fate(record.lease, os.getpid())
+    process = _start("follow.behind:stop", record, spec)
     return fate(record.lease, _left(process) if process else None)
+
+
+def wait() -> None:
+    """Returns when this process has nothing to stop any more."""
+    for thread in threading.enumerate():
+        if thread.name == HELPER:
+            thread.join()
 
 
 def lead_behind(
@@ -50,7 +83,8 @@ def lead_behind(
     run for one that is over or was left. Returns its pid. FleetError: nobody on this machine leads it. hosts: all that
     it may need. course, ended: JSON, see follow_run()."""
     # it holds values of variables, which are written nowhere: it goes to our own child, through a pipe
-    process = _start(record, hosts, transport, folder.lock, course=course, ended=ended)
+    spec = _spec(record, hosts, transport, lock=folder.lock, course=course, ended=ended)
+    process = _start("launch.leader:lead", record, spec)
     folder.let_go()
     if process is not None:
         assert process.stdout
@@ -71,26 +105,34 @@ def lead_behind(
     )
 
 
-def _start(
-    record: RunRecord, hosts: Sequence[Host], transport: Transport, lock: int | None = None, **task: Any
-) -> subprocess.Popen[bytes] | None:
-    """None where it cannot be started, or knows no such transport. lock: of the run's folder, which it is to hold."""
-    if transport.name not in TRANSPORTS.names:
-        return None
-    spec = {
+def _spec(record: RunRecord, hosts: Sequence[Host], transport: Transport, **task: Any) -> dict[str, Any]:
+    return {
         "record": to_json(record.elsewhere()),
         "hosts": [to_json(host_elsewhere(host)) for host in hosts],
         "transport": transport.name,
         "gateways": [to_json(host_elsewhere(hop)) for host in hosts for hop in transport.route(host)],
-        "lock": lock,
         **task,
     }
+
+
+def _start(function: str, record: RunRecord, spec: dict[str, Any]) -> subprocess.Popen[bytes] | None:
+    """None where it cannot be started, or knows no such transport. The run's folder is its to hold where the spec has
+    the lock of it."""
+    if spec["transport"] not in TRANSPORTS.names:
+        return None
+    fds = [spec["lock"]] if spec.get("lock") is not None else []
     try:
         with open(record.logs / LOG, "ab", opener=private) as log:
-            fds = () if lock is None else (lock,)
-            return own_process("fleet.ops.run.launch.leader:main", spec, pass_fds=fds, stderr=log)
+            return own_process(f"fleet.ops.run.{function}", spec, pass_fds=fds, stderr=log)
     except OSError:
         return None
+
+
+def opened(spec: dict[str, Any]) -> tuple[RunRecord, RunFolder, Transport, list[Host]]:
+    """Returns what such a process works with."""
+    hosts, hops = (from_json(list[Host], spec[name]) for name in ("hosts", "gateways"))
+    record, options = from_json(RunRecord, spec["record"]), ConnectOptions(CONNECT_SECONDS)
+    return record, RunFolder(record.logs), open_transport(spec["transport"], options, [*hosts, *hops]), hosts
 
 
 def _left(process: subprocess.Popen[bytes]) -> int:
@@ -99,3 +141,113 @@ def _left(process: subprocess.Popen[bytes]) -> int:
     process.stdout.close()
     process.returncode = 0
     return process.pid
+
+
+# -- in that process: hosts that could not be reached
+def stop(spec: dict[str, Any]) -> None:
+    """Stops the run on all of these hosts at once; what came of it goes to the run's events."""
+    record, folder, transport, hosts = opened(spec)
+    until, complete = CLOCK.monotonic() + patience(record), list[str]()
+    end, verdict = spec["end"], spec["verdict"]
+    grace = record.about["stop_grace"] if end and end["by"] in BY_HAND else record.grace
+    folder.say(stopper=myself(), stopping=[host.name for host in hosts])
+
+    def work(host: Host) -> None:
+        said, whole = clean(host, record.run_id, grace, transport, until, folder, record.attempt, end, verdict=verdict)
+        if whole:
+            complete.append(host.name)
+        folder.event(Cleaned(complete=whole), host=host.name, message=f"{host.name}: {said}")
+
+    threads = [threading.Thread(target=work, args=(host,)) for host in hosts]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    correct_summary(folder, complete, record.attempt)
+    folder.say(stopper=None, stopping=[])
+    transport.close()
+
+
+def clean(
+    host: Host,
+    run: str,
+    grace: float,
+    transport: Transport,
+    until: float,
+    folder: RunFolder,
+    attempt: int = 0,
+    end: Verdict | None = None,
+    clock: Clock = CLOCK,
+    verdict: Verdict | None = None,
+) -> tuple[str, bool]:
+    """Tries until the run is stopped on this host; returns what came of it, one line, and whether its logs are
+    complete."""
+    reason = "the head gave this node up"
+    spec: StopSpec = {"run": run, "grace": grace, "reason": reason, "end": end, "verdict": verdict}
+    if end is None or end["by"] != "stop":  # which ends what may have followed, too
+        spec["attempt"] = attempt
+    last, began = "never tried", clock.monotonic()
+    while clock.monotonic() < until and not read_object(folder.path / "summary.json").get("forgotten"):
+        try:
+            session = transport.connect(host, Cancel())
+            try:
+                program = Program(session, STOP, spec)
+                answer = last_word(program, Stopped, timeout=grace + 30)
+            except FleetError:
+                session.close()
+                raise
+            complete = fetch(run, program, transport, until, folder, attempt, clock)
+            return (
+                f"stopped; processes left: {', '.join(left(answer)) or 'none'}; its logs are "
+                f"{'complete' if complete else 'not complete'} here"
+            ), complete
+        except FleetError as error:
+            last = str(error)
+        clock.sleep(pause_after(clock.monotonic() - began, RETRY_SECONDS))
+    return f"given up: {last}", False
+
+
+def fetch(
+    run: str,
+    program: Program,
+    transport: Transport,
+    until: float,
+    folder: RunFolder,
+    attempt: int,
+    clock: Clock = CLOCK,
+) -> bool:
+    """Follows a run that is over, from where its logs end here; returns whether every byte came. The folder is held no
+    longer than that: while hosts are waited for, others may write there."""
+    heard: list[Heard] = []
+    with FETCHING:
+        # who gave this host up may have others to wait for; who follows a later attempt writes to no file of this one
+        while not folder.hold(LOOK_SECONDS) and not folder.is_aside(attempt):
+            if clock.monotonic() > until:
+                program.session.close()
+                return False
+        try:
+            logs = folder.node(program.host.name, attempt)
+            how = Following(run, transport, heard.append, silent, SILENCE_SECONDS, attempt=attempt, clock=clock)
+            follower = Follower(program.host, logs, how, program)
+            follower.start()
+            while follower.is_alive():
+                follower.join(LOOK_SECONDS)
+                now, since = clock.monotonic(), follower.silent_since
+                if now > until or since is not None and now - since > SILENCE_SECONDS:
+                    follower.give_up()  # it went again: nobody else waits for it
+        finally:
+            folder.release()
+    return any(word.data.complete for word in heard if word.what == "over")
+
+
+def correct_summary(folder: RunFolder, complete: Collection[str], attempt: int) -> None:
+    """Notes that the logs which these hosts have of an attempt are complete now. Who followed the run lets its folder
+    go when it is written; who follows it again tells of them anew. That of a later attempt does not tell of them."""
+    if folder.is_aside(attempt) or not folder.hold(HANDOVER_SECONDS):
+        return
+    try:
+        if summary := read_object(folder.path / "summary.json"):
+            summary["incomplete_logs"] = [name for name in summary["incomplete_logs"] if name not in complete]
+            folder.write_json("summary.json", summary)
+    finally:
+        folder.release()

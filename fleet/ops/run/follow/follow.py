@@ -50,11 +50,10 @@ class Heard:
 
 @dataclass(frozen=True)
 class Over:
-    """The end of following a node. complete: every byte of its logs is here. blocked: why they could not be written.
-    gaps: log -> bytes that the node no longer had."""
+    """The end of following a node. complete: every byte of its logs is here. gaps: log -> bytes that the node no longer
+    had."""
 
     complete: bool
-    blocked: str | None = None
     gaps: Mapping[str, int] = field(default_factory=dict)
 
 
@@ -187,7 +186,7 @@ class Follower(threading.Thread):
             complete = self._sizes is not None and self._sizes == {
                 name: size for name, size in self.logs.sizes().items() if name in self._sizes
             }
-            self.tell("over", Over(complete, self.logs.blocked, self.logs.gaps))
+            self.tell("over", Over(complete, self.logs.gaps))
             if self._sizes is None or not self._how.keeps:
                 self.drop()
 

@@ -74,7 +74,7 @@ class Taking(threading.Thread):
         self._take()
         several = len(self._record.hosts) > 1
         if self.why in ("timed out", "stalled") and several and not names_interface(self._record):
-            met_at = self._record.master.rpartition(":")[0].strip("[]")
+            met_at = self._record.about["master"].rpartition(":")[0].strip("[]")
             self.closed = closed_now(self._record.hosts, met_at, self._transport, self._cancel)
 
     def _take(self) -> None:
@@ -114,10 +114,10 @@ class Stalls:
         self._clock = clock
         self._record, self._gang, self._folder, self._transport = record, gang, folder, transport
         self.say = say
-        self._watch = Watch(record.stall_timeout, clock.monotonic())
+        self._watch = Watch(record.about["stall_timeout"], clock.monotonic())
         self._ends: list[tuple[float, RankEnd]] = []
         self._looked = 0.0
-        several = record.engine == "command" and len(record.nodes) > 1
+        several = record.about["engine"] == "command" and len(record.nodes) > 1
         self._meeting_at = clock.monotonic() + MEETING_SECONDS if several else inf
         self._taking: Taking | None = None
         self._held: tuple[Verdict, float] | None = None
@@ -183,7 +183,7 @@ class Stalls:
             self._advise(kind, early(end.rank, end.host, others), remedy, end.host)
             return
         if kind == "stalled":
-            what = f"no rank has written anything for {quiet:.0f} s: --stall-timeout {self._record.stall_timeout:g}"
+            what = f"no rank has written anything for {quiet:.0f} s: --stall-timeout {self._watch.timeout:g}"
             ranks = [rank for each in running.values() for rank in each]
             self.say("error", what, Stalled(seconds=round(quiet, 1), ranks=ranks))
         elif kind == "straggler":
@@ -264,7 +264,7 @@ class Stalls:
         host, rank = next(((it.hosts[0], it.ranks[0]) for it in found if it.odd), (next(iter(running)), -1))
         node = self._record.node(host)
         rank = rank if rank in node.ranks else running.get(host, node.ranks)[0]  # a script's own have their own numbers
-        seconds = self._record.stall_timeout or 0.0
+        seconds = self._watch.timeout or 0.0
         ways = self._gang.ways
         short = "; ".join(filter(None, [ways and ways["message"], short]))
         why = DeadlineError(

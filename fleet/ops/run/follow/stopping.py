@@ -75,8 +75,10 @@ class Stopping:
         if not self.gang.by_hand:
             return record.grace
         # who set one has it where a batch system asks for the stop: it was told of that
-        own = record.stop_grace == record.grace and self.gang.end is not None and self.gang.end["by"] == "queue"
-        return record.grace if own else min(record.stop_grace, self.runtime.cancel.within)
+        own = (
+            record.about["stop_grace"] == record.grace and self.gang.end is not None and self.gang.end["by"] == "queue"
+        )
+        return record.grace if own else min(record.about["stop_grace"], self.runtime.cancel.within)
 
     def lose(self, host: str, when: float, error: FleetError) -> None:
         """Give a node up. when: it was last heard of, in seconds since the epoch."""
@@ -172,7 +174,7 @@ class Stopping:
     def leave(self, verdict: Verdict | None) -> None:
         """To a process that goes on after this one has ended. verdict: None, where another attempt follows."""
         if self.left:
-            ends = stop_behind(self.record, self.left, self.runtime.transport, self.gang.end, verdict)
+            ends = stop_behind(self.record, self.left, self.runtime, self.gang.end, verdict)
             for host in self.left:
                 self.say("warning", f"{host.name}: {ends}", Stays(), host.name)
 

@@ -15,7 +15,7 @@ from fleet import own
 from fleet.answers.event import RunEvent
 from fleet.errors import FleetError, UsageError
 from fleet.events import Level, Notice
-from fleet.node.base.locks import HELD, adopt, alone, release, try_lock
+from fleet.node.base.locks import HELD, adopt, alone, release, wait_for
 from fleet.node.base.processes import myself
 from fleet.node.base.record import Record
 from fleet.ops.run.kept.documents import RUN, is_sealed, read_object, sealed
@@ -128,13 +128,10 @@ class RunFolder(Record):
         after so long. UsageError where the folder is another user's, or a link."""
         if (why := own.foreign(self.path)) is not None:
             raise UsageError(f"{self.path} {why}", hint=f"take it away, or give another {OPTION}")
-        deadline = time.monotonic() + seconds
         fd = own.private(str(self.path / WRITER), os.O_RDWR | os.O_CREAT | os.O_CLOEXEC)
-        while not try_lock(fd, fcntl.LOCK_EX, fcntl.flock):
-            if time.monotonic() >= deadline:
-                os.close(fd)
-                return False
-            time.sleep(0.05)
+        if not wait_for(fd, fcntl.LOCK_EX, seconds, lock=fcntl.flock):
+            os.close(fd)
+            return False
         os.utime(fd)  # nobody has asked for it since
         self.lock = fd
         return True
@@ -168,17 +165,19 @@ class RunFolder(Record):
             self.lock = None
 
     def begin(self, attempt: int) -> None:
-        """The logs of this attempt go to HOST/ from now on, those of the one before it to attempt<k>/HOST/."""
+        """The logs of this attempt go to HOST/ from now on, those of the one before it to attempt<k>/HOST/. What is
+        here of it already comes back from there: where a restart could not begin, the last attempt is an earlier one.
+        """
         before = self.attempt
         if before == attempt:
             return
         aside = self.aside(before)
-        hosts = [path for path in self.path.iterdir() if path.is_dir() and any(map(LOG.fullmatch, os.listdir(path)))]
         try:
-            if hosts:
-                aside.mkdir(0o700, exist_ok=True)
-            for path in hosts:
-                path.rename(aside / path.name)
+            for source, to in ((self.path, aside), (self.aside(attempt), self.path)):
+                for path in list(source.glob("*")):
+                    if path.is_dir() and any(map(LOG.fullmatch, os.listdir(path))):
+                        to.mkdir(0o700, exist_ok=True)
+                        path.rename(to / path.name)
             with open(self.path / CURRENT, "w", opener=own.private) as f:
                 f.write(str(attempt))
         except OSError as error:
@@ -206,32 +205,20 @@ class RunFolder(Record):
             return 0
 
     def is_aside(self, attempt: int) -> bool:
-        """Returns whether another one has followed."""
-        return attempt < self.attempt
+        """Returns whether another one is the run's last."""
+        return attempt != self.attempt
 
     def node(self, host: str, attempt: int | None = None) -> NodeLogs:
-        """attempt: whose logs, the last one's if need be."""
-        return NodeLogs(self.path / host if attempt is None else self.of(attempt, host))
+        """Returns the logs of a node, of that attempt."""
+        return NodeLogs(self.of(attempt) / host)
 
-    def of(self, attempt: int, host: str) -> Path:
-        """The folder of its logs."""
-        return (self.aside(attempt) if self.is_aside(attempt) else self.path) / host
+    def of(self, attempt: int | None) -> Path:
+        """Returns what has a folder for each host, of that attempt, None: of the last one."""
+        return self.path if attempt is None or not self.is_aside(attempt) else self.aside(attempt)
 
     def aside(self, attempt: int) -> Path:
         """Returns where those go when another one has followed."""
         return self.path / f"{ATTEMPT}{attempt}"
-
-    def logs_of(self, attempt: int | None) -> Path:
-        """Returns what has a folder for each host, of that attempt, None: the last one; UsageError where there is
-        none."""
-        if attempt is None or attempt == self.attempt:
-            return self.path
-        aside = self.aside(attempt)
-        if not aside.is_dir():
-            last = self.attempt
-            known = f"its last attempt is {last}, its first one 0" if last else "it was never started again"
-            raise UsageError(f"run {self.path.name} has no logs of an attempt {attempt} here", hint=known)
-        return aside
 
     def event(self, event: RunEvent, **about: Any) -> None:
         """Append one line to events.jsonl. What a full disk does not take waits for the next event. about: its "level",

@@ -15,8 +15,8 @@ from fleet.errors import EXIT_INTERRUPTED, UsageError
 from fleet.ops.run.kept.documents import read_object
 from fleet.ops.run.kept.folder import RunFolder
 from fleet.ops.run.kept.local import LocalRun, names
-from fleet.ops.run.kept.reader import NewEvents
-from fleet.ops.run.kept.word import choose
+from fleet.ops.run.kept.reader import events_of
+from fleet.ops.run.kept.word import meant
 from fleet.sources import SOURCES
 from fleet.sources.queue import Queue, Standing, State
 
@@ -34,19 +34,15 @@ def job_of(word: str, runs_dir: Path) -> tuple[str, Submitted] | None:
 
 
 def run_here(word: str, runs_dir: Path) -> str | None:
-    """The run that a word means, of those that have a folder here."""
-    try:
-        return choose(word, names(runs_dir))
-    except UsageError:
-        return None
+    """Returns the run that a word means, of those that have a folder here."""
+    return meant(word, names(runs_dir))
 
 
 def submitted(folder: Path) -> Submitted | None:
     """What a queue was asked for a run."""
     if own.foreign(folder) is not None:
         return None
-    events = (event for notice in NewEvents(folder / "events.jsonl").read() for event in notice.happened)
-    found = next((event for event in events if isinstance(event, Submitted)), None)
+    found = next(events_of(folder, Submitted), None)
     return found if found is not None and isinstance(found.job, str) and NUMBER.fullmatch(found.job) else None
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import re
 import time
-from collections.abc import Callable, Collection, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
@@ -14,11 +14,12 @@ from typing import Any, TypeVar
 from fleet import own
 from fleet.answers.run_events import Attached
 from fleet.errors import EXIT_INTERRUPTED, UsageError
+from fleet.inventory.nodeset import fold
 from fleet.ops.run.kept.documents import MISSING, read_object, read_told
 from fleet.ops.run.kept.folder import RunFolder
 from fleet.ops.run.kept.logs import LOG
-from fleet.ops.run.kept.reader import NewEvents
-from fleet.ops.run.kept.state import OPTION, followed, without_head
+from fleet.ops.run.kept.reader import NewEvents, events_of
+from fleet.ops.run.kept.state import OPTION, followed, stopping, without_head
 from fleet.protocol.state import ATTEMPT, LATEST, is_run_id
 
 T = TypeVar("T")
@@ -37,7 +38,7 @@ class LocalRun:
     writes to its folder), "unattended" (it was left to itself, and no process here leads it any more), "queued" (its
     job waits), or "open": it has no summary, and nobody here follows it. started: seconds since the epoch.
     size: bytes. exit_code: None while it has no summary. broken: what is wrong with what tells of it, in words; None:
-    nothing."""
+    nothing. stopping: hosts on which a process still stops it, as they did not answer."""
 
     run: str
     state: str
@@ -47,6 +48,7 @@ class LocalRun:
     engine: str | None
     logs: str
     broken: str | None = None
+    stopping: Sequence[str] = ()
 
 
 def local_runs(runs_dir: Path) -> list[LocalRun]:
@@ -126,7 +128,7 @@ def _never_began(folder: Path) -> bool:
 def prunable(runs: list[LocalRun], keep: int, days: float, max_size: float | None = None) -> list[LocalRun]:
     """Those that are over, but for the newest `keep`, older than `days`; with max_size the oldest of them, until the
     rest of all takes no more bytes."""
-    over = [run for run in runs if run.exit_code is not None and run.state != "followed"]
+    over = [run for run in runs if run.exit_code is not None and run.state != "followed" and not run.stopping]
     old = [run for run in over[keep:] if time.time() - run.started > days * DAY]
     if max_size is None:
         return old
@@ -146,9 +148,12 @@ def prune(run: LocalRun) -> list[str]:
     try:
         if not folder.hold():
             raise UsageError(f"{run.run}: a process follows it just now")
-        hosts = read_object(folder.path / "summary.json").get("hosts")
+        if hosts := stopping(folder.path):
+            hint = f"fleet forget {run.run}"
+            raise UsageError(f"{run.run}: a process still stops it on {fold(hosts)}, and brings its logs", hint=hint)
+        ended = read_object(folder.path / "summary.json").get("hosts")
         events = NewEvents(folder.path / "events.jsonl").read()
-        named = {*(hosts if isinstance(hosts, dict) else ()), *(str(notice.host) for notice in events)}
+        named = {*(ended if isinstance(ended, dict) else ()), *(str(notice.host) for notice in events)}
         left = clear(folder.path, named)
         if link.is_symlink() and not link.exists():
             link.unlink()
@@ -184,8 +189,7 @@ def platform_of(path: Path) -> str | None:
 
 def _read(path: Path) -> LocalRun:
     live = followed(path)  # first: who follows it writes the summary before it lets go
-    told = {name: read_told(path / name) for name in DOCUMENTS}
-    plan, summary = (document for document, _ in told.values())
+    plan, summary = (read_object(path / name) for name in DOCUMENTS)
     code = summary.get("exit_code")
     state = (
         "followed"
@@ -208,17 +212,13 @@ def _read(path: Path) -> LocalRun:
         started=_started(path, plan),
         size=sum(_size(Path(where, name)) for where, _, names in os.walk(path) for name in names),
         exit_code=code if isinstance(code, int) else None,
-        engine=engine if isinstance(engine := plan.get("engine"), str) else _engine_told(path),
+        engine=engine
+        if isinstance(engine := plan.get("engine"), str)
+        else next(filter(None, (event.engine for event in events_of(path, Attached))), None),
         logs=str(path),
-        broken=_faults(path, told),
+        broken=broken(path),
+        stopping=stopping(path),
     )
-
-
-def _engine_told(path: Path) -> str | None:
-    """As its events have it, where another head started it, or it lost its run.json."""
-    events = (event for notice in NewEvents(path / "events.jsonl").read() for event in notice.happened)
-    told = (event.engine for event in events if isinstance(event, Attached))
-    return next(filter(None, told), None)
 
 
 def _size(file: Path) -> int:
@@ -230,10 +230,6 @@ def _size(file: Path) -> int:
 
 
 def broken(path: Path) -> str | None:
-    """What is wrong with the documents that a run's folder has, in words."""
-    return _faults(path, {name: read_told(path / name) for name in DOCUMENTS})
-
-
-def _faults(path: Path, told: Mapping[str, tuple[dict[str, Any], str | None]]) -> str | None:
-    faults = ((name, wrong) for name, (_, wrong) in told.items() if wrong not in (None, MISSING))
-    return next((f"{path / name} {wrong}" for name, wrong in faults), None)
+    """Returns what is wrong with the documents that a run's folder has, in words."""
+    faults = ((name, read_told(path / name)[1]) for name in DOCUMENTS)
+    return next((f"{path / name} {wrong}" for name, wrong in faults if wrong not in (None, MISSING)), None)

@@ -8,8 +8,9 @@ from collections.abc import Callable, Iterator, Mapping
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
+from fleet.answers.event import RunEvent
 from fleet.answers.run_events import Cleaned, NodeStarted, RunOver, Submitted, Version, of_record
 from fleet.events import Event, Notice, Output
 from fleet.ops.plans import Line, OnHosts
@@ -18,6 +19,7 @@ from fleet.own import open_own
 from fleet.protocol.state import ATTEMPT
 from fleet.requests.runs import Logs
 
+E = TypeVar("E", bound=RunEvent)
 CHUNK = 1 << 20
 MOST_EVENTS = 1 << 28  # bytes of the file; one that is larger is none of fleet's
 HUSHED = (RunOver, NodeStarted, Cleaned, Submitted, Version)  # said by who looks on itself, or to nobody
@@ -65,6 +67,12 @@ class NewEvents:
                 self.offset += len(line)
                 if (notice := _noticed(line)) is not None:
                     yield notice
+
+
+def events_of(folder: Path, kind: type[E]) -> Iterator[E]:
+    """Yields the events of a run that are of this kind."""
+    for notice in NewEvents(folder / "events.jsonl").read():
+        yield from (event for event in notice.happened if isinstance(event, kind))
 
 
 def _noticed(line: bytes) -> Notice | None:

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import Any, cast
 
 from fleet.model import Host, Node
 from fleet.protocol.messages.run import About, Verdict
@@ -14,45 +16,37 @@ GRACE, STOP_GRACE = 10.0, 30.0  # the latter is torchrun's own, in which ranks m
 
 @dataclass(frozen=True)
 class RunRecord:
-    """nodes: in node-rank order. engine, script: as they were asked for. lease: seconds that it goes on without a head,
-    None for ever. grace, stop_grace, node_timeout: seconds; stop_grace: between SIGTERM and SIGKILL where a user had it
-    stopped, grace: after a failure, of which peers may hang. logs: the run's folder on this machine. owner: USER@HEAD
-    of who started it, and when, in seconds since the epoch. attempt: how many starts of it came before; max_restarts:
-    failures after which fleet starts it again; spares: that stand by. stall_timeout: seconds of silence after which an
-    attempt is over, None: never. least: of an elastic run, nodes that must be left, else 0: its engine starts ranks
-    again, hosts may come late, go, and come back. unknown: hosts of which who looks on knows
-    nothing; without: of those, who answered, and have no such run. end: of one that is over, why a head had it
-    stopped. verdict: how it ended, where that is decided. term: counts those who led it, in turn. max_log: bytes that
-    a node keeps of a log which the leader has; 0: all."""
+    """nodes: in node-rank order. logs: the run's folder on this machine. about: what each node keeps of it. lease:
+    seconds that it goes on without a head, None for ever. grace, node_timeout: seconds; grace: between SIGTERM and
+    SIGKILL after a failure, of which peers may hang. unknown: hosts of which who looks on knows nothing; without: of
+    those, who answered, and have no such run. end: of one that is over, why a head had it stopped. verdict: how it
+    ended, where that is decided. term: counts those who led it, in turn."""
 
     run_id: str
     nodes: tuple[Node, ...]
-    engine: str
-    script: str
-    master: str
     logs: Path
+    about: About
     lease: float | None = Launch.lease
     grace: float = GRACE
     node_timeout: float = Launch.node_timeout
-    owner: str = ""
-    started: float = 0.0
-    attempt: int = 0
-    max_restarts: int = 0
-    stall_timeout: float | None = None
-    least: int = 0
-    spares: int = 0
     unknown: frozenset[str] = frozenset()
     without: frozenset[str] = frozenset()
     end: Verdict | None = None
     verdict: Verdict | None = None
     term: int = 1
-    stop_grace: float = STOP_GRACE
-    max_log: int = 0
+
+    def but(self, **told: Any) -> RunRecord:
+        """Returns the same, where something else is told about it."""
+        return replace(self, about=cast("About", {**self.about, **told}))
+
+    @property
+    def attempt(self) -> int:
+        return self.about["attempt"]
 
     @property
     def restartable(self) -> bool:
-        """Whether another attempt may follow."""
-        return self.max_restarts + self.spares > 0
+        """Returns whether another attempt may follow."""
+        return self.about["max_restarts"] + self.about["spares"] > 0
 
     @property
     def hosts(self) -> tuple[Host, ...]:
@@ -70,34 +64,36 @@ class RunRecord:
     def node(self, host: str) -> Node:
         return next(node for node in self.nodes if node.host.name == host)
 
-    def about(self) -> About:
-        """What each node keeps of it."""
-        return {
-            "engine": self.engine,
-            "script": self.script,
-            "owner": self.owner,
-            "started": self.started,
-            "nnodes": len(self.nodes),
-            "hosts": {node.host.name: (node.first_rank, node.local_world_size) for node in self.nodes},
-            "world_size": self.world_size,
-            "master": self.master,
-            "attempt": self.attempt,
-            "max_restarts": self.max_restarts,
-            "spares": self.spares,
-            "stall_timeout": self.stall_timeout,
-            "least": self.least,
-            "stop_grace": self.stop_grace,
-            "max_log": self.max_log,
-        }
-
     def elsewhere(self) -> RunRecord:
         """Returns it as another process of this machine has it, in a folder of its own."""
         nodes = tuple(replace(node, host=host_elsewhere(node.host)) for node in self.nodes)
         return replace(self, logs=self.logs.absolute(), nodes=nodes)
 
 
+def about_of(hosts: Mapping[str, tuple[int, int]], **told: Any) -> About:
+    """Returns what nodes keep of a run. hosts: as About has them. told: what is not as it is where nothing is said."""
+    about: About = {
+        "engine": "engine",
+        "script": "",
+        "owner": "",
+        "started": 0.0,
+        "nnodes": len(hosts),
+        "hosts": dict(hosts),
+        "world_size": sum(ranks for _, ranks in hosts.values()),
+        "master": "",
+        "attempt": 0,
+        "max_restarts": 0,
+        "spares": 0,
+        "stall_timeout": None,
+        "least": 0,
+        "stop_grace": STOP_GRACE,
+        "max_log": 0,
+    }
+    return cast("About", {**about, **told})
+
+
 def host_elsewhere(host: Host) -> Host:
-    """Returns it as another process of this machine reaches it; values of variables belong to ranks only."""
+    """Returns a host for a process in another folder. It has no variables: their values belong to ranks only."""
     key = host.identity_file
     if key is not None and not key.startswith("~"):
         key = str(Path(key).absolute())

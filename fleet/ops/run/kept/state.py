@@ -50,6 +50,12 @@ def followed(folder: Path) -> bool:
     return written(folder) if known is None else known
 
 
+def stopping(folder: Path) -> list[str]:
+    """Returns the hosts on which a process still stops a run; one of another machine does as far as is known here."""
+    state = state_of(folder)
+    return list(state.get("stopping") or ()) if lives(state.get("stopper")) is not False else []
+
+
 def without_head(folder: Path) -> tuple[float, float | None] | None:
     """Returns (the last sign of life of who led it, in seconds since the epoch, its lease) of a run that nobody of this
     machine leads any more, and that may go on; None of others: those that are over, and those whose lease is."""

@@ -36,6 +36,14 @@ def choose(word: str, here: Sequence[str], others: Iterable[str] = ()) -> str:
     raise UsageError(f"no run {word}: known are {few(run_ids)}", hint="'fleet ps --all' lists them")
 
 
+def meant(word: str, here: Sequence[str]) -> str | None:
+    """As choose(); None where it means none."""
+    try:
+        return choose(word, here)
+    except UsageError:
+        return None
+
+
 def no_such_rank(run_id: str, asked: Iterable[int], known: Iterable[int]) -> UsageError:
     text = f"run {run_id} has no {ranks_text(sorted(asked))}"
     return UsageError(text, hint=f"it has {ranks_text(sorted(known))}")

@@ -62,18 +62,19 @@ def follow_run(
     run: Run | None = None,
     ended: Ended | None = None,
     decides: bool = False,
+    leads: bool = False,
 ) -> Report:
     """Follows it to its end, attempt by attempt; writes summary.json. waiting: by host, what started its part. run: of
     the attempt under way, where it was made already. ended: that one is over, and `course` is what follows. decides:
     nobody who leads it starts it again, though we only look on; else it is left, where one may."""
     read_all()
-    nodes: dict[str, Host] = {}  # of all attempts
+    nodes: dict[str, Host] = {}  # of all attempts, the last one's first
     last: Run | None = None
     restarts = restarts_of(read_object(folder.path / RUN))  # others' before us
     while True:
         if ended is None:
             began = runtime.clock.monotonic()
-            run = run or Run(record, folder, waiting, runtime, course.plan if course else None)
+            run = run or Run(record, folder, waiting, runtime, course.plan if course else None, leads)
             report = run.follow()
             if isinstance(report.answer, LeftAlone):
                 course = course and replace(course, plan=run.plan or course.plan)
@@ -87,7 +88,8 @@ def follow_run(
                 run.runtime = runtime
                 report = run.follow()
             lasted = runtime.clock.monotonic() - began
-            nodes |= {host.name: host for host in record.hosts}
+            # all heads tell the run's end to its nodes in one order, and the first one's word goes
+            nodes = {host.name: host for host in record.hosts} | nodes
             after = course and course.after(report, lasted) if run.leads and run.gang.verdict is None else None
             if after is None and not (decides or run.may_decide(report)):
                 run.leave()
@@ -139,7 +141,7 @@ def _stay(record: RunRecord, folder: RunFolder, runtime: Runtime, course: Course
     record, pid = replace(record, lease=None), os.getpid()
     runtime.emit(folder.notice("info", GOES_ON.format(record.run_id, pid), Detached(pid=pid)))
     runtime.stay(left_alone(record))
-    return record, replace(runtime, emit=silent, detach=Cancel(), stay=None)
+    return record, replace(runtime, emit=silent, detach=Cancel(), stay=None, background=True)
 
 
 def load_all(course: Course | None) -> None:
@@ -278,7 +280,9 @@ def _begin(
     with step(runtime, "restart", len(plan.hosts)):
         if plan.hosts != last.hosts or not plan.facts:
             plan = preflight(plan, sessions)
-        record = replace(plan.record(last.started), lease=last.lease, owner=last.owner, term=last.term)
+        record = replace(
+            plan.record(last.about["started"]).but(owner=last.about["owner"]), lease=last.lease, term=last.term
+        )
         started = start_all(plan, record, sessions)
     try:
         folder.begin(record.attempt)
@@ -290,13 +294,13 @@ def _begin(
         folder.event(NodeStarted(pid=answer["pid"], folder=answer["dir"], attempt=record.attempt), host=host)
     before = folder.aside(last.attempt)
     where = f"; logs of the last one are in {before}" if before.is_dir() else ""
-    text = f"attempt {record.attempt}: ranks meet at {record.master}{where}"
+    text = f"attempt {record.attempt}: ranks meet at {plan.world.master}{where}"
     event = Attempt(
         attempt=record.attempt,
-        master=record.master,
+        master=plan.world.master,
         world_size=record.world_size,
         first_ranks=record.first_ranks,
-        started=record.started,
+        started=record.about["started"],
     )
     runtime.emit(folder.notice("info", text, event))
     return plan, record, sessions.take_all(host.name for host in plan.hosts)

@@ -130,7 +130,7 @@ class Elastic:
         self._fetch(host, last)
         self._folder.set_aside(host.name, last)
         self._attempts[host.name] = last + 1
-        record = replace(self._record, attempt=last + 1)
+        record = self._record.but(attempt=last + 1)
         spec = supervise_spec(self.plan, self.plan.node(host.name), record)
         program = Program(session, START, spec)
         started = last_word(program, run.Started | run.NotStarted, timeout=START_SECONDS)

@@ -61,12 +61,12 @@ class Run:
         waiting: Mapping[str, Program],
         runtime: Runtime,
         plan: Plan | None = None,
+        leads: bool = False,
     ) -> None:
         self.record, self.folder, self.runtime, self._clock = record, folder, runtime, runtime.clock
         parts = {node.host.name: (node.node_rank, node.ranks) for node in record.nodes}
-        self.gang, self._plan = gang_of(parts, record.least), plan
-        # who only looks on takes nothing from the run
-        self.leads = plan is not None or folder.was_launched_here
+        self.gang, self._plan = gang_of(parts, record.about["least"]), plan
+        self.leads = leads or plan is not None  # who only looks on takes nothing from the run
         self._superseded = False  # by who leads it elsewhere
         self.logs: dict[str, NodeLogs] = {host.name: folder.node(host.name) for host in record.hosts}
         self.incomplete: list[str] = []
@@ -94,11 +94,11 @@ class Run:
             "broken": self._on_broken,
         }
         self._advised: set[Advice] = set()
-        watched = record if self.leads else replace(record, stall_timeout=None)  # who looks on ends nothing
+        watched = record if self.leads else record.but(stall_timeout=None)  # who looks on ends nothing
         self._stalls = Stalls(watched, self.gang, folder, runtime.transport, self.say, self._clock)
         spares = plan.spares if plan is not None else ()
         self._stopping = Stopping(record, self.gang, self._followers, runtime, self.say, spares, self.leads)
-        self._before = age(folder, record.started)
+        self._before = age(folder, record.about["started"])
         self._began, self._since = self._clock.time(), self._clock.monotonic()
 
     def _follower(self, host: Host, waiting: Program | None) -> Follower:
@@ -110,11 +110,11 @@ class Run:
             self.runtime.emit,
             record.node_timeout,
             lease=record.lease,
-            attempt=None if record.least else record.attempt,
+            attempt=None if record.about["least"] else record.attempt,
             term=record.term * self.leads,
             waits=not self.leads,
             keeps=True,
-            trims=record.max_log > 0,
+            trims=record.about["max_log"] > 0,
             clock=self._clock,
         )
         follower = Follower(host, self.logs[host.name], how, waiting)
@@ -314,7 +314,7 @@ class Run:
             self.incomplete.append(heard.host)
         for name, missing in over.gaps.items():
             what = of_host(heard.host, f": {missing} bytes of {name} are not here: it keeps no more than --max-log")
-            hint = f"who led the run has them, as a rule {self.record.owner}"
+            hint = f"who led the run has them, as a rule {self.record.about['owner']}"
             self.say("warning", what, Gap(file=name, bytes=missing), heard.host, hint)
         if not over.complete and node.lost is None:
             hint = f"the node has them all: 'fleet attach {self.record.run_id}' brings the rest"

@@ -14,7 +14,6 @@ from shlex import quote
 from typing import Any
 
 from fleet.answers.run_events import Differs
-from fleet.codec import plain
 from fleet.errors import FleetError
 from fleet.events import Notice
 from fleet.inventory.nodeset import fold
@@ -75,7 +74,7 @@ class Origin:
         code, diff = look(self._document["fleet"]["folder"])
         ran = self._plan.request.sync or Here(self._plan).standing(self._document["facts"])[0]
         diff = b"" if ran is False else diff
-        self._document["code"] = told = {**plain(code), "diff": DIFF if diff else None, "ran": ran}
+        self._document["code"] = told = {**code, "diff": DIFF if diff else None, "ran": ran}
         try:
             if diff:
                 with open(self._folder.path / DIFF, "wb", opener=private) as file:
@@ -94,9 +93,9 @@ def document(plan: Plan, record: RunRecord, transport: Transport, inventory: Inv
     asked = {name: kept_of(value) if name in VARIABLES else value for name, value in request.document.items()}
     return {
         **plan.told(),
-        "started": record.started,
+        "started": record.about["started"],
         "boot": since_boot(),
-        "owner": record.owner,
+        "owner": record.about["owner"],
         "repeats": request.repeats,
         "fleet": {
             "version": __version__,

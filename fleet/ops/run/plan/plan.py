@@ -18,7 +18,7 @@ from fleet.model import Host, Inventory, Job, Kind, Node
 from fleet.node.base.record import whoami
 from fleet.node.facts.way import NAMES as INTERFACE_VARIABLES
 from fleet.ops.plans import Line, PerHost, around
-from fleet.ops.run.kept.record import GRACE, STOP_GRACE, RunRecord
+from fleet.ops.run.kept.record import GRACE, STOP_GRACE, RunRecord, about_of
 from fleet.ops.run.plan.options import name_of, new_run_id
 from fleet.ops.run.plan.placement import (
     Known,
@@ -49,11 +49,20 @@ class NodePlan(Node):
     env_expand: Mapping[str, str]
     workdir: str
 
+    @property
+    def argv(self) -> list[str]:
+        return [str(word) for word in self.start.argv]
+
+    def told(self, argv: Sequence[str]) -> list[str]:
+        """Returns what is started there, in words."""
+        of_rank = shlex.join(self.start.command)
+        return ["starts", f"engine: {shlex.join(argv)}", f"each rank: {of_rank}", *around(self.describe())]
+
     def describe(self) -> dict[str, Any]:
         return {
             "node_rank": self.node_rank,
             "ranks": list(self.ranks),
-            "argv": [str(word) for word in self.start.argv],
+            "argv": self.argv,
             "command": list(self.start.command),
             "workdir": self.workdir,
             "activate": self.host.activate,
@@ -133,31 +142,28 @@ class Plan:
         return plan
 
     def lines(self) -> Iterator[Line]:
-        """Of what the hosts are given one by one, each its own; the rest once."""
-        plan = self.describe()
+        """Yields what the hosts are given one by one, of each its own; the rest once."""
         yield (
             f"run {self.run_id}: {counted(self.world.size, 'rank')}{' (a guess)' * bool(self.guessed)}, "
-            f"engine {self.job.engine}, master {plan['master']}, logs in {plan['logs']}"
+            f"engine {self.job.engine}, master {self.world.master}, logs in {self.request.runs / self.run_id}"
         )
         yield from self.job.notes
         if self.request.clean_env:
             yield f"ranks do not see {', '.join(OF_LAUNCHERS)}" + f", but {', '.join(self.request.keep_env)}" * bool(
                 self.request.keep_env
             )
-        nodes: dict[str, dict[str, Any]] = plan["hosts"]
-        for name, node in nodes.items():
-            ranks = node["ranks"]
-            span = f"ranks {ranks[0]}-{ranks[-1]}" if len(ranks) > 1 else f"rank {ranks[0]}"
-            yield f"{name}: node rank {node['node_rank']}, {span}, in {node['workdir']}"
+        for node in self.nodes:
+            span = f"ranks {node.ranks[0]}-{node.ranks[-1]}" if len(node.ranks) > 1 else f"rank {node.ranks[0]}"
+            yield f"{node.host.name}: node rank {node.node_rank}, {span}, in {node.workdir}"
         if self.guessed:
             what = COUNTED[self.request.counted]
             yield f"{fold(self.guessed)}: 1 rank is a guess: a run counts {what} there, a plan asks no host"
         if self.spares:
             yield f"{fold(host.name for host in self.spares)}: stands by, to take a lost host's place"
-        own = _own_word([node["argv"] for node in nodes.values()], [str(node["node_rank"]) for node in nodes.values()])
+        own = _own_word([node.argv for node in self.nodes], [str(node.node_rank) for node in self.nodes])
         yield PerHost(
-            {name: _told(node, node["argv"]) for name, node in nodes.items()},
-            {name: _told(node, own(node["argv"])) for name, node in nodes.items()},
+            {node.host.name: node.told(node.argv) for node in self.nodes},
+            {node.host.name: node.told(own(node.argv)) for node in self.nodes},
         )
 
     def record(self, started: float) -> RunRecord:
@@ -166,22 +172,25 @@ class Plan:
         return RunRecord(
             run_id=self.run_id,
             nodes=tuple(Node(n.host, n.node_rank, n.local_world_size, n.first_rank) for n in self.nodes),
-            engine=job.engine,
-            script=job.script,
-            master=self.world.master,
             logs=request.runs / self.run_id,
+            about=about_of(
+                {n.host.name: (n.first_rank, n.local_world_size) for n in self.nodes},
+                engine=job.engine,
+                script=job.script,
+                owner=whoami(),
+                started=started,
+                master=self.world.master,
+                attempt=self.attempt,
+                max_restarts=0 if self.least else job.max_restarts,
+                spares=len(self.spares),
+                stall_timeout=request.stall_timeout,
+                least=self.least,
+                stop_grace=STOP_GRACE if request.grace is None else request.grace,
+                max_log=request.max_log,
+            ),
             lease=None if request.detach else request.lease,
             grace=GRACE if request.grace is None else request.grace,
             node_timeout=request.node_timeout,
-            owner=whoami(),
-            started=started,
-            attempt=self.attempt,
-            max_restarts=0 if self.least else job.max_restarts,
-            stall_timeout=request.stall_timeout,
-            least=self.least,
-            spares=len(self.spares),
-            stop_grace=STOP_GRACE if request.grace is None else request.grace,
-            max_log=request.max_log,
         )
 
     def refine(self, facts: Mapping[str, Known], master: tuple[str, int] | None = None) -> Plan:
@@ -218,10 +227,6 @@ class Plan:
         least = self.request.least
         request = replace(self.request, nnodes=f"{least}:{nnodes}" if least else nnodes, spares=len(hosts) - nnodes)
         return replace(self, inventory=replace(self.inventory, hosts=hosts), request=request).refine(self.facts)
-
-
-def _told(node: Mapping[str, Any], argv: Sequence[str]) -> list[str]:
-    return ["starts", f"engine: {shlex.join(argv)}", f"each rank: {shlex.join(node['command'])}", *around(node)]
 
 
 def _own_word(argvs: Sequence[Sequence[str]], ranks: Sequence[str]) -> Callable[[Sequence[str]], list[str]]:

@@ -67,7 +67,7 @@ def part_of(node: NodePlan, record: RunRecord) -> run.Part:
         "lease": record.lease,
         "grace": record.grace,
         "node_timeout": record.node_timeout,
-        "about": record.about(),
+        "about": record.about,
     }
 
 
@@ -133,13 +133,13 @@ def start_all(plan: Plan, record: RunRecord, sessions: Sessions) -> Mapping[str,
     answers, errors = sessions.each(plan.hosts, start, "start")
     errors = {name: error for name, error in errors.items() if error.kind != NOT_BEGUN}
     if errors or sessions.runtime.cancel.is_set():
-        end = run_end("interrupt", INTERRUPTED, EXIT_INTERRUPTED, who=record.owner)
+        end = run_end("interrupt", INTERRUPTED, EXIT_INTERRUPTED, who=record.about["owner"])
         if errors:
             host, error = max(errors.items(), key=lambda it: it[1].exit_code)
-            end = run_end("failure", "another node did not start", error.exit_code, host, record.owner)
+            end = run_end("failure", "another node did not start", error.exit_code, host, record.about["owner"])
         left = stop_all(plan, sessions, 0.0, end)
         if left:  # it may have begun, and nothing else ends it there where it needs no head
-            ends = stop_behind(record, left, sessions.runtime.transport, end)
+            ends = stop_behind(record, left, sessions.runtime, end)
             sessions.runtime.emit(Notice("warning", f"{fold(host.name for host in left)}: {ends}"))
         if sessions.runtime.cancel.is_set():
             raise Interrupted("interrupted while starting; everything was stopped again")

@@ -2,23 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from contextlib import suppress
 from dataclasses import dataclass, replace
-from pathlib import Path
-from typing import Any
 
 from fleet.answers.run_events import Submitted, Version
 from fleet.engines.env_file import env_file
 from fleet.errors import UsageError
 from fleet.model import Report
 from fleet.node.base.record import whoami
-from fleet.ops.plans import Line, OnHosts
+from fleet.ops.plans import Asked
 from fleet.ops.run.kept.folder import RunFolder
 from fleet.ops.run.kept.job import SCRIPT
 from fleet.ops.run.kept.local import clear
 from fleet.ops.run.plan.options import new_run_id
-from fleet.ops.run.submit.watch import OUTPUT, WatchPlan, watch
+from fleet.ops.run.submit.watch import OUTPUT, watch, watch_of
 from fleet.own import seal
 from fleet.own_process import command_line
 from fleet.requests.submit import Submit
@@ -29,20 +26,10 @@ VARIABLES = "job.env"
 
 
 @dataclass(frozen=True)
-class SubmitPlan(OnHosts):
-    request: Submit
+class SubmitPlan(Asked[Submit]):
+    """text: the batch script."""
+
     run_id: str
-    script: str
-
-    @property
-    def logs(self) -> Path:
-        return self.request.runs / self.run_id
-
-    def describe(self) -> dict[str, Any]:
-        return {"on": self.request.on, "run": self.run_id, "logs": str(self.logs), "script": self.script}
-
-    def lines(self) -> Iterator[Line]:
-        yield from self.script.splitlines()
 
 
 def plan_of(request: Submit) -> SubmitPlan:
@@ -52,16 +39,18 @@ def plan_of(request: Submit) -> SubmitPlan:
     given = [f"--env-file={request.runs / run_id / VARIABLES}"] if request.env else []
     command = [*command_line(), "--on", request.on, "launch", *given, *request.command]
     ask = replace(request, name=run_id.rsplit("-", 3)[0], command=command)
-    return SubmitPlan(no_hosts(request.on), request, run_id, SOURCES.get(request.on).queue().script(ask))
+    script = SOURCES.get(request.on).queue().script(ask)
+    shown = {"on": request.on, "run": run_id, "logs": str(request.runs / run_id), "script": script}
+    return SubmitPlan(no_hosts(request.on), request, shown, script, run_id)
 
 
 def run(plan: SubmitPlan, runtime: Runtime) -> Report:
     """The run's own end, as its job has it; LeftAlone where it is left in the queue. UsageError where it is refused:
     then nothing is left of it."""
     queue, runs = SOURCES.get(plan.request.on).queue(), plan.request.runs
-    folder = RunFolder.create(runs, plan.run_id)
+    folder, logs = RunFolder.create(runs, plan.run_id), runs / plan.run_id
     try:
-        script, variables = folder.add(SCRIPT, plan.script), env_file(plan.request.env)
+        script, variables = folder.add(SCRIPT, plan.text), env_file(plan.request.env)
         if variables:
             folder.add(VARIABLES, variables)
         if not script.exists():
@@ -73,14 +62,14 @@ def run(plan: SubmitPlan, runtime: Runtime) -> Report:
             with suppress(OSError):
                 clear(folder.path)  # what was refused was never there
             raise
-        text = f"run {plan.run_id} is job {job} of {queue.what}, logs in {plan.logs}"
+        text = f"run {plan.run_id} is job {job} of {queue.what}, logs in {logs}"
         asked = plan.request.asked()
         event = Submitted(
             on=plan.request.on,
             job=job,
             by=whoami(),
             script=str(script),
-            logs=str(plan.logs),
+            logs=str(logs),
             asked=asked,
             seal=seal(plan.run_id, plan.request.on, asked),
         )
@@ -88,4 +77,4 @@ def run(plan: SubmitPlan, runtime: Runtime) -> Report:
         folder.be_latest()
     finally:
         folder.release()
-    return watch(WatchPlan(plan.inventory, runs, plan.run_id, event, plan.request.detach, begun=True), runtime)
+    return watch(watch_of(runs, plan.run_id, event, detach=plan.request.detach, begun=True), runtime)

@@ -4,18 +4,16 @@ shared file system brings here. No node is asked, and the queue seldom."""
 from __future__ import annotations
 
 import time
-from collections.abc import Iterator
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 from fleet.answers.run_events import Submitted, Waiting
 from fleet.answers.runs import LeftAlone, RunSummary
 from fleet.errors import EXIT_INTERRUPTED, EXIT_OK, HostFailed
 from fleet.events import Notice
 from fleet.model import Report
-from fleet.ops.plans import Line, OnHosts
+from fleet.ops.plans import Asked
 from fleet.ops.run.find.attach import report_of
 from fleet.ops.run.find.bring import POLL_SECONDS
 from fleet.ops.run.kept.documents import RUN
@@ -25,7 +23,7 @@ from fleet.ops.run.kept.reader import LogsPlan, Onlooker
 from fleet.own import read_own
 from fleet.requests.runs import Logs
 from fleet.runtime import Runtime
-from fleet.sources import SOURCES
+from fleet.sources import SOURCES, no_hosts
 from fleet.sources.queue import Queue, Standing, State
 
 OUTPUT = "job.out"
@@ -34,25 +32,25 @@ LEAVE, AT_ONCE = 3, 2
 
 
 @dataclass(frozen=True)
-class WatchPlan(OnHosts):
+class WatchPlan(Asked[Logs]):
     """To look on at a run of a job. begun: by the command that looks on: it shows all of it, and Ctrl-C ends the run,
     which it else leaves alone."""
 
-    runs: Path
-    run_id: str
     job: Submitted
-    detach: bool = False
-    begun: bool = False
+    detach: bool
+    begun: bool
 
     @property
     def path(self) -> Path:
-        return self.runs / self.run_id
+        return self.request.runs / self.request.run
 
-    def describe(self) -> dict[str, Any]:
-        return {"run": self.run_id, "logs": str(self.path), "job": self.job.job}
 
-    def lines(self) -> Iterator[Line]:
-        yield f"follows run {self.run_id}, job {self.job.job}, to its end"
+def watch_of(runs_dir: Path, run: str, job: Submitted, *, detach: bool, begun: bool = False) -> WatchPlan:
+    """Returns the plan. The other parameters: its fields."""
+    shown = {"run": run, "logs": str(runs_dir / run), "job": job.job}
+    text = f"follows run {run}, job {job.job}, to its end"
+    logs = Logs(run, runs_dir=runs_dir, tail=None if begun else 0)
+    return WatchPlan(no_hosts(job.on), logs, shown, text, job, detach, begun)
 
 
 def watch(run: WatchPlan, runtime: Runtime) -> Report:
@@ -61,8 +59,7 @@ def watch(run: WatchPlan, runtime: Runtime) -> Report:
         runtime.detach.set()
     queue = SOURCES.get(run.job.on).queue()
     asking, asked, over = Asking(queue, run.job.job), 0, 0.0
-    logs = Logs(run.run_id, runs_dir=run.runs, tail=None if run.begun else 0)
-    onlooker = Onlooker(run.path, LogsPlan(run.inventory, logs), runtime.emit)
+    onlooker = Onlooker(run.path, LogsPlan(run.inventory, run.request), runtime.emit)
     while True:
         onlooker.look()
         report = report_of(RunFolder(run.path))
@@ -112,7 +109,7 @@ def _end(run: WatchPlan, asking: Asking, queue: Queue, asked: int) -> bool:
 
 
 def _left(run: WatchPlan) -> Report:
-    return Report("launch", (), EXIT_OK, answer=LeftAlone(run.run_id, 0, str(run.path), led=run.begun))
+    return Report("launch", (), EXIT_OK, answer=LeftAlone(run.request.run, 0, str(run.path), led=run.begun))
 
 
 def _ended(run: WatchPlan, standing: Standing, queue: Queue) -> Report:
@@ -128,8 +125,8 @@ def _ended(run: WatchPlan, standing: Standing, queue: Queue) -> Report:
     error = (
         HostFailed(f"job {run.job.job} was cancelled before a rank ran", kind="ended")
         if standing.code == EXIT_INTERRUPTED
-        else HostFailed(text, hint=f"fleet logs {run.run_id}", kind="ended")
+        else HostFailed(text, hint=f"fleet logs {run.request.run}", kind="ended")
     )
     why = {**error.as_json(), "message": str(error)}
-    answer = RunSummary(run.run_id, logs=str(run.path), stopped=text, error=why)
+    answer = RunSummary(run.request.run, logs=str(run.path), stopped=text, error=why)
     return Report("launch", (), standing.code, answer=answer)
