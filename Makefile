@@ -1,7 +1,7 @@
 # Everything here sets itself up: Debian packages (when root) and a .venv, only what is missing.
 SHELL := /bin/bash
 .DEFAULT_GOAL := help
-.PHONY: help demo quick quick-tests test test-suites test-full test-rest soak coverage check matrix chaos foreign fuzz fuzz-runs mutants bench clean root packages venv-demo venv-test venv-bench
+.PHONY: help demo quick quick-tests test test-suites test-full test-rest soak coverage check matrix chaos foreign fuzz fuzz-runs mutants bench pictures clean root packages venv-demo venv-test venv-bench
 
 BIN := .venv/bin
 # what the head and the lab need
@@ -76,6 +76,9 @@ fuzz-runs: root venv-test  ## runs, and what befalls heads, nodes and links, for
 
 mutants: venv-test  ## takes mends back, one at a time, and has the fuzzers look for up to S seconds (ONLY=name)
 	$(BIN)/python -m tests.fuzz.mutants --seconds $(or $(S),600) $(if $(ONLY),--only "$(ONLY)")
+
+pictures: root venv-test  ## draws docs/pictures/ anew: plays what they show in a lab (root; ONLY=name)
+	$(BIN)/python -m tools.pictures $(ONLY)
 
 bench: venv-bench  ## fleet beside its peers, as tables of ratios (root; RUNS=n, ONLY=exec,runs)
 	$(BIN)/python -m tests.bench $(if $(RUNS),--runs $(RUNS)) $(if $(ONLY),--only $(ONLY))

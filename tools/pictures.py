@@ -2,8 +2,9 @@
 
     python -m tools.pictures [NAME...]
 
-A .play file has settings (`rows: 20`, `moving: yes`), lines that are typed before the picture begins (`> ...`) and lines that it
-shows (`$ ...`). The picture is an SVG whose text can be searched; a moving one repeats itself. Its `<desc>` holds the last screen.
+A .play file has settings (`rows: 20`, `moving: yes`), lines that are typed before the picture begins (`> ...`) and
+lines that it shows (`$ ...`). The picture is an SVG whose text can be searched; a moving one repeats itself. Its
+`<desc>` holds the last screen.
 """
 
 from __future__ import annotations
@@ -30,6 +31,7 @@ PICTURES = ROOT / "docs/pictures"
 COLUMNS = 100
 LONGEST_STILL = 1.2  # seconds; longer pauses of the screen are cut to this
 END = 4.0  # seconds for which the last screen stands
+LONGEST = 24.0  # seconds; what took longer is shown faster
 WIDTH, HEIGHT, MARGIN = 8.05, 18, 14  # of a cell, in pixels
 STYLE = """
 :root{--back:#fbfbfa;--text:#24292f;--red:#b3261e;--green:#1a7f37;--brown:#8a5a00;
@@ -139,7 +141,7 @@ def drawn(frames: list[Frame], rows: int) -> str:
             first, then = (f"{100 * at / length:.2f}%" for at in (begin, end))
             start = "0%{opacity:0}" if begin else ""
             keyframes.append(f"@keyframes k{n}{{{start}{first}{{opacity:1}}{then}{{opacity:{int(end == length)}}}}}")
-        style = "" if whole else f' style="animation:k{n} {length:.1f}s step-end infinite"'
+        style = "" if whole else f' style="animation:k{n} {min(length, LONGEST):.1f}s step-end infinite"'
         groups.append(f"<g{style}>{''.join(texts)}</g>")
     size = f"{COLUMNS * WIDTH + 2 * MARGIN:.0f} {rows * HEIGHT + 2 * MARGIN}"
     colours = "".join(f".{name}{{fill:var(--{name})}}" for name in ("red", "green", "brown", "blue", "magenta", "cyan"))
