@@ -19,7 +19,7 @@ from dataclasses import MISSING, field, fields, is_dataclass
 from functools import cache
 from pathlib import Path
 from types import NoneType, UnionType
-from typing import TYPE_CHECKING, Annotated, Any, Literal, NamedTuple, TypeVar, Union, get_args, get_origin
+from typing import TYPE_CHECKING, Annotated, Any, BinaryIO, Literal, NamedTuple, TypeVar, Union, get_args, get_origin
 
 from fleet import errors
 from fleet.errors import FleetError
@@ -157,7 +157,9 @@ def _reader(kind: Any, bounds: Bounds) -> Reader:
     if shape in (int, float):
         return _number((int,) if shape is int else (int, float), bounds)
     if shape in _OUT_OF_TEXT:
-        return lambda value: _OUT_OF_TEXT[shape](_text(value))
+        return lambda value: value if isinstance(value, shape) else _OUT_OF_TEXT[shape](_text(value))
+    if shape is BinaryIO:
+        return _that(lambda value: hasattr(value, "read"))
     return _that(lambda value: isinstance(value, shape))
 
 

@@ -6,7 +6,7 @@ import os
 from collections.abc import Collection, Mapping
 from dataclasses import MISSING, dataclass, field, fields
 from types import NoneType, UnionType
-from typing import Any, Literal, Union, get_args, get_origin
+from typing import Any, BinaryIO, Literal, Union, get_args, get_origin
 
 from fleet.codec import MOST, OWN, Bounds, Misfit, decode, hints
 from fleet.errors import UsageError
@@ -96,4 +96,11 @@ def _wanted(kind: Any, bounds: Bounds, item: bool) -> str:
     return _NAMES.get(shape, "a function")
 
 
-_NAMES: Mapping[Any, str] = {bool: "true or false", str: "a text", os.PathLike: "a path", Mapping: "a mapping"}
+_NAMES: Mapping[Any, str] = {
+    bool: "true or false",
+    str: "a text",
+    bytes: "bytes",
+    BinaryIO: "a file of them",
+    os.PathLike: "a path",
+    Mapping: "a mapping",
+}

@@ -13,6 +13,7 @@ import yaml
 
 import fleet
 from fleet import errors
+from fleet.codec import plain
 from fleet.model import Host
 from tests.command_lines import VERBS, accept, command_of, steps
 from tests.in_process import fleet_here
@@ -168,7 +169,7 @@ def test_every_variable_that_the_head_reads_is_told() -> None:
 def test_the_finding_shown_has_the_keys_of_one() -> None:
     (shown,) = (json.loads(block.text) for block in of_kind("json") if '"remedy"' in block.text)
     found = fleet_here(Host("a", "a", python="/nosuch/python")).check().findings
-    assert list(shown) == list(found[0].as_json())
+    assert list(shown) == list(plain(found[0]))
 
 
 def test_the_tests_that_the_security_page_names_exist() -> None:

@@ -65,7 +65,7 @@ HANDLERS: dict[str, Callable[[], Emit]] = {
     "exec.PrefixedLines.__call__": lambda: of("verbs.exec", "PrefixedLines")(),
     "board.Shown.__call__": lambda: of("screen.board", "Shown")(bare=False),
     "context.unread.emit": unread_by,
-    "setup_ssh.tell.emit": lambda: of("verbs.setup_ssh", "tell")(line(), quiet=False),
+    "setup_ssh.Remarks.__call__": lambda: of("verbs.setup_ssh", "Remarks")(of("line.options", "Settings")()),
     "launch_view.LaunchView.__call__": view,
     "plain.PlainLines.show": lambda: of("run.plain", "PlainLines")(json=False, quiet=False).show,
     "progress.telling.told": telling,

@@ -68,7 +68,7 @@ def test_a_file_others_can_read_is_refused(tmp_path: Path, mode: int) -> None:
 class Asked(FleetOver):
     """Notes the password of its only host, and reaches none."""
 
-    def _connect(self, password_for: Any = None) -> Any:
+    def connect(self, password_for: Any = None) -> Any:
         if password_for is not None:
             self.way.append(password_for(self.inventory.hosts[0]))
             raise UsageError("enough")

@@ -62,7 +62,7 @@ def init(source: str | None, tofu: bool, yes: bool) -> int:
     for note in plan.notes if not quiet else ():
         talk(clean(note))
     fleet = CliFleet(plan.inventory, plan.inventory, fanout=settings.fanout, connect_timeout=settings.connect_timeout)
-    with Remarks() as emit:
+    with Remarks(settings) as emit:
         found = fleet.run(
             lambda r: op.run(plan, SetupRuntime(r.transport, r.fanout, r.emit, r.cancel, confirm=confirm)), emit
         )

@@ -14,7 +14,7 @@ from fleet.answers.hosts import SetUp, SetUpAll
 from fleet.api import Planned
 from fleet.cli.context import CliFleet, interruptible, perform
 from fleet.cli.line.command import Verb
-from fleet.cli.line.options import asked, settings_of, without
+from fleet.cli.line.options import Settings, asked, settings_of, without
 from fleet.cli.screen import layout, terminal
 from fleet.cli.screen.output import clean, echo, fold, groups_by, talk
 from fleet.cli.screen.progress import ProgressLine
@@ -76,9 +76,9 @@ def table(keys: Sequence[NewKey], width: int | None = None) -> list[str]:
 class Remarks(ProgressLine):
     """Notices with their hints, warnings in spite of --quiet; those about hosts at the end, one a cause."""
 
-    def __init__(self) -> None:
-        super().__init__(quiet=settings_of().silent)
-        self._levels = ("error", "warning") if settings_of().quiet else ("error", "warning", "info")
+    def __init__(self, settings: Settings) -> None:
+        super().__init__(quiet=settings.silent)
+        self._levels = ("error", "warning") if settings.quiet else ("error", "warning", "info")
         self._of_hosts: list[Notice] = []
 
     def __call__(self, event: Event) -> None:
@@ -145,4 +145,4 @@ def setup_ssh(replace_key: tuple[str, ...], **given: Any) -> int:
             **given,
         )
 
-    return perform(plan, show, line=Remarks(), **({"undo": True} if given["undo"] else {}))
+    return perform(plan, show, line=Remarks(settings_of()), **({"undo": True} if given["undo"] else {}))
