@@ -296,7 +296,9 @@ def _either(kinds: tuple[Any, ...], bounds: Bounds) -> Reader:
 def _error(stored: Any) -> FleetError:
     if not isinstance(stored, Mapping) or not {CLASS, "message"} <= stored.keys():
         raise Misfit(stored)
-    kind = getattr(errors, stored[CLASS], FleetError)
+    kind = getattr(errors, str(stored[CLASS]), FleetError)
+    if not (isinstance(kind, type) and issubclass(kind, FleetError)):
+        kind = FleetError
     made: FleetError = FleetError.__new__(kind)
     FleetError.__init__(made, stored["message"], **{name: stored.get(name) for name in OF_ERROR[1:]})
     return made

@@ -1,4 +1,4 @@
-"""Draws docs/pictures/*.svg: plays each *.play beside them in a pseudo-terminal, on a lab of four hosts.
+"""Draws docs/pictures/*.svg: plays each *.play next to them in a pseudo-terminal, on a lab of four hosts.
 
     python -m tools.pictures [NAME...]
 
@@ -65,6 +65,10 @@ Row = tuple[tuple[str, str], ...]  # pieces of one line: text, classes
 Frame = tuple[float, tuple[Row, ...]]  # seconds since the beginning, the screen
 
 
+def rows_of(screen: pyte.Screen) -> tuple[Row, ...]:
+    return tuple(row_of(screen, y) for y in range(screen.lines))
+
+
 def row_of(screen: pyte.Screen, y: int) -> Row:
     pieces = list[list[str]]()
     for x in range(screen.columns):
@@ -83,7 +87,7 @@ def frames_of(command: str, screen: pyte.Screen, env: dict[str, str], cwd: Path)
     """Types `command` into a terminal that shows `screen`. Yields what it shows, ten times a second."""
     stream = pyte.ByteStream(screen)
     stream.feed(b"\x1b[1m$ " + command.encode() + b"\x1b[0m\r\n")
-    yield 0.0, tuple(row_of(screen, y) for y in range(screen.lines))
+    yield 0.0, rows_of(screen)
     pid, terminal = pty.fork()
     if pid == 0:
         os.chdir(cwd)
@@ -99,10 +103,10 @@ def frames_of(command: str, screen: pyte.Screen, env: dict[str, str], cwd: Path)
         stream.feed(data)
         if time.monotonic() - shown >= 0.1:
             shown = time.monotonic()
-            yield shown - begin, tuple(row_of(screen, y) for y in range(screen.lines))
+            yield shown - begin, rows_of(screen)
     os.close(terminal)
     os.waitpid(pid, 0)
-    yield time.monotonic() - begin, tuple(row_of(screen, y) for y in range(screen.lines))
+    yield time.monotonic() - begin, rows_of(screen)
 
 
 def played(play: Play, env: dict[str, str], cwd: Path) -> list[Frame]:

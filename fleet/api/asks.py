@@ -34,8 +34,8 @@ def asks(request: Callable[P, Q]) -> Callable[[Callable[[S, Q], R]], Callable[Co
             return method(self, request(*args, **own))
 
         of_request, of_method = inspect.signature(request), inspect.signature(method)
-        told = [f"{name}: {each.metadata[HELP]}" for name, each in known.items() if HELP in each.metadata]
-        call.__doc__ = "\n".join([*(inspect.getdoc(method) or "").split("\n"), *told])
+        helps = [f"{name}: {each.metadata[HELP]}" for name, each in known.items() if HELP in each.metadata]
+        call.__doc__ = "\n".join([*(inspect.getdoc(method) or "").split("\n"), *helps])
         parameters = [next(iter(of_method.parameters.values())), *of_request.parameters.values()]
         call.__signature__ = of_method.replace(parameters=parameters)  # type: ignore[attr-defined]
         return call

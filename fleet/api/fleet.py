@@ -1,4 +1,4 @@
-"""What can be done with hosts: at once, or planned first."""
+"""Does the verbs of `Plans` at once."""
 
 from __future__ import annotations
 

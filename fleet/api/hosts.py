@@ -45,8 +45,8 @@ class Hosts:
         return self.inventory.names
 
     def select(self, hosts: str | None = None, exclude: str | None = None, *, option: str = "-w") -> Self:
-        """Those of -w and -x: node sets, groups, addresses, devices. InventoryError, with the first as
-        `option`, for one that is not there."""
+        """Returns those of -w and -x: node sets, groups, addresses, devices. Raises InventoryError, which calls the
+        first `option`, for one that is not there."""
         from fleet.inventory.select import select
 
         return replace(self, inventory=select(self.inventory, hosts, exclude, option))
@@ -55,7 +55,7 @@ class Hosts:
     def runtime(
         self, emit: Emit | None = None, password_for: Callable[[Host], str | None] | None = None
     ) -> Iterator[Runtime]:
-        """What a plan is run with. emit: instead of the fleet's own. password_for: where keys do not do."""
+        """Yields what a plan is run with. emit: instead of its own. password_for: where no key is accepted."""
         transport = self.connect(password_for)
         try:
             yield Runtime(transport, self.fanout, emit or self.emit, Cancel(), self.ask)
@@ -63,7 +63,7 @@ class Hosts:
             transport.close()
 
     def run(self, work: Callable[[Runtime], T], emit: Emit | None = None) -> T:
-        """Do it to its end."""
+        """Does it to its end, and returns the result."""
         with self.runtime(emit) as runtime:
             return Task(work, runtime).result()
 
@@ -87,17 +87,17 @@ class Planned:
         return self.plan.hosts
 
     def describe(self) -> dict[str, Any]:
-        """As `--dry-run --json` has it."""
+        """Returns the plan as `--dry-run --json` has it."""
         return self.plan.describe()
 
     def lines(self) -> Iterable[Line]:
-        """As --dry-run tells it to people."""
+        """Yields the plan as --dry-run shows it."""
         return self.plan.lines()
 
     def run(self, emit: Emit | None = None) -> Report:
-        """Do it. emit: instead of the fleet's own."""
+        """Does it. emit: instead of the hosts' own."""
         return self.fleet.run(self.work, emit)
 
     def begin(self) -> Run:
-        """Begin it, whatever verb it is of, to iterate over its events."""
+        """Begins it, whatever verb it is of, to iterate over its events."""
         return Run(self.fleet.runtime, self.plan, self.work)

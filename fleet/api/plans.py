@@ -242,9 +242,9 @@ class Plans:
 
     @asks(Logs)
     def logs(self, request: Logs) -> Planned:
-        """What the ranks of a run wrote, as Output events. follow: until it is over. host: a node set; rank: numbers;
-        None: all. err: standard errors alone. tail: lines of each log to begin with. since: only what was written from
-        then on, in seconds since the epoch. attempt: of a run that was started again; None: the last."""
+        """Show what the ranks of a run wrote, as Output events. follow: until it is over. host: a node set; rank:
+        numbers; None: all. err: standard errors alone. tail: lines of each log to begin with. since: only what was
+        written from then on, in seconds since the epoch. attempt: of a run that was started again; None: the last."""
         from fleet.ops.run.find import logs
         from fleet.ops.run.kept.reader import LogsPlan
 
@@ -254,8 +254,8 @@ class Plans:
 
     @asks(Stacks)
     def stacks(self, request: Stacks) -> Planned:
-        """Where the ranks of a live run stand: "places" of the report, those that stand in the same one together, most
-        of them first. rank: only these. native: frames of C and C++, too, where py-spy is there; each rank is held for
+        """Show where the ranks of a live run are: "places" of the report, ranks at the same one together, most of them
+        first. rank: only these. native: frames of C and C++, too, where py-spy is there; each rank is held for
         a moment while it tells them."""
         from fleet.ops.run.find import stacks
 

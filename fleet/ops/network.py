@@ -12,7 +12,8 @@ from typing import Any, NamedTuple
 from fleet.events import Notice
 from fleet.model import Host
 from fleet.node.facts.ask import NOT_HERE
-from fleet.ops.pairs import Meeting, visit
+from fleet.node.facts.way import NAMES as INTERFACE_VARIABLES
+from fleet.ops.pairs import Meeting, advertised, visit
 from fleet.ops.sessions import Sessions
 from fleet.protocol.messages.facts import Benched, Facts, FreePort, Link
 from fleet.rules.links import slow_pairs
@@ -140,10 +141,6 @@ def measure(hosts: Sequence[Host], raw: Mapping[str, Facts], sessions: Sessions)
         raw[pair[0]].setdefault("links", {})[pair[1]] = best
 
 
-def advertised(facts: Facts) -> str:
-    return str((facts.get("network") or {}).get("advertised") or "")
-
-
 # -- what others' programs measure ---------------------------------------------------------------------------------
 class Order(NamedTuple):
     """A program that a host runs. program: None for the interpreter that trains."""
@@ -214,8 +211,8 @@ def all_reduce(
 def interfaces(facts: Facts) -> dict[str, str]:
     """Returns the variables of a run that name its network."""
     way = facts.get("network") or {}
-    known = {"GLOO_SOCKET_IFNAME": way.get("interface"), "NCCL_SOCKET_IFNAME": way.get("nccl")}
-    return {name: value for name, value in known.items() if value}
+    values = zip(INTERFACE_VARIABLES, (way.get("interface"), way.get("nccl")), strict=True)
+    return {name: value for name, value in values if value}
 
 
 # -- InfiniBand -----------------------------------------------------------------------------------------------------

@@ -52,9 +52,14 @@ def partners(names: Sequence[str]) -> dict[str, list[str]]:
     return found
 
 
+def advertised(facts: Facts) -> str:
+    """Returns the address at which gloo and NCCL listen on a host, "" where it is not known."""
+    return str((facts.get("network") or {}).get("advertised") or "")
+
+
 def look(hosts: Sequence[Host], raw: Mapping[str, Facts], sessions: Sessions) -> None:
     """Adds "pairs" to the facts of those hosts of which the address is known that others reach them at."""
-    at = {name: [address] for name, facts in raw.items() if (address := (facts.get("network") or {}).get("advertised"))}
+    at = {name: [address] for name, facts in raw.items() if (address := advertised(facts))}
     there = [host for host in hosts if host.name in at]
     if len(there) < 2:
         return

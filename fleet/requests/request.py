@@ -51,12 +51,13 @@ class Request:
         try:
             return decode(kind, value, bounds)
         except Misfit as error:
-            if isinstance(value, Mapping):  # values of variables may be secret
-                wrong = f"({error.where[1:-1]} is {type(error.value).__name__})"
-                raise OptionError(name, f"must be a mapping of texts to texts {wrong}") from None
-            shown = f"{value:g}" if isinstance(value, float) else f"{value!r:.80}"
+            shown = f"{value:g}: " if isinstance(value, float) else f"{value!r:.80}: "
             wanted = _wanted(kind, bounds, item=bool(error.where))
-            raise OptionError(name, f"{shown}: must be {wanted}", more.get(HINT)) from None
+            if isinstance(value, Mapping):  # values of variables may be secret
+                shown = ""
+                if error.where:
+                    wanted = f"a mapping of texts to texts ({error.where[1:-1]} is {type(error.value).__name__})"
+            raise OptionError(name, f"{shown}must be {wanted}", more.get(HINT)) from None
 
     def check(self) -> None:
         """What options mean together. UsageError."""

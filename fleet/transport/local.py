@@ -108,7 +108,7 @@ class Helper:
                 self._hear(line)
 
     def _hear(self, line: bytes) -> None:
-        """Is told each line that it writes to stderr."""
+        """Receives each line that it writes to stderr."""
 
 
 class ProcessChannel(Streams):

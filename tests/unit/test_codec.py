@@ -76,3 +76,8 @@ def test_what_is_no_host_is_refused(broken: object) -> None:
 def test_what_belongs_to_this_process_does_not_leave_it() -> None:
     with pytest.raises(TypeError, match="does not leave"):
         codec.to_json({"lock": object()})
+
+
+@pytest.mark.parametrize("name", ["Reason", "EXIT_OK", "os", "no such", 7])
+def test_an_error_whose_class_is_none_is_one_all_the_same(name: object) -> None:
+    assert type(codec.from_json(FleetError, {"class": name, "message": "why"})) is FleetError

@@ -14,6 +14,8 @@ import pytest
 import fleet
 from fleet.cli.main import cli, run
 from fleet.errors import UsageError
+from fleet.requests.launch import Launch
+from fleet.requests.request import OptionError
 from tests.in_process import fleet_here
 
 REFUSED: list[tuple[dict[str, Any], str, list[str]]] = [
@@ -209,3 +211,9 @@ def test_an_engines_own_options_are_keywords_too(tmp_path: Path, monkeypatch: py
     assert plan.describe()["world_size"] == 2
     with pytest.raises(UsageError, match="pre"):
         fleet.open().plan.launch("t.sh", engine="command", pre="rank")  # type: ignore[call-arg]
+
+
+def test_a_mapping_where_a_text_belongs_is_named_without_its_values() -> None:
+    with pytest.raises(OptionError) as caught:
+        Launch({"a": "secret"})  # type: ignore[arg-type]
+    assert caught.value.problem == "must be a text"

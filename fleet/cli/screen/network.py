@@ -1,4 +1,4 @@
-"""What `fleet check` found between hosts, for the terminal and for a page that a browser shows."""
+"""Shows what `fleet check` found between hosts: on the terminal, and as a page for a browser."""
 
 from __future__ import annotations
 
@@ -22,6 +22,7 @@ if TYPE_CHECKING:
 
 MOST_LINKS = 12  # as a table has them side by side
 PAGE_COLUMNS = 8  # of facts
+COLORS = {"open": "green", "unknown": ""}  # of a pair; all else is a fault
 PAGE = """<!DOCTYPE html>
 <html lang="en"><head><meta charset="utf-8"><meta name="viewport" content="width=device-width, initial-scale=1">
 <title>fleet check</title><style>
@@ -44,7 +45,7 @@ def cells_of(views: Mapping[str, View]) -> dict[Pair, tuple[str, str]]:
     found = dict[Pair, tuple[str, str]]()
     for a, view in views.items():
         for b, how in (view.get("pairs") or {}).items():
-            found[a, b] = WORDS.get(how, how), "green" if how == "open" else "" if how == "unknown" else "red"
+            found[a, b] = WORDS.get(how, how), COLORS.get(how, "red")
     measured = links_of(views)
     slow = slow_pairs({pair: link["mbit"] for pair, link in measured.items() if not link["least"]})
     for pair, link in measured.items():
@@ -78,14 +79,12 @@ def _colored(text: str, color: str) -> str:
 
 
 def together(checked: Checked) -> list[str]:
-    """Returns a line for each that was measured by a program of others."""
+    """Returns a line for each measurement that another program made."""
     found, lines = checked.measured.all_reduce, list[str]()
     if found:
+        what = f"all-reduce over {len(found['hosts'])} hosts ({found['backend']})"
         allowed = f"; its links allow {found['links_mbit']:.0f}" if found["links_mbit"] else ""
-        lines.append(
-            f"all-reduce over {len(found['hosts'])} hosts ({found['backend']}): {found['bus_mbit']:.0f} Mbit/s"
-        )
-        lines[0] += f" of bus bandwidth{allowed}"
+        lines.append(f"{what}: {found['bus_mbit']:.0f} Mbit/s of bus bandwidth{allowed}")
     for each in checked.measured.ib_write_bw:
         lines.append(f"ib_write_bw {clean(' -> '.join(each['hosts']))}: {each['gbit']:.1f} Gbit/s")
     return lines

@@ -65,8 +65,8 @@ def check(html: Path | None, **given: Any) -> int:
         shown = screen(checked, width=terminal.width(sys.stdout), quiet=settings.quiet, verbose=settings.verbose > 0)
         if shown:
             echo(shown.removesuffix("\n"), wrap=False)
-        diff = proposal(checked, load_inventory())
-        if diff and not settings.quiet:
+        diff = [] if settings.quiet else proposal(checked)
+        if diff:
             echo(
                 "this data_address is better, another network is faster or the present one closed; nothing is written:"
             )
@@ -81,7 +81,7 @@ def check(html: Path | None, **given: Any) -> int:
         assert isinstance(checked, Checked)
         if html:
             severities = [finding.severity for finding in checked.findings]
-            text = page(checked, summary(checked, severities, 0), proposal(checked, load_inventory()))
+            text = page(checked, summary(checked, severities, 0), proposal(checked))
             write_given(html.parent, {html.name: text.encode()})
         return checked
 
@@ -112,11 +112,13 @@ def screen(checked: Checked, *, width: int | None = None, quiet: bool = False, v
     return "".join(f"{line}\n" for line in lines)
 
 
-def proposal(checked: Checked, inventory: Inventory) -> list[str]:
-    """Returns the inventory's changes, as a diff, or its lines where that cannot be, for the network that is better."""
+def proposal(checked: Checked, inventory: Inventory | None = None) -> list[str]:
+    """Returns the inventory's changes, as a diff, or its lines where that cannot be, for the network that is better.
+    inventory: None for the one of the command line, which is read only where there is something to propose."""
     found = checked.measured.proposed
     if not found:
         return []
+    inventory = inventory or load_inventory()
     from fleet.ops.init.choose import difference, proposed
 
     better = (replace(host, data_address=found.get(host.name, host.data_address)) for host in inventory.hosts)

@@ -4,10 +4,8 @@ ssh-keygen, of the private half fleet reads a digest alone."""
 from __future__ import annotations
 
 import base64
-import getpass
 import os
 import shlex
-import socket
 import stat
 import subprocess
 import tempfile
@@ -15,6 +13,7 @@ from pathlib import Path
 
 from fleet.errors import ConnectError, HostFailed
 from fleet.node.base.files import open_regular
+from fleet.node.base.record import whoami
 from fleet.ops.setup_ssh.edits import PublicKey, parse_public_key
 from fleet.own import foreign
 from fleet.transport.ssh.keys import AGENT_HINT, Agent
@@ -143,7 +142,7 @@ def _create(path: Path, key_type: str) -> PublicKey:
             f"{public} is there, but not its private key {path}",
             hint="move it away, or name another key with --key-type or identity_file",
         )
-    comment = f"{getpass.getuser()}@{socket.gethostname()} fleet"
+    comment = f"{whoami()} fleet"
     done = _run("ssh-keygen", "-q", "-t", key_type, *BITS.get(key_type, ()), "-N", "", "-C", comment, "-f", str(path))
     if done.returncode != 0:
         said = done.stderr.decode("utf-8", "replace").strip() or done.stdout.decode("utf-8", "replace").strip()
