@@ -13,7 +13,6 @@ import pytest
 import fleet
 from fleet.cli.main import run
 from fleet.errors import UsageError
-from fleet.node.base.processes import myself
 from fleet.ops.run.kept.folder import RunFolder
 from fleet.ops.run.kept.local import prune
 from tests.in_process import command_line
@@ -79,15 +78,27 @@ def test_a_run_that_is_still_stopped_is_not_taken_away(tmp_path: Path, capfd: py
     """Who waits for its host would write to a folder that is gone, or make it again."""
     folder = ended(tmp_path, "r0", time.time() - DAY, exit_code=1)
     (seen,) = fleet.runs(tmp_path)
-    RunFolder(folder).say(stopper=myself(), stopping=["gpu1", "gpu2"])
+    RunFolder(folder).stop_on(["gpu1", "gpu2"])
     assert old(tmp_path, "--keep", "0") == [] and fleet.runs(tmp_path)[0].stopping == ["gpu1", "gpu2"]
     assert run(["runs", "--runs-dir", str(tmp_path)]) == 0
     assert "failed, still stopped on gpu[1-2]" in capfd.readouterr().out
     with pytest.raises(UsageError, match="still stops it") as refused:
         prune(seen)
     assert refused.value.hint == f"fleet forget {folder.name}" and (folder / "summary.json").exists()
-    RunFolder(folder).say(stopper=None, stopping=[])
+    RunFolder(folder).stop_on([])
     assert old(tmp_path, "--keep", "0") == [folder.name]
+
+
+def test_two_that_stop_a_run_on_different_hosts_are_both_known(tmp_path: Path) -> None:
+    """Whoever is done first leaves the other one on record."""
+    folder = RunFolder(ended(tmp_path, "r0", time.time() - DAY, exit_code=1))
+    folder.stop_on(["gpu1"])
+    other = threading.Thread(target=lambda: (folder.stop_on(["gpu2"]), folder.stop_on([])))
+    other.start()
+    other.join()
+    assert fleet.runs(tmp_path)[0].stopping == ["gpu1"]
+    folder.stop_on([])
+    assert fleet.runs(tmp_path)[0].stopping == [] and not (folder.path / "state.json").exists()
 
 
 @pytest.mark.parametrize("moment", ["state.json", "run.json", "summary.json"])

@@ -80,7 +80,7 @@ class Full(threading.Thread):
 
 
 def test_a_full_disk_here_is_why_logs_are_not_complete(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("fleet.ops.run.find.bring.Follower", Full)
+    monkeypatch.setattr("fleet.ops.run.follow.fetch.Follower", Full)
     done = logs()
     said = f"error: host a: its logs are not complete here: {folder}: No space left on device"
     assert done.code == 1 and " ".join(done.err.split()) == f"{said} hint: when there is room: fleet logs {RUN}", done

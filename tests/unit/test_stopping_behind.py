@@ -18,7 +18,7 @@ from fleet.node.run.stop import stopped
 from fleet.ops.run.follow import behind
 from fleet.ops.run.kept.folder import RunFolder
 from fleet.ops.run.kept.record import RunRecord, about_of
-from fleet.ops.run.kept.state import state_of
+from fleet.ops.run.kept.state import stopping
 from fleet.protocol.messages.run import StopSpec, Verdict
 from fleet.runtime import Runtime
 from tests.moments import just_before
@@ -131,4 +131,4 @@ def test_a_leader_in_the_background_stops_hosts_itself(tmp_path: Path, monkeypat
     text = behind.stop_behind(record, [HOST], Runtime(nodes, background=True), stopped_by("ada@head"))
     assert f"(pid {os.getpid()})" in text
     behind.wait()
-    assert (path / "n1/rank0.out").read_text() == "late\n" and "stopper" not in state_of(path)
+    assert (path / "n1/rank0.out").read_text() == "late\n" and not stopping(path)

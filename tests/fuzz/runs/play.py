@@ -282,7 +282,7 @@ class Play:
             return
         head = self.world.heads["a"]
         states = [json.loads(path.read_text()) for path in head.place.glob("**/runs/*/state.json")]
-        stop = [(state.get("stopper") or {}).get("pid") for state in states]
+        stop = [who["pid"] for state in states for name, who in state.items() if name.startswith("stopper-") and who]
         found = [" ".join(each["argv"])[-60:] for each in head.look() if each["pid"] not in stop]
         if found:
             self.wrong.append(f"{LEFT_SECONDS:g} s after {fault.what} of its terminal it is led still: {found}")

@@ -7,10 +7,10 @@ import time
 from collections.abc import Callable, Mapping
 
 from fleet.errors import FleetError, HostFailed
-from fleet.events import silent
 from fleet.model import Host
 from fleet.ops.run.find.find import FoundRun
-from fleet.ops.run.follow.follow import Follower, Following, Heard
+from fleet.ops.run.follow.fetch import POLL_SECONDS, complete, fetch
+from fleet.ops.run.follow.follow import Follower, Following
 from fleet.ops.run.kept.folder import RunFolder
 from fleet.ops.run.kept.job import Asking, has_ended, submitted
 from fleet.ops.run.kept.state import written
@@ -22,8 +22,6 @@ from fleet.sources import SOURCES
 from fleet.sources.queue import State
 from fleet.transport.program import call
 
-POLL_SECONDS = 0.1
-SILENCE_SECONDS = 45.0
 ASK_SECONDS = 30.0
 LEFT_SECONDS = 5.0
 
@@ -38,33 +36,18 @@ def bring(
 ) -> dict[str, FleetError]:
     """What is not here yet, from all nodes at once; once: what there is now. Hosts that it did not come from; none
     where another process asks for the folder, to lead the run."""
-    heard: list[Heard] = []
     folder.begin(found.attempt)
-    waiting = sessions.take_all(found.hosts)
-    how = Following(
-        found.run_id,
-        runtime.transport,
-        heard.append,
-        silent,
-        SILENCE_SECONDS,
-        attempt=None if found.about["least"] else found.attempt,
-        once=once,
-        passive=True,
-    )
-    followers = [Follower(host, folder.node(name), how, waiting.get(name)) for name, host in found.hosts.items()]
-    for follower in followers:
-        follower.start()
-    given_up = False
-    while (alive := [each for each in followers if each.is_alive()]) and not given_up:
-        for follower in followers if once else ():
-            if follower.silent_since is not None:
-                follower.give_up()  # what it has will be there next time
-        alive[0].join(POLL_SECONDS)
-        given_up = runtime.cancel.is_set() or folder.asked_for()
-    for follower in followers:
-        follower.give_up()
-        follower.join()
-    whole = {word.host for word in heard if word.what == "over" and word.data.complete}
+    attempt = None if found.about["least"] else found.attempt
+    how = Following(found.run_id, runtime.transport, attempt=attempt, once=once, passive=True)
+
+    def is_given_up() -> bool:
+        return runtime.cancel.is_set() or folder.asked_for()
+
+    def is_late(follower: Follower) -> bool:
+        return is_given_up() or once and follower.silent_since is not None  # what it has will be there next time
+
+    heard = fetch(found.hosts.values(), folder, how, is_late, sessions.take_all(found.hosts))
+    given_up, whole = is_given_up(), complete(heard)
     said = {word.host: word.data for word in heard if word.what == "dropped"}
     full = {word.host: word.data for word in heard if word.what == "blocked"}
 

@@ -11,20 +11,18 @@ import os
 import select
 import subprocess
 import threading
-import time
 from collections.abc import Collection, Sequence
 from typing import Any
 
 from fleet.answers.run_events import Cleaned
 from fleet.codec import from_json, to_json
 from fleet.errors import FleetError
-from fleet.events import silent
 from fleet.model import Host
 from fleet.node.base.clock import CLOCK, Clock
-from fleet.node.base.processes import myself
 from fleet.node.gang.ends import BY_HAND
 from fleet.ops.run.end.failure import fate
-from fleet.ops.run.follow.follow import Follower, Following, Heard, pause_after
+from fleet.ops.run.follow.fetch import complete, fetch
+from fleet.ops.run.follow.follow import SILENCE_SECONDS, Follower, Following, pause_after
 from fleet.ops.run.kept.documents import read_object
 from fleet.ops.run.kept.folder import HANDOVER_SECONDS, RunFolder
 from fleet.ops.run.kept.record import RunRecord, host_elsewhere
@@ -43,7 +41,6 @@ CONNECT_SECONDS = 5.0
 RETRY_SECONDS = 2.0
 FETCHING = threading.Lock()  # hosts of one run share its folder
 LOOK_SECONDS = 1.0
-SILENCE_SECONDS = 45.0  # a third of it, as it is a launch's --node-timeout, ends a connection
 LOG = "leader.log"  # in the run's folder: what it says besides
 LEADS = b"leads\n"  # what it says once it does
 BEGIN_SECONDS = 120.0  # in which it does, on a busy machine; one that ends before that is not waited for
@@ -88,12 +85,7 @@ def lead_behind(
     folder.let_go()
     if process is not None:
         assert process.stdout
-        until, said = time.monotonic() + BEGIN_SECONDS, b""
-        while not said and select.select([process.stdout], [], [], max(0.0, until - time.monotonic()))[0]:
-            said = os.read(process.stdout.fileno(), len(LEADS))
-            if not said:
-                break
-        if said:
+        if select.select([process.stdout], [], [], BEGIN_SECONDS)[0] and os.read(process.stdout.fileno(), len(LEADS)):
             return _left(process)
         with process:
             process.kill()
@@ -147,15 +139,15 @@ def _left(process: subprocess.Popen[bytes]) -> int:
 def stop(spec: dict[str, Any]) -> None:
     """Stops the run on all of these hosts at once; what came of it goes to the run's events."""
     record, folder, transport, hosts = opened(spec)
-    until, complete = CLOCK.monotonic() + patience(record), list[str]()
+    until, came = CLOCK.monotonic() + patience(record), list[str]()
     end, verdict = spec["end"], spec["verdict"]
     grace = record.about["stop_grace"] if end and end["by"] in BY_HAND else record.grace
-    folder.say(stopper=myself(), stopping=[host.name for host in hosts])
+    folder.stop_on([host.name for host in hosts])
 
     def work(host: Host) -> None:
         said, whole = clean(host, record.run_id, grace, transport, until, folder, record.attempt, end, verdict=verdict)
         if whole:
-            complete.append(host.name)
+            came.append(host.name)
         folder.event(Cleaned(complete=whole), host=host.name, message=f"{host.name}: {said}")
 
     threads = [threading.Thread(target=work, args=(host,)) for host in hosts]
@@ -163,8 +155,8 @@ def stop(spec: dict[str, Any]) -> None:
         thread.start()
     for thread in threads:
         thread.join()
-    correct_summary(folder, complete, record.attempt)
-    folder.say(stopper=None, stopping=[])
+    correct_summary(folder, came, record.attempt)
+    folder.stop_on([])
     transport.close()
 
 
@@ -196,18 +188,18 @@ def clean(
             except FleetError:
                 session.close()
                 raise
-            complete = fetch(run, program, transport, until, folder, attempt, clock)
+            whole = _fetch(run, program, transport, until, folder, attempt, clock)
             return (
                 f"stopped; processes left: {', '.join(left(answer)) or 'none'}; its logs are "
-                f"{'complete' if complete else 'not complete'} here"
-            ), complete
+                f"{'complete' if whole else 'not complete'} here"
+            ), whole
         except FleetError as error:
             last = str(error)
         clock.sleep(pause_after(clock.monotonic() - began, RETRY_SECONDS))
     return f"given up: {last}", False
 
 
-def fetch(
+def _fetch(
     run: str,
     program: Program,
     transport: Transport,
@@ -218,7 +210,12 @@ def fetch(
 ) -> bool:
     """Follows a run that is over, from where its logs end here; returns whether every byte came. The folder is held no
     longer than that: while hosts are waited for, others may write there."""
-    heard: list[Heard] = []
+    how = Following(run, transport, node_timeout=SILENCE_SECONDS, attempt=attempt, clock=clock)
+
+    def is_late(follower: Follower) -> bool:  # it went again: nobody else waits for it
+        now, since = clock.monotonic(), follower.silent_since
+        return now > until or since is not None and now - since > SILENCE_SECONDS
+
     with FETCHING:
         # who gave this host up may have others to wait for; who follows a later attempt writes to no file of this one
         while not folder.hold(LOOK_SECONDS) and not folder.is_aside(attempt):
@@ -226,18 +223,10 @@ def fetch(
                 program.session.close()
                 return False
         try:
-            logs = folder.node(program.host.name, attempt)
-            how = Following(run, transport, heard.append, silent, SILENCE_SECONDS, attempt=attempt, clock=clock)
-            follower = Follower(program.host, logs, how, program)
-            follower.start()
-            while follower.is_alive():
-                follower.join(LOOK_SECONDS)
-                now, since = clock.monotonic(), follower.silent_since
-                if now > until or since is not None and now - since > SILENCE_SECONDS:
-                    follower.give_up()  # it went again: nobody else waits for it
+            waiting = {program.host.name: program}
+            return bool(complete(fetch([program.host], folder, how, is_late, waiting, attempt)))
         finally:
             folder.release()
-    return any(word.data.complete for word in heard if word.what == "over")
 
 
 def correct_summary(folder: RunFolder, complete: Collection[str], attempt: int) -> None:

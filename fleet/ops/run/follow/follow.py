@@ -14,7 +14,7 @@ from typing import Any, Literal
 
 from fleet.answers.run_events import Blocked, Dropped, Remark, Resumed, Unblocked
 from fleet.errors import ConnectError, FleetError, ProtocolError, Silent
-from fleet.events import Emit, Level, Output
+from fleet.events import Emit, Level, Output, silent
 from fleet.model import Host
 from fleet.node.base.clock import CLOCK, Clock
 from fleet.ops.run.kept.logs import NodeLogs, stream_of
@@ -28,6 +28,7 @@ from fleet.transport.program import Program
 
 RETRY_SECONDS, SELDOM_SECONDS = 0.5, 60.0
 FULL_RETRY_SECONDS = 2.0
+SILENCE_SECONDS = 45.0  # of who only brings logs: a third of it ends a connection
 FULL_PATIENCE_SECONDS = 10.0
 NONSENSE_LIMIT = 3
 HEARTBEAT_MOST, PING_MOST, REPORT_SECONDS = 2.0, 10.0, 1.0
@@ -67,9 +68,9 @@ class Following:
 
     run_id: str
     transport: Transport
-    post: Callable[[Heard], None]
-    emit: Emit
-    node_timeout: float
+    post: Callable[[Heard], None] = lambda heard: None
+    emit: Emit = silent
+    node_timeout: float = SILENCE_SECONDS
     lease: float | None = None
     attempt: int | None = 0
     once: bool = False

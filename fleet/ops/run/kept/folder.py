@@ -6,8 +6,9 @@ import contextlib
 import errno
 import fcntl
 import os
+import threading
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -21,7 +22,7 @@ from fleet.node.base.record import Record
 from fleet.ops.run.kept.documents import RUN, is_sealed, read_object, sealed
 from fleet.ops.run.kept.logs import LOG, NodeLogs
 from fleet.ops.run.kept.state import OPTION as OPTION
-from fleet.ops.run.kept.state import state_of
+from fleet.ops.run.kept.state import STOPPER, state_of, stoppers
 from fleet.protocol.state import ATTEMPT, STATE, WRITER
 
 SIGN_SECONDS = 2.0
@@ -101,10 +102,14 @@ class RunFolder(Record):
         self._said |= values
         with contextlib.suppress(OSError, FleetError), self._alone():
             state = {**read_object(self.path / STATE), **values}
-            if any(map(state.get, ("leader", "leads", "stopper"))):
+            if any(map(state.get, ("leader", "leads"))) or stoppers(state):
                 self.write_json(STATE, state)
             else:
                 os.unlink(self.path / STATE)
+
+    def stop_on(self, hosts: Sequence[str]) -> None:
+        """Notes the hosts on which this thread stops the run from now on; others may do so on other ones."""
+        self.say(**{f"{STOPPER}{threading.get_native_id()}": {**myself(), "hosts": hosts} if hosts else None})
 
     @property
     def is_ours(self) -> bool:

@@ -6,7 +6,7 @@ from __future__ import annotations
 import fcntl
 import os
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import suppress
 from pathlib import Path
 from typing import Any
@@ -20,7 +20,7 @@ from fleet.ops.run.kept.documents import read_object
 from fleet.protocol.state import STATE, WRITER, is_run_id
 from fleet.rules.units import seconds
 
-OPTION = "--runs-dir"
+OPTION, STOPPER = "--runs-dir", "stopper-"
 LONGEST_LEASE = 1e12  # in seconds; a file with another one was not written by fleet
 
 
@@ -30,7 +30,7 @@ def state_of(folder: Path) -> dict[str, Any]:
 
     leader: who follows the run, None: nobody any more. since: when it began to. leads: whether the run is its to lead,
     and is not known to be over. lease: seconds that nodes go on without it, None: for ever. detached: whether that is
-    no one's terminal. stopper: who stops the run on the hosts `stopping`, which did not answer.
+    no one's terminal. stopper-THREAD: who stops the run on `hosts`, which did not answer.
     """
     return read_object(folder / STATE)
 
@@ -52,8 +52,13 @@ def followed(folder: Path) -> bool:
 
 def stopping(folder: Path) -> list[str]:
     """Returns the hosts on which a process still stops a run; one of another machine does as far as is known here."""
-    state = state_of(folder)
-    return list(state.get("stopping") or ()) if lives(state.get("stopper")) is not False else []
+    found = stoppers(state_of(folder))
+    return sorted({str(host) for who in found if lives(who) is not False for host in who.get("hosts") or ()})
+
+
+def stoppers(state: Mapping[str, Any]) -> list[Mapping[str, Any]]:
+    """Returns the processes that stop a run on some hosts, each with these."""
+    return [who for name, who in state.items() if name.startswith(STOPPER) and isinstance(who, Mapping)]
 
 
 def without_head(folder: Path) -> tuple[float, float | None] | None:

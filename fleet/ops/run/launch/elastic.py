@@ -18,6 +18,7 @@ from fleet.events import silent
 from fleet.model import Host
 from fleet.node.gang.elastic import ElasticGang
 from fleet.ops.facts import ask
+from fleet.ops.run.follow.fetch import fetch
 from fleet.ops.run.follow.follow import Follower, Following, Heard, pause_after
 from fleet.ops.run.kept.folder import RunFolder
 from fleet.ops.run.kept.record import RunRecord
@@ -162,17 +163,9 @@ class Elastic:
 
     def _fetch(self, host: Host, attempt: int) -> None:
         """The rest of what it wrote before it went."""
-        how = Following(
-            self._record.run_id,
-            self._runtime.transport,
-            lambda heard: None,
-            self._runtime.emit,
-            self._record.node_timeout,
-            attempt=attempt,
-            once=True,
-            clock=self._clock,
-        )
-        Follower(host, self._folder.node(host.name), how).run()
+        run, timeout = self._record.run_id, self._record.node_timeout
+        how = Following(run, self._runtime.transport, emit=self._runtime.emit, node_timeout=timeout, clock=self._clock)
+        fetch([host], self._folder, replace(how, attempt=attempt, once=True), lambda _: self._cancel.is_set())
 
     def back(self, host: str, follower: Follower) -> None:
         """follower: of what it does now."""
