@@ -7,24 +7,23 @@ its part could not begin, 128+n after signal n.
 """
 
 import os
-import threading
 import time
 
-from fleet.node.base import json
 from fleet.node.base.errors import Refused
 from fleet.node.base.run_folder import put_verdict, request_stop, run_folder
 from fleet.node.base.types import Any, Callable
+from fleet.node.base.wire import start_thread
 from fleet.node.container.dial import Line
 from fleet.node.container.logs import Logs, report
 from fleet.node.container.news import verdict_of
-from fleet.node.container.part import Part, begin_of, messages, program
+from fleet.node.container.part import Part, begin_of
 from fleet.node.container.record import Kept, summary_of
 from fleet.node.gang.elastic import gang_of
 from fleet.node.gang.ends import run_end
+from fleet.node.run.follow import Follower, heed, opened, unread
 from fleet.node.run.stacks import stacks_of
 from fleet.node.run.stop import stop
 from fleet.protocol.codes import EXIT_CONNECT, EXIT_PREFLIGHT
-from fleet.protocol.frames import PREAMBLE
 from fleet.protocol.state import ATTEMPT
 
 BEAT_SECONDS, POLL_SECONDS = 2.0, 0.2
@@ -49,7 +48,7 @@ class Member:
         self.part: Part | None = None
         self.logs: Logs | None = None
         self.record: Kept | None = None
-        self.follower: Any = None
+        self.follower: Follower | None = None
         self.folder = self.target = ""
         self.signalled, self.reported = 0, False
         self.refused: Refused | None = None
@@ -67,7 +66,7 @@ class Member:
     def run(self) -> int:
         """To the end of the run; returns the exit code. Refused: no part of it began."""
         self.line = self.dial(self.hello)
-        threading.Thread(target=self.live, daemon=True).start()
+        start_thread(self.live)
         until = time.monotonic() + self.options.wait
         while True:
             try:
@@ -145,7 +144,7 @@ class Member:
             if message["op"] == "stop" and isinstance(message.get("reason"), str):
                 report("stopping: %s" % message["reason"])
         elif "stacks" in message:
-            threading.Thread(target=self.take_stacks, daemon=True).start()
+            start_thread(self.take_stacks)
 
     # -- its part -------------------------------------------------------------------------------------------
     def start(self) -> None:
@@ -170,8 +169,7 @@ class Member:
             self.send(event="end")
             return
         self.logs = Logs(self.folder, self.target, begin["host"])
-        self.bringing = threading.Thread(target=self.bring, args=(self.logs,), daemon=True)
-        self.bringing.start()
+        self.bringing = start_thread(self.bring, self.logs)
         if not begin["attempt"]:
             said = (begin["run"], begin["node"], len(begin["nodes"]), self.target)
             report("run %s: node %d of %d, logs in %s" % said)
@@ -190,34 +188,34 @@ class Member:
             os.rename(self.target, os.path.join(aside, host))
 
     def follow(self) -> None:
-        """Starts the program that reports what happens on this node."""
-        self.ask()
-        attempt = None if self.elastic else self.begin["attempt"]
-        spec = {"run": self.begin["run"], "offsets": {}, "attempt": attempt, "term": 1, "logs": False}
-        self.follower = program("fleet.node.run.follow")
-        self.follower.stdin.write(json.dumps(spec).encode() + b"\n")
-        self.follower.stdin.flush()
-        threading.Thread(target=self.pass_on, args=(self.follower, self.folder), daemon=True).start()
+        """Passes on what happens on this node, as its run.follow would report it."""
+        self.leave()
+        run, attempt = self.begin["run"], None if self.elastic else self.begin["attempt"]
+        folder = opened(run, attempt)
+        if folder is not None:
+            spec: Any = {"run": run, "attempt": attempt, "logs": False}
+            self.follower = follower = Follower(spec, folder, say=lambda message: self.pass_on(follower, message))
+            self.following = start_thread(self.report, follower)
+
+    def leave(self) -> None:
+        if self.follower is not None:
+            self.follower.once = True
 
     def ask(self, **request: Any) -> None:
-        """Sends a request to the program that follows; none: that it ends."""
-        try:
-            if self.follower is not None and request:
-                self.follower.stdin.write(json.dumps(request).encode() + b"\n")
-                self.follower.stdin.flush()
-            elif self.follower is not None:
-                self.follower.stdin.close()
-        except (OSError, ValueError):
-            pass  # it has ended
+        """Does what the container that leads asks for."""
+        if self.follower is not None:
+            heed(self.begin["run"], self.follower.folder, request, term=1)
 
-    def pass_on(self, follower: Any, folder: str) -> None:
-        """Sends what the program reports to where all meet."""
-        follower.stdout.read(len(PREAMBLE))
-        for message in messages(follower.stdout):
-            if follower is self.follower:
-                self.gang.heard(self.begin["host"], message, time.time())
-                self.send(**self.seen(message, folder))
-        follower.wait()
+    def report(self, follower: Follower) -> None:
+        try:
+            follower.follow()
+        except OSError as error:
+            self.pass_on(follower, unread(error))
+
+    def pass_on(self, follower: Follower, message: "dict[str, Any]") -> None:
+        if follower is self.follower:
+            self.gang.heard(self.begin["host"], message, time.time())  # type: ignore[arg-type]
+            self.send(**self.seen(message, self.folder))
 
     def seen(self, message: "dict[str, Any]", folder: str) -> "dict[str, Any]":
         """Returns a report with what belongs to it: of a rank that failed its last words."""
@@ -266,9 +264,7 @@ class Member:
         begin, code = self.begin, int(verdict["code"])
         if self.folder and self.follower is not None:
             self.ask(op="over")
-            until = time.monotonic() + self.options.grace + 10.0
-            while self.follower.poll() is None and time.monotonic() < until:
-                time.sleep(POLL_SECONDS / 4)
+            self.following.join(self.options.grace + 10.0)
             put_verdict(self.folder, verdict)
         self.finish()
         if verdict["by"] != "done":

@@ -1,6 +1,5 @@
 """Starts this container's part of a run, under the same supervisor that a head starts on a node."""
 
-import io
 import os
 import re
 import struct
@@ -10,7 +9,7 @@ import time
 
 from fleet.node.base import json
 from fleet.node.base.errors import Refused
-from fleet.node.base.types import TYPE_CHECKING, Any, BinaryIO, Iterator
+from fleet.node.base.types import TYPE_CHECKING, Any
 from fleet.node.container.channel import SECRET, bounded
 from fleet.node.container.roll import MOST
 from fleet.node.facts.network import addresses
@@ -163,24 +162,15 @@ def program(module: str) -> "subprocess.Popen[bytes]":
 
 
 def answer_in(output: bytes) -> "dict[str, Any]":
-    """Returns the first message of a program's frames; {} where there is none."""
-    found: Any = next(messages(io.BytesIO(output.partition(PREAMBLE)[2])), {})
-    return found if isinstance(found, dict) else {}
-
-
-def messages(stream: "BinaryIO") -> "Iterator[Any]":
-    """Yields the message of each frame that has one and is whole. stream: what follows a program's preamble."""
-    head = struct.calcsize(HEADER)
-    while True:
-        header = stream.read(head)
-        if len(header) < head:
-            return
-        kind, _, size = struct.unpack(HEADER, header)
-        payload = stream.read(size)
-        if len(payload) < size:
-            return
-        if kind == MESSAGE:
-            yield json.loads(payload.decode("utf-8"))
+    """Returns the first message of a program's frames; {} where none is whole."""
+    data, head = output.partition(PREAMBLE)[2], struct.calcsize(HEADER)
+    while len(data) >= head:
+        kind, _, size = struct.unpack_from(HEADER, data)
+        payload, data = data[head : head + size], data[head + size :]
+        if kind == MESSAGE and len(payload) == size:
+            found = json.loads(payload.decode("utf-8"))
+            return found if isinstance(found, dict) else {}
+    return {}
 
 
 def archive() -> str:

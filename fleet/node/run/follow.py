@@ -28,6 +28,7 @@ stdin ends this program; the run goes on under its lease.
 import os
 from _signal import SIGCHLD, SIGINT, SIGKILL, SIGTERM
 from _thread import start_new_thread
+from contextlib import suppress
 
 from fleet.node.base.clock import CLOCK, Clock
 from fleet.node.base.run_folder import (
@@ -54,7 +55,6 @@ from fleet.node.run.look.trim import is_log, trim, trimmed
 from fleet.protocol.frames import HEARTBEAT_SECONDS, OUTPUT
 from fleet.protocol.state import FINAL, LEASE, OVER, SPEC, STATUS
 
-say: "Callable[[run.Followed], None]" = send_json
 CHUNK = 65536
 CHUNKS_A_TURN = 16
 BUSY_SECONDS, IDLE_SECONDS, AWAKE_SECONDS, LOOK_SECONDS = 0.01, 0.04, 1.0, 1.0
@@ -67,9 +67,15 @@ class Stream:
     """One growing file. begins: where what is left of it begins; asked after a read: what is gone reads as zeros."""
 
     def __init__(
-        self, path: str, name: str, number: int, offset: "int | str | None", begins: "Callable[[str], int]"
+        self,
+        path: str,
+        name: str,
+        number: int,
+        offset: "int | str | None",
+        begins: "Callable[[str], int]",
+        say: "Callable[[run.Followed], None]",
     ) -> None:
-        self.name, self.number, self.begins = name, number, begins
+        self.name, self.number, self.begins, self.say = name, number, begins, say
         self.fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
         self.offset = min(offset, os.fstat(self.fd).st_size) if isinstance(offset, int) and offset > 0 else 0
         say({"event": "stream", "id": number, "name": name, "offset": self.offset})
@@ -82,7 +88,7 @@ class Stream:
             begins = self.begins(self.name) if data else 0
             if begins > self.offset:
                 self.offset = begins
-                say({"event": "stream", "id": self.number, "name": self.name, "offset": begins})
+                self.say({"event": "stream", "id": self.number, "name": self.name, "offset": begins})
             elif data:
                 frame(OUTPUT, data, self.number)
                 self.offset += len(data)
@@ -93,7 +99,10 @@ class Stream:
 
 
 class Follower:
-    def __init__(self, asked: "run.FollowSpec", folder: str, clock: Clock = CLOCK) -> None:
+    """say: takes each message. once: it ends when all that is there has been sent."""
+
+    def __init__(self, asked: "run.FollowSpec", folder: str, clock: Clock = CLOCK, say: Any = send_json) -> None:
+        self.say = say
         self.run, self.folder, self.offsets, self.clock = asked["run"], folder, asked.get("offsets") or {}, clock
         self.once, self.waits, self.logs = asked.get("once"), asked.get("waits"), asked.get("logs", True)
         self.streams: dict[str, Stream] = {}
@@ -119,7 +128,7 @@ class Follower:
             for stream in self.streams.values():
                 moved = stream.turn() or moved
             for message in found:
-                send_json(dict(message, sent=self.clock.time()))
+                self.say(dict(message, sent=self.clock.time()))
             if over and not moved and not found and not self.is_open():
                 break
             now = self.clock.monotonic()
@@ -131,13 +140,13 @@ class Follower:
             else:
                 self.check_owners(now)
                 self.clock.sleep(BUSY_SECONDS if now - last < AWAKE_SECONDS else IDLE_SECONDS)
-        say({"event": "end", "sizes": {s.name: s.offset for s in self.streams.values()}})
+        self.say({"event": "end", "sizes": {s.name: s.offset for s in self.streams.values()}})
 
     def is_open(self) -> bool:
         """Sends the verdict once it is there; returns whether that, or another attempt, is waited for."""
         verdict, last = verdict_of(self.folder) if self.ours else None, run_folder(self.run)
         if verdict:
-            say({"event": "verdict", "verdict": verdict})  # type: ignore[typeddict-item]
+            self.say({"event": "verdict", "verdict": verdict})
         if verdict or not self.waits or last is None or not os.path.samefile(last, self.folder):
             return False
         return abs(self.clock.time() - self.status.get("time", 0.0)) < VERDICT_SECONDS or awaited(last) is not None
@@ -159,10 +168,9 @@ class Follower:
             path = os.path.join(self.folder, name)
             if is_log(name):
                 if self.logs and name not in self.streams:
-                    try:
-                        self.streams[name] = Stream(path, name, len(self.streams), self.offsets.get(name), self.begins)
-                    except FileNotFoundError:
-                        pass  # removed since it was listed: check_owners() tells
+                    with suppress(FileNotFoundError):  # removed since it was listed: check_owners() tells
+                        offset, number = self.offsets.get(name), len(self.streams)
+                        self.streams[name] = Stream(path, name, number, offset, self.begins, self.say)
             elif name == STATUS or self.ours and name.startswith("rank") and name.endswith(".json"):
                 record = self.renewed(name, path)
                 record = record if self.ours else only(record, "state")
@@ -200,7 +208,7 @@ class Follower:
         self.status = bury_unkept(self.run, self.folder)
         self.seen[STATUS] = None
         if read_status(self.folder).get("state") not in FINAL:
-            send_json(dict(self.status, event="status", sent=self.clock.time()))
+            self.say(dict(self.status, event="status", sent=self.clock.time()))
 
     def check_disk(self, now: float) -> None:
         """What ranks cannot write is lost, and they may not care: it is said, once, and when there is room again."""
@@ -209,7 +217,7 @@ class Follower:
         self.disk_checked = now
         if self.disk_full != disk_is_full(self.folder):
             self.disk_full = not self.disk_full
-            say({"event": "status", "state": "running", "disk_full": self.disk_full})
+            self.say({"event": "status", "state": "running", "disk_full": self.disk_full})
 
     def tell_time(self, now: float, up: "int | None") -> None:
         """Which of two ranks on two nodes ended first is seen by it, though this node or the head be busy just then."""
@@ -217,7 +225,7 @@ class Follower:
             now + self.clock_pause,
             min(ELASTIC_CLOCK_SECONDS if self.elastic else CLOCK_SECONDS, 2 * self.clock_pause),
         )
-        say({"event": "clock", "up": up, "sent": self.clock.time()})
+        self.say({"event": "clock", "up": up, "sent": self.clock.time()})
 
 
 def is_led_by(folder: str, term: int) -> bool:
@@ -228,54 +236,67 @@ def is_led_by(folder: str, term: int) -> bool:
     return bool(kept.get("term", 0) <= term)
 
 
-def listen(run: str, folder: str, passive: bool = False, term: int = 0) -> None:
-    """The head's control lines; what makes no sense is passed over, a closed stdin ends the program. term: 0 of who
-    only looks on."""
-    for message in control_lines():
-        op = message.get("op") if isinstance(message, dict) else None
-        try:
-            if term and not is_led_by(folder, term):
-                say({"event": "superseded"})
-            elif op in ("ping", "renew"):
-                if not passive:
-                    os.utime(os.path.join(folder, LEASE))
-            elif op == "detach":
-                if lease_of(folder, read_json(os.path.join(folder, SPEC))) is not None:
-                    detach_run(folder)
-            elif op == "have":
-                trim(folder, message["sizes"], read_json(os.path.join(folder, SPEC))["about"]["max_log"])
-            elif op == "stop":
-                reason, signum = message.get("reason") or "stopped", SIGINT if message.get("interrupt") else SIGTERM
-                request_stop(folder, float(message["grace"]), str(reason), message.get("end"), signum)
-            elif op == "renew-ranks":
-                from fleet.node.run.look.trainers import trainers
+def heed(run: str, folder: str, message: Any, passive: bool = False, term: int = 0) -> bool:
+    """Does what a control line asks for; what makes no sense is passed over. Returns False where a later leader has
+    been here. term: 0 of who only looks on."""
+    op = message.get("op") if isinstance(message, dict) else None
+    with suppress(OSError, ValueError, TypeError, KeyError):
+        if term and not is_led_by(folder, term):
+            return False
+        if op in ("ping", "renew"):
+            if not passive:
+                os.utime(os.path.join(folder, LEASE))
+        elif op == "detach":
+            if lease_of(folder, read_json(os.path.join(folder, SPEC))) is not None:
+                detach_run(folder)
+        elif op == "have":
+            trim(folder, message["sizes"], read_json(os.path.join(folder, SPEC))["about"]["max_log"])
+        elif op == "stop":
+            reason, signum = message.get("reason") or "stopped", SIGINT if message.get("interrupt") else SIGTERM
+            request_stop(folder, float(message["grace"]), str(reason), message.get("end"), signum)
+        elif op == "renew-ranks":
+            from fleet.node.run.look.trainers import trainers
 
-                for pid in trainers(run).values():
-                    os.kill(pid, SIGKILL)
-            elif op == "over":
-                open(os.path.join(folder, OVER), "wb").close()
-                for who in owners(folder)[:1]:
-                    os.kill(who["pid"], SIGCHLD)  # what a supervisor wakes up for
-        except (OSError, ValueError, TypeError, KeyError):
-            pass
+            for pid in trainers(run).values():
+                os.kill(pid, SIGKILL)
+        elif op == "over":
+            open(os.path.join(folder, OVER), "wb").close()
+            for who in owners(folder)[:1]:
+                os.kill(who["pid"], SIGCHLD)  # what a supervisor wakes up for
+    return True
+
+
+def listen(run: str, folder: str, passive: bool, term: int) -> None:
+    """The head's control lines; a closed stdin ends the program."""
+    for message in control_lines():
+        if not heed(run, folder, message, passive, term):
+            send_json({"event": "superseded"})
     os._exit(0)
+
+
+def opened(run: str, attempt: "int | None") -> "str | None":
+    """Returns the folder of an attempt, held open: what another one sets aside is still found. None: there is none."""
+    try:
+        folder = run_folder(run)
+        folder = folder and attempt_folder(folder, attempt)
+    except ValueError:
+        folder = None
+    return folder and "/proc/self/fd/%d" % os.open(folder, os.O_RDONLY | os.O_DIRECTORY)
+
+
+def unread(error: OSError) -> "dict[str, Any]":
+    """Returns the message that the folder cannot be read."""
+    return {"event": "failed", "message": "cannot read the run's folder: %s" % error, "hint": None}
 
 
 def follow() -> int:
     spec: run.FollowSpec = start(heartbeat=False)
     start_heartbeat(spec.get("heartbeat", HEARTBEAT_SECONDS))
-    try:
-        folder = run_folder(spec["run"])
-        folder = folder and attempt_folder(folder, spec.get("attempt"))
-    except ValueError:
-        folder = None
+    folder, term = opened(spec["run"], spec.get("attempt")), spec.get("term", 0)
     if folder is None:
         unknown = "run %s is not known on this node" % spec["run"]
-        say({"event": "failed", "message": unknown, "hint": "its folder there, ~/.fleet/runs, was removed"})
+        send_json({"event": "failed", "message": unknown, "hint": "its folder there, ~/.fleet/runs, was removed"})
         return 1
-    # held open: what another attempt sets aside is still found
-    folder = "/proc/self/fd/%d" % os.open(folder, os.O_RDONLY | os.O_DIRECTORY)
-    term = spec.get("term", 0)
     if term:
         is_led_by(folder, term)
     start_new_thread(listen, (spec["run"], folder, bool(spec.get("passive")), term))
@@ -287,9 +308,6 @@ def main() -> None:
     try:
         send_exit(follow())
     except OSError as error:
-        # mostly the head is gone, and this goes nowhere; the run goes on
-        try:
-            say({"event": "failed", "message": "cannot read the run's folder: %s" % error, "hint": None})
+        with suppress(OSError):  # mostly the head is gone, and this goes nowhere; the run goes on
+            send_json(unread(error))
             send_exit(1)
-        except OSError:
-            pass
