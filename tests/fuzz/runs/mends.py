@@ -112,8 +112,8 @@ MENDS: list[Mend] = [
         "a stop goes on where a host does not answer",
         "7",
         STOP,
-        "    if left:\n        record = replace(",
-        "    if False:\n        record = replace(",
+        "    if left:\n        record = found.record(",
+        "    if False:\n        record = found.record(",
     ),
     (
         "who looks on takes off no lease",

@@ -12,9 +12,8 @@ from dataclasses import dataclass, field
 from math import inf
 from typing import Any, Literal
 
-from fleet.answers.run_events import Blocked, Dropped, Remark, Resumed, Unblocked
 from fleet.errors import ConnectError, FleetError, ProtocolError, Silent
-from fleet.events import Emit, Level, Output, silent
+from fleet.events import Emit, Output, silent
 from fleet.model import Host
 from fleet.node.base.clock import CLOCK, Clock
 from fleet.ops.run.kept.logs import NodeLogs, stream_of
@@ -82,20 +81,6 @@ class Following:
     clock: Clock = CLOCK
 
 
-# of what Heard tells: how bad it is, what to say of the host, and what to do
-REMARKS: Mapping[str, tuple[Level, str, str | None, type[Remark]]] = {
-    "dropped": ("warning", ": {reason}; trying again", None, Dropped),
-    "resumed": ("info", " is back; its logs go on where they stopped", None, Resumed),
-    "blocked": (
-        "error",
-        ": logs cannot be written here: {reason}",
-        "training goes on and its nodes keep every line; make room in {folder}",
-        Blocked,
-    ),
-    "unblocked": ("info", ": logs are written again, nothing is lost", None, Unblocked),
-}
-
-
 def pause_after(seconds: float, least: float) -> float:
     """Before what has failed for so many seconds is tried again: hosts that are gone for days cost next to nothing, one
     that blinks is not waited for."""
@@ -159,19 +144,12 @@ class Follower(threading.Thread):
 
     def _ask(self, request: dict[str, Any]) -> None:
         self._request = request
-        self._send(request)
+        self.send(request)
 
-    def _send(self, request: dict[str, Any]) -> None:
+    def send(self, request: dict[str, Any]) -> None:
+        """Requests something of the node now, where it can be reached; see node/run/follow.py."""
         if (program := self._program) is not None:
             program.send(request)
-
-    def over(self) -> None:
-        """Tell the node that the run's ranks have all ended well. Unheard, its engine ends by itself."""
-        self._send({"op": "over"})
-
-    def renew_ranks(self) -> None:
-        """Have the ranks ended there; an engine that restarts them starts them again."""
-        self._send({"op": "renew-ranks"})
 
     def give_up(self) -> None:
         """End the thread soon, whatever it waits for."""

@@ -9,7 +9,7 @@ from contextlib import closing
 from math import inf
 
 from fleet.answers.run_events import Alone, Lost, Stays, StopAll, Stubborn, UnknownNode
-from fleet.errors import EXIT_INTERRUPTED, ConnectError, FleetError, Reason
+from fleet.errors import EXIT_INTERRUPTED, ConnectError, FleetError
 from fleet.model import Host
 from fleet.node.base.clock import Clock
 from fleet.node.base.record import whoami
@@ -20,6 +20,7 @@ from fleet.node.gang.verdict import own_link
 from fleet.ops.run.end.failure import CUT, alone, why_of
 from fleet.ops.run.follow.behind import stop_behind
 from fleet.ops.run.follow.follow import Follower
+from fleet.ops.run.follow.remarks import of_host
 from fleet.ops.run.kept.record import RunRecord
 from fleet.protocol.messages.run import RunsHere, RunsSpec, Verdict
 from fleet.protocol.state import FINAL
@@ -31,11 +32,6 @@ STUBBORN_SECONDS = 20.0  # beyond the grace: SIGKILL takes up to 10 s to be told
 ASK_SECONDS, RETRY_SECONDS = 30.0, 2.0  # of the witness
 # how often the user has asked to stop
 AT_ONCE, LEAVE = 2, 3
-
-
-def of_host(host: str, text: str) -> Reason:
-    """What may be said of many hosts at once."""
-    return Reason("{hosts}", hosts=host) + Reason.of_node(text)
 
 
 class Stopping:

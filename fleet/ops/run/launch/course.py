@@ -25,7 +25,7 @@ class Course:
     def after(self, report: Report, lasted: float) -> Course | None:
         """Returns what is to be started after an attempt that ended so, and lasted so many seconds; None: nothing."""
         lost, plan = lost_hosts(report), replace(self.plan, attempt=self.plan.attempt + 1)
-        after = self.attempts.after(drafted(report), len(lost), len(plan.spares), lasted, plan.least)
+        after = self.attempts.after(drafted(report), len(lost), len(plan.spares), lasted, plan.request.least)
         if after is None:
             return None
         return Course(

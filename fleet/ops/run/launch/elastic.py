@@ -34,6 +34,7 @@ from fleet.transport.base import Cancel, Session
 from fleet.transport.program import Program, call, first_word, last_word
 
 RETRY_SECONDS = 2.0
+OVER = {"op": "over"}  # all ranks of the run have ended well: without it, engines end by themselves
 NO_ENTRY = ("auth", "host-key", "unknown-host-key")
 
 
@@ -67,9 +68,9 @@ class Elastic:
         for host in turn.went:
             self._went(host)
         for host in turn.renew:
-            self._followers[host].renew_ranks()
+            self._followers[host].send({"op": "renew-ranks"})  # their engine starts them again
         for follower in self._followers.values() if turn.over else ():
-            follower.over()
+            follower.send(OVER)
         return turn.end
 
     def _went(self, host: str) -> None:

@@ -6,34 +6,28 @@ import queue
 from collections.abc import Callable, Mapping
 from contextlib import closing
 from dataclasses import replace
-from typing import Any
 
 from fleet.answers.event import RunEvent
 from fleet.answers.run_events import (
     Advised,
-    BuildLock,
-    Full,
     Gap,
     Incomplete,
-    RankOver,
-    Room,
-    Status,
     Superseded,
 )
-from fleet.errors import fill
 from fleet.events import Level, silent
 from fleet.model import Host, Report
 from fleet.node.gang.elastic import ElasticGang, gang_of
 from fleet.node.gang.ends import RankEnd
 from fleet.ops.run.end.failure import why_of
 from fleet.ops.run.end.summary import decide, drafted, left_alone, summarise, tails
-from fleet.ops.run.follow.follow import REMARKS, Follower, Following, Heard, Over
+from fleet.ops.run.follow.follow import Follower, Following, Heard, Over
+from fleet.ops.run.follow.remarks import REMARKS, of_connection, of_host, of_lost, of_rank, of_status
 from fleet.ops.run.follow.stalls import Stalls
-from fleet.ops.run.follow.stopping import LEAVE, Stopping, of_host
+from fleet.ops.run.follow.stopping import LEAVE, Stopping
 from fleet.ops.run.kept.folder import RunFolder
 from fleet.ops.run.kept.logs import NodeLogs
 from fleet.ops.run.kept.record import RunRecord
-from fleet.ops.run.launch.elastic import Elastic
+from fleet.ops.run.launch.elastic import OVER, Elastic
 from fleet.ops.run.plan.origin import age
 from fleet.ops.run.plan.plan import Plan
 from fleet.ops.run.start.start import agree
@@ -41,14 +35,11 @@ from fleet.ops.sessions import Sessions
 from fleet.protocol.messages.run import News, RankEnded, RunState, Verdict
 from fleet.protocol.state import FINAL
 from fleet.rules.advice import Advice
-from fleet.rules.left_behind import of_locks
 from fleet.runtime import Runtime
 from fleet.transport.base import Cancel
 from fleet.transport.program import Program
 
-ROOM = "make room there: 'fleet exec -w {} -- df -h' shows where"
 TICK, JOIN_SECONDS = 0.5, 5.0
-STATUS_FIELDS = ("state", "reason", "engine_status", "signal", "left", "disk_full")
 
 
 class Run:
@@ -240,60 +231,23 @@ class Run:
         self._stopping.stop_if(self._stalls.held(reason))
 
     def _on_status(self, host: str, message: RunState) -> None:
-        if message.get("builds"):
-            locks = message["builds"]
-            what, remedy = of_locks(host, locks)
-            self.say("warning", f"{host}: {what}", BuildLock(locks=locks), host, f"end this run, then: {remedy}")
-        elif message.get("state") == "running":
-            if (full := message.get("disk_full")) is not None:
-                self._on_disk(host, full)
-        else:
-            state: dict[str, Any] = {name: value for name, value in message.items() if name in STATUS_FIELDS}
-            self.say("info", f"{host}: {message.get('state')}", Status(**state), host)
-
-    def _on_disk(self, host: str, full: bool) -> None:
-        if full:
-            what = of_host(
-                host, ": the disk of ~/.fleet/runs is full there: what its ranks write waits, and is lost if that lasts"
-            )
-            self.say("error", what, Full(), host, ROOM.format(host))
-        else:
-            self.say("info", of_host(host, ": there is room again for what its ranks write"), Room(), host)
+        if message.get("state") != "running" or message.get("builds") or message.get("disk_full") is not None:
+            self.say(*of_status(host, message))
 
     def _on_rank(self, host: str, message: RankEnded, reason: Verdict | None) -> None:
         end = RankEnd.of(host, self.gang.nodes[host].node_rank, message)
-        how = f"signal {end.signal}" if end.signal is not None else f"exit code {end.status}"
-        how += ", stopped by fleet" * (end.asked and end.failed)
-        level: Level = "error" if reason else "info"
-        self.say(
-            level,
-            f"rank {end.rank} on {host} (node rank {end.node_rank}) ended: {how}",
-            RankOver(
-                rank=end.rank,
-                node_rank=end.node_rank,
-                local_rank=end.local_rank,
-                status=end.status,
-                signal=end.signal,
-                attempt=end.attempt,
-            ),
-            host,
-        )
+        self.say(*of_rank(end, "error" if reason else "info"))
         text = tails(self.gang, self.logs)(host, end.rank) if reason else ""
         self._stopping.stop_if(self._stalls.held(reason, text))
         if lost := sum(message.get("lost", ())):
-            what = f"{lost} bytes that rank {end.rank} on {host} wrote are nowhere: the disk there took no more"
-            self.say("error", what, Gap(rank=end.rank, bytes=lost), host, ROOM.format(host))
+            self.say(*of_lost(end, lost))
         self._stalls.rank_ended(end)
         if self.gang.all_well:
             for follower in self._followers.values():
-                follower.over()
+                follower.send(OVER)
 
     def _on_remark(self, heard: Heard) -> None:
-        level, text, hint, kind = REMARKS[heard.what]
-        event = kind(reason=None if heard.data is None else str(heard.data))
-        details = {"folder": str(self.folder.path), "reason": event.reason or ""}
-        said = of_host(heard.host, fill(text, details))
-        self.say(level, said, event, heard.host, hint and fill(hint, details))
+        self.say(*of_connection(heard, self.folder.path))
 
     def _on_advice(self, heard: Heard) -> None:
         advice: Advice = heard.data

@@ -19,7 +19,8 @@ from fleet.errors import EXIT_PREFLIGHT, FleetError, Interrupted, PreflightError
 from fleet.events import Emit, Notice
 from fleet.model import Job
 from fleet.ops.run.plan.here import Here, names_of
-from fleet.ops.run.plan.plan import NodePlan, Plan
+from fleet.ops.run.plan.placement import NodePlan
+from fleet.ops.run.plan.plan import Plan
 from fleet.protocol.messages.run import LiveRun
 from fleet.rules.judge import judge, refusing, told
 from fleet.rules.neighbours import LIVE

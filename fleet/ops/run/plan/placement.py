@@ -1,15 +1,19 @@
-"""Who takes part in a run, with how many ranks, and where they meet. Pure; plan.py makes a plan of it."""
+"""Who takes part in a run, with how many ranks, what each node runs, and where they meet. Pure; plan.py makes a plan of
+it."""
 
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Mapping, Sequence
+import shlex
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
 from fleet.engines import engine
+from fleet.engines.base import Start
 from fleet.errors import UsageError
 from fleet.model import Host, Inventory, Job, Node
+from fleet.ops.plans import around
 from fleet.requests.launch import Launch
 
 PORTS = range(15000, 29500)  # below every system's ephemeral range, and not torch's own default 29500
@@ -29,6 +33,36 @@ class Known:
     nccl: str | None = None
     code: tuple[str, str] | None = None
     seen: Mapping[str, Any] = field(default_factory=dict)
+
+
+@dataclass(frozen=True)
+class NodePlan(Node):
+    """What one node runs. env: literal values; their names may be shown, their values never."""
+
+    start: Start
+    env: Mapping[str, str]
+    env_expand: Mapping[str, str]
+    workdir: str
+
+    @property
+    def argv(self) -> list[str]:
+        return [str(word) for word in self.start.argv]
+
+    def told(self, argv: Sequence[str]) -> list[str]:
+        """Returns what is started there, in words."""
+        of_rank = shlex.join(self.start.command)
+        return ["starts", f"engine: {shlex.join(argv)}", f"each rank: {of_rank}", *around(self.describe())]
+
+    def describe(self) -> dict[str, Any]:
+        return {
+            "node_rank": self.node_rank,
+            "ranks": list(self.ranks),
+            "argv": self.argv,
+            "command": list(self.start.command),
+            "workdir": self.workdir,
+            "activate": self.host.activate,
+            "env": sorted({*self.env, *self.env_expand}),
+        }
 
 
 def nodes_of(inventory: Inventory, job: Job, request: Launch, facts: Mapping[str, Known]) -> list[Node]:
@@ -106,3 +140,13 @@ def candidate_ports(run_id: str, attempt: int = 0, count: int = 5) -> list[int]:
     attempt has its own: nothing of the last one answers there."""
     digest = hashlib.sha256((run_id + f"/{attempt}" * (attempt > 0)).encode()).digest()
     return [PORTS[int.from_bytes(digest[4 * i : 4 * i + 4], "big") % len(PORTS)] for i in range(count)]
+
+
+def own_word(argvs: Sequence[Sequence[str]], ranks: Sequence[str]) -> Callable[[Sequence[str]], list[str]]:
+    """Where the engines' commands have nothing but the node rank that is their own: a command with NODE_RANK there."""
+    for place, words in enumerate(zip(*argvs, strict=False)):
+        stems = {word.removesuffix(rank) for word, rank in zip(words, ranks, strict=True)}
+        if len(set(words)) > 1 and len(stems) == 1:
+            brief = f"{stems.pop()}NODE_RANK"
+            return lambda argv: [*argv[:place], brief, *argv[place + 1 :]]
+    return list

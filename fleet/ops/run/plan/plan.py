@@ -2,31 +2,32 @@
 
 from __future__ import annotations
 
-import shlex
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from types import MappingProxyType
 from typing import Any
 
 from fleet.engines import DEFAULT, check, engine, suited
-from fleet.engines.base import Start, World
+from fleet.engines.base import World
 from fleet.errors import FleetError, UsageError
 from fleet.inventory.nodeset import fold
 from fleet.inventory.secret import masked_words
 from fleet.model import Host, Inventory, Job, Kind, Node
 from fleet.node.base.record import whoami
 from fleet.node.facts.way import NAMES as INTERFACE_VARIABLES
-from fleet.ops.plans import Line, PerHost, around
+from fleet.ops.plans import Line, PerHost
 from fleet.ops.run.kept.record import GRACE, STOP_GRACE, RunRecord, about_of
 from fleet.ops.run.plan.options import name_of, new_run_id
 from fleet.ops.run.plan.placement import (
     Known,
+    NodePlan,
     candidate_ports,
     counted_there,
     master_address,
     met_by_name,
     nodes_of,
+    own_word,
     ranks_on,
     spares_of,
 )
@@ -38,36 +39,6 @@ RANK_VARIABLES = frozenset({"RANK", "LOCAL_RANK", "WORLD_SIZE", "LOCAL_WORLD_SIZ
 INSTEAD = {"MASTER_ADDR": "--master-addr", "MASTER_PORT": "--master-port", "CUDA_VISIBLE_DEVICES": "-w HOST:0,2"}
 # what ranks are counted by, by Launch.counted
 COUNTED = {"slots": "GPUs", "gpu": "GPUs", "auto": "GPUs, or else CPUs,", "cpu": "CPUs"}
-
-
-@dataclass(frozen=True)
-class NodePlan(Node):
-    """What one node runs. env: literal values; their names may be shown, their values never."""
-
-    start: Start
-    env: Mapping[str, str]
-    env_expand: Mapping[str, str]
-    workdir: str
-
-    @property
-    def argv(self) -> list[str]:
-        return [str(word) for word in self.start.argv]
-
-    def told(self, argv: Sequence[str]) -> list[str]:
-        """Returns what is started there, in words."""
-        of_rank = shlex.join(self.start.command)
-        return ["starts", f"engine: {shlex.join(argv)}", f"each rank: {of_rank}", *around(self.describe())]
-
-    def describe(self) -> dict[str, Any]:
-        return {
-            "node_rank": self.node_rank,
-            "ranks": list(self.ranks),
-            "argv": self.argv,
-            "command": list(self.start.command),
-            "workdir": self.workdir,
-            "activate": self.host.activate,
-            "env": sorted({*self.env, *self.env_expand}),
-        }
 
 
 @dataclass(frozen=True)
@@ -96,11 +67,6 @@ class Plan:
         return tuple(n.host for n in self.nodes if n.host.name not in self.absent)
 
     @property
-    def least(self) -> int:
-        """Of an elastic run, nodes that must be left, else 0."""
-        return self.world.least
-
-    @property
     def ports(self) -> list[int]:
         """Where ranks may meet."""
         return [self.job.master_port] if self.job.master_port else candidate_ports(self.run_id, self.attempt)
@@ -111,7 +77,7 @@ class Plan:
     @property
     def guessed(self) -> list[str]:
         """Hosts of which nobody knows yet how many ranks they run."""
-        hosts = [node.host for node in self.nodes if node.host.name not in self.facts]
+        hosts = (node.host for node in self.nodes if node.host.name not in self.facts)
         return [host.name for host in hosts if counted_there(host, self.job, self.request)]
 
     def describe(self) -> dict[str, Any]:
@@ -160,7 +126,7 @@ class Plan:
             yield f"{fold(self.guessed)}: 1 rank is a guess: a run counts {what} there, a plan asks no host"
         if self.spares:
             yield f"{fold(host.name for host in self.spares)}: stands by, to take a lost host's place"
-        own = _own_word([node.argv for node in self.nodes], [str(node.node_rank) for node in self.nodes])
+        own = own_word([node.argv for node in self.nodes], [str(node.node_rank) for node in self.nodes])
         yield PerHost(
             {node.host.name: node.told(node.argv) for node in self.nodes},
             {node.host.name: node.told(own(node.argv)) for node in self.nodes},
@@ -181,10 +147,10 @@ class Plan:
                 started=started,
                 master=self.world.master,
                 attempt=self.attempt,
-                max_restarts=0 if self.least else job.max_restarts,
+                max_restarts=0 if request.least else job.max_restarts,
                 spares=len(self.spares),
                 stall_timeout=request.stall_timeout,
-                least=self.least,
+                least=request.least,
                 stop_grace=STOP_GRACE if request.grace is None else request.grace,
                 max_log=request.max_log,
             ),
@@ -227,16 +193,6 @@ class Plan:
         least = self.request.least
         request = replace(self.request, nnodes=f"{least}:{nnodes}" if least else nnodes, spares=len(hosts) - nnodes)
         return replace(self, inventory=replace(self.inventory, hosts=hosts), request=request).refine(self.facts)
-
-
-def _own_word(argvs: Sequence[Sequence[str]], ranks: Sequence[str]) -> Callable[[Sequence[str]], list[str]]:
-    """Where the engines' commands have nothing but the node rank that is their own: a command with NODE_RANK there."""
-    for place, words in enumerate(zip(*argvs, strict=False)):
-        stems = {word.removesuffix(rank) for word, rank in zip(words, ranks, strict=True)}
-        if len(set(words)) > 1 and len(stems) == 1:
-            brief = f"{stems.pop()}NODE_RANK"
-            return lambda argv: [*argv[:place], brief, *argv[place + 1 :]]
-    return list
 
 
 def plan(
@@ -293,7 +249,6 @@ def plan(
         env = {**{k: v for k, v in env.items() if k not in job.env_expand}, **start.env}
         part = (host, node.node_rank, node.local_world_size, node.first_rank)
         plans.append(NodePlan(*part, start, env, job.env_expand, job.workdir or host.workdir or request.cwd))
-    spares = spares_of(inventory, request)
     return Plan(
         inventory=inventory,
         run_id=run_id,
@@ -302,7 +257,7 @@ def plan(
         world=world,
         nodes=tuple(plans),
         facts=facts,
-        spares=spares,
+        spares=spares_of(inventory, request),
         asked=request,
     )
 

@@ -35,9 +35,9 @@ def go_on(plan: Plan, error: FleetError) -> tuple[Plan, Failed]:
     failed = {name: each for name, each in hosts.items() if each is not None}
     if isinstance(error, Interrupted) or not failed:
         raise error
-    if plan.least:  # who does not answer may come later; what is wrong with others, no wait mends
+    if plan.request.least:  # who does not answer may come later; what is wrong with others, no wait mends
         after = plan.beginning_without(failed)
-        if len(after.hosts) >= plan.least and all(isinstance(each, ConnectError) for each in failed.values()):
+        if len(after.hosts) >= plan.request.least and all(isinstance(each, ConnectError) for each in failed.values()):
             return after, failed
     elif len(failed) <= len(plan.spares):
         return plan.without(failed), failed
@@ -49,7 +49,7 @@ def with_enough(plan: Plan, runtime: Runtime, work: Callable[[Plan], T]) -> tupl
     then it is done again, for all must fit together. The plan with which it went well, its answer, and who was left
     out."""
     out: dict[str, FleetError] = {}
-    while plan.spares or plan.least:
+    while plan.spares or plan.request.least:
         with _held_back(runtime) as said:
             try:
                 return plan, work(plan.whole()), out
@@ -71,7 +71,7 @@ def preflight_all(draft: Plan, sessions: Sessions) -> tuple[Plan, Failed]:
 def _remarks(plan: Plan, failed: Failed) -> Iterator[Notice]:
     for name, why in failed.items():
         fewer = f"starts with {len(plan.hosts)} of {len(plan.nodes)} nodes ({name}: {why.message})"
-        yield Notice("warning", fewer if plan.least else left_out(name, why), name, why.hint)
+        yield Notice("warning", fewer if plan.request.least else left_out(name, why), name, why.hint)
 
 
 def left_out(host: str, why: FleetError) -> str:

@@ -17,7 +17,8 @@ from fleet.node.gang.ends import INTERRUPTED, run_end
 from fleet.ops.run.follow.behind import stop_behind
 from fleet.ops.run.kept.record import RunRecord
 from fleet.ops.run.plan.findings import beside, refuse
-from fleet.ops.run.plan.plan import NodePlan, Plan
+from fleet.ops.run.plan.placement import NodePlan
+from fleet.ops.run.plan.plan import Plan
 from fleet.ops.sessions import START, START_SECONDS, STOP_SECONDS, Sessions
 from fleet.protocol.messages import run
 from fleet.protocol.state import COMMAND, OF_RANKS

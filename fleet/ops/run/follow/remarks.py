@@ -1,0 +1,83 @@
+"""What is said of a node while its run is followed: each function returns what Run.say() takes."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from fleet.answers.event import RunEvent
+from fleet.answers.run_events import (
+    Blocked,
+    BuildLock,
+    Dropped,
+    Full,
+    Gap,
+    RankOver,
+    Remark,
+    Resumed,
+    Room,
+    Status,
+    Unblocked,
+)
+from fleet.errors import Reason, fill
+from fleet.events import Level
+from fleet.node.gang.ends import RankEnd
+from fleet.ops.run.follow.follow import Heard
+from fleet.protocol.messages.run import RunState
+from fleet.rules.left_behind import of_locks
+
+Said = tuple[Level, str, RunEvent, str | None, str | None]
+ROOM = "make room there: 'fleet exec -w {} -- df -h' shows where"
+FULL = ": the disk of ~/.fleet/runs is full there: what its ranks write waits, and is lost if that lasts"
+STATUS_FIELDS = ("state", "reason", "engine_status", "signal", "left", "disk_full")
+# of what Heard tells: how bad it is, what to say of the host, and what to do
+REMARKS: Mapping[str, tuple[Level, str, str | None, type[Remark]]] = {
+    "dropped": ("warning", ": {reason}; trying again", None, Dropped),
+    "resumed": ("info", " is back; its logs go on where they stopped", None, Resumed),
+    "blocked": (
+        "error",
+        ": logs cannot be written here: {reason}",
+        "training goes on and its nodes keep every line; make room in {folder}",
+        Blocked,
+    ),
+    "unblocked": ("info", ": logs are written again, nothing is lost", None, Unblocked),
+}
+
+
+def of_host(host: str, text: str) -> Reason:
+    """What may be said of many hosts at once."""
+    return Reason("{hosts}", hosts=host) + Reason.of_node(text)
+
+
+def of_status(host: str, message: RunState) -> Said:
+    if locks := message.get("builds"):
+        what, remedy = of_locks(host, locks)
+        return "warning", f"{host}: {what}", BuildLock(locks=locks), host, f"end this run, then: {remedy}"
+    if message.get("state") != "running":
+        state: dict[str, Any] = {name: value for name, value in message.items() if name in STATUS_FIELDS}
+        return "info", f"{host}: {message.get('state')}", Status(**state), host, None
+    if message.get("disk_full"):
+        return "error", of_host(host, FULL), Full(), host, ROOM.format(host)
+    return "info", of_host(host, ": there is room again for what its ranks write"), Room(), host, None
+
+
+def of_rank(end: RankEnd, level: Level) -> Said:
+    how = f"signal {end.signal}" if end.signal is not None else f"exit code {end.status}"
+    how += ", stopped by fleet" * (end.asked and end.failed)
+    known = {name: getattr(end, name) for name in ("rank", "node_rank", "local_rank", "status", "signal", "attempt")}
+    text = f"rank {end.rank} on {end.host} (node rank {end.node_rank}) ended: {how}"
+    return level, text, RankOver(**known), end.host, None
+
+
+def of_lost(end: RankEnd, lost: int) -> Said:
+    """lost: bytes."""
+    what = f"{lost} bytes that rank {end.rank} on {end.host} wrote are nowhere: the disk there took no more"
+    return "error", what, Gap(rank=end.rank, bytes=lost), end.host, ROOM.format(end.host)
+
+
+def of_connection(heard: Heard, folder: Path) -> Said:
+    level, text, hint, kind = REMARKS[heard.what]
+    event = kind(reason=None if heard.data is None else str(heard.data))
+    details = {"folder": str(folder), "reason": event.reason or ""}
+    return level, of_host(heard.host, fill(text, details)), event, heard.host, hint and fill(hint, details)

@@ -1,0 +1,142 @@
+"""Begins another attempt of a run: its nodes are asked whether nothing is left of the last one, and started again, by
+the code that started them first."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from contextlib import ExitStack, closing
+from dataclasses import replace
+
+from fleet.answers.run_events import Attempt, NodeStarted, NotReady
+from fleet.each import as_one
+from fleet.errors import EXIT_HOST_FAILED, ConnectError, FleetError, HostFailed, Interrupted
+from fleet.model import Host
+from fleet.node.base.record import whoami
+from fleet.node.gang.ends import INTERRUPTED, run_end
+from fleet.ops.run.kept.folder import RunFolder
+from fleet.ops.run.kept.record import RunRecord
+from fleet.ops.run.launch.course import Course
+from fleet.ops.run.plan.plan import Plan
+from fleet.ops.run.start.preflight import preflight
+from fleet.ops.run.start.spares import go_on, record_left_out
+from fleet.ops.run.start.start import nothing_left, part_of, start_all, step, stop_all
+from fleet.ops.sessions import START_SECONDS, Sessions
+from fleet.protocol.messages.run import Ready, ReadySpec
+from fleet.runtime import Runtime
+from fleet.transport.base import Cancel
+from fleet.transport.program import Program, first_word
+
+READY_SECONDS, RETRY_SECONDS = 30.0, 0.5
+CONNECT_SECONDS = 10.0  # after the pause, in which a host may be reached: one refusal of a busy one is not the end
+BETWEEN = f"{INTERRUPTED} between two attempts"
+STOPPED_MEANWHILE = f"{INTERRUPTED}: 'fleet stop', between two attempts"
+
+
+class Left(Interrupted):
+    """Between two attempts: the run is to go on without this process."""
+
+
+def begin(
+    course: Course, last: RunRecord, folder: RunFolder, runtime: Runtime
+) -> tuple[Plan, RunRecord, Mapping[str, Program]]:
+    """Start the attempt: its plan and record, and what waits on each node. Spares take the place of hosts where it
+    cannot begin. FleetError where that leaves too few, Interrupted where it is not to be."""
+    if runtime.cancel.is_set():
+        raise Interrupted(BETWEEN)
+    plan, until = course.plan, runtime.clock.monotonic() + course.attempts.pause
+    with closing(Sessions(runtime)) as sessions:
+        while True:
+            before, checked = plan, False
+            try:
+                with ExitStack() as waiting:
+                    plan, checked = check(plan, last, sessions, until, waiting), True
+                    return _begin(plan, last, folder, sessions)
+            except FleetError as error:
+                plan, failed = go_on(plan, error)
+                if checked:
+                    plan = replace(plan, attempt=plan.attempt + 1)  # the one that began on some hosts is over
+            spares = dict(zip(failed, (host.name for host in plan.hosts if host not in before.hosts), strict=False))
+            for name, why in failed.items():
+                runtime.emit(record_left_out(folder, name, why, spares.get(name)))
+
+
+def _begin(
+    plan: Plan, last: RunRecord, folder: RunFolder, sessions: Sessions
+) -> tuple[Plan, RunRecord, Mapping[str, Program]]:
+    runtime = sessions.runtime
+    with step(runtime, "restart", len(plan.hosts)):
+        if plan.hosts != last.hosts or not plan.facts:
+            plan = preflight(plan, sessions)
+        record = replace(
+            plan.record(last.about["started"]).but(owner=last.about["owner"]), lease=last.lease, term=last.term
+        )
+        started = start_all(plan, record, sessions)
+    try:
+        folder.begin(record.attempt)
+    except FleetError:
+        why = "the head has no room for its logs"
+        stop_all(plan, sessions, 0.0, run_end("failure", why, EXIT_HOST_FAILED, who=whoami()))
+        raise
+    for host, answer in started.items():
+        folder.event(NodeStarted(pid=answer["pid"], folder=answer["dir"], attempt=record.attempt), host=host)
+    before = folder.aside(last.attempt)
+    where = f"; logs of the last one are in {before}" if before.is_dir() else ""
+    text = f"attempt {record.attempt}: ranks meet at {plan.world.master}{where}"
+    event = Attempt(
+        attempt=record.attempt,
+        master=plan.world.master,
+        world_size=record.world_size,
+        first_ranks=record.first_ranks,
+        started=record.about["started"],
+    )
+    runtime.emit(folder.notice("info", text, event))
+    return plan, record, sessions.take_all(host.name for host in plan.hosts)
+
+
+def check(plan: Plan, last: RunRecord, sessions: Sessions, until: float, waiting: ExitStack) -> Plan:
+    """That every host is there and nothing of earlier attempts is left; the plan with a port that is free. Until then,
+    by the runtime's clock, nodes wait; they know of the run until `waiting` is closed. Left, Interrupted: once it is
+    asked for."""
+    runtime, first, ports = sessions.runtime, plan.hosts[0].name, plan.ports
+    hurry = Cancel()
+    for latch in (runtime.cancel, runtime.detach):
+        latch.on_set(hurry.set)
+
+    def ask(host: Host) -> Ready:
+        pause = max(0.0, until - runtime.clock.monotonic())
+        spec: ReadySpec = {
+            "run": plan.run_id,
+            "attempt": plan.attempt,
+            "ports": ports if host.name == first else [],
+            "pause": pause,
+            "part": part_of(plan.node(host.name), last),
+        }
+        timeout = pause + READY_SECONDS + START_SECONDS
+        try:
+            program = waiting.enter_context(Program(sessions.get(host), "run.ready", spec))
+            answer = first_word(program, Ready, timeout=timeout, cancel=hurry)
+        except ConnectError:
+            sessions.drop(host)
+            late = runtime.clock.monotonic() >= until + CONNECT_SECONDS
+            if late or runtime.clock.wait(hurry, RETRY_SECONDS):
+                raise
+            return ask(host)
+        if answer["forbidden"]:
+            hurry.set()
+        nothing_left(answer, host)
+        return answer
+
+    answers, errors = sessions.each(plan.hosts, ask, "pause", hurry)
+    if any(answer["forbidden"] for answer in answers.values()):
+        raise Interrupted(STOPPED_MEANWHILE, kind="stop")
+    if runtime.cancel.is_set():
+        raise Interrupted(BETWEEN)
+    if runtime.detach.is_set():
+        raise Left("left between two attempts")
+    if errors:
+        raise as_one(errors, runtime.emit, NotReady, "")
+    port = answers[first]["port"]
+    if port is None:
+        what = f"port {ports[0]} is taken" if plan.job.master_port else f"ports {ports} are all taken"
+        raise HostFailed(what, host=first, hint=f"'fleet kill-port -w {first} {ports[0]}' shows who listens")
+    return plan.refine(plan.facts, (plan.world.master_addr, port))
