@@ -116,15 +116,9 @@ class Job:
     script: str
     args: tuple[str, ...] = ()
     engine: str = "torchrun"
-    nproc_per_node: int | None = None
-    master_addr: str | None = None
-    master_port: int = 0
     env: Mapping[str, str] = field(default_factory=dict)
     env_expand: Mapping[str, str] = field(default_factory=dict)
-    workdir: str | None = None
-    python: str | None = None
     max_restarts: int = 0
-    name: str | None = None
     engine_args: tuple[str, ...] = ()
     engine_options: Mapping[str, Any] = field(default_factory=dict)
     kind: Kind = "script"

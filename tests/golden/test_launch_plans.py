@@ -27,10 +27,11 @@ def made(case: dict[str, Any]) -> Plan | FleetError:
     tuples = [{k: tuple(v) if isinstance(v, list) else v for k, v in host.items()} for host in stored["hosts"]]
     hosts = tuple(Host(**host) for host in tuples)
     inventory = Inventory(hosts, env=stored.get("env", {}))
-    job = {k: tuple(v) if isinstance(v, list) else v for k, v in case["job"].items()}
+    asked = {k: tuple(v) if isinstance(v, list) else v for k, v in case["job"].items()}
+    job = {k: asked.pop(k) for k in [*asked] if k in Job.__dataclass_fields__}
     facts = {name: Known(**f) for name, f in case.get("facts", {}).items()}
-    options = Launch("t.py", **{"folder": "/head/here", **case.get("options", {})})
     try:
+        options = Launch("t.py", **{"folder": "/head/here", **case.get("options", {}), **asked})
         return plan(inventory, Job(**job), options, "train-20260101-000000-abcd").refine(facts)
     except FleetError as error:
         return error

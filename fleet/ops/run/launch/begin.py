@@ -137,6 +137,6 @@ def check(plan: Plan, last: RunRecord, sessions: Sessions, until: float, waiting
         raise as_one(errors, runtime.emit, NotReady, "")
     port = answers[first]["port"]
     if port is None:
-        what = f"port {ports[0]} is taken" if plan.job.master_port else f"ports {ports} are all taken"
+        what = f"port {ports[0]} is taken" if plan.request.master_port else f"ports {ports} are all taken"
         raise HostFailed(what, host=first, hint=f"'fleet kill-port -w {first} {ports[0]}' shows who listens")
     return plan.refine(plan.facts, (plan.world.master_addr, port))

@@ -57,7 +57,7 @@ def claim(plan: Plan) -> RunFolder:
 
 def _run(draft: Plan, runtime: Runtime) -> Report:
     hosts, run_id, runs_dir = len(draft.hosts) + len(draft.spares), draft.run_id, draft.request.runs
-    inventory, name = draft.inventory, draft.job.name
+    inventory, name = draft.inventory, draft.request.name
     if name and not run_id.startswith(f"{name}-"):
         text = f"the run's name is {run_id.rsplit('-', 3)[0]}, not {name!r}"
         runtime.emit(Notice("warning", text, hint="a name has 48 characters at most, of A-Z a-z 0-9 . _ -"))

@@ -92,7 +92,7 @@ def late_findings(plan: Plan, host: str, facts: Mapping[str, Any]) -> list[Findi
 def want(plan: Plan, node: NodePlan, met: bool, here: Here) -> Want:
     """What the plan wants of a host. Ranks that the command line asks for say nothing about the inventory's slots."""
     host, job, chosen = node.host, plan.job, engine(plan.job.engine)
-    by_slots = job.nproc_per_node is None and plan.request.counted == "slots" and not chosen.ranks(job)
+    by_slots = plan.request.ranks is None and plan.request.counted == "slots" and not chosen.ranks(job)
     ranks = None if by_slots else node.local_world_size
     on_gpus = plan.world.size > 1 and chosen.on_gpus(job)
     part = Part(

@@ -78,7 +78,7 @@ def nodes_of(inventory: Inventory, job: Job, request: Launch, facts: Mapping[str
     nodes: list[Node] = []
     first = 0
     for node_rank, host in enumerate(hosts):
-        count = engine(job.engine).ranks(job) or ranks_on(host, job, request, facts.get(host.name))
+        count = engine(job.engine).ranks(job) or ranks_on(host, request, facts.get(host.name))
         nodes.append(Node(host, node_rank, count, first))
         first += count
     return nodes
@@ -89,10 +89,10 @@ def spares_of(inventory: Inventory, request: Launch) -> tuple[Host, ...]:
     return inventory.hosts[first : first + request.spares]
 
 
-def ranks_on(host: Host, job: Job, request: Launch, facts: Known | None) -> int:
+def ranks_on(host: Host, request: Launch, facts: Known | None) -> int:
     """Ranks of a host: --nproc-per-node, else its slots, else one per device, else 1. Unknown counts as 1."""
-    if job.nproc_per_node is not None:
-        return job.nproc_per_node
+    if request.ranks is not None:
+        return request.ranks
     gpus = len(host.devices) if host.devices is not None else (facts.gpus if facts else 0)
     if request.counted == "cpu":
         return max(1, facts.cpus if facts else 1)
@@ -107,31 +107,31 @@ def ranks_on(host: Host, job: Job, request: Launch, facts: Known | None) -> int:
 
 def counted_there(host: Host, job: Job, request: Launch) -> bool:
     """Whether ranks_on() depends on the CPUs or GPUs that the host has."""
-    if job.nproc_per_node is not None or engine(job.engine).ranks(job):
+    if request.ranks is not None or engine(job.engine).ranks(job):
         return False
     return request.counted == "cpu" or (host.devices is None and (request.counted != "slots" or host.slots is None))
 
 
-def met_by_name(job: Job, nodes: Sequence[Node]) -> Job:
+def met_by_name(request: Launch, nodes: Sequence[Node]) -> Launch:
     """--master-addr HOST means that host, whose name need not say anything to the others; it can only be node 0. A
     number means itself."""
-    first = nodes[0].host.name
-    if not job.master_addr or ":" in job.master_addr or job.master_addr.replace(".", "").isdecimal():
-        return job
-    if job.master_addr == first:
-        return replace(job, master_addr=None)
-    if job.master_addr in [node.host.name for node in nodes]:
+    first, address = nodes[0].host.name, request.master_addr
+    if not address or ":" in address or address.replace(".", "").isdecimal():
+        return request
+    if address == first:
+        return replace(request, master_addr=None)
+    if address in [node.host.name for node in nodes]:
         raise UsageError(
-            f"--master-addr {job.master_addr}: ranks meet at node rank 0, and that is {first}",
-            hint=f"leave it away, or write {job.master_addr} first in the inventory",
+            f"--master-addr {address}: ranks meet at node rank 0, and that is {first}",
+            hint=f"leave it away, or write {address} first in the inventory",
         )
-    return job
+    return request
 
 
-def master_address(first: Host, job: Job, nnodes: int) -> str:
+def master_address(first: Host, request: Launch, nnodes: int) -> str:
     """Where ranks meet: --master-addr, else node 0's data address; a run on one node stays inside it."""
-    if job.master_addr:
-        return job.master_addr
+    if request.master_addr:
+        return request.master_addr
     return "127.0.0.1" if nnodes == 1 else first.data_address or first.address
 
 

@@ -69,7 +69,7 @@ class Plan:
     @property
     def ports(self) -> list[int]:
         """Where ranks may meet."""
-        return [self.job.master_port] if self.job.master_port else candidate_ports(self.run_id, self.attempt)
+        return [self.request.master_port] if self.request.master_port else candidate_ports(self.run_id, self.attempt)
 
     def node(self, host: str) -> NodePlan:
         return next(n for n in self.nodes if n.host.name == host)
@@ -206,7 +206,7 @@ def plan(
     """Pure: inventory order is node-rank order. UsageError for a job that no plan can be made of. facts, master: see
     Plan.refine."""
     chosen = check(job)
-    if job.workdir == "":  # what an unset variable leaves
+    if request.workdir == "":  # what an unset variable leaves
         raise UsageError("--workdir is empty", hint="without it, it is the host's workdir, else this folder's path")
     if request.least and not chosen.elastic:
         raise UsageError(
@@ -219,10 +219,10 @@ def plan(
             hint=f"--nnodes {request.least} --spares N replaces a lost node; MIN:MAX goes on without it",
         )
     nodes = tuple(nodes_of(inventory, job, request, facts))
-    job = met_by_name(job, nodes)
-    address, port = master or (master_address(nodes[0].host, job, len(nodes)), job.master_port)
+    asked, request = request, met_by_name(request, nodes)
+    address, port = master or (master_address(nodes[0].host, request, len(nodes)), request.master_port)
     addresses = {name: f.address for name, f in facts.items() if f.address}
-    slots = {node.host.name: ranks_on(node.host, job, request, facts.get(node.host.name)) for node in nodes}
+    slots = {node.host.name: ranks_on(node.host, request, facts.get(node.host.name)) for node in nodes}
     world = World(
         run_id=run_id,
         nodes=nodes,
@@ -240,7 +240,7 @@ def plan(
             # gloo and NCCL would take whatever the host's name resolves to; the user's own choice stays
             names = zip(INTERFACE_VARIABLES, (known.interface, known.nccl or known.interface), strict=True)
             env = {**{name: value for name, value in names if name not in job.env_expand}, **env}
-        start = chosen.start(job, world, node, known.python or job.python or host.python or "python3")
+        start = chosen.start(job, world, node, known.python or request.python or host.python or "python3")
         owned = {*start.env} | (set() if chosen.ranks(job) else RANK_VARIABLES)
         for name in sorted(owned & {*job.env, *job.env_expand}):
             raise UsageError(
@@ -248,7 +248,7 @@ def plan(
             )
         env = {**{k: v for k, v in env.items() if k not in job.env_expand}, **start.env}
         part = (host, node.node_rank, node.local_world_size, node.first_rank)
-        plans.append(NodePlan(*part, start, env, job.env_expand, job.workdir or host.workdir or request.cwd))
+        plans.append(NodePlan(*part, start, env, job.env_expand, request.workdir or host.workdir or request.cwd))
     return Plan(
         inventory=inventory,
         run_id=run_id,
@@ -258,7 +258,7 @@ def plan(
         nodes=tuple(plans),
         facts=facts,
         spares=spares_of(inventory, request),
-        asked=request,
+        asked=asked,
     )
 
 
@@ -282,15 +282,9 @@ def job_of(request: Launch) -> Job:
         request.script,
         tuple(request.args),
         engine=chosen,
-        nproc_per_node=request.ranks,
-        master_addr=request.master_addr,
-        master_port=request.master_port,
         env=dict(request.env or {}),
         env_expand=dict(request.env_expand or {}),
-        workdir=request.workdir,
-        python=request.python,
         max_restarts=request.max_restarts,
-        name=request.name,
         engine_args=tuple(request.engine_args),
         engine_options={**fitting, **{name.replace("_", "-"): value for name, value in request.options.items()}},
         kind=kind,

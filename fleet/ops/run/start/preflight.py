@@ -38,7 +38,7 @@ def preflight(plan: Plan, sessions: Sessions) -> Plan:
     first = plan.hosts[0].name
     address = plan.world.master_addr
     if len(plan.hosts) > 1:
-        address = pairs.master(plan.hosts[0], sessions.runtime.transport, plan.job.master_addr)
+        address = pairs.master(plan.hosts[0], sessions.runtime.transport, plan.request.master_addr)
     for port in plan.ports:
         raw, errors = ask_all(plan, (address, port), sessions)
         if errors or not port_is_taken(raw[first]):
@@ -95,7 +95,7 @@ def spec_for(plan: Plan, host: Host, master: tuple[str, int], token: str) -> dic
         "script": plan.job.script,
         "configs": configs_of(plan.job.args),
         "workdir": node.workdir,
-        "python": plan.job.python or host.python,
+        "python": plan.request.python or host.python,
         "activate": host.activate,
         "env": dict(node.env),
         "env_expand": dict(node.env_expand),

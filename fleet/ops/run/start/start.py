@@ -84,7 +84,7 @@ def supervise_spec(plan: Plan, node: NodePlan, record: RunRecord) -> run.StartSp
         "env": dict(node.env),
         "env_expand": dict(node.env_expand),
         "unset": plan.request.unset,
-        "python": plan.job.python or node.host.python,
+        "python": plan.request.python or node.host.python,
         "activate": node.host.activate,
         "time": time.time(),
         "code": code and {"state": code[0], "digest": code[1], "settle": SETTLE_SECONDS},
