@@ -105,12 +105,13 @@ Kind = Literal["script", "module", "program"]
 
 @dataclass(frozen=True)
 class Job:
-    """What to run, independent of where. master_port 0 means: choose one. args are the script's own.
+    """What engines start, as they have prepared it; all else that was asked for is the request's (Launch). args are the
+    script's own.
 
-    nproc_per_node: ranks per node; None takes the host's slots. env: literal values; env_expand: values
-    whose $NAME parts are expanded on the node. engine_args: options passed through to the engine. engine_options:
-    those that the engine declares, by name. kind: whether `script` is a Python script, a module or a program. files:
-    name -> text, what the engine finds in the run's folder on each node. notes: what the engine has to say of the job.
+    env: literal values; env_expand: values whose $NAME parts are expanded on the node. engine_args: options passed
+    through to the engine. engine_options: those that the engine declares, by name. kind: whether `script` is a Python
+    script, a module or a program. files: name -> text, what the engine finds in the run's folder on each node. notes:
+    what the engine has to say of the job.
     """
 
     script: str

@@ -36,8 +36,19 @@ def found(case: dict[str, Any]) -> dict[str, list[str]]:
     facts = {name: facts_of(name, case["facts"].get(name, {})) for name in NAMES}
     engine = case.get("engine", "torchrun")
     checked = judge({host.name: view_of(host, facts[host.name], Check(engine=engine)) for host in hosts})
-    job = Job("t.py", engine=engine)
-    launched = findings(plan(Inventory(hosts), job, Launch("t.py", folder=FOLDER.with_name("here"), nproc_per_node=case.get("ranks")), "r"), facts)
+    job, asked = (
+        Job("t.py", engine=engine),
+        Launch("t.py", folder=FOLDER.with_name("here"), nproc_per_node=case.get("ranks")),
+    )
+    launched = findings(
+        plan(
+            Inventory(hosts),
+            job,
+            asked,
+            "r",
+        ),
+        facts,
+    )
     return {"check": said(checked), "launch": said(launched)}
 
 

@@ -132,8 +132,7 @@ class Coordinator:
                 self.leading.lose(member, "silent for %.0f s" % silent, silent)
 
     def send(self, member: Member, **message: Any) -> None:
-        if member.there:
-            member.connection.send(message)
+        member.connection.send(message)
 
 
 def is_over(file: int) -> bool:

@@ -3,6 +3,7 @@
 import select
 import socket
 import threading
+from contextlib import suppress
 
 from fleet.node.base.clock import Clock
 from fleet.node.base.errors import Refused
@@ -43,10 +44,8 @@ class Line:
         return self._messages.pop(0)
 
     def close(self) -> None:
-        try:
+        with suppress(OSError):
             self.sock.shutdown(socket.SHUT_RDWR)  # or a thread that receives waits on
-        except OSError:
-            pass
         self.sock.close()
 
     def shake_hands(self) -> None:

@@ -8,6 +8,7 @@ its part could not begin, 128+n after signal n.
 
 import os
 import time
+from contextlib import suppress
 
 from fleet.node.base.errors import Refused
 from fleet.node.base.run_folder import put_verdict, request_stop, run_folder
@@ -57,11 +58,9 @@ class Member:
 
     # -- to where all meet ----------------------------------------------------------------------------------
     def send(self, **message: Any) -> None:
-        try:
+        with suppress(OSError):  # run() finds out
             if self.line is not None:
                 self.line.send(**message)
-        except OSError:
-            pass  # run() finds out
 
     def run(self) -> int:
         """To the end of the run; returns the exit code. Refused: no part of it began."""
@@ -102,14 +101,12 @@ class Member:
 
     def bring(self, logs: Logs) -> None:
         """Brings what its ranks write, in a thread: the terminal may take no more output for ever."""
-        try:
+        with suppress(OSError):  # its folder was removed, which is reported; or nobody reads the output
             while not logs.over:
                 if logs.bring() or logs.blocked:
                     self.wrote = time.monotonic()
                 time.sleep(POLL_SECONDS)
             logs.finish()
-        except OSError:
-            pass  # its folder was removed, which the program that follows reports; or nobody reads the output
 
     def finish(self) -> None:
         """Waits, for a while, until all that the attempt wrote is here."""

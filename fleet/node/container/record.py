@@ -59,11 +59,9 @@ class Kept(Record):
 
     def sign(self) -> None:
         """Shows every few seconds that somebody leads the run."""
-        try:
+        with suppress(OSError):
             if self.held is not None:
                 os.utime(os.path.join(self.path, STATE))
-        except OSError:
-            pass
 
     def event(self, event: str, message: str = "", level: str = "info", host: "str | None" = None, **more: Any) -> None:
         if self.held is not None:

@@ -79,10 +79,8 @@ def stop(spec: "run.StopSpec", clock: Clock = CLOCK) -> "tuple[list[int], str]":
     run, grace, reason = spec["run"], float(spec.get("grace") or 0), spec.get("reason") or "stopped"
     attempt, end, folder = spec.get("attempt"), spec.get("end"), run_folder(run)
     if folder is None:
-        try:
+        with suppress(OSError):
             forbid(run, attempt)
-        except OSError:
-            pass
         # it may have appeared meanwhile
         folder = run_folder(run)
         if folder is None:

@@ -15,6 +15,7 @@ The final status.json: {"state": "exited"|"stopped"|"lost", "engine_status": 0..
 
 import os
 import signal
+from contextlib import suppress
 
 from fleet.node.base import json
 from fleet.node.base.errors import Refused, failed
@@ -61,10 +62,8 @@ def detach(keep: int) -> None:
         os.dup2(null, fd)
     for name in os.listdir("/proc/self/fd"):
         if int(name) > 2 and int(name) != keep:
-            try:
+            with suppress(OSError):
                 os.close(int(name))
-            except OSError:
-                pass
     signal.signal(signal.SIGHUP, signal.SIG_IGN)
 
 
@@ -132,10 +131,8 @@ def guard(spec: "run.Starting", temporary: str, writer: int) -> None:
         bury(spec["run"], folder, spec["grace"], "the supervisor was ended " + how, [os.getpid()], kernel=kernel)
     from fleet.node.run.look.prune import KEPT_RUNS, prune_runs  # not before a run is over
 
-    try:
+    with suppress(OSError):  # another run's guardian does so, too
         prune_runs(KEPT_RUNS - 1)  # beside this one
-    except OSError:
-        pass  # another run's guardian does so, too
 
 
 def answer() -> None:

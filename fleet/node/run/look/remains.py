@@ -1,6 +1,7 @@
 """What is left of runs on this node that nobody there keeps any more: ended here, before another run begins."""
 
 import os
+from contextlib import suppress
 
 from fleet.node.base.processes import stuck
 from fleet.node.base.run_folder import NODE, TOLD, own_runs, read_json, runs_root, since_boot, standing
@@ -13,10 +14,8 @@ def remains() -> "list[facts.Remains]":
     """Ends runs whose supervisor and guardian were both killed; tells of them, and of processes that would not die."""
     found: list[facts.Remains] = []
     for name in own_runs():
-        try:
+        with suppress(Exception):  # what holds something else than it should keeps no run from its start
             found += remains_of(os.path.join(runs_root(), name))
-        except Exception:
-            pass  # what holds something else than it should keeps no run from its start
     return found
 
 

@@ -7,6 +7,7 @@ import signal
 import sys
 import time
 from binascii import crc32
+from contextlib import suppress
 
 from fleet.node.base import json
 from fleet.node.base.errors import Refused
@@ -42,10 +43,8 @@ PR_SET_PDEATHSIG, PR_SET_NAME, PR_SET_CHILD_SUBREAPER = 1, 15, 36
 
 def prctl(option: int, argument: "bytes | int") -> None:
     """Best effort: a kernel or a python without it costs a safety net, not the run."""
-    try:
+    with suppress(OSError, AttributeError):
         ctypes.CDLL(None).prctl(option, argument, 0, 0, 0)
-    except (OSError, AttributeError):
-        pass
 
 
 # -- the run's folder -------------------------------------------------------------------------------------

@@ -23,7 +23,7 @@ from fleet.ops.run.end.next_steps import typed_here
 from fleet.ops.run.end.summary import drafted, left_alone
 from fleet.ops.run.find.again import Text, course_of
 from fleet.ops.run.find.bring import POLL_SECONDS
-from fleet.ops.run.find.find import FoundRun, check_protocol, find, missing
+from fleet.ops.run.find.find import FoundRun, check_protocol, find, warn_of_missing
 from fleet.ops.run.find.here import chosen_here
 from fleet.ops.run.kept.documents import read_object
 from fleet.ops.run.kept.folder import HANDOVER_SECONDS, RunFolder, led_already
@@ -69,8 +69,7 @@ def _follow(plan: Asked[Attach], runtime: Runtime, sessions: Sessions) -> Report
         folder.release()
         runtime.emit(_attached(found, record))
         return replace(known, answer=replace(known.read(RunSummary), logs=str(plan.request.runs / found.run_id)))
-    if (lacks := missing(found, asked)) is not None:
-        runtime.emit(Notice("warning", lacks))
+    warn_of_missing(found, asked, runtime.emit)
     if plan.request.detach:
         runtime.detach.set()
     if waited := not folder.held:

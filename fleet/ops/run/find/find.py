@@ -13,7 +13,7 @@ from fleet.codec import Misfit, decode
 from fleet.each import on_each
 from fleet.each import over as over_all
 from fleet.errors import FleetError
-from fleet.events import Notice
+from fleet.events import Emit, Notice
 from fleet.inventory.fields import NAME
 from fleet.inventory.nodeset import fold
 from fleet.model import Host, Inside, Inventory, Node, Result
@@ -275,11 +275,10 @@ def check_protocol(run: FoundRun) -> None:
         )
 
 
-def missing(run: FoundRun, results: Iterable[Result]) -> str | None:
-    """What to say when nodes of a run did not answer."""
+def warn_of_missing(run: FoundRun, results: Iterable[Result], emit: Emit) -> None:
+    """Reports that nodes of a run did not answer, where there are any."""
     nnodes = run.about["nnodes"]
-    if len(run.parts) >= nnodes:
-        return None
-    silent = [result.host for result in results if not result.ok]
-    where = f"; no answer from {fold(silent)}" if silent else "; is the inventory the one that it was started with?"
-    return f"run {run.run_id}: {len(run.parts)} of its {nnodes} nodes are known here{where}"
+    if len(run.parts) < nnodes:
+        silent = [result.host for result in results if not result.ok]
+        where = f"; no answer from {fold(silent)}" if silent else "; is the inventory the one that it was started with?"
+        emit(Notice("warning", f"run {run.run_id}: {len(run.parts)} of its {nnodes} nodes are known here{where}"))

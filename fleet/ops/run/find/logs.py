@@ -15,7 +15,7 @@ from fleet.inventory.nodeset import fold
 from fleet.model import Host, Inventory, Report, Result
 from fleet.node.gang.ends import ranks_text
 from fleet.ops.run.find.bring import POLL_SECONDS, bring, offsets_since, wait_for
-from fleet.ops.run.find.find import FoundRun, find, missing
+from fleet.ops.run.find.find import FoundRun, find, warn_of_missing
 from fleet.ops.run.find.here import chosen
 from fleet.ops.run.kept.documents import read_object
 from fleet.ops.run.kept.folder import RunFolder
@@ -121,8 +121,8 @@ def _named(plan: LogsPlan, runtime: Runtime, sessions: Sessions) -> tuple[str, F
     if found is None and silent:
         text = f"run {run_id}: what is here already; no answer from {fold(silent)}"
         runtime.emit(Notice("warning", text))
-    if found is not None and (lacks := missing(found, asked)) is not None:
-        runtime.emit(Notice("warning", lacks))
+    if found is not None:
+        warn_of_missing(found, asked, runtime.emit)
     return run_id, found
 
 

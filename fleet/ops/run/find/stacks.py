@@ -4,10 +4,9 @@ from __future__ import annotations
 
 from fleet.answers.runs import StacksTaken
 from fleet.errors import UsageError
-from fleet.events import Notice
 from fleet.model import Report, exit_code_of
 from fleet.ops.plans import Asked
-from fleet.ops.run.find.find import check_protocol, find, missing
+from fleet.ops.run.find.find import check_protocol, find, warn_of_missing
 from fleet.ops.run.find.here import chosen
 from fleet.ops.run.follow.stacks import ask_stacks, by_host
 from fleet.ops.run.kept.word import no_such_rank
@@ -24,8 +23,7 @@ def run(plan: Asked[Stacks], runtime: Runtime) -> Report:
     if not found.live:
         raise UsageError(f"run {found.run_id} is over: {found.state}", hint=f"fleet logs {found.run_id}")
     check_protocol(found)
-    if (lacks := missing(found, asked)) is not None:
-        runtime.emit(Notice("warning", lacks))
+    warn_of_missing(found, asked, runtime.emit)
     parts = {
         name: host
         for name, host in found.hosts.items()

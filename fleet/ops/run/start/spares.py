@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
 from typing import TypeVar
 
 from fleet.answers.run_events import LeftOut
@@ -48,15 +47,19 @@ def with_enough(plan: Plan, runtime: Runtime, work: Callable[[Plan], T]) -> tupl
     """Do what comes before the start for hosts and spares alike. Those that fail are left out as long as enough remain;
     then it is done again, for all must fit together. The plan with which it went well, its answer, and who was left
     out."""
-    out: dict[str, FleetError] = {}
+    out, emit, held = dict[str, FleetError](), runtime.emit, list[Event]()  # held until it is known whether they matter
     while plan.spares or plan.request.least:
-        with _held_back(runtime) as said:
-            try:
-                return plan, work(plan.whole()), out
-            except FleetError as error:
-                plan, failed = go_on(plan, error)
-                out.update(failed)
-                said[:] = list(_remarks(plan, failed))
+        runtime.emit = lambda event: held.append(event) if isinstance(event, Notice) else emit(event)
+        try:
+            return plan, work(plan.whole()), out
+        except FleetError as error:
+            plan, failed = go_on(plan, error)
+            out.update(failed)
+            held[:] = _remarks(plan, failed)
+        finally:
+            runtime.emit = emit
+            while held:
+                emit(held.pop(0))
     return plan, work(plan), out
 
 
@@ -82,24 +85,3 @@ def record_left_out(folder: RunFolder, host: str, why: FleetError, spare: str | 
     """A line of events.jsonl; returns what is said of it. spare: takes its place."""
     text = left_out(host, why) + (f"; {spare} takes its place" if spare else "")
     return folder.notice("warning", text, LeftOut(kind=why.kind, spare=spare), host, why.hint)
-
-
-@contextmanager
-def _held_back(runtime: Runtime) -> Iterator[list[Event]]:
-    """Remarks wait until it is known whether they matter."""
-    said: list[Event] = []
-    emit = runtime.emit
-
-    def hold(event: Event) -> None:
-        if isinstance(event, Notice):
-            said.append(event)
-        else:
-            emit(event)
-
-    runtime.emit = hold
-    try:
-        yield said
-    finally:
-        runtime.emit = emit
-        for event in said:
-            emit(event)
