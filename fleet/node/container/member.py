@@ -9,6 +9,7 @@ its part could not begin, 128+n after signal n.
 import os
 import time
 from contextlib import suppress
+from functools import partial
 
 from fleet.node.base.errors import Refused
 from fleet.node.base.run_folder import put_verdict, request_stop, run_folder
@@ -191,8 +192,8 @@ class Member:
         folder = opened(run, attempt)
         if folder is not None:
             spec: Any = {"run": run, "attempt": attempt, "logs": False}
-            self.follower = follower = Follower(spec, folder, say=lambda message: self.pass_on(follower, message))
-            self.following = start_thread(self.report, follower)
+            self.follower = Follower(spec, folder)
+            self.following = start_thread(self.report, self.follower)
 
     def leave(self) -> None:
         if self.follower is not None:
@@ -204,10 +205,11 @@ class Member:
             heed(self.begin["run"], self.follower.folder, request, term=1)
 
     def report(self, follower: Follower) -> None:
+        follower.say = partial(self.pass_on, follower)
         try:
             follower.follow()
         except OSError as error:
-            self.pass_on(follower, unread(error))
+            follower.say(unread(error))
 
     def pass_on(self, follower: Follower, message: "dict[str, Any]") -> None:
         if follower is self.follower:

@@ -26,7 +26,7 @@ from fleet.ops.get.names import is_repository, name_of, name_of_run
 from fleet.ops.get.place import Ground, Place, in_words
 from fleet.ops.get.receive import Received
 from fleet.ops.plans import Line, OnHosts
-from fleet.ops.run.find.find import find, missing
+from fleet.ops.run.find.find import find
 from fleet.ops.run.find.here import chosen
 from fleet.ops.run.kept.local import names as names_here
 from fleet.ops.run.kept.word import choose, is_part_of_name
@@ -263,7 +263,7 @@ def _asked(plan: GetPlan, runtime: Runtime) -> tuple[dict[str, Asked], list[Resu
             if not is_part_of_name(plan.what, run_id):
                 run = chosen(run_id, runs, answers, plan.request.runs)
                 runtime.emit(Notice("info", f"{plan.what} is run {run_id}"))
-                silent = [each for each in answers if not each.ok] if missing(run, answers) is not None else []
+                silent = [each for each in answers if not each.ok] if run.is_partial else []
                 return {
                     host: Asked(
                         {"path": part["cwd"] or "~", "run": run_id, "copy_unsafe_links": follows},

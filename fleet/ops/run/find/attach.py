@@ -22,9 +22,9 @@ from fleet.ops.plans import Asked
 from fleet.ops.run.end.next_steps import typed_here
 from fleet.ops.run.end.summary import drafted, left_alone
 from fleet.ops.run.find.again import Text, course_of
-from fleet.ops.run.find.bring import POLL_SECONDS
 from fleet.ops.run.find.find import FoundRun, check_protocol, find, warn_of_missing
 from fleet.ops.run.find.here import chosen_here
+from fleet.ops.run.follow.fetch import POLL_SECONDS
 from fleet.ops.run.kept.documents import read_object
 from fleet.ops.run.kept.folder import HANDOVER_SECONDS, RunFolder, led_already
 from fleet.ops.run.kept.job import run_here
@@ -124,12 +124,7 @@ def _known(
             hint = f"'fleet stop {found.run_id}', where its hosts are gone for good"
             where = f": no answer from {fold(result.host for result in silent)}" if silent else ""
             raise ConnectError(f"no host knows of run {found.run_id}{where}", hint=hint, kind="unknown")
-        if (
-            len(found.parts) >= found.about["nnodes"]
-            or not soon
-            or found.about["least"]
-            or not all(result.ok for result in asked)
-        ):
+        if not found.is_partial or not soon or found.about["least"] or not all(result.ok for result in asked):
             return found, asked
         if runtime.cancel.wait(ASK_AGAIN_SECONDS):
             raise Interrupted("interrupted")

@@ -81,6 +81,11 @@ class FoundRun:
         return self.inventory.get(name) or Host(name, name)
 
     @property
+    def is_partial(self) -> bool:
+        """Returns whether nodes of it are not known."""
+        return len(self.parts) < self.about["nnodes"]
+
+    @property
     def attempt(self) -> int:
         """The last one that is known."""
         if self.verdict:
@@ -277,8 +282,12 @@ def check_protocol(run: FoundRun) -> None:
 
 def warn_of_missing(run: FoundRun, results: Iterable[Result], emit: Emit) -> None:
     """Reports that nodes of a run did not answer, where there are any."""
-    nnodes = run.about["nnodes"]
-    if len(run.parts) < nnodes:
+    if run.is_partial:
         silent = [result.host for result in results if not result.ok]
         where = f"; no answer from {fold(silent)}" if silent else "; is the inventory the one that it was started with?"
-        emit(Notice("warning", f"run {run.run_id}: {len(run.parts)} of its {nnodes} nodes are known here{where}"))
+        emit(
+            Notice(
+                "warning",
+                f"run {run.run_id}: {len(run.parts)} of its {run.about['nnodes']} nodes are known here{where}",
+            )
+        )

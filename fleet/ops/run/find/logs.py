@@ -14,9 +14,10 @@ from fleet.events import Notice
 from fleet.inventory.nodeset import fold
 from fleet.model import Host, Inventory, Report, Result
 from fleet.node.gang.ends import ranks_text
-from fleet.ops.run.find.bring import POLL_SECONDS, bring, offsets_since, wait_for
+from fleet.ops.run.find.bring import bring, offsets_since, wait_for
 from fleet.ops.run.find.find import FoundRun, find, warn_of_missing
 from fleet.ops.run.find.here import chosen
+from fleet.ops.run.follow.fetch import POLL_SECONDS
 from fleet.ops.run.kept.documents import read_object
 from fleet.ops.run.kept.folder import RunFolder
 from fleet.ops.run.kept.job import run_here, submitted

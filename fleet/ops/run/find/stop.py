@@ -79,7 +79,7 @@ def run(plan: Asked[Stop], runtime: Runtime) -> Report:
     lost = [node.host for node in found.unknown if node.host.name in answered]  # the run's folder, not its processes
     hosts = (*found.hosts.values(), *found.replaced, *lost)
     stopped = on_each(hosts, replace(runtime, fanout=max(1, len(hosts))), stop, what="stopping")
-    unknown = [result for result in asked if not result.ok] if len(found.parts) < found.about["nnodes"] else []
+    unknown = [result for result in asked if not result.ok] if found.is_partial else []
     left = [result.host for result in (*stopped, *unknown) if result.error is not None and result.answer is None]
     answer = RunStopped(found.run_id)
     if not found.parts:

@@ -15,7 +15,7 @@ from fleet.events import Notice
 from fleet.model import Report
 from fleet.ops.plans import Asked
 from fleet.ops.run.find.attach import report_of
-from fleet.ops.run.find.bring import POLL_SECONDS
+from fleet.ops.run.follow.fetch import POLL_SECONDS
 from fleet.ops.run.kept.documents import RUN
 from fleet.ops.run.kept.folder import RunFolder
 from fleet.ops.run.kept.job import SCRIPT, Asking, has_ended
