@@ -4,6 +4,7 @@ import getpass
 import json
 import os
 import threading
+from contextlib import suppress
 
 from fleet.node.base.files import replace_file
 from fleet.node.base.private import append_whole, link_beside, private
@@ -38,13 +39,12 @@ class Record:
             except OSError:
                 pass
 
-    def add(self, name: str, text: str) -> Any:
-        """Appends to a file for people. What a full disk does not take is gone."""
-        try:
-            with open(os.path.join(str(self.path), name), "a", opener=private) as file:
-                file.write(text)
-        except OSError:
-            pass
+    def add(self, name: str, text: str) -> str:
+        """Appends to a file for people; returns its path. What a full disk does not take is gone."""
+        path = os.path.join(str(self.path), name)
+        with suppress(OSError), open(path, "a", opener=private) as file:
+            file.write(text)
+        return path
 
     def replace(self, name: str, document: "Mapping[str, Any]") -> None:
         """Writes a document. OSError where the disk does not take it."""

@@ -12,7 +12,7 @@ from fleet.node.container.record import Kept, summary_of
 from fleet.node.container.roll import Member, Roll
 from fleet.node.gang.attempts import Attempts
 from fleet.node.gang.elastic import ElasticGang, gang_of
-from fleet.node.gang.ends import Failure, NodeState, run_end
+from fleet.node.gang.ends import Failure, NodeState, RankEnd, run_end
 from fleet.node.gang.gang import Gang
 from fleet.node.gang.silence import Watch
 from fleet.node.gang.verdict import About, decide
@@ -140,17 +140,15 @@ class Leading:
             known = {name: news.get(name) for name in ("state", "reason", "engine_status", "signal")}
             self.record.event("status", "%s: %s" % (member.host, news["state"]), "info", member.host, **known)
         elif kind == "rank":
-            failed = news.get("status") or news.get("signal") is not None
-            if not failed and not self.least:
+            end = RankEnd.of(member.host, member.node or 0, news)  # type: ignore[arg-type]
+            if not end.failed and not self.least:
                 self.ended_well.append(now)
             texts = {name: news.get(name) or "" for name in ("tail", "before")}
-            if failed and sum(len(each["tail"]) for each in self.texts.values()) < TEXTS_BYTES:
+            if end.failed and sum(len(each["tail"]) for each in self.texts.values()) < TEXTS_BYTES:
                 self.texts[(member.host, news["rank"])] = texts
-            how = "exit code %s" % news.get("status") if news.get("signal") is None else "signal %d" % news["signal"]
-            said = "rank %d on %s (node rank %s) ended: %s" % (news["rank"], member.host, member.node, how)
             known = {name: news.get(name) for name in ("rank", "local_rank", "status", "signal", "attempt")}
-            level = "error" if failed and not news.get("asked") else "info"
-            self.record.event("rank", said, level, member.host, node_rank=member.node, **known)
+            level = "error" if end.failed and not end.asked else "info"
+            self.record.event("rank", end.sentence, level, member.host, node_rank=member.node, **known)
 
     def stop(self, end: "run.Verdict") -> None:
         """Stops everyone, once. In the pause between two attempts that is the run's end."""

@@ -96,6 +96,11 @@ class RankEnd(NamedTuple):
         return bool(self.status) or self.signal is not None
 
     @property
+    def sentence(self) -> str:
+        how = "exit code %s" % self.status if self.signal is None else "signal %d" % self.signal
+        return "rank %d on %s (node rank %s) ended: %s" % (self.rank, self.host, self.node_rank, how)
+
+    @property
     def exit_code(self) -> int:
         return 128 + self.signal if self.signal is not None else (self.status or 0)
 

@@ -13,7 +13,7 @@ import threading
 import time
 
 from fleet.node.base.processes import read_file
-from fleet.node.base.types import Any, Callable
+from fleet.node.base.types import Any
 from fleet.node.base.wire import start_thread
 from fleet.node.ports.listeners import describe, holders, parse_listeners
 
@@ -64,10 +64,8 @@ def greet(peer: "socket.socket", token: bytes, arrived: "set[int]") -> None:
             pass
 
 
-def receive_peers(
-    master: "dict[str, Any]", until: float, done: "threading.Event", ready: "Callable[[], None]" = lambda: None
-) -> "dict[str, Any]":
-    """The master's side; facts as in `meet`. ready: called once it listens."""
+def receive_peers(master: "dict[str, Any]", until: float, done: "threading.Event") -> "dict[str, Any]":
+    """The master's side; facts as in `meet`."""
     facts: dict[str, Any] = {"ok": False, "error": None, "hint": None, "holder": None, "arrived": []}
     try:
         listener = listen_everywhere(master["port"])
@@ -81,7 +79,6 @@ def receive_peers(
         return facts
     arrived: set[int] = set()
     greeters = []
-    ready()
     with listener:
         listener.settimeout(RETRY_SECONDS)
         while len(arrived) < master.get("peers", 0) and time.monotonic() < until and not done.is_set():

@@ -285,9 +285,5 @@ def warn_of_missing(run: FoundRun, results: Iterable[Result], emit: Emit) -> Non
     if run.is_partial:
         silent = [result.host for result in results if not result.ok]
         where = f"; no answer from {fold(silent)}" if silent else "; is the inventory the one that it was started with?"
-        emit(
-            Notice(
-                "warning",
-                f"run {run.run_id}: {len(run.parts)} of its {run.about['nnodes']} nodes are known here{where}",
-            )
-        )
+        known = f"{len(run.parts)} of its {run.about['nnodes']} nodes are known here"
+        emit(Notice("warning", f"run {run.run_id}: {known}{where}"))

@@ -63,11 +63,8 @@ def of_status(host: str, message: RunState) -> Said:
 
 
 def of_rank(end: RankEnd, level: Level) -> Said:
-    how = f"signal {end.signal}" if end.signal is not None else f"exit code {end.status}"
-    how += ", stopped by fleet" * (end.asked and end.failed)
     known = {name: getattr(end, name) for name in ("rank", "node_rank", "local_rank", "status", "signal", "attempt")}
-    text = f"rank {end.rank} on {end.host} (node rank {end.node_rank}) ended: {how}"
-    return level, text, RankOver(**known), end.host, None
+    return level, end.sentence + ", stopped by fleet" * (end.asked and end.failed), RankOver(**known), end.host, None
 
 
 def of_lost(end: RankEnd, lost: int) -> Said:

@@ -241,10 +241,6 @@ class RunFolder(Record):
         self.append(notice.data)
         return notice
 
-    def add(self, name: str, text: str) -> Path:
-        super().add(name, text)
-        return self.path / name
-
     def amend(self, name: str, **values: Any) -> None:
         """Replace values of a JSON object, while others may replace other ones, of this process or of another one; as
         write_json(). One that was sealed is sealed again."""

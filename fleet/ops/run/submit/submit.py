@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from contextlib import suppress
 from dataclasses import dataclass, replace
+from pathlib import Path
 
 from fleet.answers.run_events import Submitted, Version
 from fleet.engines.env_file import env_file
@@ -50,7 +51,7 @@ def run(plan: SubmitPlan, runtime: Runtime) -> Report:
     queue, runs = SOURCES.get(plan.request.on).queue(), plan.request.runs
     folder, logs = RunFolder.create(runs, plan.run_id), runs / plan.run_id
     try:
-        script, variables = folder.add(SCRIPT, plan.text), env_file(plan.request.env)
+        script, variables = Path(folder.add(SCRIPT, plan.text)), env_file(plan.request.env)
         if variables:
             folder.add(VARIABLES, variables)
         if not script.exists():
