@@ -11,7 +11,7 @@ import time
 from contextlib import suppress
 from functools import partial
 
-from fleet.node.base.errors import Refused
+from fleet.node.base.errors import Refused, failed
 from fleet.node.base.run_folder import put_verdict, request_stop, run_folder
 from fleet.node.base.types import Any, Callable
 from fleet.node.base.wire import start_thread
@@ -189,11 +189,12 @@ class Member:
         """Passes on what happens on this node, as its run.follow would report it."""
         self.leave()
         run, attempt = self.begin["run"], None if self.elastic else self.begin["attempt"]
-        folder = opened(run, attempt)
-        if folder is not None:
-            spec: Any = {"run": run, "attempt": attempt, "logs": False}
-            self.follower = Follower(spec, folder)
+        spec: Any = {"run": run, "attempt": attempt, "logs": False}
+        try:
+            self.follower = Follower(spec, opened(run, attempt))
             self.following = start_thread(self.report, self.follower)
+        except Refused as error:
+            self.send(**failed(error))
 
     def leave(self) -> None:
         if self.follower is not None:

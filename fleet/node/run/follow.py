@@ -31,6 +31,7 @@ from _thread import start_new_thread
 from contextlib import suppress
 
 from fleet.node.base.clock import CLOCK, Clock
+from fleet.node.base.errors import Refused, failed
 from fleet.node.base.run_folder import (
     attempt_folder,
     awaited,
@@ -53,7 +54,7 @@ from fleet.node.base.types import Any, Callable, run
 from fleet.node.base.wire import control_lines, frame, send_exit, send_json, start, start_heartbeat
 from fleet.node.run.look.trim import is_log, trim, trimmed
 from fleet.protocol.frames import HEARTBEAT_SECONDS, OUTPUT
-from fleet.protocol.state import FINAL, LEASE, OVER, SPEC, STATUS
+from fleet.protocol.state import FINAL, LEASE, OVER, SPEC, STATUS, is_run_id
 
 CHUNK = 65536
 CHUNKS_A_TURN = 16
@@ -274,28 +275,28 @@ def listen(run: str, folder: str, passive: bool, term: int) -> None:
     os._exit(0)
 
 
-def opened(run: str, attempt: "int | None") -> "str | None":
-    """Returns the folder of an attempt, held open: what another one sets aside is still found. None: there is none."""
-    try:
-        folder = run_folder(run)
-        folder = folder and attempt_folder(folder, attempt)
-    except ValueError:
-        folder = None
-    return folder and "/proc/self/fd/%d" % os.open(folder, os.O_RDONLY | os.O_DIRECTORY)
+def opened(run: str, attempt: "int | None") -> str:
+    """Returns the folder of an attempt, held open: what another one sets aside is still found. Refused: there is none.
+    OSError."""
+    folder = run_folder(run) if is_run_id(run) else None
+    folder = folder and attempt_folder(folder, attempt)
+    if folder is None:
+        raise Refused("run %s is not known on this node" % run, "its folder there, ~/.fleet/runs, was removed")
+    return "/proc/self/fd/%d" % os.open(folder, os.O_RDONLY | os.O_DIRECTORY)
 
 
 def unread(error: OSError) -> "dict[str, Any]":
     """Returns the message that the folder cannot be read."""
-    return {"event": "failed", "message": "cannot read the run's folder: %s" % error, "hint": None}
+    return failed(Refused("cannot read the run's folder: %s" % error))
 
 
 def follow() -> int:
     spec: run.FollowSpec = start(heartbeat=False)
     start_heartbeat(spec.get("heartbeat", HEARTBEAT_SECONDS))
-    folder, term = opened(spec["run"], spec.get("attempt")), spec.get("term", 0)
-    if folder is None:
-        unknown = "run %s is not known on this node" % spec["run"]
-        send_json({"event": "failed", "message": unknown, "hint": "its folder there, ~/.fleet/runs, was removed"})
+    try:
+        folder, term = opened(spec["run"], spec.get("attempt")), spec.get("term", 0)
+    except Refused as error:
+        send_json(failed(error))
         return 1
     if term:
         is_led_by(folder, term)
