@@ -25,7 +25,7 @@ def follow(folder: Path, node: Node, until: Callable[[Heard], bool] = lambda hea
         if until(heard):
             follower.give_up()
 
-    follower = Follower(HOST, NodeLogs(folder), Following("r", node, post, lambda event: None, 15.0))
+    follower = Follower(HOST, NodeLogs(folder), Following(SPEC, node, post, lambda event: None, 15.0))
     follower.start()
     follower.join(300)
     assert not follower.is_alive()
@@ -97,7 +97,7 @@ def test_a_busy_node_has_time_to_start_python_before_it_counts_as_silent(tmp_pat
 
     heard: list[Heard] = []
     node = Slow(*sending({"event": "end", "sizes": {}}).output)
-    Follower(HOST, NodeLogs(tmp_path), Following("r", node, heard.append, lambda event: None, 15.0)).run()
+    Follower(HOST, NodeLogs(tmp_path), Following(SPEC, node, heard.append, lambda event: None, 15.0)).run()
     assert [h.what for h in heard] == ["over"] and heard[0].data.complete
 
 
@@ -106,7 +106,9 @@ def test_who_was_given_up_writes_no_more(tmp_path: Path) -> None:
     stream = frame(b"J", json.dumps({"event": "stream", "id": 1, "name": "rank0.out", "offset": 0}).encode())
     node = Node(PREAMBLE + stream + frame(b"O", b"mine", 1) + frame(b"O", b"another's", 1))
     follower = Follower(
-        HOST, NodeLogs(tmp_path), Following("r", node, lambda heard: None, lambda event: follower.give_up(), 15.0)
+        HOST,
+        NodeLogs(tmp_path),
+        Following(SPEC, node, lambda heard: None, lambda event: follower.give_up(), 15.0),
     )
     follower.run()
     assert (tmp_path / "rank0.out").read_bytes() == b"mine"

@@ -21,6 +21,7 @@ from fleet.node.base.run_folder import (
     ranks_up,
     read_json,
     runs_root,
+    stamp_of,
     standing,
     verdict_of,
 )
@@ -61,10 +62,8 @@ def written_last(folder: str, names: "list[str]") -> "tuple[float | None, str]":
 
 
 def unheard(folder: str) -> "float | None":
-    try:
-        return max(0.0, time.time() - os.stat(os.path.join(folder, LEASE)).st_mtime)
-    except OSError:
-        return None
+    renewed = stamp_of(os.path.join(folder, LEASE))
+    return None if renewed is None else max(0.0, time.time() - renewed[0] / 1e9)
 
 
 def described(

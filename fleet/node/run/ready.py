@@ -14,13 +14,12 @@ from fleet.node.base.errors import Refused
 from fleet.node.base.processes import boot_id, identity
 from fleet.node.base.run_folder import NODE, final_status, is_forbidden, run_folder, run_names, try_write, write_json
 from fleet.node.base.state_folder import own_home
-from fleet.node.base.types import Callable, run
+from fleet.node.base.types import run
 from fleet.node.base.wire import listen, send_exit, send_json, start
 from fleet.node.run.look.rendezvous import listen_everywhere
 from fleet.node.run.stop import stop
 from fleet.protocol.state import NEXT, PROTOCOL, RESTARTING, RUNS, SPEC, STARTING, STATUS
 
-say: "Callable[[run.Ready], None]" = send_json
 POLL_SECONDS = 0.1
 START_SECONDS = 120.0  # in which the head begins the attempt, or has gone unnoticed
 
@@ -72,7 +71,7 @@ def main() -> None:
     forbidden = is_forbidden(name, attempt)
     if folder is not None and not forbidden:
         be_seen(folder, STARTING)
-    say({"event": "ready", "left": left, "port": port, "forbidden": forbidden})
+    send_json({"event": "ready", "left": left, "port": port, "forbidden": forbidden})
     if not forbidden:
         CLOCK.sleep(START_SECONDS)
     send_exit(0)

@@ -15,7 +15,7 @@ from fleet.ops.run.kept.folder import RunFolder
 from fleet.ops.run.kept.job import Asking, has_ended, submitted
 from fleet.ops.run.kept.state import written
 from fleet.ops.sessions import Sessions
-from fleet.protocol.messages.run import Since
+from fleet.protocol.messages.run import FollowSpec, Since
 from fleet.protocol.messages.values import Failed
 from fleet.runtime import Runtime
 from fleet.sources import SOURCES
@@ -38,7 +38,8 @@ def bring(
     where another process asks for the folder, to lead the run."""
     folder.begin(found.attempt)
     attempt = None if found.about["least"] else found.attempt
-    how = Following(found.run_id, runtime.transport, attempt=attempt, once=once, passive=True)
+    spec: FollowSpec = {"run": found.run_id, "offsets": {}, "attempt": attempt, "once": once, "passive": True}
+    how = Following(spec, runtime.transport)
 
     def is_given_up() -> bool:
         return runtime.cancel.is_set() or folder.asked_for()

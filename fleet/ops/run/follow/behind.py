@@ -28,7 +28,7 @@ from fleet.ops.run.kept.folder import HANDOVER_SECONDS, RunFolder
 from fleet.ops.run.kept.record import RunRecord, host_elsewhere
 from fleet.own import private
 from fleet.own_process import own_process
-from fleet.protocol.messages.run import Stopped, StopSpec, Verdict
+from fleet.protocol.messages.run import FollowSpec, Stopped, StopSpec, Verdict
 from fleet.rules.left_behind import left
 from fleet.runtime import Runtime
 from fleet.transport import TRANSPORTS, open_transport
@@ -210,7 +210,8 @@ def _fetch(
 ) -> bool:
     """Follows a run that is over, from where its logs end here; returns whether every byte came. The folder is held no
     longer than that: while hosts are waited for, others may write there."""
-    how = Following(run, transport, node_timeout=SILENCE_SECONDS, attempt=attempt, clock=clock)
+    spec: FollowSpec = {"run": run, "offsets": {}, "attempt": attempt}
+    how = Following(spec, transport, node_timeout=SILENCE_SECONDS, clock=clock)
 
     def is_late(follower: Follower) -> bool:  # it went again: nobody else waits for it
         now, since = clock.monotonic(), follower.silent_since

@@ -59,23 +59,16 @@ class Over:
 
 @dataclass(frozen=True)
 class Following:
-    """How a run's nodes are followed. post: takes Heard, must not block. node_timeout: seconds. lease: the run's, to be
-    renewed in time. attempt: None for the last one. once: bring what there is now, and end. passive: look on, and do
-    not count as a head that the run has. term: of who leads it, 0: we only look on. waits: for that one's verdict.
-    keeps: its connection, once it is over. trims: nodes keep no more of the logs than they must, once the leader has
-    them."""
+    """How a run's nodes are followed. spec: what is requested of each, but for its offsets. post: takes Heard, must not
+    block. node_timeout: seconds. lease: the run's, to be renewed in time. keeps: its connection, once it is over.
+    trims: nodes keep no more of the logs than they must, once the leader has them."""
 
-    run_id: str
+    spec: FollowSpec
     transport: Transport
     post: Callable[[Heard], None] = lambda heard: None
     emit: Emit = silent
     node_timeout: float = SILENCE_SECONDS
     lease: float | None = None
-    attempt: int | None = 0
-    once: bool = False
-    passive: bool = False
-    term: int = 0
-    waits: bool = False
     keeps: bool = False
     trims: bool = False
     clock: Clock = CLOCK
@@ -208,17 +201,7 @@ class Follower(threading.Thread):
             self._clock.wait(self._cancel, pause_after(silent, RETRY_SECONDS))
 
     def _follow(self, session: Session) -> None:
-        how = self._how
-        spec: FollowSpec = {
-            "run": how.run_id,
-            "offsets": self.logs.sizes(),
-            "attempt": how.attempt,
-            "once": how.once,
-            "passive": how.passive,
-            "heartbeat": self._beat,
-            "term": how.term,
-            "waits": how.waits,
-        }
+        spec: FollowSpec = {**self._how.spec, "offsets": self.logs.sizes(), "heartbeat": self._beat}
         program, self._waiting = self._waiting, None
         if program is None:
             program = Program(session, "run.follow", spec)
@@ -251,7 +234,7 @@ class Follower(threading.Thread):
                 self._allowance.spend(len(frame.payload))
                 self._message(streams, frame.decode(Followed))
             now = self._clock.monotonic()
-            if self._how.trims and self._how.term and now - self._reported >= REPORT_SECONDS:
+            if self._how.trims and self._how.spec.get("term") and now - self._reported >= REPORT_SECONDS:
                 self._reported = now
                 program.send({"op": "have", "sizes": self.logs.sizes()})
             if self.logs.blocked is None:

@@ -164,9 +164,10 @@ class Elastic:
 
     def _fetch(self, host: Host, attempt: int) -> None:
         """The rest of what it wrote before it went."""
-        run, timeout = self._record.run_id, self._record.node_timeout
-        how = Following(run, self._runtime.transport, emit=self._runtime.emit, node_timeout=timeout, clock=self._clock)
-        fetch([host], self._folder, replace(how, attempt=attempt, once=True), lambda _: self._cancel.is_set())
+        spec: run.FollowSpec = {"run": self._record.run_id, "offsets": {}, "attempt": attempt, "once": True}
+        timeout, emit = self._record.node_timeout, self._runtime.emit
+        how = Following(spec, self._runtime.transport, emit=emit, node_timeout=timeout, clock=self._clock)
+        fetch([host], self._folder, how, lambda _: self._cancel.is_set())
 
     def back(self, host: str, follower: Follower) -> None:
         """follower: of what it does now."""

@@ -32,7 +32,7 @@ from fleet.ops.run.plan.origin import age
 from fleet.ops.run.plan.plan import Plan
 from fleet.ops.run.start.start import agree
 from fleet.ops.sessions import Sessions
-from fleet.protocol.messages.run import News, RankEnded, RunState, Verdict
+from fleet.protocol.messages.run import FollowSpec, News, RankEnded, RunState, Verdict
 from fleet.protocol.state import FINAL
 from fleet.rules.advice import Advice
 from fleet.runtime import Runtime
@@ -94,16 +94,20 @@ class Run:
 
     def _follower(self, host: Host, waiting: Program | None) -> Follower:
         record = self.record
+        spec: FollowSpec = {
+            "run": record.run_id,
+            "offsets": {},
+            "attempt": None if record.about["least"] else record.attempt,
+            "term": record.term * self.leads,
+            "waits": not self.leads,
+        }
         how = Following(
-            record.run_id,
+            spec,
             self.runtime.transport,
             self._heard.put,
             self.runtime.emit,
             record.node_timeout,
             lease=record.lease,
-            attempt=None if record.about["least"] else record.attempt,
-            term=record.term * self.leads,
-            waits=not self.leads,
             keeps=True,
             trims=record.about["max_log"] > 0,
             clock=self._clock,
