@@ -15,6 +15,8 @@ from fleet.ops.run.kept.logs import NodeLogs
 from tests.hostile import HOST, PREAMBLE, Node, frame, sending
 from tests.unit.conftest import Clock
 
+SPEC: FollowSpec = {"run": "r", "offsets": {}}
+
 
 def follow(folder: Path, node: Node, until: Callable[[Heard], bool] = lambda heard: False) -> list[Heard]:
     """Returns what is reported of that node; the follower is given up after the report that `until` names."""
@@ -105,11 +107,8 @@ def test_who_was_given_up_writes_no_more(tmp_path: Path) -> None:
     """Its files may be another one's by then: an attempt's, a leader's."""
     stream = frame(b"J", json.dumps({"event": "stream", "id": 1, "name": "rank0.out", "offset": 0}).encode())
     node = Node(PREAMBLE + stream + frame(b"O", b"mine", 1) + frame(b"O", b"another's", 1))
-    follower = Follower(
-        HOST,
-        NodeLogs(tmp_path),
-        Following(SPEC, node, lambda heard: None, lambda event: follower.give_up(), 15.0),
-    )
+    how = Following(SPEC, node, emit=lambda event: follower.give_up(), node_timeout=15.0)
+    follower = Follower(HOST, NodeLogs(tmp_path), how)
     follower.run()
     assert (tmp_path / "rank0.out").read_bytes() == b"mine"
 
