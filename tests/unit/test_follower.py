@@ -15,7 +15,7 @@ from fleet.ops.run.kept.logs import NodeLogs
 from tests.hostile import HOST, PREAMBLE, Node, frame, sending
 from tests.unit.conftest import Clock
 
-SPEC: FollowSpec = {"run": "r", "offsets": {}}
+SPEC: Any = {"run": "r", "offsets": {}}
 
 
 def follow(folder: Path, node: Node, until: Callable[[Heard], bool] = lambda heard: False) -> list[Heard]:
