@@ -50,7 +50,7 @@ from fleet.node.base.run_folder import (
     try_write,
     verdict_of,
 )
-from fleet.node.base.types import Any, Callable, run
+from fleet.node.base.types import Any, Callable, run, values
 from fleet.node.base.wire import control_lines, frame, send_exit, send_json, start, start_heartbeat
 from fleet.node.run.look.trim import is_log, trim, trimmed
 from fleet.protocol.frames import HEARTBEAT_SECONDS, OUTPUT
@@ -285,7 +285,7 @@ def opened(run: str, attempt: "int | None") -> str:
     return "/proc/self/fd/%d" % os.open(folder, os.O_RDONLY | os.O_DIRECTORY)
 
 
-def unread(error: OSError) -> "dict[str, Any]":
+def unread(error: OSError) -> "values.Failed":
     """Returns the message that the folder cannot be read."""
     return failed(Refused("cannot read the run's folder: %s" % error))
 
