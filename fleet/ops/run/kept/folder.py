@@ -101,7 +101,8 @@ class RunFolder(Record):
         nothing, there is no such file."""
         self._said |= values
         with contextlib.suppress(OSError, FleetError), self._alone():
-            state = {**read_object(self.path / STATE), **values}
+            before = {**read_object(self.path / STATE), **values}
+            state = {name: value for name, value in before.items() if value or not name.startswith(STOPPER)}
             if any(map(state.get, ("leader", "leads"))) or stoppers(state):
                 self.write_json(STATE, state)
             else:
