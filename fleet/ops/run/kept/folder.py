@@ -110,7 +110,8 @@ class RunFolder(Record):
 
     def stop_on(self, hosts: Sequence[str]) -> None:
         """Notes the hosts on which this thread stops the run from now on; others may do so on other ones."""
-        self.say(**{f"{STOPPER}{threading.get_native_id()}": {**myself(), "hosts": hosts} if hosts else None})
+        me = myself()
+        self.say(**{f"{STOPPER}{me['machine']}-{threading.get_native_id()}": {**me, "hosts": hosts} if hosts else None})
 
     @property
     def is_ours(self) -> bool:

@@ -30,7 +30,7 @@ def state_of(folder: Path) -> dict[str, Any]:
 
     leader: who follows the run, None: nobody any more. since: when it began to. leads: whether the run is its to lead,
     and is not known to be over. lease: seconds that nodes go on without it, None: for ever. detached: whether that is
-    no one's terminal. stopper-THREAD: who stops the run on `hosts`, which did not answer.
+    no one's terminal. stopper-MACHINE-THREAD: who stops the run on `hosts`, which did not answer.
     """
     return read_object(folder / STATE)
 
