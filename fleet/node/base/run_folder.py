@@ -10,6 +10,7 @@ import time
 from contextlib import suppress
 
 from fleet.node.base import json
+from fleet.node.base.errors import Refused
 from fleet.node.base.processes import below, boot_id, read_file, start_time, stuck
 from fleet.node.base.types import Any
 from fleet.node.base.wire import write_all
@@ -94,6 +95,16 @@ def attempt_folder(folder: str, attempt: "int | None") -> "str | None":
         return folder
     earlier = os.path.join(folder, "%s%d" % (ATTEMPT, attempt))
     return earlier if os.path.isdir(earlier) else None
+
+
+def known_folder(run: str, attempt: "int | None" = None) -> str:
+    """The folder of an attempt of a run that was started on this very node, None: of the last one. Refused: there is
+    none."""
+    folder = run_folder(run) if is_run_id(run) else None
+    folder = folder and attempt_folder(folder, attempt)
+    if folder is None:
+        raise Refused("run %s is not known on this node" % run, "its folder there, ~/.fleet/runs, was removed")
+    return folder
 
 
 def tombstone(run: str) -> str:

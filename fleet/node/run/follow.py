@@ -33,11 +33,11 @@ from contextlib import suppress
 from fleet.node.base.clock import CLOCK, Clock
 from fleet.node.base.errors import Refused, failed
 from fleet.node.base.run_folder import (
-    attempt_folder,
     awaited,
     detach_run,
     disk_is_full,
     has_protocol,
+    known_folder,
     lease_of,
     only,
     owners,
@@ -54,7 +54,7 @@ from fleet.node.base.types import Any, Callable, run, values
 from fleet.node.base.wire import control_lines, frame, send_exit, send_json, start, start_heartbeat
 from fleet.node.run.look.trim import is_log, trim, trimmed
 from fleet.protocol.frames import HEARTBEAT_SECONDS, OUTPUT
-from fleet.protocol.state import FINAL, LEASE, OVER, SPEC, STATUS, is_run_id
+from fleet.protocol.state import FINAL, LEASE, OVER, SPEC, STATUS
 
 CHUNK = 65536
 CHUNKS_A_TURN = 16
@@ -276,13 +276,8 @@ def listen(run: str, folder: str, passive: bool, term: int) -> None:
 
 
 def opened(run: str, attempt: "int | None") -> str:
-    """Returns the folder of an attempt, held open: what another one sets aside is still found. Refused: there is none.
-    OSError."""
-    folder = run_folder(run) if is_run_id(run) else None
-    folder = folder and attempt_folder(folder, attempt)
-    if folder is None:
-        raise Refused("run %s is not known on this node" % run, "its folder there, ~/.fleet/runs, was removed")
-    return "/proc/self/fd/%d" % os.open(folder, os.O_RDONLY | os.O_DIRECTORY)
+    """Returns the folder of an attempt, held open: what another one sets aside is still found. Refused; OSError."""
+    return "/proc/self/fd/%d" % os.open(known_folder(run, attempt), os.O_RDONLY | os.O_DIRECTORY)
 
 
 def unread(error: OSError) -> "values.Failed":

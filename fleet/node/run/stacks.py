@@ -17,7 +17,7 @@ import time
 
 from fleet.node.base.errors import Refused, answer
 from fleet.node.base.processes import environment, read_file, state_of
-from fleet.node.base.run_folder import run_folder
+from fleet.node.base.run_folder import known_folder
 from fleet.node.base.types import TYPE_CHECKING, Any, stacks
 from fleet.node.base.wire import start_thread
 from fleet.node.run.look.own_master import own_master
@@ -189,9 +189,7 @@ def stack_of(rank: int, pid: int, folder: str, native: bool) -> "stacks.RankStac
 
 
 def stacks_of(spec: "stacks.StacksSpec") -> "stacks.Stacks":
-    folder = run_folder(spec["run"])
-    if folder is None:
-        raise Refused("run %s is not known on this node" % spec["run"])
+    folder = known_folder(spec["run"])
     asked = spec["ranks"]
     wanted = {rank: pid for rank, pid in trainers(spec["run"]).items() if asked is None or rank in asked}
     found: list[stacks.RankStack] = []

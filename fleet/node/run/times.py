@@ -10,9 +10,9 @@ import re
 
 from fleet.node.base import json
 from fleet.node.base.clock import CLOCK, Clock
-from fleet.node.base.errors import Refused, answer
+from fleet.node.base.errors import answer
 from fleet.node.base.processes import read_file
-from fleet.node.base.run_folder import run_folder
+from fleet.node.base.run_folder import known_folder
 from fleet.node.base.types import TYPE_CHECKING, run
 from fleet.protocol.state import LOG_NAME, TIMES
 
@@ -81,9 +81,7 @@ def sizes_at(folder: str, when: float) -> "dict[str, int]":
 
 
 def since(spec: "run.SinceSpec", clock: Clock = CLOCK) -> "run.Since":
-    folder = run_folder(spec["run"])
-    if folder is None:
-        raise Refused("run %s is not known on this node" % spec["run"])
+    folder = known_folder(spec["run"])
     return {"event": "since", "offsets": sizes_at(folder, clock.time() - spec["ago"])}
 
 
