@@ -100,6 +100,11 @@ def test_what_is_no_example_is_refused() -> None:
         accept("fleet check --nonsense")
 
 
+def options_of(verb: str) -> list[click.Option]:
+    params = COMMANDS[(verb,)].get_params(click.Context(COMMANDS[(verb,)]))
+    return [param for param in params if isinstance(param, click.Option) and not param.hidden]
+
+
 def row(option: click.Option, text: str) -> bool:
     return bool(re.search(rf"^  (-\w, )?{option.opts[-1]}(?![\w-])", text, re.M))
 
@@ -108,7 +113,7 @@ def test_many_options_are_those_of_a_day_first(capsys: pytest.CaptureFixture[str
     first = help_of(("launch",), capsys)
     assert run(["launch", "--help-all"]) == 0
     every = capsys.readouterr().out
-    known = [param for param in COMMANDS[("launch",)].params if isinstance(param, click.Option) and not param.hidden]
+    known = options_of("launch")
     shown = [param for param in known if row(param, first.partition("\nOptions of a day:\n")[2])]
     assert all(row(param, every) for param in known)
     assert 15 <= len(shown) <= 25 and {"--sync", "--nnodes", "--engine", "--hosts"} <= {p.opts[-1] for p in shown}
@@ -121,7 +126,7 @@ def test_all_options_are_completed(capsys: pytest.CaptureFixture[str], monkeypat
         monkeypatch.setenv(name, value)
     assert complete(cli, "zsh_complete") == 0
     words = capsys.readouterr().out.split("\n")
-    known = [param for param in COMMANDS[("launch",)].params if isinstance(param, click.Option) and not param.hidden]
+    known = options_of("launch")
     assert {param.opts[-1] for param in known} <= {*words} and "--help-all" in words
 
 

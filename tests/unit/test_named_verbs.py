@@ -10,6 +10,7 @@ from pathlib import Path
 import click
 import pytest
 
+from fleet.cli.line.command import SETTINGS
 from fleet.cli.line.verbs import VERBS
 from fleet.cli.main import cli
 
@@ -59,9 +60,9 @@ def texts(tree: ast.Module) -> Iterator[tuple[int, str]]:
 
 
 def options_of(command: click.Command) -> set[str]:
-    found = {flag for param in command.params for flag in [*param.opts, *param.secondary_opts]} | {"--help", "-h"}
+    ctx = click.Context(command, **SETTINGS)
+    found = {flag for param in command.get_params(ctx) for flag in [*param.opts, *param.secondary_opts]}
     if isinstance(command, click.Group):
-        ctx = click.Context(command)
         found.update(*(options_of(command.get_command(ctx, name) or cli) for name in command.list_commands(ctx)))
     return found
 

@@ -88,6 +88,17 @@ def _show_all(ctx: click.Context, param: click.Parameter, value: bool) -> None:
         ctx.exit()
 
 
+HELP_ALL = CommonOption(
+    ["--help-all"],
+    is_flag=True,
+    is_eager=True,
+    expose_value=False,
+    daily=True,
+    callback=_show_all,
+    help="Show all options and exit.",
+)
+
+
 class Coloured(click.HelpFormatter):
     """Writes help with coloured headings and names; `click.echo` takes the colours away where they do not belong."""
 
@@ -132,13 +143,16 @@ class Verb(click.Command):
         self.examples = tuple(examples)
         self.sections = dict(sections or {})
         self.interrupted = interrupted
-        own = [
-            param for param in self.params if isinstance(param, click.Option) and not isinstance(param, CommonOption)
-        ]
-        self.has_many = len(own) > MANY
-        if self.has_many:
-            said, flag = "Show all options and exit.", {"is_flag": True, "is_eager": True, "expose_value": False}
-            self.params.append(CommonOption(["--help-all"], daily=True, help=said, callback=_show_all, **flag))
+
+    def get_params(self, ctx: click.Context) -> list[click.Parameter]:
+        params = super().get_params(ctx)
+        return [*params[:-1], HELP_ALL, params[-1]] if self.has_many else params
+
+    @property
+    def has_many(self) -> bool:
+        """Returns whether its first help shows the daily options only."""
+        options = [param for param in self.params if isinstance(param, click.Option)]
+        return sum(not isinstance(option, CommonOption) for option in options) > MANY
 
     def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
         takes_more, ctx.allow_extra_args = ctx.allow_extra_args, True
