@@ -23,8 +23,12 @@ class Net:
         self.facts: dict[str, Any] = {}
 
     def filters(self, number: int, hook: str, rule: str) -> None:
-        line = f"table inet shut {{ chain {hook} {{ type filter hook {hook} priority 0; {rule}; }}; }}"
-        self.lab.sh(self.names[number], f"nft '{line}'")
+        self.chains(number, {hook: f"{rule};"})
+
+    def chains(self, number: int, rules: dict[str, str]) -> None:
+        """rules: by hook, each with its semicolon."""
+        chains = (f"chain {hook} {{ type filter hook {hook} priority 0; {text} }};" for hook, text in rules.items())
+        self.lab.sh(self.names[number], f"nft 'table inet shut {{ {' '.join(chains)} }}'")
 
     def opens(self) -> None:
         for name in self.names:
