@@ -159,7 +159,7 @@ def tails(gang: Gang, logs: Mapping[str, NodeLogs]) -> Tail:
 
 
 def _words(node: Node, tail: Tail) -> Iterator[str]:
-    """Yields what the first rank of a node wrote last, where scripts report their checkpoints."""
+    """Returns what the first rank of a node wrote last, where scripts report their checkpoints."""
     return (tail(node.host.name, node.ranks[0], stream) for stream in ("out", "err"))
 
 
