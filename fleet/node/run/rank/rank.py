@@ -207,8 +207,8 @@ def finish(logs: Logs) -> None:
 
 
 def drain(logs: Logs) -> None:
-    """Hands the processes that the rank has left, and their pipes, to a process of its own. It reads them as long as they
-    live, which is no longer than the run: so the engine sees the rank's end at once."""
+    """Hands the processes that the rank has left, and their pipes, to a process of its own. It reads them as long as
+    they live, which is no longer than the run: so the engine sees the rank's end at once."""
     try:
         child = all(log.over for log in logs.all) or os.fork()
     except OSError:
