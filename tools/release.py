@@ -49,7 +49,7 @@ def released(changelog: str, version: str, day: str) -> str:
 
 
 def check_tree(version: str) -> None:
-    """Refused where the tree is not what the release would be of."""
+    """Raises Refused where the tree cannot be released as that version."""
     if not re.fullmatch(r"\d+\.\d+\.\d+((a|b|rc)\d+)?", version):
         raise Refused(f"{version or 'no version'}: give one as in make release VERSION=1.0.0")
     if changed := [line[3:] for line in git("status", "--porcelain", "-z")]:
@@ -59,7 +59,7 @@ def check_tree(version: str) -> None:
 
 
 def check_contents(sdist: Path, wheel: Path, tracked: Collection[str]) -> None:
-    """Refused where the wheel has more than fleet, or the sdist less than the clone."""
+    """Raises Refused where the wheel has more than fleet, or the sdist less than the clone."""
     with zipfile.ZipFile(wheel) as archive:
         foreign = [
             name for name in archive.namelist() if not re.match(r"fleet/|fleet_launch-[^/]+\.(dist-info|data)/", name)

@@ -1,4 +1,4 @@
-"""`fleet`, alone: what is here, and the one command to type next. Nothing is sent, and nothing is written."""
+"""Shows, for `fleet` alone, what is here and the one command to type next. Nothing is sent, and nothing is written."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from fleet.sources import SOURCES
 
 
 class Seen(NamedTuple):
-    """A fact: its title, and a text. command: what to type next, None where this is as it should be."""
+    """Holds a fact: its title, and a text. command: what to type next, None if all is as it should be."""
 
     title: str
     text: str
