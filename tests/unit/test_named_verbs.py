@@ -19,6 +19,7 @@ FLEET = Path(__file__).parents[2] / "fleet"
 
 # options that messages name and that are not fleet's but the script's, DeepSpeed's, docker's, pip's, ps's
 FOREIGN = {
+    *("--crypt-method", "--sha-rounds"),  # chpasswd's
     *("--bind", "--make-rprivate", "--reuid", "--regid", "--clear-groups"),  # of mount, setpriv
     *("--jobs", "--me", "--array", "--signal"),  # of Slurm
     *("--master_addr", "--master_port"),  # of torchrun
