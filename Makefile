@@ -1,7 +1,7 @@
 # Everything here sets itself up: Debian packages (when root) and a .venv, only what is missing.
 SHELL := /bin/bash
 .DEFAULT_GOAL := help
-.PHONY: help demo quick quick-tests test test-suites test-full test-rest soak coverage check matrix chaos foreign fuzz fuzz-runs mutants bench pictures clean root packages venv-demo venv-test venv-bench
+.PHONY: help demo quick quick-tests test test-suites test-full test-rest soak coverage check matrix chaos foreign fuzz fuzz-runs mutants bench pictures release clean root packages venv-demo venv-test venv-bench
 
 BIN := .venv/bin
 # what the head and the lab need
@@ -56,6 +56,8 @@ check: venv-test  ## lint, types, import directions
 	$(BIN)/ruff format --check fleet tests examples tools tools/matrix tools/timed
 	$(BIN)/mypy
 	$(BIN)/lint-imports --no-cache
+	@# a docstring is a sentence: its verb says what the thing does or returns
+	! grep -rnE --include='*.py' '"""(As|Of|Those|What|Where|Whether|Who)\b' fleet
 
 matrix: packages  ## the fast suites under each Python at hand, with the lowest and the newest dependencies (ARGS=--ends)
 	tools/matrix $(ARGS)
@@ -79,6 +81,9 @@ mutants: venv-test  ## takes mends back, one at a time, and has the fuzzers look
 
 pictures: root venv-test  ## draws docs/pictures/ anew: plays what they show in a lab (root; ONLY=name)
 	$(BIN)/python -m tools.pictures $(ONLY)
+
+release:  ## builds and checks sdist and wheel of VERSION=1.0.0, and writes its changelog; uploads nothing
+	@python3 -m tools.release $(VERSION)
 
 bench: venv-bench  ## fleet beside its peers, as tables of ratios (root; RUNS=n, ONLY=exec,runs)
 	$(BIN)/python -m tests.bench $(if $(RUNS),--runs $(RUNS)) $(if $(ONLY),--only $(ONLY))

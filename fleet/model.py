@@ -105,7 +105,7 @@ Kind = Literal["script", "module", "program"]
 
 @dataclass(frozen=True)
 class Job:
-    """What engines start, as they have prepared it; all else that was asked for is the request's (Launch). args are the
+    """Describes what engines start, as they have prepared it; all else that was requested is Launch's. args are the
     script's own.
 
     env: literal values; env_expand: values whose $NAME parts are expanded on the node. engine_args: options passed
@@ -154,7 +154,7 @@ class Inside:
 
 
 class Answering:
-    """What has an answer: a dataclass, and `data`, which is made of it."""
+    """Holds an answer: a dataclass, and `data`, which is made of it."""
 
     answer: object
     data: Mapping[str, Any]
@@ -170,9 +170,9 @@ class Answering:
 
 @dataclass(frozen=True)
 class Result(Answering):
-    """What became of one host. Exactly one of: ok; exit_status != 0; error. `data` is verb-specific JSON, `answer` the
-    dataclass that it is made of. An output that is too large to keep in memory is Spooled: bytes(...) of it, or its
-    pieces as it is iterated."""
+    """Holds what became of one host. Exactly one of: ok; exit_status != 0; error. `data` is verb-specific JSON,
+    `answer` the dataclass that it is made of. An output that is too large to keep in memory is Spooled: bytes(...)
+    returns it whole, iteration its pieces."""
 
     host: str
     ok: bool

@@ -21,6 +21,7 @@ from fleet.cli.line import hints
 from fleet.cli.line.command import SETTINGS, VerbGroup
 from fleet.cli.line.options import BY_ITSELF, NONE_LIVE, TYPED, common_options, settings_of, spelled_out
 from fleet.cli.line.verbs import VERB_GROUPS, VERBS
+from fleet.cli.screen.terminal import colored
 from fleet.errors import EXIT_INTERRUPTED, EXIT_OK, EXIT_PIPE, FleetError, InventoryError, UsageError
 from fleet.requests.request import OptionError
 from fleet.version import __version__
@@ -55,18 +56,23 @@ class LazyGroup(VerbGroup):
             with formatter.section(heading):
                 formatter.write_dl([(name.ljust(width), verb.help) for name, verb in verbs.items()])
 
+    def format_options(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
+        self.format_commands(ctx, formatter)
+        formatter.write("\nA verb's options: fleet help VERB. Those of all verbs: fleet help options.\n")
+        formatter.write("Questions, as 'where are my logs': fleet help.\n")
 
-@click.group(
-    cls=LazyGroup,
-    context_settings=SETTINGS,
-    examples=("fleet hosts", "fleet -w 'gpu[01-04]' exec -- nvidia-smi -L", "fleet help launch"),
-)
+    def alone(self, ctx: click.Context) -> str:
+        from fleet.cli.alone import what_next
+
+        return what_next()
+
+
+@click.group(cls=LazyGroup, context_settings=SETTINGS)
 @click.version_option(__version__, prog_name="fleet")
 @common_options
 def cli() -> None:
-    """From a list of hosts to a running distributed training job, and back, one command each.
-
-    The hosts come from -i FILE, $FLEET_INVENTORY, ./fleet.yaml or ./hostfile.
+    """From a list of hosts to a running distributed training job, and back. The hosts come from -i FILE,
+    $FLEET_INVENTORY, ./fleet.yaml or ./hostfile.
     """
     try:
         os.getcwd()
@@ -105,7 +111,7 @@ def say(error: FleetError, ctx: click.Context | None, *, as_json: bool = False) 
 
 
 def give_way() -> None:
-    """Where a terminal or a pipe takes no more, put /dev/null: whoever interrupts wants to get out."""
+    """Puts /dev/null where a terminal or a pipe takes no more: a user who interrupts wants to get out."""
     for fd in (1, 2):
         if not select.select([], [fd], [], 0)[1]:
             os.dup2(os.open(os.devnull, os.O_WRONLY), fd)
@@ -134,7 +140,7 @@ def run(argv: Sequence[str], *, typed: bool = False) -> int:
     did type it, and may be reminded of something."""
     ctx: click.Context | None = None
     try:
-        with cli.make_context("fleet", list(argv)) as ctx:
+        with cli.make_context("fleet", list(argv), color=colored(sys.stdout)) as ctx:
             hints.remember(settings_of(ctx))
             ctx.meta.update({TYPED: ("fleet", *argv), BY_ITSELF: typed})
             begun = time.monotonic()
@@ -190,14 +196,14 @@ class Talk(io.FileIO):
 
 
 def plain(error: UnicodeError) -> tuple[str, int]:
-    """What stands for characters that stdout's encoding (a Latin-1 terminal, C) does not have."""
+    """Replaces characters that stdout's encoding (a Latin-1 terminal, C) does not have."""
     assert isinstance(error, UnicodeEncodeError)
     text = error.object[error.start : error.end].replace("\u2500", "-")  # the line in a table
     return text.encode("ascii", "backslashreplace").decode(), error.end
 
 
 def open_standard_streams() -> None:
-    """Where a standard stream is closed (`>&-`), put /dev/null, so that no socket gets its number."""
+    """Puts /dev/null where a standard stream is closed (`>&-`), so that no socket gets its number."""
     for fd, name in enumerate(("stdin", "stdout", "stderr")):
         if getattr(sys, name) is None:
             null = os.open(os.devnull, os.O_RDWR)

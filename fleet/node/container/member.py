@@ -22,7 +22,8 @@ from fleet.node.container.part import Part, begin_of
 from fleet.node.container.record import Kept, summary_of
 from fleet.node.gang.elastic import gang_of
 from fleet.node.gang.ends import run_end
-from fleet.node.run.follow import Follower, heed, opened, unread
+from fleet.node.run.follow import Follower, opened, unread
+from fleet.node.run.heed import heed
 from fleet.node.run.stacks import stacks_of
 from fleet.node.run.stop import stop
 from fleet.protocol.codes import EXIT_CONNECT, EXIT_PREFLIGHT

@@ -26,7 +26,6 @@ stdin ends this program; the run goes on under its lease.
 """
 
 import os
-from _signal import SIGCHLD, SIGINT, SIGKILL, SIGTERM
 from _thread import start_new_thread
 from contextlib import suppress
 
@@ -34,27 +33,24 @@ from fleet.node.base.clock import CLOCK, Clock
 from fleet.node.base.errors import Refused, failed
 from fleet.node.base.run_folder import (
     awaited,
-    detach_run,
     disk_is_full,
     has_protocol,
     known_folder,
-    lease_of,
     only,
     owners,
     ranks_up,
     read_json,
     read_status,
-    request_stop,
     run_folder,
     stamp_of,
-    try_write,
     verdict_of,
 )
 from fleet.node.base.types import Any, Callable, run, values
 from fleet.node.base.wire import control_lines, frame, send_exit, send_json, start, start_heartbeat
-from fleet.node.run.look.trim import is_log, trim, trimmed
+from fleet.node.run.heed import heed, is_led_by
+from fleet.node.run.look.trim import is_log, trimmed
 from fleet.protocol.frames import HEARTBEAT_SECONDS, OUTPUT
-from fleet.protocol.state import FINAL, LEASE, OVER, SPEC, STATUS
+from fleet.protocol.state import FINAL, SPEC, STATUS
 
 CHUNK = 65536
 CHUNKS_A_TURN = 16
@@ -153,7 +149,8 @@ class Follower:
         return abs(self.clock.time() - self.status.get("time", 0.0)) < VERDICT_SECONDS or awaited(last) is not None
 
     def is_due(self, now: float) -> bool:
-        """Whether files may have come or been replaced: that renews the folder, whose clock may be a coarse one."""
+        """Is true where files may have come or been replaced: that renews the folder, whose clock may be a coarse
+        one."""
         folder_time = os.stat(self.folder).st_mtime_ns
         if folder_time != self.folder_time:
             self.folder_time, self.changed = folder_time, now
@@ -212,7 +209,8 @@ class Follower:
             self.say(dict(self.status, event="status", sent=self.clock.time()))
 
     def check_disk(self, now: float) -> None:
-        """What ranks cannot write is lost, and they may not care: it is said, once, and when there is room again."""
+        """Reports a full disk, once, and when there is room again. What ranks cannot write is lost, and they may not
+        care."""
         if now - self.disk_checked < DISK_CHECK_SECONDS or self.status.get("state") in FINAL:
             return
         self.disk_checked = now
@@ -227,44 +225,6 @@ class Follower:
             min(ELASTIC_CLOCK_SECONDS if self.elastic else CLOCK_SECONDS, 2 * self.clock_pause),
         )
         self.say({"event": "clock", "up": up, "sent": self.clock.time()})
-
-
-def is_led_by(folder: str, term: int) -> bool:
-    """Returns whether no later leader has been here; from now on this one has."""
-    kept = read_json(os.path.join(folder, LEASE))
-    if kept.get("term", 0) < term:
-        try_write(os.path.join(folder, LEASE), dict(kept, term=term))
-    return bool(kept.get("term", 0) <= term)
-
-
-def heed(run: str, folder: str, message: Any, passive: bool = False, term: int = 0) -> bool:
-    """Does what a control line asks for; what makes no sense is passed over. Returns False where a later leader has
-    been here. term: 0 of who only looks on."""
-    op = message.get("op") if isinstance(message, dict) else None
-    with suppress(OSError, ValueError, TypeError, KeyError):
-        if term and not is_led_by(folder, term):
-            return False
-        if op in ("ping", "renew"):
-            if not passive:
-                os.utime(os.path.join(folder, LEASE))
-        elif op == "detach":
-            if lease_of(folder, read_json(os.path.join(folder, SPEC))) is not None:
-                detach_run(folder)
-        elif op == "have":
-            trim(folder, message["sizes"], read_json(os.path.join(folder, SPEC))["about"]["max_log"])
-        elif op == "stop":
-            reason, signum = message.get("reason") or "stopped", SIGINT if message.get("interrupt") else SIGTERM
-            request_stop(folder, float(message["grace"]), str(reason), message.get("end"), signum)
-        elif op == "renew-ranks":
-            from fleet.node.run.look.trainers import trainers
-
-            for pid in trainers(run).values():
-                os.kill(pid, SIGKILL)
-        elif op == "over":
-            open(os.path.join(folder, OVER), "wb").close()
-            for who in owners(folder)[:1]:
-                os.kill(who["pid"], SIGCHLD)  # what a supervisor wakes up for
-    return True
 
 
 def listen(run: str, folder: str, passive: bool, term: int) -> None:

@@ -1,4 +1,4 @@
-"""What is said of a node while its run is followed: each function returns what Run.say() takes."""
+"""Words what is reported of a node while its run is followed: each function returns what Run.say() takes."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ REMARKS: Mapping[str, tuple[Level, str, str | None, type[Remark]]] = {
 
 
 def of_host(host: str, text: str) -> Reason:
-    """What may be said of many hosts at once."""
+    """Returns a message that many hosts may share."""
     return Reason("{hosts}", hosts=host) + Reason.of_node(text)
 
 
@@ -68,7 +68,7 @@ def of_rank(end: RankEnd, level: Level) -> Said:
 
 
 def of_lost(end: RankEnd, lost: int) -> Said:
-    """lost: bytes."""
+    """Returns the report that its node's disk did not take so many bytes."""
     what = f"{lost} bytes that rank {end.rank} on {end.host} wrote are nowhere: the disk there took no more"
     return "error", what, Gap(rank=end.rank, bytes=lost), end.host, ROOM.format(end.host)
 

@@ -21,9 +21,9 @@ PORTS = range(15000, 29500)  # below every system's ephemeral range, and not tor
 
 @dataclass(frozen=True)
 class Known:
-    """What preflight learned about a node. gpus, cpus: counts. address, interface: of its ranks. nccl: the interface's
-    name as NCCL reads it. code: state folder and digest of what a sync delivered there. seen: facts that are kept in
-    run.json."""
+    """Holds what preflight learned about a node. gpus, cpus: counts. address, interface: of its ranks. nccl: the
+    interface's name as NCCL reads it. code: state folder and digest of what a sync delivered there. seen: facts that
+    are kept in run.json."""
 
     python: str | None = None
     gpus: int = 0
@@ -37,7 +37,7 @@ class Known:
 
 @dataclass(frozen=True)
 class NodePlan(Node):
-    """What one node runs. env: literal values; their names may be shown, their values never."""
+    """Plans one node's part. env: literal values; their names may be shown, their values never."""
 
     start: Start
     env: Mapping[str, str]
@@ -106,7 +106,7 @@ def ranks_on(host: Host, request: Launch, facts: Known | None) -> int:
 
 
 def counted_there(host: Host, job: Job, request: Launch) -> bool:
-    """Whether ranks_on() depends on the CPUs or GPUs that the host has."""
+    """Is true where ranks_on() depends on the CPUs or GPUs that the host has."""
     if request.ranks is not None or engine(job.engine).ranks(job):
         return False
     return request.counted == "cpu" or (host.devices is None and (request.counted != "slots" or host.slots is None))
@@ -129,7 +129,7 @@ def met_by_name(request: Launch, nodes: Sequence[Node]) -> Launch:
 
 
 def master_address(first: Host, request: Launch, nnodes: int) -> str:
-    """Where ranks meet: --master-addr, else node 0's data address; a run on one node stays inside it."""
+    """Returns where ranks meet: --master-addr, else node 0's data address; a run on one node stays inside it."""
     if request.master_addr:
         return request.master_addr
     return "127.0.0.1" if nnodes == 1 else first.data_address or first.address

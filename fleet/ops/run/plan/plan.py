@@ -63,12 +63,12 @@ class Plan:
 
     @property
     def hosts(self) -> tuple[Host, ...]:
-        """Where it starts."""
+        """Returns the hosts on which it starts."""
         return tuple(n.host for n in self.nodes if n.host.name not in self.absent)
 
     @property
     def ports(self) -> list[int]:
-        """Where ranks may meet."""
+        """Returns the ports at which ranks may meet."""
         return [self.request.master_port] if self.request.master_port else candidate_ports(self.run_id, self.attempt)
 
     def node(self, host: str) -> NodePlan:
@@ -133,7 +133,7 @@ class Plan:
         )
 
     def record(self, started: float) -> RunRecord:
-        """What is known of it from its start on. started: seconds since the epoch."""
+        """Returns what is known of it from its start on. started: seconds since the epoch."""
         job, request = self.job, self.request
         return RunRecord(
             run_id=self.run_id,
@@ -171,7 +171,7 @@ class Plan:
         )
 
     def whole(self) -> Plan:
-        """As if the spares took part."""
+        """Returns the plan in which the spares take part."""
         if not self.spares:
             return self
         return self._on((*self.hosts, *self.spares), len(self.nodes) + len(self.spares))
@@ -181,7 +181,8 @@ class Plan:
         return self._on([host for host in (*self.hosts, *self.spares) if host.name not in names], len(self.nodes))
 
     def beginning_without(self, failed: Mapping[str, FleetError]) -> Plan:
-        """Those come later, and so behind all others: ranks meet on the first node."""
+        """Returns the plan that begins without these hosts. They come later, and so after all others: ranks meet on the
+        first node."""
         absent = {**self.absent, **failed}
         hosts = sorted(self.inventory.hosts, key=lambda host: host.name in absent)
         inventory = replace(self.inventory, hosts=tuple(hosts))
@@ -263,7 +264,7 @@ def plan(
 
 
 def plan_of(inventory: Inventory, request: Launch, typed: tuple[str, ...] = ()) -> Plan:
-    """Of a new run. typed: the command line that asks for it."""
+    """Returns the plan of a new run. typed: the command line that requests it."""
     here = Path.cwd() if request.folder is None else Path(request.folder).absolute()
     request = replace(request, folder=str(here))
     job = job_of(request)
@@ -274,7 +275,7 @@ def plan_of(inventory: Inventory, request: Launch, typed: tuple[str, ...] = ()) 
 
 
 def job_of(request: Launch) -> Job:
-    """What is to run, independent of where."""
+    """Returns what is to run, independent of where."""
     kind: Kind = "module" if request.module else "program" if request.no_python else "script"
     by_name = request.engine is not None or kind != "script"
     chosen, fitting = (request.engine or DEFAULT, {}) if by_name else suited(request.script)
