@@ -60,8 +60,8 @@ class Over:
 @dataclass(frozen=True)
 class Following:
     """Describes how a run's nodes are followed. spec: what is requested of each, but for its offsets. post: takes
-    Heard, must not block. node_timeout: seconds. lease: the run's, to be renewed in time. keeps: its connection, once it
-    is over. trims: nodes keep no more of the logs than they must, once the leader has them."""
+    Heard, must not block. node_timeout: seconds. lease: the run's, to be renewed in time. keeps: its connection, once
+    it is over. trims: nodes keep no more of the logs than they must, once the leader has them."""
 
     spec: FollowSpec
     transport: Transport
