@@ -2,9 +2,9 @@
 
     python -m tools.pictures [NAME...]
 
-A .play file has settings (`rows: 20`, `moving: yes`), lines that are typed before the picture begins (`> ...`) and
-lines that it shows (`$ ...`). The picture is an SVG whose text can be searched; a moving one repeats itself. Its
-`<desc>` holds the last screen.
+A .play file has settings (`rows: 20`, `moving: yes`), lines that are typed before the picture begins (`> ...`), lines
+that it shows (`$ ...`), and lines that clear up after it (`< ...`). The picture is an SVG whose text can be searched; a
+moving one repeats itself. Its `<desc>` holds the last screen.
 """
 
 from __future__ import annotations
@@ -14,13 +14,15 @@ import html
 import os
 import pty
 import select
+import shutil
 import struct
 import subprocess
 import sys
 import tempfile
 import termios
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -50,6 +52,7 @@ class Play:
     name: str
     prepared: tuple[str, ...]
     typed: tuple[str, ...]
+    cleared: tuple[str, ...]
     rows: int
     moving: bool
 
@@ -57,12 +60,20 @@ class Play:
     def read(cls, path: Path) -> Play:
         lines = path.read_text("utf-8").splitlines()
         settings = dict(line.split(": ", 1) for line in lines if line[:1].isalpha())
-        prepared, typed = (tuple(line[2:] for line in lines if line.startswith(mark)) for mark in ("> ", "$ "))
-        return cls(path.stem, prepared, typed, int(settings.get("rows", 24)), settings.get("moving") == "yes")
+        before, shown, after = (tuple(line[2:] for line in lines if line[:2] == mark) for mark in ("> ", "$ ", "< "))
+        return cls(path.stem, before, shown, after, int(settings.get("rows", 24)), settings.get("moving") == "yes")
+
+    @property
+    def picture(self) -> Path:
+        return PICTURES / f"{self.name}.svg"
 
 
 Row = tuple[tuple[str, str], ...]  # pieces of one line: text, classes
 Frame = tuple[float, tuple[Row, ...]]  # seconds since the beginning, the screen
+
+
+def plays() -> list[Play]:
+    return [Play.read(path) for path in sorted(PICTURES.glob("*.play"))]
 
 
 def rows_of(screen: pyte.Screen) -> tuple[Row, ...]:
@@ -109,10 +120,18 @@ def frames_of(command: str, screen: pyte.Screen, env: dict[str, str], cwd: Path)
     yield time.monotonic() - begin, rows_of(screen)
 
 
+def typed(lines: tuple[str, ...], env: dict[str, str], cwd: Path) -> None:
+    for line in lines:
+        with tempfile.TemporaryFile() as output:  # a pipe would wait for what goes on in the background
+            to = {"stdin": subprocess.DEVNULL, "stdout": output, "stderr": output}
+            if subprocess.run(["sh", "-c", line], cwd=cwd, env=env, **to, timeout=300).returncode:
+                output.seek(0)
+                raise SystemExit(f"$ {line}\n{output.read().decode(errors='replace')}")
+
+
 def played(play: Play, env: dict[str, str], cwd: Path) -> list[Frame]:
     """Returns the screens of a play, each once, with pauses cut."""
-    for line in play.prepared:
-        subprocess.run(["sh", "-c", line], cwd=cwd, env=env, stdin=subprocess.DEVNULL, capture_output=True, timeout=300)
+    typed(play.prepared, env, cwd)
     screen = pyte.Screen(COLUMNS, play.rows)
     frames = list[Frame]()
     now = 0.0
@@ -124,7 +143,12 @@ def played(play: Play, env: dict[str, str], cwd: Path) -> list[Frame]:
             if not frames or frames[-1][1] != rows:
                 frames.append((now, rows))
         now += LONGEST_STILL
+    typed(play.cleared, env, cwd)
     return frames if play.moving else [(0.0, frames[-1][1])]
+
+
+def last_screen(frames: list[Frame]) -> str:
+    return "\n".join("".join(text for text, _ in row).rstrip() for row in frames[-1][1]).rstrip()
 
 
 def drawn(frames: list[Frame], rows: int) -> str:
@@ -149,9 +173,8 @@ def drawn(frames: list[Frame], rows: int) -> str:
         groups.append(f"<g{style}>{''.join(texts)}</g>")
     size = f"{COLUMNS * WIDTH + 2 * MARGIN:.0f} {rows * HEIGHT + 2 * MARGIN}"
     colours = "".join(f".{name}{{fill:var(--{name})}}" for name in ("red", "green", "brown", "blue", "magenta", "cyan"))
-    last = "\n".join("".join(text for text, _ in row).rstrip() for row in frames[-1][1]).rstrip()
     return (
-        f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {size}"><desc>{html.escape(last)}</desc>\n'
+        f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {size}"><desc>{html.escape(last_screen(frames))}</desc>\n'
         f"<style>{STYLE}{colours}\n{''.join(keyframes)}</style>\n"
         '<rect width="100%" height="100%" rx="8"/>\n' + "\n".join(groups) + "\n</svg>\n"
     )
@@ -168,33 +191,42 @@ def _text(row: Row, y: int) -> str:
     return f'<text y="{MARGIN + (y + 0.75) * HEIGHT:.1f}">{"".join(pieces)}</text>'
 
 
-def on_lab(plays: list[Play]) -> Iterator[tuple[Play, list[Frame]]]:
-    """Plays each in a home folder and a lab of its own, whose hosts are gpu01 to gpu04."""
+@contextmanager
+def stage() -> Iterator[Callable[[Play], list[Frame]]]:
+    """Yields what plays a play: in a home folder and a lab of its own, whose hosts are gpu01 to gpu04."""
     with tempfile.TemporaryDirectory(prefix="fleet-pictures.") as home:
         env = {"HOME": home, "FLEET_LAB": "pictures", "TERM": "xterm-256color", "LANG": "C.UTF-8"}
         env["PATH"] = f"{Path(sys.executable).parent}:{os.environ['PATH']}"
-        lab = f"{home}/.fleet/lab/pictures"
-        setup = (
-            "fleet lab up 4 -q",
-            f"mkdir project && sed 's/pictures0/gpu0/' {lab}/inventory.yaml > project/fleet.yaml",
-            f"cp {ROOT}/examples/digits.py project/",
-            f"cd project && fleet -q setup-ssh --tofu --password-file {lab}/password",
-        )
+        lab, project, venv = f"{home}/.fleet/lab/pictures", Path(home, "project"), Path(sys.executable).parents[1]
+        project.mkdir()
+        shutil.copy(ROOT / "examples/digits.py", project)
         try:
-            for line in setup:
-                subprocess.run(["sh", "-c", line], cwd=home, env=env, check=True, stdin=subprocess.DEVNULL)
-            for play in plays:
-                yield play, played(play, env, Path(home, "project"))
+            typed(
+                (
+                    "fleet lab up 4 -q",
+                    # the training interpreter is shown by a path of the hosts, and not by one of this machine
+                    f"sed 's/pictures0/gpu0/; s|{venv}|/opt/train|' {lab}/inventory.yaml > fleet.yaml",
+                    f"fleet -q setup-ssh --tofu --password-file {lab}/password",
+                    f"fleet exec -- ln -s {venv} /opt/train",
+                    # torch comes from the disk once, and later imports do not wait for it
+                    "fleet exec --timeout 240 --env-of python -- python -c 'import torch.distributed.run, sklearn.datasets'",
+                ),
+                env,
+                project,
+            )
+            yield lambda play: played(play, env, project)
         finally:
             subprocess.run(["fleet", "lab", "down", "-q"], env=env, stdin=subprocess.DEVNULL)
 
 
 def main() -> None:
-    plays = [Play.read(path) for path in sorted(PICTURES.glob("*.play"))]
-    for play, frames in on_lab([play for play in plays if not sys.argv[1:] or play.name in sys.argv[1:]]):
-        picture = drawn(frames, play.rows)
-        (PICTURES / f"{play.name}.svg").write_text(picture, "utf-8")
-        print(f"docs/pictures/{play.name}.svg: {len(frames)} frames, {len(picture) / 1024:.0f} KiB")
+    with stage() as act:
+        for play in plays():
+            if play.name in sys.argv[1:] or not sys.argv[1:]:
+                frames = act(play)
+                picture = drawn(frames, play.rows)
+                play.picture.write_text(picture, "utf-8")
+                print(f"docs/pictures/{play.name}.svg: {len(frames)} frames, {len(picture) / 1024:.0f} KiB", flush=True)
 
 
 if __name__ == "__main__":
