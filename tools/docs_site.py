@@ -1,4 +1,4 @@
-"""Hooks of mkdocs for tools/mkdocs.yml: brings the pages that lie outside docs/ into the site, and leads links there."""
+"""Hooks of mkdocs for tools/mkdocs.yml: bring pages that lie outside docs/ into the site, and lead links there."""
 
 from __future__ import annotations
 

@@ -2,9 +2,9 @@
 
     python -m tools.pictures [NAME...]
 
-A .play file has settings (`rows: 20`, `moving: yes`), lines that are typed before the picture begins (`> ...`), lines
-that it shows (`$ ...`), and lines that clear up after it (`< ...`). The picture is an SVG whose text can be searched; a
-moving one repeats itself. Its `<desc>` holds the last screen.
+A .play file has settings (`rows: 20`, `columns: 100`, `moving: yes`), lines that are typed before the picture begins
+(`> ...`), lines that it shows (`$ ...`), and lines that clear up after it (`< ...`). The picture is an SVG whose text can
+be searched; a moving one repeats itself. Its `<desc>` holds the last screen.
 """
 
 from __future__ import annotations
@@ -30,8 +30,8 @@ import pyte
 
 ROOT = Path(__file__).parents[1]
 PICTURES = ROOT / "docs/pictures"
-COLUMNS = 100
 LONGEST_STILL = 1.2  # seconds; longer pauses of the screen are cut to this
+HOME = "/home/ada"  # is shown in the place of the home folder of a play
 END = 4.0  # seconds for which the last screen stands
 LONGEST = 24.0  # seconds; what took longer is shown faster
 WIDTH, HEIGHT, MARGIN = 8.05, 18, 14  # of a cell, in pixels
@@ -54,6 +54,7 @@ class Play:
     typed: tuple[str, ...]
     cleared: tuple[str, ...]
     rows: int
+    columns: int
     moving: bool
 
     @classmethod
@@ -61,7 +62,8 @@ class Play:
         lines = path.read_text("utf-8").splitlines()
         settings = dict(line.split(": ", 1) for line in lines if line[:1].isalpha())
         before, shown, after = (tuple(line[2:] for line in lines if line[:2] == mark) for mark in ("> ", "$ ", "< "))
-        return cls(path.stem, before, shown, after, int(settings.get("rows", 24)), settings.get("moving") == "yes")
+        rows, columns = int(settings.get("rows", 24)), int(settings.get("columns", 100))
+        return cls(path.stem, before, shown, after, rows, columns, settings.get("moving") == "yes")
 
     @property
     def picture(self) -> Path:
@@ -76,8 +78,9 @@ def plays() -> list[Play]:
     return [Play.read(path) for path in sorted(PICTURES.glob("*.play"))]
 
 
-def rows_of(screen: pyte.Screen) -> tuple[Row, ...]:
-    return tuple(row_of(screen, y) for y in range(screen.lines))
+def rows_of(screen: pyte.Screen, home: str) -> tuple[Row, ...]:
+    rows = (row_of(screen, y) for y in range(screen.lines))
+    return tuple(tuple((text.replace(home, HOME), style) for text, style in row) for row in rows)
 
 
 def row_of(screen: pyte.Screen, y: int) -> Row:
@@ -98,7 +101,7 @@ def frames_of(command: str, screen: pyte.Screen, env: dict[str, str], cwd: Path)
     """Types `command` into a terminal that shows `screen`. Yields what it shows, ten times a second."""
     stream = pyte.ByteStream(screen)
     stream.feed(b"\x1b[1m$ " + command.encode() + b"\x1b[0m\r\n")
-    yield 0.0, rows_of(screen)
+    yield 0.0, rows_of(screen, env["HOME"])
     pid, terminal = pty.fork()
     if pid == 0:
         os.chdir(cwd)
@@ -114,10 +117,10 @@ def frames_of(command: str, screen: pyte.Screen, env: dict[str, str], cwd: Path)
         stream.feed(data)
         if time.monotonic() - shown >= 0.1:
             shown = time.monotonic()
-            yield shown - begin, rows_of(screen)
+            yield shown - begin, rows_of(screen, env["HOME"])
     os.close(terminal)
     os.waitpid(pid, 0)
-    yield time.monotonic() - begin, rows_of(screen)
+    yield time.monotonic() - begin, rows_of(screen, env["HOME"])
 
 
 def typed(lines: tuple[str, ...], env: dict[str, str], cwd: Path) -> None:
@@ -132,7 +135,7 @@ def typed(lines: tuple[str, ...], env: dict[str, str], cwd: Path) -> None:
 def played(play: Play, env: dict[str, str], cwd: Path) -> list[Frame]:
     """Returns the screens of a play, each once, with pauses cut."""
     typed(play.prepared, env, cwd)
-    screen = pyte.Screen(COLUMNS, play.rows)
+    screen = pyte.Screen(play.columns, play.rows)
     frames = list[Frame]()
     now = 0.0
     for command in play.typed:
@@ -151,7 +154,7 @@ def last_screen(frames: list[Frame]) -> str:
     return "\n".join("".join(text for text, _ in row).rstrip() for row in frames[-1][1]).rstrip()
 
 
-def drawn(frames: list[Frame], rows: int) -> str:
+def drawn(frames: list[Frame], rows: int, columns: int) -> str:
     """Returns the SVG: each line of the screen once for each time that it stands there unchanged."""
     length = frames[-1][0] + END
     spans = dict[tuple[float, float], list[str]]()
@@ -171,10 +174,11 @@ def drawn(frames: list[Frame], rows: int) -> str:
             keyframes.append(f"@keyframes k{n}{{{start}{first}{{opacity:1}}{then}{{opacity:{int(end == length)}}}}}")
         style = "" if whole else f' style="animation:k{n} {min(length, LONGEST):.1f}s step-end infinite"'
         groups.append(f"<g{style}>{''.join(texts)}</g>")
-    size = f"{COLUMNS * WIDTH + 2 * MARGIN:.0f} {rows * HEIGHT + 2 * MARGIN}"
+    size = f"{columns * WIDTH + 2 * MARGIN:.0f} {rows * HEIGHT + 2 * MARGIN}"
     colours = "".join(f".{name}{{fill:var(--{name})}}" for name in ("red", "green", "brown", "blue", "magenta", "cyan"))
+    text = html.escape(last_screen(frames))
     return (
-        f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {size}"><desc>{html.escape(last_screen(frames))}</desc>\n'
+        f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {size}"><desc>{text}</desc>\n'
         f"<style>{STYLE}{colours}\n{''.join(keyframes)}</style>\n"
         '<rect width="100%" height="100%" rx="8"/>\n' + "\n".join(groups) + "\n</svg>\n"
     )
@@ -208,8 +212,9 @@ def stage() -> Iterator[Callable[[Play], list[Frame]]]:
                     f"sed 's/pictures0/gpu0/; s|{venv}|/opt/train|' {lab}/inventory.yaml > fleet.yaml",
                     f"fleet -q setup-ssh --tofu --password-file {lab}/password",
                     f"fleet exec -- ln -s {venv} /opt/train",
-                    # torch comes from the disk once, and later imports do not wait for it
-                    "fleet exec --timeout 240 --env-of python -- python -c 'import torch.distributed.run, sklearn.datasets'",
+                    # torch comes from the disk once, and is known to work: no launch waits for it, nor warns
+                    "fleet exec --timeout 240 --env-of python -- python -c 'import torch.distributed.run, sklearn'",
+                    "fleet check",
                 ),
                 env,
                 project,
@@ -224,7 +229,7 @@ def main() -> None:
         for play in plays():
             if play.name in sys.argv[1:] or not sys.argv[1:]:
                 frames = act(play)
-                picture = drawn(frames, play.rows)
+                picture = drawn(frames, play.rows, play.columns)
                 play.picture.write_text(picture, "utf-8")
                 print(f"docs/pictures/{play.name}.svg: {len(frames)} frames, {len(picture) / 1024:.0f} KiB", flush=True)
 
