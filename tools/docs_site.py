@@ -24,9 +24,11 @@ PAGES = {
 SHIPPED = {"hostfiles": "Inventories", "playbooks": "Playbooks", "examples": "Training scripts"}
 LINK = re.compile(r"(\]\()(?![a-z]+:)([^)#\s]+)")
 STYLE = """
+.md-grid {max-width: 68rem}
+.md-typeset table:not([class]) :is(td, th) {padding: .5em .8em; min-width: 0}
 .md-typeset table:not([class]) {display: table; font-size: .68rem}
 .md-typeset table:not([class]) td {overflow-wrap: anywhere}
-.md-typeset table:not([class]) td:first-child {overflow-wrap: normal; min-width: 6rem}
+.md-typeset table:not([class]) td:first-child {min-width: 7rem}
 .md-typeset img {width: 100%}
 @media (max-width: 44em) {.md-typeset table:not([class]) {display: block; overflow-x: auto}}
 """
@@ -65,3 +67,8 @@ def on_page_markdown(markdown: str, *, page: Page, config: MkDocsConfig, files: 
         return link[1] + PAGES.get(name, name.removeprefix("docs/"))
 
     return LINK.sub(led, markdown)
+
+
+def on_page_content(html: str, *, page: Page, config: MkDocsConfig, files: Files) -> str:
+    """Returns the page without the backslashes that code in a table's cell needs before its bars."""
+    return re.sub(r"<td.*?</td>", lambda cell: cell[0].replace("\\|", "|"), html, flags=re.S)

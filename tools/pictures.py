@@ -3,8 +3,8 @@
     python -m tools.pictures [NAME...]
 
 A .play file has settings (`rows: 20`, `columns: 100`, `moving: yes`), lines that are typed before the picture begins
-(`> ...`), lines that it shows (`$ ...`), and lines that clear up after it (`< ...`). The picture is an SVG whose text can
-be searched; a moving one repeats itself. Its `<desc>` holds the last screen.
+(`> ...`), lines that it shows (`$ ...`), and lines that clear up after it (`< ...`). The picture is an SVG whose text
+can be searched; a moving one repeats itself. Its `<desc>` holds the last screen.
 """
 
 from __future__ import annotations

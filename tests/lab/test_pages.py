@@ -88,7 +88,7 @@ def deploy(c, branch="main"):
 
 
 def typed() -> Iterator[tuple[str, str, str | None]]:
-    """(page, command, why it is not typed here); a command once, on the pages of a first evening as often as they have it."""
+    """Yields (page, command, why it is not typed here): a command once, or once on each page of a first evening."""
     known = set[tuple[str, str]]()
     for block in BLOCKS:
         lines = [line[2:] for line in block.text.splitlines() if line.startswith("$ ")]
