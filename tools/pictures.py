@@ -199,9 +199,9 @@ def _text(row: Row, y: int) -> str:
 def stage() -> Iterator[Callable[[Play], list[Frame]]]:
     """Yields what plays a play: in a home folder and a lab of its own, whose hosts are gpu01 to gpu04."""
     with tempfile.TemporaryDirectory(prefix="fleet-pictures.") as home:
-        env = {"HOME": home, "FLEET_LAB": "pictures", "TERM": "xterm-256color", "LANG": "C.UTF-8"}
+        env = {"HOME": home, "FLEET_LAB": "gpu", "TERM": "xterm-256color", "LANG": "C.UTF-8"}
         env["PATH"] = f"{Path(sys.executable).parent}:{os.environ['PATH']}"
-        lab, project, venv = f"{home}/.fleet/lab/pictures", Path(home, "project"), Path(sys.executable).parents[1]
+        lab, project, venv = f"{home}/.fleet/lab/gpu", Path(home, "project"), Path(sys.executable).parents[1]
         project.mkdir()
         shutil.copy(ROOT / "examples/digits.py", project)
         try:
@@ -209,7 +209,7 @@ def stage() -> Iterator[Callable[[Play], list[Frame]]]:
                 (
                     "fleet lab up 4 -q",
                     # the training interpreter is shown by a path of the hosts, and not by one of this machine
-                    f"sed 's/pictures0/gpu0/; s|{venv}|/opt/train|' {lab}/inventory.yaml > fleet.yaml",
+                    f"sed 's|{venv}|/opt/train|' {lab}/inventory.yaml > fleet.yaml",
                     f"fleet -q setup-ssh --tofu --password-file {lab}/password",
                     f"fleet exec -- ln -s {venv} /opt/train",
                     # torch comes from the disk once, and is known to work: no launch waits for it, nor warns

@@ -13,8 +13,29 @@ from tools.pictures import Frame, Play, last_screen, plays, stage
 pytestmark = [pytest.mark.slow, pytest.mark.real]
 
 # by their beginnings: lines that are there or not by the machine's speed, and facts of the machine
-SPEED = ("warning: gpu[01-04]: imports", "  hint: importing torch", "connecting:", "waiting", "[gpu01:0] step", "[W")
-FACTS = ("system", "kernel", "architecture", "glibc", "CPUs", "memory", "CUDA", "gcc", "ninja", "free in", "numpy")
+SPEED = (
+    "warning: gpu[01-04]: imports",
+    "  hint: importing torch",
+    "connecting:",
+    "waiting",
+    "[gpu01:0] step",
+    "warning: gpu02: silent",
+    "[W",
+)
+FACTS = (
+    "system",
+    "kernel",
+    "architecture",
+    "glibc",
+    "CPUs",
+    "memory",
+    "CUDA",
+    "gcc",
+    "ninja",
+    "free in",
+    "numpy",
+    "clock",
+)
 # what differs from run to run, and from machine to machine
 VARIES = {
     r"\d{8}-\d{6}-[0-9a-f]{4}": "ID",
