@@ -22,7 +22,7 @@ PAGES = {
     "docs": "index.md",
 }
 SHIPPED = {"hostfiles": "Inventories", "playbooks": "Playbooks", "examples": "Training scripts"}
-LINK = re.compile(r"(\]\()(?![a-z]+:)([^)#\s]+)")
+LINK = re.compile(r"(\[[^][]*)?\]\((?![a-z]+:)([^)#\s]+)")
 STYLE = """
 .md-grid {max-width: 68rem}
 .md-typeset table:not([class]) :is(td, th) {padding: .5em .8em; min-width: 0}
@@ -60,11 +60,14 @@ def on_page_markdown(markdown: str, *, page: Page, config: MkDocsConfig, files: 
 
     def led(link: re.Match[str]) -> str:
         path = Path(os.path.relpath(source / link[2], ROOT))
+        text = link[1] or ""
+        if text.endswith(".md"):  # a page is called by its title
+            text = "[" + (ROOT / path).read_text("utf-8").partition("\n")[0].lstrip("# ")
         name = path.as_posix()
         if path.parts[0] in SHIPPED:
             anchor = f"#{re.sub(r'[^a-z0-9_-]', '', name.lower())}" if len(path.parts) > 1 else ""
-            return f"{link[1]}examples.md{anchor}"
-        return link[1] + PAGES.get(name, name.removeprefix("docs/"))
+            return f"{text}](examples.md{anchor}"
+        return f"{text}]({PAGES.get(name, name.removeprefix('docs/'))}"
 
     return LINK.sub(led, markdown)
 
