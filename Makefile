@@ -81,7 +81,7 @@ pictures: root venv-test  ## draws docs/pictures/ anew: plays what they show in 
 	$(BIN)/python -m tools.pictures $(ONLY)
 
 docs: venv-docs  ## the pages as a site in build/site, with search; no link leads nowhere
-	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build -q -f tools/mkdocs.yml && echo build/site/index.html
+	@NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build -f tools/mkdocs.yml && echo build/site/index.html
 
 bench: venv-bench  ## fleet beside its peers, as tables of ratios (root; RUNS=n, ONLY=exec,runs)
 	$(BIN)/python -m tests.bench $(if $(RUNS),--runs $(RUNS)) $(if $(ONLY),--only $(ONLY))
