@@ -49,6 +49,7 @@ REAL = (
     "fleet launch --nnodes 2:4",
     "fleet launch --engine deepspeed --env",
     "fleet launch --engine accelerate",
+    "fleet launch --engine colossalai",
     "fleet play playbooks/demo.yaml --var password_file=pw",
 )
 # what ends otherwise here than with 0, and why
