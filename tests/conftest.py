@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import signal
+import time
 
 import pytest
 from hypothesis import HealthCheck, settings
@@ -29,6 +30,16 @@ def pytest_collection_modifyitems(items: list[pytest.Item], config: pytest.Confi
     for item in items:
         if SLOW & {*item.path.relative_to(config.rootpath).parts[1:2]} and item.path.name != PURE:
             item.add_marker("slow")
+
+
+# A time of the clock, of .ci/run: what has not begun by then is not run, and is counted as skipped.
+UNTIL = float(os.environ.get("FLEET_UNTIL", "inf"))
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_runtest_setup() -> None:
+    if time.time() > UNTIL:
+        pytest.skip("not run: the time was up")
 
 
 if FOLDER := os.environ.get("FLEET_COVERAGE"):

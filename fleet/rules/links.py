@@ -33,7 +33,12 @@ class Links(NamedTuple):
 def slow(rule: Rule, values: Mapping[str, Links]) -> Iterator[Finding]:
     """Yields whose links are slow beside the others'; of whom only pairs are, those. One whose sender had no processor
     for more is not judged."""
-    rates = {(a, b): link["mbit"] for a, of in values.items() for b, link in of.to.items() if not link["least"]}
+    rates = {
+        (a, b): link["mbit"]
+        for a, of in values.items()
+        for b, link in of.to.items()
+        if b in values and not link["least"]
+    }
     pairs = slow_pairs(rates)
     if not pairs:
         return

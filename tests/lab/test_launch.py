@@ -34,6 +34,8 @@ if how == "flood":
     while block:
         block = block[os.write(1, block):]
 if how == "ticks":
+    while sys.argv[3:] and not os.path.exists(sys.argv[3]):
+        time.sleep(0.1)
     for i in range(who if who > 0 else 100000):
         print("tick", i, flush=True)
         time.sleep(0.1)

@@ -5,7 +5,10 @@ from __future__ import annotations
 import json
 import subprocess
 from collections.abc import Iterator
+from itertools import permutations
 from pathlib import Path
+from random import Random
+from typing import NamedTuple
 
 import pytest
 
@@ -77,6 +80,59 @@ def test_two_halves(net: Net) -> None:
     found = net.check(code=123)
     assert [(rule, hosts) for _, rule, hosts, _ in found] == [("ways", "01")], found
     assert "do not reach each other" in found[0][3]
+
+
+class Fault(NamedTuple):
+    """hosts: that a finding is to name. lines: (host, hook, rule of nftables). pairs: that are closed by it."""
+
+    hosts: tuple[int, ...]
+    lines: list[tuple[int, str, str]]
+    pairs: set[tuple[int, int]]
+
+
+def drawn(rng: Random, ips: list[str]) -> Fault:
+    every = {*permutations(range(4), 2)}
+    a, b = rng.sample(range(4), 2)
+    kind = rng.choice(("in", "out", "host", "pair", "one", "halves"))
+    if kind in ("in", "out", "host"):
+        hooks = {"in": ["input"], "out": ["output"], "host": ["input", "output"]}[kind]
+        ends = {"in": (1,), "out": (0,), "host": (0, 1)}[kind]
+        lines = [(a, hook, f"{OPENS} drop") for hook in hooks]
+        return Fault((a,), lines, {pair for pair in every if any(pair[end] == a for end in ends)})
+    if kind == "one":
+        return Fault((a, b), [(b, "input", f"ip saddr {ips[a]} {OPENS} drop")], {(a, b)})
+    if kind == "pair":
+        return Fault(tuple(sorted((a, b))), [(b, "input", f"ip saddr {ips[a]} {HIGH} drop")], {(a, b), (b, a)})
+    half = (0, rng.choice((1, 2, 3)))
+    others = [n for n in range(4) if n not in half]
+    theirs = ", ".join(ips[n] for n in half)
+    lines = [(n, "input", f"ip saddr {{ {theirs} }} {HIGH} drop") for n in others]
+    return Fault(half, lines, {pair for pair in every if (pair[0] in half) != (pair[1] in half)})
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("seed", range(20))
+def test_drawn_faults(net: Net, seed: int) -> None:
+    """One or two at a time: the matrix is that of the faults, and no more causes are found than were drawn."""
+    rng = Random(seed)
+    faults = [drawn(rng, net.ips) for _ in range(1 + seed % 2)]
+    for host in range(4):
+        chains = {"input": "", "output": ""}
+        for at, hook, rule in (line for fault in faults for line in fault.lines):
+            if at == host:
+                chains[hook] += f"{rule}; "
+        net.chains(host, chains)
+    closed = set[tuple[int, int]]().union(*(fault.pairs for fault in faults))
+    dialled = any(a > b for a, b in closed)  # by gloo, which dials from the higher address
+    found = net.check(code=123 if dialled else 0)
+    ways = {(a, b): net.facts[net.names[a]]["pairs"][net.names[b]] for a, b in permutations(range(4), 2)}
+    assert {pair for pair, how in ways.items() if how != "open"} == closed, (faults, ways)
+    assert {rule for _, rule, *_ in found} == {"ways"} and len(found) <= len(faults), (faults, found)
+    if len(faults) == 1:
+        severity = "error" if dialled else "warning"
+        assert [each[:3] for each in found] == [(severity, "ways", "".join(map(str, faults[0].hosts)))], faults
+    net.opens()
+    assert net.check(code=0) == []
 
 
 @pytest.mark.slow

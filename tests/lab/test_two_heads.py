@@ -85,10 +85,12 @@ def test_a_node_that_does_not_answer_is_unknown_until_it_does(
     other: Path,
 ) -> None:
     first, *_, last = ready.names
-    assert launch("--detach", "--grace", "1", "./s.py", "ticks", "30").returncode == 0
+    assert launch("--detach", "--grace", "1", "./s.py", "ticks", "30", "cut").returncode == 0
     run = folder_of(tmp_path).name
     ready.fleet("lab", "cut", last, check=True)
     try:
+        for name in ready.names:
+            ready.sh(name, "touch ~/work/cut")
         looked = ready.fleet("-i", "lab", "attach", run, cwd=other)
         assert looked.returncode == 122 and f"({last} unknown from here)" in looked.stderr, looked.stderr
         assert f"over where that is known ({last} unknown)" in looked.stderr, looked.stderr
@@ -97,6 +99,8 @@ def test_a_node_that_does_not_answer_is_unknown_until_it_does(
         assert json.loads(ready.fleet("--json", "runs", cwd=other, check=True).stdout)["runs"][0]["state"] == "unknown"
     finally:
         ready.fleet("lab", "heal", last, check=True)
+        for name in ready.names:
+            ready.sh(name, "rm -f ~/work/cut")
     again = ready.fleet("-i", "lab", "attach", run, cwd=other)
     assert again.returncode == 0 and not summary(other)["unknown"] and not summary(other)["incomplete_logs"]
     assert (other / "runs" / run / last / "rank5.out").read_text().splitlines()[-1] == "tick 29"

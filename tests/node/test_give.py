@@ -214,8 +214,9 @@ def events(path: Path, first: str = "") -> list[str]:
 
 def test_where_writers_are_not_seen_a_file_must_have_been_at_rest(node: Path) -> None:
     (node / "f").write_bytes(b"\0 of a checkpoint")
-    began = time.monotonic()
-    assert events(node / "f", FAR % 0.6) == ["begin", "given"] and time.monotonic() - began >= 0.4
+    # a file that was at rest before the node looked goes with others, in one message
+    assert events(node / "f", FAR % 0.6) in (["begin", "given"], ["few"])
+    assert time.time() - (node / "f").stat().st_ctime >= 0.6
     os.utime(node / "f")
     assert events(node / "f", FAR % 60 + "give.FILE_SECONDS = 0.2")[-1] == "moving", "it is not guessed"
 

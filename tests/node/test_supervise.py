@@ -254,6 +254,12 @@ def test_what_a_script_leaves_in_its_background_is_named(
     assert not marked(run)
 
 
+def test_it_is_named_too_where_no_time_is_left_to_ask_it(home: Path, run: str) -> None:
+    rank = ["sh", "-c", "sleep 4711 & exit 0"]
+    start(home, run, ["env", "RANK=0", "LOCAL_RANK=0", {"python": True}, {"run_dir": "rank.py"}, *rank], grace=0.0)
+    assert [behind["count"] for behind in final(home, run)["behind"]] == [1]
+
+
 def test_two_runs_never_touch_each_other(home: Path, run: str) -> None:
     other = run[:-1] + "1"
     start(home, run, ["sh", "-c", STUBBORN], env={"PIDS": str(home)}, grace=0.3)

@@ -14,7 +14,7 @@ from fleet.node.facts.ask import ask_interpreter
 from fleet.node.facts.system import text
 
 MOST = 24
-LOOK_SECONDS, ASK_SECONDS = 3.0, 10.0  # two dozen that start at once take a busy node a while
+LOOK_SECONDS, ASK_SECONDS = 3.0, 20.0  # two dozen that start at once take a busy node a while
 CONDAS = ("conda", "miniconda3", "anaconda3", "miniforge3", "mambaforge")
 OF_HOME = (".venv", "venv", ".virtualenvs/*", ".conda/envs/*", ".pyenv/versions/*")
 

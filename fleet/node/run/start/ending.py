@@ -127,15 +127,20 @@ class Ending:
                 continue  # it ends by itself, once its rank has
             if pid in above:
                 self.killed.add(above[pid])
+            elif pid not in self.ended:
+                self.note(pid)
             send_signal(pid, found[pid], signal.SIGKILL)
 
     def send(self, pid: int, born: int, signum: int) -> None:
         """Once."""
         if (pid, born, signum) not in self.told:
             self.told.add((pid, born, signum))
-            stat, line = stat_of(pid), read_file("/proc/%d/cmdline" % pid, LINE_BYTES).decode("utf-8", "replace")
-            self.ended[pid] = int(stat[2]) if stat else 0, line.replace("\0", " ").strip()
+            self.note(pid)
             send_signal(pid, born, signum)
+
+    def note(self, pid: int) -> None:
+        stat, line = stat_of(pid), read_file("/proc/%d/cmdline" % pid, LINE_BYTES).decode("utf-8", "replace")
+        self.ended[pid] = int(stat[2]) if stat else 0, line.replace("\0", " ").strip()
 
     def finish(self, poll: float = 0.05) -> "list[int]":
         """Step to the end; returns `left`."""
