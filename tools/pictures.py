@@ -126,8 +126,9 @@ def frames_of(command: str, screen: pyte.Screen, env: dict[str, str], cwd: Path)
 def typed(lines: tuple[str, ...], env: dict[str, str], cwd: Path) -> None:
     for line in lines:
         with tempfile.TemporaryFile() as output:  # a pipe would wait for what goes on in the background
-            to = {"stdin": subprocess.DEVNULL, "stdout": output, "stderr": output}
-            if subprocess.run(["sh", "-c", line], cwd=cwd, env=env, **to, timeout=300).returncode:
+            script, nothing = ["sh", "-c", line], subprocess.DEVNULL
+            done = subprocess.run(script, cwd=cwd, env=env, stdin=nothing, stdout=output, stderr=output, timeout=300)
+            if done.returncode:
                 output.seek(0)
                 raise SystemExit(f"$ {line}\n{output.read().decode(errors='replace')}")
 
