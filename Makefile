@@ -56,6 +56,8 @@ check: venv-test  ## lint, types, import directions
 	$(BIN)/ruff format --check fleet tests examples tools tools/matrix tools/timed
 	$(BIN)/mypy
 	$(BIN)/lint-imports --no-cache
+	@# a docstring is a sentence: its verb says what the thing does or returns
+	! grep -rnE --include='*.py' '"""(As|Of|Those|What|Where|Whether|Who)\b' fleet
 
 matrix: packages  ## the fast suites under each Python at hand, with the lowest and the newest dependencies (ARGS=--ends)
 	tools/matrix $(ARGS)

@@ -53,7 +53,7 @@ def over(
     what: str,
     drain: float = fanout.DRAIN_SECONDS,
 ) -> tuple[Result, ...]:
-    """As on_each, where `one` sees to the connection, and to Started."""
+    """Does what on_each does, where `one` makes the connection and emits Started."""
     runtime.emit(Round(what, tuple(host.name for host in hosts)))
     results: dict[int, Result] = {}
     numbered = list(enumerate(hosts))
@@ -86,9 +86,9 @@ def as_one(
     more: str = "",
     hosts: Mapping[str, FleetError | None] | None = None,
 ) -> FleetError:
-    """What refuses a verb as a whole, of what is wrong with its hosts: the first one's cause, with every host that
-    shares it. Other causes are told before, to JSON as an `event` for each host. more: what it came to. hosts: what is
-    wrong with each, where that is not `errors`."""
+    """Returns the error that refuses a verb as a whole: the first host's cause, with every host that shares it. Other
+    causes are emitted first, as notices; JSON has an `event` for each host. more: what it led to. hosts: what is wrong
+    with each, where that is not `errors`."""
     first = next(iter(errors.values()))
     main, *others = by_cause([(e, e.reason, e.hint) for e in errors.values()])
     for cause in others:

@@ -51,7 +51,7 @@ class Reason(str):
 
     @classmethod
     def of_node(cls, text: str) -> Reason:
-        """What a node said: the numbers in it (process ids, bytes) are its details."""
+        """Returns the reason that a node reported: the numbers in it (process ids, bytes) are its details."""
         details: dict[str, str] = {}
         prefix = "n"
         while f"{{{prefix}" in text:
@@ -118,7 +118,7 @@ class FleetError(Exception):
 
     @property
     def reason(self) -> str:
-        """What to tell of it beside the host's name."""
+        """Returns the message that is printed after the host's name."""
         return Reason("{file}: ", file=self.where) + self.message if self.where else self.message
 
     def as_json(self) -> dict[str, Any]:
@@ -134,7 +134,7 @@ class UsageError(FleetError):
 
 
 class Ambiguous(UsageError):
-    """What was given means several things (exit 2)."""
+    """Means that an argument has several meanings (exit 2)."""
 
 
 class InventoryError(FleetError):

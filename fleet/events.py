@@ -1,4 +1,4 @@
-"""What happens, as values. Ops emit them; cli/ renders them as a terminal view, JSON lines or nothing."""
+"""Defines what happens, as values. Ops emit them; cli/ renders them as a terminal view, JSON lines or nothing."""
 
 from __future__ import annotations
 
@@ -81,17 +81,17 @@ class Notice(Event):
 
     @property
     def records(self) -> list[dict[str, Any]]:
-        """As JSON has it: a record an event."""
+        """Returns its JSON records, one for each event."""
         about = {"level": self.level, "host": self.host, "message": self.message}
         return [event.as_json(self.time, **about) for event in self.happened]
 
     @property
     def data(self) -> Mapping[str, Any]:
-        """What --json has of it (docs/json.md); empty where it is about no event of a run."""
+        """Returns its record for --json (docs/json.md); it is empty where the notice is about no event of a run."""
         return next(iter(self.records), {})
 
     def has(self, *kinds: type[RunEvent]) -> bool:
-        """Whether it is about an event of one of these kinds."""
+        """Is true where it is about an event of one of these kinds."""
         return any(isinstance(event, kinds) for event in self.happened)
 
 

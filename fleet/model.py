@@ -105,13 +105,12 @@ Kind = Literal["script", "module", "program"]
 
 @dataclass(frozen=True)
 class Job:
-    """What to run, independent of where. master_port 0 means: choose one. args are the script's own.
+    """Describes what to run, independent of where. master_port 0 means: choose one. args are the script's own.
 
-    nproc_per_node: ranks per node; None takes the host's slots. env: literal values; env_expand: values
-    whose $NAME parts are expanded on the node. engine_args: options passed through to the engine. engine_options:
-    those that the engine declares, by name. kind: whether `script` is a Python script, a module or a program. files:
-    name -> text, what the engine finds in the run's folder on each node. notes: what the engine has to say of the job.
-    """
+    nproc_per_node: ranks per node; None takes the host's slots. env: literal values; env_expand: values whose $NAME
+    parts are expanded on the node. engine_args: options passed through to the engine. engine_options: those that the
+    engine declares, by name. kind: `script` is a Python script, a module or a program. files: name -> text, what the
+    engine finds in the run's folder on each node. notes: the engine's remarks on the job."""
 
     script: str
     args: tuple[str, ...] = ()
@@ -159,7 +158,7 @@ class Inside:
 
 
 class Answering:
-    """What has an answer: a dataclass, and `data`, which is made of it."""
+    """Holds an answer: a dataclass, and `data`, which is made of it."""
 
     answer: object
     data: Mapping[str, Any]
@@ -175,9 +174,9 @@ class Answering:
 
 @dataclass(frozen=True)
 class Result(Answering):
-    """What became of one host. Exactly one of: ok; exit_status != 0; error. `data` is verb-specific JSON, `answer` the
-    dataclass that it is made of. An output that is too large to keep in memory is Spooled: bytes(...) of it, or its
-    pieces as it is iterated."""
+    """Holds what became of one host. Exactly one of: ok; exit_status != 0; error. `data` is verb-specific JSON,
+    `answer` the dataclass that it is made of. An output that is too large to keep in memory is Spooled: bytes(...)
+    returns it whole, iteration its pieces."""
 
     host: str
     ok: bool

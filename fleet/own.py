@@ -34,8 +34,8 @@ def _refusing(hint: str) -> Iterator[None]:
 
 
 def around(path: Path) -> int | None:
-    """Who is trusted beside the user with a folder of the head's: where root works in a user's folder (sudo, a
-    container), that user, whose code and inventory are used, too."""
+    """Returns who is trusted with a folder of the head's, other than the user. Where root works in a user's folder
+    (sudo, a container), it is that user, whose code and inventory are used, too."""
     return None if os.geteuid() else path.absolute().parent.stat().st_uid
 
 

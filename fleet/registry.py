@@ -33,7 +33,8 @@ class Registry(Generic[T]):
 
     @cached_property
     def others(self) -> dict[str, EntryPoint]:
-        """Those of other packages; a name of fleet's own stays fleet's own, and the first package of two has a name."""
+        """Returns the entries of other packages. A name of fleet's own stays fleet's, and the first package of two has
+        a name."""
         from importlib.metadata import entry_points
 
         found: dict[str, EntryPoint] = {}

@@ -1,4 +1,5 @@
-"""What every verb's execution is given: how to reach hosts, how many at once, where events go, when to stop."""
+"""Holds what every verb's execution is given: how to reach hosts, how many at once, where events are sent, when to
+stop."""
 
 from __future__ import annotations
 

@@ -44,7 +44,8 @@ class SlurmNode:
 
 
 def node_of(name: str, address: str, facts: Mapping[str, Any]) -> SlurmNode:
-    """Of a host's facts. Not all of its memory: Slurm drains a node that has less than its line says."""
+    """Returns the node of a host's facts, with less than all of its memory: Slurm drains a node that has less than its
+    line declares."""
     memory = int((facts.get("memory") or {}).get("total") or 0) >> 20
     gpus = tuple(f"/dev/nvidia{gpu['index']}" for gpu in facts.get("gpus", ()))
     cpus = int((facts.get("cpu") or {}).get("count") or 1)

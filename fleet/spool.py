@@ -1,4 +1,5 @@
-"""What hosts print: in memory while it is little, else in one file without a name, whoever prints how much."""
+"""Keeps what hosts print: in memory while it is little, else in one file without a name, however much one host
+prints."""
 
 from __future__ import annotations
 
@@ -24,7 +25,7 @@ class Spool:
         self._lock = threading.Lock()
 
     def put(self, data: bytes | bytearray) -> int:
-        """Where the data begins in the file. LimitError where there is no room for it."""
+        """Returns where the data begins in the file. Raises LimitError where there is no room for it."""
         import tempfile
 
         with self._lock:

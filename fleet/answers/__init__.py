@@ -1,1 +1,2 @@
-"""What verbs answer: a dataclass an answer, whose fields are its JSON (docs/json.md). They are `Result.read(KIND)`."""
+"""Holds the answers of verbs: one dataclass for each, whose fields are its JSON (docs/json.md). `Result.read(KIND)`
+returns one."""

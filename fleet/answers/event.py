@@ -1,4 +1,5 @@
-"""What all events of a run have in common: a room of its own, as every verb imports it, and the kinds take long to."""
+"""Holds what all events of a run share. It is a module of its own, as every verb imports it and the kinds take long to
+import."""
 
 from __future__ import annotations
 
@@ -26,7 +27,7 @@ class RunEvent:
             KINDS[event] = cls
 
     def as_json(self, time: float, **about: Any) -> dict[str, Any]:
-        """As documents have it. time: seconds since the epoch. about: the other ones of COMMON."""
+        """Returns the JSON object of documents. time: seconds since the epoch. about: the other fields of COMMON."""
         return {"event": self.event, "time": round(time, 3), **about, **plain(self)}
 
 

@@ -1,4 +1,4 @@
-"""What `fleet setup-ssh`, `fleet kill-port`, `fleet init` and tasks answer."""
+"""Holds the answers of `fleet setup-ssh`, `fleet kill-port`, `fleet init` and tasks."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ class HostKeyOf:
 
 @dataclass(frozen=True)
 class SetUp:
-    """Of a host: its key, None where it was not reached; what was changed there."""
+    """Holds a host's key, None where the host was not reached, and what was changed there."""
 
     host_key: HostKeyOf | None = None
     changed: Sequence[str] = ()
@@ -28,7 +28,7 @@ class SetUp:
 
 @dataclass(frozen=True)
 class Undone:
-    """Of a host, or of this machine."""
+    """Holds what was changed on a host, or on this machine."""
 
     changed: Sequence[str] = ()
 
@@ -89,7 +89,7 @@ class Preview:
 
 @dataclass(frozen=True)
 class Asked:
-    """Of a host: found is what the inventory did not say, lacks what could not be found."""
+    """Holds a host's facts. found: what the inventory did not give; lacks: what could not be found."""
 
     found: Mapping[str, Any]
     lacks: Sequence[str]
@@ -105,7 +105,7 @@ class Proposed:
 
 @dataclass(frozen=True)
 class TaskEnded:
-    """Of a host where a task failed: FILE:LINE, and the command."""
+    """Describes a host where a task failed: FILE:LINE, and the command."""
 
     where: str | None = where_known()
     command: str | None = where_known()

@@ -1,4 +1,4 @@
-"""What `fleet launch` and the verbs of runs answer."""
+"""Holds the answers of `fleet launch` and the verbs of runs."""
 
 from __future__ import annotations
 
@@ -87,7 +87,7 @@ class RunSummary:
 
 @dataclass(frozen=True)
 class LeftAlone:
-    """Of a run that goes on without this process. led: by this one, until now."""
+    """Describes a run that continues without this process. led: by this one, until now."""
 
     run: str
     world_size: int
@@ -98,7 +98,8 @@ class LeftAlone:
 
 @dataclass(frozen=True)
 class NodeEnd:
-    """Of a host: rank -> {"status", "signal", "attempt"}; left: process ids. undying: what could not be ended."""
+    """Describes how a host ended. ranks: rank -> {"status", "signal", "attempt"}; left: process ids. undying: what
+    could not be ended."""
 
     node_rank: int = 0
     state: str = ""

@@ -1,4 +1,4 @@
-"""What `fleet sync`, `fleet get` and `fleet build` answer."""
+"""Holds the answers of `fleet sync`, `fleet get` and `fleet build`."""
 
 from __future__ import annotations
 
@@ -11,8 +11,8 @@ from fleet.codec import where_known
 
 @dataclass(frozen=True)
 class Synced:
-    """Of a host: its folder `to`. What the node reports, or: same: it is the source itself; shared_with: the host
-    that has the same folder; own: the node's own files in the way; source: whose it was, with what would be lost.
+    """Describes a host's folder `to`, as the node reports it. same: it is the source itself; shared_with: the host that
+    has the same folder. own: the node's own files in the way; source: whose it was, with what would be lost.
     overwritten: files that were there and have other bytes now."""
 
     to: str
@@ -46,7 +46,7 @@ class Mirrored:
 
 @dataclass(frozen=True)
 class Received:
-    """Of a host of a broadcast: where its items went, and what it got. problems: [path, why]."""
+    """Describes a host of a broadcast: where its items are, and what it received. problems: [path, why]."""
 
     to: Sequence[str] = ()
     shared_with: str | None = where_known()
@@ -59,7 +59,7 @@ class Received:
 
 @dataclass(frozen=True)
 class Broadcasted:
-    """Of a broadcast: sent are the bytes that left the source. cuts: hosts that went out: {"host", "behind",
+    """Describes a broadcast. sent: the bytes that left the source. cuts: hosts that went out: {"host", "behind",
     "lost_seconds"}. source: the host that had it."""
 
     sources: Sequence[str]
@@ -74,7 +74,7 @@ class Broadcasted:
 
 @dataclass(frozen=True)
 class HasWheels:
-    """Of a host: its interpreter; wheel's name -> "installed", "there", ..."""
+    """Describes a host's interpreter, and its wheels: name -> "installed", "there", ..."""
 
     python: str | None = where_known()
     wheels: Mapping[str, str] | None = where_known()
@@ -96,7 +96,8 @@ class Wheels:
 
 @dataclass(frozen=True)
 class Built:
-    """Of a build: its id, the host that built, its log on this machine; then the wheel, and what was installed."""
+    """Describes a build: its id, the host that built, its log on this machine; then the wheel, and what was
+    installed."""
 
     wheels: Sequence[WheelFile] | None = where_known()
     build: str | None = where_known()
@@ -110,7 +111,8 @@ class Built:
 
 @dataclass(frozen=True)
 class Got:
-    """Of a host: what came, what was here already, and where it is; to None: it has none of it."""
+    """Describes what a host sent, what was on this machine already, and where it is. `to` is None where the host has
+    none of it."""
 
     files: int = 0
     bytes: int = 0

@@ -112,7 +112,7 @@ class Run:
                 return self._events.get(timeout=TURN_SECONDS)
 
     def __iter__(self) -> Iterator[Event]:
-        """What happens, until the run is over; then raises what kept it from starting. Each event is seen once."""
+        """Yields the run's events until it is over, each once; then raises what kept it from starting."""
         try:
             while (event := self._next()) is not None:
                 if isinstance(event, Output):

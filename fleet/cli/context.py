@@ -125,7 +125,7 @@ def interrupts(cancel: Cancel) -> Iterator[None]:
 
 @contextmanager
 def unread(runtime: Runtime) -> Iterator[None]:
-    """Where nobody reads our output any more, the work ends as on an interrupt, with BrokenPipeError."""
+    """Ends the work as on an interrupt, with BrokenPipeError, where no process reads our output any more."""
     given, gone = runtime.emit, list[BrokenPipeError]()
 
     def emit(event: Event) -> None:
@@ -165,8 +165,9 @@ def perform(
     line: ProgressLine | None = None,
     **more: object,
 ) -> int:
-    """What most verbs do: --dry-run tells their plan, else it is done behind `line` and ends in `finish`. The report is
-    that of the command, whatever verb the plan is of. more: what the plan's document has besides."""
+    """Does what most verbs do: --dry-run prints their plan, else it is done, with progress on `line`, and ends in
+    `finish`. The report is that of the command, whatever verb the plan is of. more: what the plan's document has
+    besides."""
     from fleet.cli.screen.progress import ProgressLine
 
     with line or ProgressLine(quiet=settings_of().silent) as emit:

@@ -63,7 +63,7 @@ def job_here(run: str, runs_dir: Path) -> tuple[str, Submitted] | None:
 
 
 def enter_all() -> None:
-    """Where this process is in nothing that --on names: the hosts of all jobs that lead a run there."""
+    """Selects the hosts of all jobs that lead a run there, where this process is in nothing that --on names."""
     if (name := settings_of().on) != INVENTORY and SOURCES.get(name).detect(os.environ) is None:
         os.environ.update(SOURCES.get(name).enter_all())
 

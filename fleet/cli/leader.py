@@ -68,7 +68,7 @@ def begin() -> None:
 
 
 def leads() -> bool:
-    """Whether this is a leader that somebody's terminal waits for."""
+    """Is true in a leader that a terminal waits for."""
     return _link is not None
 
 

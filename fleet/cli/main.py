@@ -105,7 +105,7 @@ def say(error: FleetError, ctx: click.Context | None, *, as_json: bool = False) 
 
 
 def give_way() -> None:
-    """Where a terminal or a pipe takes no more, put /dev/null: whoever interrupts wants to get out."""
+    """Puts /dev/null where a terminal or a pipe takes no more: a user who interrupts wants to get out."""
     for fd in (1, 2):
         if not select.select([], [fd], [], 0)[1]:
             os.dup2(os.open(os.devnull, os.O_WRONLY), fd)
@@ -190,14 +190,14 @@ class Talk(io.FileIO):
 
 
 def plain(error: UnicodeError) -> tuple[str, int]:
-    """What stands for characters that stdout's encoding (a Latin-1 terminal, C) does not have."""
+    """Replaces characters that stdout's encoding (a Latin-1 terminal, C) does not have."""
     assert isinstance(error, UnicodeEncodeError)
     text = error.object[error.start : error.end].replace("\u2500", "-")  # the line in a table
     return text.encode("ascii", "backslashreplace").decode(), error.end
 
 
 def open_standard_streams() -> None:
-    """Where a standard stream is closed (`>&-`), put /dev/null, so that no socket gets its number."""
+    """Puts /dev/null where a standard stream is closed (`>&-`), so that no socket gets its number."""
     for fd, name in enumerate(("stdin", "stdout", "stderr")):
         if getattr(sys, name) is None:
             null = os.open(os.devnull, os.O_RDWR)

@@ -38,7 +38,7 @@ class Ahead:
         return self
 
     def __exit__(self, *_error: object) -> None:
-        """What nobody took ends."""
+        """Ends what no caller took."""
         self._forget()
         self._cancel.set()
         for begun in self._begun.values():

@@ -1,4 +1,4 @@
-"""What the head answers while a node compares: what it alone knows of the source, and its user's consent."""
+"""Makes the head's answers while a node compares: what only the head knows of the source, and its user's consent."""
 
 from __future__ import annotations
 

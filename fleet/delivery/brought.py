@@ -1,4 +1,4 @@
-"""What `fleet get` put on this machine, as it was then: so that a later get, or sync, knows whose a file is.
+"""Records what `fleet get` put on this machine, as it was then. So a later get, or sync, knows who made a file.
 
 ~/.fleet/brought/KEY: of one folder, two lines of JSON: the folder, and of each path in it what is in Got; of one that
 is being put in place, also what was there before.
@@ -37,7 +37,7 @@ class Got(NamedTuple):
 
 
 def got(place: bytes, sha256: str, version: str = "", host: str = "") -> Got:
-    """Of what lies at a path now."""
+    """Returns the record of the file that is at a path now."""
     return Got(*_now(os.lstat(place)), sha256, version, host)
 
 
@@ -85,7 +85,7 @@ def note(folder: Path, files: Mapping[str, Sequence[Got]]) -> None:
 
 
 def known_in(folder: Path) -> dict[str, list[Got]]:
-    """What was ever put below a folder by a get into it, by path, whatever has become of it."""
+    """Returns all that gets into this folder ever put below it, by path, whatever has become of it."""
     return _read(store_of(folder))[1]
 
 
@@ -102,7 +102,7 @@ def unchanged(root: Path) -> set[str]:
 
 
 def store_of(folder: Path) -> Path:
-    """Where it is kept what was put below a folder."""
+    """Returns the file that records what was put below a folder."""
     real = os.fsencode(os.path.realpath(folder))
     return Path.home() / HOME / BROUGHT / hashlib.sha256(real).hexdigest()[:32]
 

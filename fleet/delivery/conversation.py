@@ -1,4 +1,4 @@
-"""What is said with node/delivery/code_sync.py on one host, while it is sent what it lacks."""
+"""Exchanges messages with node/delivery/code_sync.py on one host while the host is sent what it lacks."""
 
 from __future__ import annotations
 

@@ -33,7 +33,7 @@ class TooLate(NoAnswer):
 
 
 def ask(folder: str, *words: str, seconds: float, most: int, begun: float | None = None) -> bytes:
-    """What it prints, at most so many bytes, within so many seconds since `begun`. NoAnswer."""
+    """Returns what git prints, at most `most` bytes, within `seconds` since `begun`. Raises NoAnswer."""
     left = seconds if begun is None else max(0.0, begun + seconds - time.monotonic())
     env = {name: value for name, value in os.environ.items() if not name.startswith("GIT_")} | ENVIRONMENT
     try:

@@ -1,9 +1,8 @@
-"""What of a folder is sent: what git lists, then as .fleetignore has it, less what is never sent unasked (unasked.py).
+"""Selects what of a folder is sent: what git lists, changed by .fleetignore, less what unasked.py holds back.
 
-Git decides for what lies in one of its work trees: a file that it tracks goes whatever a pattern says, and submodules
-and clones inside decide for themselves. Where no git is to be had, and of what lies in no work tree, patterns.py reads
-the ignore files. A line of .fleetignore comes after all of git's, and counts for tracked files, too.
-"""
+Git decides for what lies in one of its work trees: a file that it tracks is sent whatever a pattern matches. Submodules
+and clones inside decide for themselves. Without git, and outside of any work tree, patterns.py reads the ignore files.
+A line of .fleetignore comes after all of git's, and counts for tracked files, too."""
 
 from __future__ import annotations
 
@@ -79,9 +78,9 @@ class Repository:
 
 
 class Sieve:
-    """What is known of a whole source. everything: also what each machine makes for itself. left: what is left out
-    unasked -> where. sent: tracked private keys. ignored: what patterns leave out, folders as a whole. outer: the
-    source and the folders around it in an outer repository."""
+    """Holds what is known of a whole source. everything: also what each machine makes for itself. left: what is held
+    back -> where. sent: tracked private keys. ignored: what patterns exclude, folders as a whole. outer: the source and
+    the folders around it in an outer repository."""
 
     def __init__(
         self,
@@ -111,7 +110,7 @@ class Sieve:
         self.rules = Rules(self, first)
 
     def notices(self) -> list[str]:
-        """What whoever sends it should know, each a line."""
+        """Returns what the sending user should know, one line each."""
         found = [
             f"git does not list {at or self.root} ({one.trouble}): fleet reads its ignore files itself, and "
             "takes no file for one that git tracks"
@@ -132,7 +131,8 @@ class Sieve:
         return f"left out by ignore files: {few(sorted(self.ignored))} ({count} in all)" if count else None
 
     def unasked(self, path: str, folder: bool, is_key: bool, back: Pattern | None) -> str | None:
-        """What it is called that is left out for its kind. back: the line of .fleetignore that brings it back."""
+        """Returns the name of the kind for which a path is held back, or None. back: the line of .fleetignore that
+        includes it again."""
         name, full = path.rpartition("/")[2], self.prefix + path
         if name in SECRETS:
             return None if self.everything else name
@@ -161,8 +161,8 @@ class Sieve:
 
 
 class Rules(NamedTuple):
-    """What is sent of a folder's children. back: .fleetignore brought it back, what git lists says nothing. shut: why
-    nothing is sent but what is tracked, or brought back by .fleetignore."""
+    """Decides which children of a folder are sent. back: .fleetignore included it again, so git's list does not count.
+    shut: why only what is tracked, or included by .fleetignore, is sent."""
 
     sieve: Sieve
     repository: Repository
@@ -199,7 +199,7 @@ class Rules(NamedTuple):
         return None
 
     def judge(self, path: str, folder: bool, child: os.DirEntry[str] | None = None) -> Rules | Why:
-        """As take(), with the reason. child: None where it may not be there, and is not counted."""
+        """Returns what take() does, with the reason. child: None where it may not exist, and is not counted."""
         sieve, repository = self.sieve, self.repository
         name, full = path.rpartition("/")[2], sieve.prefix + path
         if name == ".git" or folder and is_fleets(full):
@@ -246,7 +246,7 @@ class Rules(NamedTuple):
 
 
 def _counted(kind: str, paths: Sequence[str]) -> str:
-    """As a notice has it: "2 private keys (a.pem, b.pem)", ".venv", "__pycache__ (12)"."""
+    """Returns the text of a notice: "2 private keys (a.pem, b.pem)", ".venv", "__pycache__ (12)"."""
     if " " in kind:
         return f"{len(paths)} {kind}s ({few(paths)})" if len(paths) > 1 else f"{kind} {paths[0]}"
     return f"{kind} ({len(paths)})" if len(paths) > 1 else paths[0]
@@ -268,7 +268,7 @@ def _listed(folder: str, top: str) -> bytes:
 
 
 def git_folder(top: str) -> Path | None:
-    """Where what all work trees of the repository share lies, that has one at `top`; None where that is none."""
+    """Returns the folder that all work trees of a repository share, for the one at `top`; None where that is none."""
     found = Path(top, ".git")
     try:
         if found.is_file():
@@ -285,7 +285,7 @@ def git_folder(top: str) -> Path | None:
 
 
 def is_fleets(folder: str) -> bool:
-    """Whether it holds what fleet itself keeps on this machine."""
+    """Is true where the folder holds what fleet itself keeps on this machine."""
     path = f"{folder}/.gitignore"
     return os.path.isfile(path) and read_bytes(path) == OF_THE_HEAD.encode()
 

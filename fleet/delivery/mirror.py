@@ -70,7 +70,7 @@ class Mirror:
     command: tuple[str, str] = ("fleet sync", "")
 
     def read(self) -> Tree:
-        """What the source consists of. UsageError."""
+        """Returns the entries of the source. Raises UsageError."""
         return scan(
             self.source,
             whole=self.whole,

@@ -1,4 +1,4 @@
-"""What lies in the way of a sync, the node's own or another source's: what is to become of it, and how it is shown."""
+"""Decides what becomes of files in the way of a sync, the node's own or another source's, and shows them."""
 
 from __future__ import annotations
 
@@ -77,7 +77,7 @@ def limited(command: tuple[str, str], deleted: int, more: str = "") -> str:
 
 
 def question(refused: Sequence[Result], last: str = "Replace them? They are kept on the node for 30 days") -> str:
-    """What would be lost where, for the user to decide."""
+    """Returns what would be lost where, for the user to decide."""
     causes = by_cause([(r.host, r.error.message, None) for r in refused if r.error is not None])
     return "\n".join([*(f"{fold(cause.whose)}: {cause.message}" for cause in causes), last])
 

@@ -186,7 +186,7 @@ class Scope:
         self.empty = not self._common
 
     def of(self, folder: str, there: bool = True) -> list[Pattern]:
-        """Those that have a say about what is in a folder, the last one first. there: it may hold such a file."""
+        """Returns the patterns that apply in a folder, the last one first. there: it may hold an ignore file."""
         if folder not in self._of:
             around = self._common if folder == self._top else self.of(_above(folder[:-1]))
             own = read_patterns(folder + self._name, folder, self._name == ".fleetignore") if there else []
@@ -205,7 +205,7 @@ class Scope:
         return None
 
     def reaches(self, path: str) -> bool:
-        """Whether a pattern may bring back something in that folder, which is ignored."""
+        """Is true where a pattern may include something again in that ignored folder."""
         below = os.fsencode(path) + b"/"
         return any(
             one.negated and (one.name or below.startswith(one.literal) or one.literal.startswith(below))

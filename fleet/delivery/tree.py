@@ -1,4 +1,4 @@
-"""What a source consists of: one file, or every entry of a folder that ignore.py leaves in."""
+"""Lists what a source consists of: one file, or every entry of a folder that ignore.py does not exclude."""
 
 from __future__ import annotations
 
@@ -85,8 +85,8 @@ class Tree:
         return self.sieve.why(os.fsdecode(path.encode("utf-8", "surrogateescape")), kind == "d")
 
     def excluded(self, paths: Iterable[tuple[str, str]]) -> set[str]:
-        """Of (path, kind) that are not among the entries those that are not gone: a rule leaves them out, whether or
-        not they are there, or they are there: not behind a link that is sent."""
+        """Returns the paths that must not be deleted on the node. A rule excludes them, in the source or not; or they
+        are in the source, and not below a link that is sent. paths: (path, kind)."""
         if self.sieve is None:
             return set()
         links = tuple(path + "/" for path, kind, *_ in self.entries if kind == "l")
@@ -96,7 +96,7 @@ class Tree:
 
     @property
     def notices(self) -> tuple[str, ...]:
-        """What whoever sends it should know, each a line."""
+        """Returns what the sending user should know, one line each."""
         links = [links_notice(self.unsafe_links)] if self.unsafe_links else []
         return (*(self.sieve.notices() if self.sieve else ()), *links)
 
@@ -109,8 +109,8 @@ class Tree:
         return self._stably(path, partial(_digest, self.by_path[path][3]))
 
     def _stably(self, path: str, read: Callable[[int], T]) -> T:
-        """What is read of a file that does not change meanwhile; of one that only grows, what it was when it was
-        found."""
+        """Returns what is read of a file that does not change meanwhile; of one that only grows, the part that was
+        there when it was found."""
         size, mtime = self.by_path[path][3:5]
         no_link = 0 if path in self.followed else os.O_NOFOLLOW
         try:
@@ -147,7 +147,7 @@ class Tree:
         return is_same
 
     def local(self, path: str) -> Path:
-        """Where the entry `path` lies on this machine."""
+        """Returns where the entry `path` lies on this machine."""
         return self.root / os.fsdecode(path.encode("utf-8", "surrogateescape"))
 
 
@@ -213,8 +213,8 @@ def refuse_home(root: Path, everything: bool) -> None:
 
 
 def read(root: Path, sieve: Sieve | None = None, copy_unsafe_links: bool = False) -> Tree:
-    """What is there, less what `sieve` leaves out. Raises OSError, and UsageError for what is neither file nor
-    folder."""
+    """Returns the entries below `root`, less what `sieve` excludes. Raises OSError, and UsageError for what is neither
+    file nor folder."""
     copies = copies_of(copy_unsafe_links, sieve.credentials if sieve else frozenset())
     walk = Walk(os.fspath(root), sieve.rules if sieve else None, copies=copies)
     try:
@@ -252,8 +252,8 @@ def grown_notice(paths: Iterable[str]) -> str:
 
 
 def told(said: Callable[[], Any], host: str, hint: str) -> Tree:
-    """What a node tells of its files (node/delivery/tree.tell). said: its next message. hint: where they are too many.
-    HostFailed, ProtocolError."""
+    """Returns the list of a node's files (node/delivery/tree.tell). said: returns its next message. hint: for too many
+    files. Raises HostFailed, ProtocolError."""
     entries: list[Entry] = []
     allocated: dict[str, int] = {}
     length = 0

@@ -1,4 +1,4 @@
-"""What of a source is not sent unless git tracks it: secrets, and what each machine makes for itself."""
+"""Names what is not sent unless git tracks it: secrets, and what each machine makes for itself."""
 
 from __future__ import annotations
 
@@ -25,8 +25,8 @@ def is_environment(folder: str) -> bool:
 
 
 def is_used(path: str, hosts: Sequence[Host], places: Sequence[str]) -> bool:
-    """Whether the inventory starts what lies in the folder `path` of the source. places: where the source lies, here
-    and on the hosts."""
+    """Is true where the inventory starts a program in the folder `path` of the source. places: where the source lies,
+    on the head and on the hosts."""
     texts = "\n".join(filter(None, (text for host in hosts for text in (host.python, host.activate))))
     for found in re.finditer(rf"([^\s'\"=;:]*){re.escape(path)}/", texts):
         before = found[1].rstrip("/").removesuffix("/.")
@@ -36,7 +36,7 @@ def is_used(path: str, hosts: Sequence[Host], places: Sequence[str]) -> bool:
 
 
 def is_same(one: str, other: str) -> bool:
-    """Whether two names of a folder on a host may be of the same one."""
+    """Is true where two names of a folder on a host may mean the same one."""
     one, other = sorted((one.rstrip("/"), other.rstrip("/")))  # "/" before "~"
     return one == other or other[:1] == "~" and one.endswith(other[1:])
 

@@ -150,7 +150,7 @@ def config_of(job: Job) -> dict[str, Any]:
 
 
 def kind_of(job: Job) -> str:
-    """What it is told to train with: MULTI_GPU, FSDP, DEEPSPEED and the like."""
+    """Returns the kind of training that it is started with: MULTI_GPU, FSDP, DEEPSPEED and the like."""
     return "DEEPSPEED" if "use-deepspeed" in job.engine_options else str(config_of(job)["distributed_type"]).upper()
 
 

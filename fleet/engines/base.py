@@ -1,9 +1,8 @@
-"""What an engine is: it turns a job and a node into the one process that fleet's supervisor starts there.
+"""Defines an engine: it turns a job and a node into the one process that fleet's supervisor starts there.
 
-The training command never passes through an engine's own argument parser: torchrun eats options it takes for
-its own and rewrites `$$`, DeepSpeed splices `--local_rank` in. Engines are told to start fleet's spawn program,
-which finds the command in `command.json` beside it in the run's folder on the node and hands it to rank.py.
-"""
+The training command never passes through an engine's own argument parser: torchrun takes options for its own and
+rewrites `$$`, DeepSpeed inserts `--local_rank`. Engines start fleet's spawn program instead. It finds the command in
+`command.json` next to it, in the run's folder on the node, and passes it to rank.py."""
 
 from __future__ import annotations
 
@@ -119,7 +118,7 @@ class Engine(ABC):
     options: tuple[Option, ...] = ()
 
     def kind(self, job: Job) -> Kind:
-        """What SCRIPT is to this engine."""
+        """Returns what SCRIPT is to this engine."""
         return "program" if self.program and job.kind == "script" else job.kind
 
     def ranks(self, job: Job) -> int | None:
@@ -130,7 +129,7 @@ class Engine(ABC):
         """UsageError for options that do not fit together; it has them all."""
 
     def needs(self, job: Job) -> tuple[str, ...]:
-        """What the training interpreter must be able to import for this job."""
+        """Returns the modules that the training interpreter must be able to import for this job."""
         return self.modules
 
     def unread(self, job: Job) -> tuple[str, ...]:
@@ -139,7 +138,7 @@ class Engine(ABC):
         return ()
 
     def on_gpus(self, job: Job) -> bool:
-        """Whether ranks that find no GPU would each train alone, without a word."""
+        """Is true where ranks that find no GPU would each train alone, without a message."""
         return False
 
     def prepare(self, job: Job, folder: Path) -> Job:
@@ -152,7 +151,7 @@ class Engine(ABC):
 
 
 def ranks_env(world: World, node: Node) -> dict[str, str]:
-    """What ranks that fleet's spawn program starts have in common on a node; it adds RANK and LOCAL_RANK."""
+    """Returns the variables that ranks of fleet's spawn program share on a node; it adds RANK and LOCAL_RANK."""
     env = {
         "MASTER_ADDR": world.master_addr,
         "MASTER_PORT": str(world.master_port),

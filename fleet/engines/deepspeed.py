@@ -109,13 +109,13 @@ def in_a_shell(value: str, what: str) -> tuple[bool, str]:
 
 
 def needs_path(job: Job) -> bool:
-    """Whether ranks find modules of the working folder only by PYTHONPATH, which its runner sets for several nodes:
-    Python itself looks there first for a module, and for a script that lies there."""
+    """Is true where ranks find modules of the working folder only by PYTHONPATH, which its runner sets for several
+    nodes. For a module, and for a script in that folder, Python itself looks there first."""
     return job.kind == "program" or (job.kind == "script" and PurePosixPath(job.script).parent != PurePosixPath())
 
 
 def env_files(folder: Path) -> list[Path]:
-    """Those that its runner reads, in its order: a later one has the last word."""
+    """Returns the files that its runner reads, in its order: a later one overrides."""
     name = os.environ.get("DS_ENV_FILE", ".deepspeed_env")
     found = [place / name for place in (Path.home(), folder) if (place / name).is_file()]
     return list(dict.fromkeys(found))

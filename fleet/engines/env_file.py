@@ -37,7 +37,7 @@ def read_env_file(path: Path, what: str = "--env-file", strip: bool = False) -> 
 
 
 def env_file(values: Mapping[str, str]) -> str:
-    """What read_env_file() reads as these. UsageError where a line cannot hold one."""
+    """Returns the text that read_env_file() reads as these values. Raises UsageError where a line cannot hold one."""
     lines = []
     for name, value in values.items():
         mark = next((mark for mark in "\"'" if mark not in value), "")

@@ -1,4 +1,5 @@
-"""What is no Python script where an engine starts Python: shells, interpreters, other launchers; and what to write."""
+"""Recognises what is no Python script where an engine starts Python: shells, interpreters, other launchers. Each has
+its hint."""
 
 from __future__ import annotations
 
@@ -75,7 +76,7 @@ def _own(args: Sequence[str]) -> list[str]:
 
 
 def _ranks(args: Sequence[str]) -> list[str]:
-    """What a launcher was told of the number of ranks on a node."""
+    """Returns the number of ranks on a node that a launcher's arguments name, as fleet's own arguments."""
     for word, behind in zip(args, [*args[1:], ""], strict=True):
         option, equals, value = word.partition("=")
         value = value if equals else behind

@@ -75,7 +75,7 @@ def host_name(text: str) -> str:
 
 
 def is_ipv6(text: str) -> bool:
-    """Whether it is an IPv6 address without a zone (ipaddress accepts anything as a zone)."""
+    """Is true for an IPv6 address without a zone (ipaddress accepts anything as a zone)."""
     try:
         ipaddress.IPv6Address(text)
     except ValueError:
@@ -168,7 +168,7 @@ def _path(text: str) -> str:
 
 
 def instead_of_variable(text: str) -> str | None:
-    """What to write for a path that begins with $HOME, as a hint; None for another one."""
+    """Returns the hint that replaces a path beginning with $HOME; None for another path."""
     return f"write ~/{text.partition('/')[2]}" if text.startswith(("$HOME/", "${HOME}/")) else None
 
 

@@ -87,7 +87,7 @@ def parse(raw: bytes, source: str) -> Inventory:
 
 
 def is_yaml(text: str, source: str) -> bool:
-    """Whether a file is read as YAML: it is called so, or looks so."""
+    """Is true where a file is read as YAML: by its name, or by its look."""
     return source.endswith((".yaml", ".yml", ".json")) or not is_hostfile(text)
 
 

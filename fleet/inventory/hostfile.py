@@ -44,8 +44,8 @@ _ONE_LINE = "write KEY=VALUE, without blanks around '=', and one host on a line"
 
 
 class Line(NamedTuple):
-    """What a line says. name: a node set. values: field -> parsed value. login: it is one, without a name of its own.
-    left: options of ssh that say nothing about a host."""
+    """Holds one line. name: a node set. values: field -> parsed value. login: it is a log-in, without a name of its
+    own. left: options of ssh that do not describe a host."""
 
     number: int
     name: str
@@ -166,7 +166,7 @@ def _unquoted(text: str) -> str:
 
 
 def is_hostfile(text: str) -> bool:
-    """Whether text without a telling file name is a hostfile and no YAML: no line reads 'word:' or '---'."""
+    """Is true where text without a telling file name is a hostfile and no YAML: no line reads 'word:' or '---'."""
     return not re.search(r"""(?m)^(?:---|["']?[\w.\[\],-]+["']?[ \t]*:(?:\s|$)|[{])""", text)
 
 
@@ -205,7 +205,8 @@ class Login(NamedTuple):
 
 
 def read_login(words: Sequence[str]) -> Login | None:
-    """What a line's words say; None where they are no log-in. FieldError: ssh would not understand them either."""
+    """Returns the log-in of a line's tokens; None where they are none. Raises FieldError where ssh would not understand
+    them either."""
     if len(words) > 1 and words[0] == "ssh" and not re.match(r"\w[\w-]*=", words[1]):  # else a host of that name
         return _ssh(words[1:])
     return _login(words[0], words[1:]) if "@" in words[0] or words[0].startswith("ssh://") else None

@@ -85,7 +85,7 @@ def _devices_of(host: Host) -> tuple[int, ...] | None:
 
 
 def _choose(inventory: Inventory, text: str, option: str) -> _Choice:
-    """What an expression stands for, its devices checked against the hosts' own."""
+    """Returns the hosts that an expression selects, its devices checked against the hosts' own."""
     groups = Groups({group: list(members) for group, members in inventory.groups.items()}, inventory.hosts)
     hosts = {host.name: host for host in inventory.hosts}
     parts: list[tuple[str, list[str]]] = []

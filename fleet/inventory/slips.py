@@ -1,5 +1,5 @@
-"""What other tools write where fleet names hosts, and what to write instead, as a line to copy. Only ever asked when a
-text was not understood, or means something else here."""
+"""Recognises what other tools write where fleet names hosts, and returns a line to copy. It is used only when a text
+was not understood, or means something else to fleet."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ def login(text: str) -> str | None:
 
 
 def selection(option: str, text: str, known: Container[str]) -> str | None:
-    """What -w or -x was meant to say, where that can be told."""
+    """Returns a hint at what -w or -x was meant to select, where that is clear."""
     match = LOGIN.fullmatch(text)
     if match and match["user"] and match["user"] not in known:
         here = [word for word in (f"{match['host']}:{match['port']}", match["host"]) if word in known]

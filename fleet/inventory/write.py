@@ -21,7 +21,7 @@ REMARK = 200  # characters
 
 
 def fields_of(host: Host) -> dict[str, Any]:
-    """What an inventory has to say for this host, as plain YAML values."""
+    """Returns an inventory's fields for this host, as plain YAML values."""
     found = {key: getattr(host, key) for key in FIELDS if getattr(host, key) is not None}
     if found.get("address") == host.name:
         del found["address"]
@@ -55,7 +55,6 @@ def _section(name: str, values: Fields) -> list[str]:
 
 
 def _comment(remark: str | None) -> list[str]:
-    """As a line, none for no remark."""
     return [f"# {printable(remark, REMARK)}"] if remark else []
 
 
@@ -155,7 +154,7 @@ class Edit:
 
 
 def _end(node: yaml.Node) -> int:
-    """Where a node's text ends; a block's own mark lies behind the comments below it."""
+    """Returns where a node's text ends; a block's own end mark comes after the comments below it."""
     if isinstance(node, yaml.CollectionNode) and not node.flow_style and node.value:
         last = node.value[-1]
         return _end(last[1] if isinstance(node, yaml.MappingNode) else last)

@@ -86,7 +86,8 @@ def start_sshd(spec: dict[str, Any]) -> None:
 
 
 def init_forever() -> NoReturn:
-    """What is left of pid 1: reap orphans; outlive sshd, so that a test can stop it or swap its keys."""
+    """Does what is left for pid 1: it reaps orphans and outlives sshd, so that a test can stop sshd or swap its
+    keys."""
     signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGCHLD})  # only now: sshd would inherit it
     while True:
         try:

@@ -1,4 +1,4 @@
-"""What `fleet lab` does: up, down, status, cut, heal, freeze, kill, link."""
+"""Implements `fleet lab`: up, down, status, cut, heal, freeze, kill, link."""
 
 from __future__ import annotations
 
@@ -79,7 +79,7 @@ class Lab:
 
     @property
     def has_slurm(self) -> bool:
-        """Whether its hosts run Slurm."""
+        """Is true where its hosts run Slurm."""
         return (self.folder.path / KEY).exists()
 
     def down(self) -> None:
@@ -259,7 +259,8 @@ class Lab:
 
 
 def python_folders() -> list[str]:
-    """Where fleet, its interpreter and that one's packages are: on the hosts too, also when they lie below /tmp."""
+    """Returns the folders of fleet, its interpreter and their packages, which hosts see even where they lie below
+    /tmp."""
     packages = {path for path in sys.path if path.endswith("-packages")}
     folders = {sys.prefix, sys.base_prefix, str(Path(__file__).parents[1]), *packages}
     return sorted(path for path in folders if not any(str(parent) in folders for parent in Path(path).parents))

@@ -1,5 +1,6 @@
-"""Whether there can be a lab here, and its processes: host.py's program started, and the machines that it makes heard;
-all of them found, stopped and ended by a mark in their environment, never by a name."""
+"""Decides if a lab can run on this machine, and handles its processes: it starts host.py's program and receives the
+reports of the machines that this makes. All of them are found, stopped and ended by a mark in their environment, never
+by a name."""
 
 from __future__ import annotations
 
@@ -25,7 +26,7 @@ SLURM = {"slurmctld": "slurm-wlm", "slurmd": "slurm-wlm", "srun": "slurm-wlm", "
 
 
 def which(tool: str) -> str | None:
-    """Where a tool is; a user's PATH often lacks the sbin folders."""
+    """Returns a tool's path; a user's PATH often lacks the sbin folders."""
     return shutil.which(tool) or shutil.which(tool, path="/usr/sbin:/sbin:/usr/local/sbin")
 
 
@@ -47,7 +48,7 @@ MARK = "FLEET_LAB_STATE"  # set for the lab's own processes only, never by a use
 
 
 def is_alive(pid: int | None, started: int | None) -> bool:
-    """Whether that very process lives: a pid alone may have been given to another one."""
+    """Is true where that very process lives: a pid alone may belong to another one by now."""
     return pid is not None and started is not None and start_time(pid) == started
 
 

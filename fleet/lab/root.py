@@ -75,7 +75,7 @@ def hide(path: str, disk: str, upper: str) -> None:
 
 
 def disks(without: list[str]) -> list[str]:
-    """Where this machine's disks are mounted, "/" first; an overlay does not look below a mount by itself."""
+    """Returns the mount points of this machine's disks, "/" first; an overlay does not look below a mount by itself."""
     found = ["/"]
     for line in Path("/proc/self/mountinfo").read_text(encoding="utf-8", errors="surrogateescape").splitlines():
         left, _, right = line.partition(" - ")

@@ -44,7 +44,8 @@ class Machine:
 
 @dataclass
 class State:
-    """What state.json holds. network: the lab's part of 198.18.0.0/16; link: the rate of each link, None: free."""
+    """Holds the fields of state.json. network: the lab's part of 198.18.0.0/16; link: the rate of each link, None:
+    free."""
 
     network: str | None = None
     link: str | None = None

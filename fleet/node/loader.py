@@ -1,8 +1,7 @@
-"""Where a node's python begins: an importer for the modules that the head sends, and the program among them.
+"""Begins a node's python: an importer for the modules that the head sends, and the program among them.
 
-transport/program.py sends this text with a line behind it that calls run(), then the modules' own texts. A folder
-`fleet` that is installed on the node is never looked into.
-"""
+transport/program.py sends this text with a line after it that calls run(), then the modules' own texts. It never looks
+into a folder `fleet` that is installed on the node."""
 
 import marshal
 import sys

@@ -23,7 +23,7 @@ __all__ = ["BroadcastPlan", "Item", "plan", "run"]
 
 @dataclass(frozen=True)
 class BroadcastPlan(Broadcast):
-    """As delivery.chain.transfer.Broadcast has it."""
+    """Adds what a plan shows to delivery.chain.transfer.Broadcast."""
 
     def describe(self) -> dict[str, Any]:
         data = [{"source": str(item.source), "to": dict(item.dests)} for item in self.items]

@@ -1,5 +1,5 @@
-"""What the head keeps of collected wheels and sources, and what it has read of wheels. Of all fleets that share it one
-works at a time: a lock whose holder is known."""
+"""Keeps collected wheels and sources on the head, and what was read of wheels. Of all fleets that share it one works at
+a time: a lock whose holder is known."""
 
 from __future__ import annotations
 
@@ -101,13 +101,13 @@ def fresh(folder: Path) -> Iterator[Path]:
 
 
 def memo(path: Path) -> Path:
-    """Where what was found out about this very file is noted: its path, size, times and inode name it."""
+    """Returns the file that notes what is known about this very file: its path, size, times and inode name it."""
     text = f"{path.resolve()} {version_of(path.stat())}"
     return cache() / "read" / hashlib.sha256(text.encode("utf-8", "surrogateescape")).hexdigest()
 
 
 def recall(note: Path) -> dict[str, Any] | None:
-    """What was noted, None where nothing was."""
+    """Returns what was noted, None where nothing was."""
     try:
         value = ast.literal_eval(read_own(note).decode())
     except (OSError, ValueError, SyntaxError, RecursionError, MemoryError):

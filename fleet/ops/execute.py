@@ -36,7 +36,7 @@ class ExecPlan:
     specs: Mapping[str, Words]
 
     def describe(self) -> dict[str, Any]:
-        """What --dry-run shows: values of variables stay out of it."""
+        """Returns what --dry-run shows: values of variables are left out."""
         return {
             name: {
                 **({"argv": list(words.argv)} if words.argv is not None else {"line": words.line}),
@@ -127,7 +127,7 @@ def run(plan: ExecPlan, runtime: Runtime) -> Report:
 
 
 def _cut_short(left: Sequence[tuple[int, str]], request: Exec, host: str, asked: bool) -> FleetError:
-    """What became of a command that was ended before its time. left: pid, command of what could not be."""
+    """Returns the error of a command that was ended before its time. left: pid, command of what could not be ended."""
     timed = request.timeout is not None and not asked
     begin = f"still running after {request.timeout:g} s; " if timed else "interrupted; "
     kind = DeadlineError if timed else Interrupted

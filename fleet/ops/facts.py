@@ -25,13 +25,13 @@ CLOCK_SAMPLES = 4
 
 @dataclass(frozen=True)
 class HasFacts:
-    """What a host told."""
+    """Holds the facts that a host reported."""
 
     facts: Any
 
 
 def training(inventory: Inventory, host: Host) -> Training:
-    """What a node program is told of the environment of a host's training interpreter."""
+    """Returns the part of a node program's spec that describes a host's training interpreter and its environment."""
     return {
         "python": host.python,
         "activate": host.activate,
@@ -47,8 +47,8 @@ def asked(inventory: Inventory, request: Check) -> dict[str, dict[str, Any]]:
 
 
 def ask(session: Session, spec: Mapping[str, Any], cancel: Cancel, *, hurry: Cancel | None = None) -> Facts:
-    """What node/preflight/probe.py reports, fed `spec`. hurry: ends the host's waiting for others. Its clock is asked
-    for while its steps run: no round trip of its own."""
+    """Returns what node/preflight/probe.py reports for `spec`. hurry: ends the host's waiting for others. The node's
+    clock is read while its steps run, so that it costs no round trip of its own."""
     facts: Facts = {}
     samples: list[tuple[float, float]] = []
     with Program(session, "preflight.probe", spec) as program, ExitStack() as at_end:

@@ -52,14 +52,14 @@ def foreign(user: str) -> Left:
 
 @dataclass(frozen=True)
 class Scanned(Inside):
-    """Who listens on a host."""
+    """Holds who listens on a host."""
 
     listeners: Sequence[messages.Listener]
 
 
 @dataclass(frozen=True)
 class Over(Inside):
-    """What became of them."""
+    """Holds what became of the listeners."""
 
     told: messages.Ended
 
@@ -91,7 +91,7 @@ class Listener:
 
 @dataclass(frozen=True)
 class KillPlan:
-    """What listens where. results: of the hosts, with the errors of those that could not be asked. unselected:
+    """Lists what listens where. results: of the hosts, with the errors of those that could not be scanned. unselected:
     the inventory's other hosts, the way to which may lead through one of these."""
 
     hosts: tuple[Host, ...]
@@ -102,7 +102,7 @@ class KillPlan:
 
     @property
     def targets(self) -> tuple[Listener, ...]:
-        """Those that would be ended."""
+        """Returns the listeners that would be ended."""
         return tuple(listener for listener in self.listeners if listener.left is None)
 
     @property
@@ -120,7 +120,7 @@ class KillPlan:
 
 
 def look(inventory: Inventory, ports: Collection[int], runtime: Runtime) -> tuple[Result, ...]:
-    """Who listens on these ports, on every host, as Scanned."""
+    """Returns who listens on these ports, on every host, as Scanned."""
 
     ways = dialled((*inventory.hosts, *inventory.unselected), runtime)
 
@@ -202,7 +202,7 @@ def run(plan: KillPlan, runtime: Runtime) -> Report:
 
 
 def preview(plan: KillPlan) -> Report:
-    """What --dry-run tells: who listens, and nothing done about it."""
+    """Returns the report of --dry-run: who listens. Nothing is ended."""
     shown = plan.shown
     results = tuple(replace(r, answer=Listening(shown[r.host])) for r in plan.results)
     return Report("kill-port", results, exit_code_of(results), answer=Preview())
@@ -253,7 +253,8 @@ def _outcome(listener: Listener, second: Result | None) -> Listener:
 
 
 def _newcomers(known: Sequence[Listener], second: Result | None) -> list[Listener]:
-    """Who took the port over meanwhile, a worker that its master restarted; shown, never ended unasked."""
+    """Returns who took the port over meanwhile, such as a worker that its master restarted. They are shown, never ended
+    without consent."""
     if second is None or not second.ok:
         return []
     who = itemgetter("port", "protocol", "address", "pid", "start")

@@ -1,4 +1,4 @@
-"""What a verb is going to do: the shape of all plans, and of the lines that --dry-run tells people."""
+"""Defines the shape of all plans, what a verb is going to do, and of the lines that --dry-run prints."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ class Plan(Protocol):
     def hosts(self) -> tuple[Host, ...]: ...
 
     def describe(self) -> dict[str, Any]:
-        """As JSON; of variables only the names."""
+        """Returns the plan as JSON; of variables only the names."""
 
     def lines(self) -> Iterable[Line]:
         """For people."""
@@ -50,7 +50,7 @@ class Plan(Protocol):
 
 @dataclass(frozen=True)
 class OnHosts:
-    """What the plans of verbs that work on all hosts of an inventory begin with."""
+    """Begins the plans of verbs that work on all hosts of an inventory."""
 
     inventory: Inventory
 
@@ -76,7 +76,7 @@ class Asked(OnHosts, Generic[R]):
 
 
 def around(spec: Mapping[str, Any]) -> list[str]:
-    """What stands around a command on a node: its activate line, its interpreter, and names of variables."""
+    """Returns what surrounds a command on a node: its activate line, its interpreter, and names of variables."""
     return [
         *([f"behind: {spec['activate']}"] if spec.get("activate") else []),
         *([f"in the environment of {spec['env_of']}"] if spec.get("env_of") else []),

@@ -28,13 +28,13 @@ __all__ = ["Section", "SyncPlan", "agreed", "outside", "plan", "read_section", "
 
 @dataclass(frozen=True)
 class SyncPlan(Mirror):
-    """As delivery.mirror.Mirror has it."""
+    """Adds what a plan shows to delivery.mirror.Mirror."""
 
     def describe(self) -> dict[str, Any]:
         return {"source": str(self.source), "to": dict(self.dests)}
 
     def lines(self) -> Iterator[Line]:
-        """What is deleted is known to the hosts alone."""
+        """Yields the lines of --dry-run. Only the hosts know what is deleted."""
         tree = self.read()
         files = Files([(path, entry[3]) for path, entry in tree.by_path.items()])
         yield f"code: {tree.root}, {files}; would be sent as far as a host does not have it:"
@@ -75,7 +75,7 @@ def plan(inventory: Inventory, request: Sync) -> SyncPlan:
 
 
 def outside(inventory: str, sources: Sequence[Path]) -> list[Path]:
-    """Those of the sources that lie neither in the inventory's folder nor are the current one."""
+    """Returns the sources that lie neither in the inventory's folder nor are the current one."""
     home, here = Path(inventory).resolve().parent, Path.cwd()
     real = [path.expanduser().resolve() for path in sources]
     return [path for path in dict.fromkeys(real) if path != here and not path.is_relative_to(home)]
@@ -87,7 +87,7 @@ def _line(inventory: str, paths: Sequence[Path]) -> str:
 
 
 def agreed(home: Path, inventory: str, paths: Sequence[Path]) -> bool:
-    """Whether the user said yes to just this before."""
+    """Is true where the user agreed to just this before."""
     try:
         return _line(inventory, paths) in own.read_own(home / ".fleet/agreed").decode("ascii", "replace").splitlines()
     except OSError:

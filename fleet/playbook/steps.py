@@ -11,7 +11,7 @@ from fleet.inventory.fields import suggest
 
 
 def option(name: str, value: str) -> list[str]:
-    """As one would type it, whatever the value starts with."""
+    """Returns an option's arguments as one would type them, whatever the value starts with."""
     return [f"{name}={value}"] if value.startswith("-") else [name, value]
 
 
@@ -27,7 +27,7 @@ class Param:
 
 
 class Verbs(Protocol):
-    """What a playbook needs to know of the command line; cli/verbs/play.py has the real one."""
+    """Gives a playbook what it needs of the command line; cli/verbs/play.py implements it."""
 
     def names(self) -> Sequence[str]:
         """The verbs a step may use."""
@@ -56,7 +56,7 @@ class Step:
 
 
 def starting_at(steps: Sequence[Step], said: str) -> Sequence[Step]:
-    """Those from a step on, which is said by its number or its name. UsageError where there is no such step."""
+    """Returns the steps from the one with that number or name on. Raises UsageError where there is no such step."""
     found = [step for step in steps if said == (str(step.number) if said.isdecimal() else step.name)]
     if len(found) == 1:
         return steps[found[0].number - 1 :]

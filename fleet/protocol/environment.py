@@ -62,9 +62,9 @@ def activating(line: str, last: str) -> str:
 
 
 def running(activate: "str | None", needed: bool = False) -> "list[str]":
-    """What is to stand before PYTHON, WORKDIR and an argv to run that there, behind `activate`: what the line does to
-    PATH comes behind the interpreter's own folder, and it leads to no other working folder. needed: no interpreter, or
-    no such program, is status 127."""
+    """Returns the argv that runs PYTHON, WORKDIR and an argv there, after `activate`. What the line adds to PATH comes
+    after the interpreter's own folder, and it cannot change the working folder. needed: without an interpreter, or
+    without such a program, the exit code is 127."""
     last = _BEHIND + (_NEEDED if needed else "") + 'shift 2\nexec "$@"'
     return (
         ["bash", "-c", activating(activate, _BACK + last), "bash"]

@@ -1,4 +1,4 @@
-"""What the files that fleet keeps on a node hold; docs/files.md is made from it."""
+"""Defines the files that fleet keeps on a node; docs/files.md is made from it."""
 
 from fleet.protocol.state import (
     ARMED,

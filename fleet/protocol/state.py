@@ -68,7 +68,7 @@ def is_run_id(run: str) -> bool:
 
 
 def meet(mine: "list[int] | tuple[int, ...] | None", theirs: "list[int] | None") -> bool:
-    """Whether two runs would share GPUs, or all else, for neither was given GPUs of its own (None)."""
+    """Is true where two runs would share GPUs, or all else, where one has no GPUs of its own (None)."""
     return mine is None or theirs is None or bool(set(mine).intersection(theirs))
 
 

@@ -1,1 +1,2 @@
-"""What verbs are asked for: one frozen dataclass a verb, with its defaults and its limits, checked where it is made."""
+"""Defines the requests of verbs: one frozen dataclass a verb, with its defaults and its limits, checked where it is
+made."""

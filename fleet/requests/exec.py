@@ -1,4 +1,4 @@
-"""What `fleet exec` is asked for."""
+"""Defines the request of `fleet exec`."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What the verbs that look at hosts and change them are asked for: check, kill-port, setup-ssh, build."""
+"""Defines the requests of the verbs that look at hosts and change them: check, kill-port, setup-ssh, build."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What `fleet launch` is asked for."""
+"""Defines the request of `fleet launch`."""
 
 from __future__ import annotations
 
@@ -176,8 +176,8 @@ class Launch(OfRun):
 
     @property
     def counted(self) -> str:
-        """What ranks are counted by: "slots" takes the inventory's, "gpu" one per GPU, "cpu" one per core, "auto" one
-        per GPU, else one per core."""
+        """Returns what ranks are counted by: "slots" takes the inventory's, "gpu" one per GPU, "cpu" one per core,
+        "auto" one per GPU, else one per core."""
         return str(self.nproc_per_node) if self.nproc_per_node in COUNTS else "slots"
 
     @property

@@ -60,10 +60,10 @@ class Request:
             raise OptionError(name, f"{shown}must be {wanted}", more.get(HINT)) from None
 
     def check(self) -> None:
-        """What options mean together. UsageError."""
+        """Checks the options together. Raises UsageError."""
 
     def given(self) -> dict[str, Any]:
-        """Those that have not their defaults, as JSON has them."""
+        """Returns the fields that differ from their defaults, as JSON values."""
         found = {}
         for each in fields(self):
             unset = each.default if each.default_factory is MISSING else each.default_factory()

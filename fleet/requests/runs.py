@@ -1,5 +1,5 @@
-"""What the verbs of runs are asked for, and `fleet get`. run: its id, "latest", its name, or a unique prefix. runs_dir:
-where runs/RUN is on this machine."""
+"""Defines the requests of the verbs of runs, and of `fleet get`. run: its id, "latest", its name, or a unique prefix.
+runs_dir: where runs/RUN is on this machine."""
 
 from __future__ import annotations
 
@@ -71,9 +71,9 @@ class Ps(Request):
 
 @dataclass(frozen=True, kw_only=True)
 class Logs(OfRanks, OfRun):
-    """What the ranks of a run wrote. follow: until it is over. host: a node set; rank: numbers; None: all. err:
-    standard errors alone. tail: lines of each log to begin with. since: only what was written from then on, in seconds
-    since the epoch. attempt: of a run that was started again, None: the last."""
+    """Requests what the ranks of a run wrote. follow: until it is over. host: a node set; rank: numbers; None: all.
+    err: standard errors alone. tail: lines of each log to begin with. since: only what was written from then on, in
+    seconds since the epoch. attempt: of a run that was started again, None: the last."""
 
     run: str = field(default="latest", kw_only=False)
     follow: bool = option(False, "Go on until the run is over.", "-f", "--follow")
@@ -86,8 +86,8 @@ class Logs(OfRanks, OfRun):
 
 @dataclass(frozen=True, kw_only=True)
 class Stacks(OfRanks, OfRun):
-    """Where the ranks of a live run stand. rank: only these. native: frames of C and C++, too, where py-spy is there; a
-    rank is held for a moment while it tells them."""
+    """Requests the stacks of a live run's ranks. rank: only these. native: frames of C and C++, too, where py-spy is
+    there; a rank is held for a moment meanwhile."""
 
     run: str = field(default="latest", kw_only=False)
     native: bool = option(True, "Frames of C and C++, where py-spy is there.")

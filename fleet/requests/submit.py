@@ -1,4 +1,4 @@
-"""What `fleet launch` is asked for where hosts are waited for in a queue."""
+"""Defines the request of `fleet launch` where hosts are waited for in a queue."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What `fleet sync` is asked for: code, data, or wheels."""
+"""Defines the request of `fleet sync`: code, data, or wheels."""
 
 from __future__ import annotations
 

@@ -1,5 +1,5 @@
-"""What is worth a word while a run goes on: lines of its logs that tell of a mistake which ends nothing, and ranks that
-are done before others. Each is said once a run."""
+"""Finds what deserves a notice while a run continues: log lines that show a mistake which ends nothing, and ranks
+that end before others. Each is reported once a run."""
 
 from __future__ import annotations
 
@@ -38,5 +38,5 @@ UNEVEN = "give every rank as many batches: DistributedSampler, drop_last=True, o
 
 
 def early(rank: int, host: str, running: int) -> str:
-    """What may be wrong when a rank has ended well and others still run."""
+    """Returns the notice for a rank that has ended well while others still run."""
     return f"rank {rank} on {host} ended {EARLY_SECONDS:.0f} s ago with exit code 0, {running} others still run"

@@ -1,4 +1,4 @@
-"""What went wrong in a build's log: the first line that is an error, and what helps."""
+"""Finds what went wrong in a build's log: the first line that is an error, and what helps."""
 
 from __future__ import annotations
 
@@ -64,6 +64,6 @@ def first_error(log: str) -> str | None:
 
 
 def remedy(log: str) -> str | None:
-    """What usually helps, for the first error, else for anything in the log that is known."""
+    """Returns what usually helps, for the first error, else for anything in the log that is known."""
     found = first_match(REMEDIES, first_error(log) or "") or first_match(REMEDIES, log[-20000:])
     return found.remedy if found else None

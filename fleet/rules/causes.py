@@ -1,4 +1,4 @@
-"""What went wrong on many hosts, told once a cause: whose it is, and what differs between them folded. Pure."""
+"""Groups what went wrong on many hosts by cause: whose it is, with what differs between them folded. Pure."""
 
 from __future__ import annotations
 

@@ -42,13 +42,14 @@ def ecc_errors(view: View) -> str | None:
 
 
 def count(view: View) -> Any:
-    """Where the inventory says what each host is to give, they may differ as it says."""
+    """Returns the number of GPUs that a host must share with the others, MISSING where the inventory declares it: then
+    they may differ."""
     want = view["want"]
     return lookup(view, "gpu.count") if want.ranks is None and want.devices is None else MISSING
 
 
 def some(view: View) -> Any:
-    """Whether there is a GPU; an inventory that counts ranks does not say on what."""
+    """Returns True where there is a GPU. An inventory that counts ranks does not show on what."""
     unknown = view.get("gpus") is None or view.get("gpu_error") or no_driver(view)
     return MISSING if unknown else bool(view["gpus"])
 

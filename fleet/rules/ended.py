@@ -1,8 +1,7 @@
-"""What a process died of, by the end of what it wrote, how it ended, and what its kernel says. Pure.
+"""Decides what a process died of, by the end of what it wrote, how it ended, and what its kernel logged. Pure.
 
-One judge for all readers. A cause that is wrong costs more than none: what may have been handled decides nothing. An
-exception that nobody caught ends Python with 1, begins at a module's level, and is its last traceback.
-"""
+One judge serves all readers. A wrong cause costs more than none: what may have been handled decides nothing. An
+exception that is not caught ends Python with 1, begins at a module's level, and is its last traceback."""
 
 from __future__ import annotations
 
@@ -78,10 +77,10 @@ _ORDER = [hint.pattern for hint in HINTS]
 
 @dataclass(frozen=True)
 class Cause:
-    """What a process died of. why: in a line. remedy: the next step, in which {host} stands for its host. traceback:
-    the exception that ended it, with those it is chained to. collateral: it only reports another rank's death. own:
-    it raised an error of its own. unfit: its host is not fit for another run as it is. kernel: the line that explains
-    it."""
+    """Describes what a process died of. why: in a line. remedy: the next step, in which {host} stands for its host.
+    traceback: the exception that ended it, with those it is chained to. collateral: it only reports another rank's
+    death. own: it raised an error of its own. unfit: its host is not fit for another run without a repair. kernel: the
+    line that explains it."""
 
     why: str | None = None
     remedy: str | None = None
@@ -134,7 +133,7 @@ class _Block(NamedTuple):
 
 
 class _Text:
-    """What a process wrote, in parts."""
+    """Holds what a process wrote, in parts."""
 
     def __init__(self, raw: Sequence[str]) -> None:
         self.lines, self.blocks, inside = plain(raw), list[_Block](), set[int]()

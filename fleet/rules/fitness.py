@@ -1,4 +1,5 @@
-"""What a host must have for the engine, its torch and its GPUs, whatever others have; and what spoils a run there."""
+"""Holds the rules for one host: what it must have for the engine, its torch and its GPUs, whatever others have, and
+what spoils a run there."""
 
 from __future__ import annotations
 
@@ -35,7 +36,8 @@ def toolchain(view: View) -> Said | None:
 
 
 def _tool(view: View, path: str) -> Mapping[str, Any] | None:
-    """As node/python/toolchain.py has it; version None also where nothing is known of the tool."""
+    """Returns a tool as node/python/toolchain.py describes it; version is None also where nothing is known of the
+    tool."""
     version = lookup(view, path)
     return None if version is None else {"version": version if isinstance(version, str) else None}
 

@@ -25,7 +25,7 @@ def used(view: View) -> Container[int]:
 
 
 def judged(view: View, bad: Callable[[View], Any], wrong: str) -> Said | None:
-    """What is wrong with the GPUs that are bad: a launch judges its own, `check` all of them."""
+    """Returns what is wrong with the GPUs that are bad: a launch judges its own, `check` all of them."""
     mine, every = used(view), view["want"].part is None
     found = [gpu["index"] for gpu in view.get("gpus") or () if bad(gpu) and (every or gpu["index"] in mine)]
     spared = not any(index in mine for index in found)

@@ -1,4 +1,4 @@
-"""What a rank died of means, and what to do about it: a table, first match wins. What no rule knows has no hint."""
+"""Explains what a rank died of, and what to do about it: a table, first match wins. What no rule knows has no hint."""
 
 from __future__ import annotations
 

@@ -29,7 +29,7 @@ def broken(view: View) -> Said | None:
 
 
 def with_others(view: View, message: str, remedy: str) -> Said:
-    """Where the host has other interpreters: which, and the inventory's line for the first that has torch."""
+    """Adds the host's other interpreters: which they are, and the inventory's line for the first that has torch."""
     others: Sequence[View] = view.get("interpreters") or ()
     if not others:
         return Said(message)
@@ -71,7 +71,7 @@ def imports(view: View) -> Said | None:
 
 
 def other_packages(view: View) -> Any:
-    """Those that no rule of their own looks at."""
+    """Returns the packages that no rule of their own looks at."""
     own = {"torch", "deepspeed", *NOTABLE}
     return {name: version for name, version in (view.get("packages") or {}).items() if name not in own} or MISSING
 

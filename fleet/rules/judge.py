@@ -46,13 +46,14 @@ def judge(views: Mapping[str, View]) -> list[Finding]:
 
 
 def refusing(findings: Iterable[Finding]) -> list[Finding]:
-    """Those that a launch tells in full: what keeps it from starting, and what a run will see of a host."""
+    """Returns the findings that a launch prints in full: what keeps it from starting, and what a run will see of a
+    host."""
     own = {rule.id for rule in RULES if rule.run}
     return [finding for finding in findings if finding.severity == "error" or finding.id in own]
 
 
 def told(findings: Iterable[Finding]) -> list[tuple[Severity, Cause[Finding]]]:
-    """As people are told: what has one cause once, errors first."""
+    """Returns the findings as users read them: those with one cause once, errors first."""
     causes = by_cause((finding, finding.message, finding.remedy) for finding in findings)
     return [(cause.whose[0].severity, cause) for cause in causes]
 

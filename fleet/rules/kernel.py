@@ -1,4 +1,4 @@
-"""What a line of the kernel's log means for a run: a table, first match wins. Pure."""
+"""Explains a line of the kernel's log for a run: a table, first match wins. Pure."""
 
 from __future__ import annotations
 

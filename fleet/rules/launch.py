@@ -1,4 +1,4 @@
-"""What only a launch asks for: its script and the code and data beside it, its ranks, the way to the master."""
+"""Holds the rules of a launch alone: its script and the code and data next to it, its ranks, the way to the master."""
 
 from __future__ import annotations
 
@@ -86,7 +86,7 @@ def script(view: View) -> Said | None:
 
 
 def other_script(view: View) -> Said | None:
-    """What lies there came from another source, and is not what the head has under this name."""
+    """Reports a script that came from another source, and is not what the head has under this name."""
     part, source, script = view["want"].part, lookup(view, "code.script"), view.get("script") or {}
     if part is None or part.here is None or not isinstance(source, Mapping) or not source["id"]:
         return None
@@ -140,7 +140,8 @@ def hidden(view: View) -> Said | None:
 
 
 def way(master: bool, view: View) -> Said | None:
-    """What is wrong at the master itself explains what the others see."""
+    """Reports what is wrong with the way to the master; what is wrong at the master itself explains what the others
+    see."""
     part, found = view["want"].part, view.get("port") or {}
     if part is None or not part.met or (part.node_rank == 0) is not master or not found.get("error"):
         return None

@@ -1,4 +1,4 @@
-"""What earlier runs and builds left on a host: locks that nobody holds, processes that would not die."""
+"""Finds what earlier runs and builds left on a host: locks without a holder, processes that would not die."""
 
 from __future__ import annotations
 
@@ -20,13 +20,13 @@ def left_locks(sure: bool, view: View) -> Said | None:
 
 
 def _is_for(version: Any, lock: str) -> bool:
-    """Whether this Python may build there: torch's own folders are called py311_cpu."""
+    """Is true where this Python may build there: torch's own folders are called py311_cpu."""
     found = re.search(r"/py(\d+)t?_[^/]*/[^/]+/lock$", lock)
     return found is None or not isinstance(version, str) or found[1] == "".join(version.split(".")[:2])
 
 
 def of_locks(host: str, locks: Sequence[str], sure: bool = True) -> tuple[str, str]:
-    """What is wrong with locks of builds that nobody holds, and the line to copy."""
+    """Returns what is wrong with locks of builds that no process holds, and the line to copy."""
     which = ", ".join(locks)
     who = f"a build that was killed left {which}" if sure else f"nobody on this node has {which} open"
     remedy = Reason(f"fleet exec -w {{hosts}} -- rm -f {shlex.join(locks)}", hosts=host)

@@ -25,7 +25,7 @@ def links(view: View) -> Any:
 
 
 class Links(NamedTuple):
-    """What `check --network` measured from a host: other host -> {"mbit", "rtt_ms", "mtu", "again", "least"}."""
+    """Holds what `check --network` measured from a host: other host -> {"mbit", "rtt_ms", "mtu", "again", "least"}."""
 
     to: Mapping[str, Mapping[str, Any]]
 

@@ -14,7 +14,7 @@ LIVE = "live-run"
 
 
 def neighbours(view: View) -> Iterator[View]:
-    """Those that a launch would share something with: of two that were given GPUs of their own, neither does."""
+    """Yields the runs with which a launch would share something: two runs with GPUs of their own share nothing."""
     want = view["want"]
     for run in view.get("runs") or () if want.part is not None else ():
         if meet(want.devices, run["devices"]):
@@ -42,7 +42,7 @@ def _said(run: View, view: View) -> str:
 
 
 def _gpus(run: View, view: View) -> str:
-    """Those that it was given, or else computes on: "0-3"."""
+    """Returns the GPUs that the run was given, or else computes on: "0-3"."""
     uuids = {process["gpu"] for process in view.get("gpu_processes") or () if process.get("run_id") == run["run"]}
     used = [gpu["index"] for gpu in view.get("gpus") or () if gpu.get("uuid") in uuids]
     return fold(map(str, sorted(used if run["devices"] is None else run["devices"]))).strip("[]")

@@ -115,7 +115,7 @@ def _splits(names: Sequence[str], bad: set[Pair], tried: set[Pair]) -> Iterator[
 
 
 class Seen(NamedTuple):
-    """What a host found. address: its own that the others dial. interface, mtu: of that. nccl: whether it has GPUs."""
+    """Holds what a host found. address: its own that the others dial. interface, mtu: of that. nccl: it has GPUs."""
 
     pairs: Mapping[str, str]
     address: str

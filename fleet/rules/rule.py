@@ -1,4 +1,4 @@
-"""What a rule is, what it is given, and what comes of it."""
+"""Defines a rule, its input, and its result."""
 
 from __future__ import annotations
 
@@ -124,7 +124,7 @@ class Part:
 
 @dataclass(frozen=True)
 class Want:
-    """What is wanted of the host of that name.
+    """Describes what is wanted of the host of that name.
 
     ranks: the inventory's `slots`, None where it does not say. devices: the GPU indexes that were selected, None for
     all. modules: what the interpreter must be able to import. deadline: seconds a step had there. part: in the run
@@ -140,5 +140,5 @@ class Want:
 
     @property
     def needs(self) -> tuple[str, ...]:
-        """What must be there, as Rule.needs has it."""
+        """Returns what must be there, as Rule.needs lists it."""
         return (*(("python", *self.modules) if self.modules else ()), *(("launch",) if self.part else ()))

@@ -48,7 +48,7 @@ class Place:
 
 
 def main_frames(stack: RankStack) -> list[Frame]:
-    """Of its main thread, the innermost first."""
+    """Returns the frames of its main thread, the innermost first."""
     threads = sorted(stack["threads"], key=lambda thread: not thread["main"])
     return threads[0]["frames"] if threads else []
 
@@ -66,7 +66,7 @@ def plain_name(name: str) -> str:
 
 
 def place_of(stack: RankStack) -> str:
-    """Where it stands, in a few words: the function that matters, and the line of the user's own code."""
+    """Returns where the rank is, in short: the function that matters, and the line of the user's own code."""
     frames = main_frames(stack)
     python = [frame for frame in frames if not frame["native"]]
     if not python:
@@ -103,7 +103,7 @@ def places(found: Mapping[str, Sequence[RankStack]]) -> list[Place]:
 
 
 def _place(members: Sequence[tuple[str, RankStack]]) -> Place:
-    """Of these (host, stack), in order of ranks."""
+    """Returns the place of these (host, stack), in order of ranks."""
     stacks = [stack for _, stack in members]
     richest = min(stacks, key=lambda it: ("py-spy", "faulthandler", "kernel").index(it["by"]))
     hosts = _unique(host for host, _ in members)

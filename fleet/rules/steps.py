@@ -35,7 +35,7 @@ HANGS: tuple[tuple[str, Severity, str], ...] = (
 
 
 def broken(steps: Sequence[str], view: View) -> str:
-    """Of these steps; of none: of all that no other rule is about."""
+    """Returns what failed of these steps; without steps: of all that no other rule is about."""
     found = (view.get("failed") or {}).items()
     return "; ".join(f"{step}: {why}" for step, why in found if step in steps or not steps and step not in ELSEWHERE)
 

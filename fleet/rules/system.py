@@ -12,7 +12,7 @@ SAME_IMAGE = "bring the hosts to the same system release, or build in a containe
 
 
 def sockets(view: View) -> str | None:
-    """Where there are GPUs, and no InfiniBand."""
+    """Returns a text where there are GPUs, and no InfiniBand."""
     return "none is active" if view.get("gpus") and view.get("infiniband_ports") == 0 else None
 
 

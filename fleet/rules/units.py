@@ -42,7 +42,7 @@ def seconds(s: float) -> str:
 
 
 def bytes_of(text: str) -> float | None:
-    """Of "100MB", "1.5 GiB", "2G", "4096"; None where it is no size."""
+    """Returns the bytes that "100MB", "1.5 GiB", "2G" or "4096" mean; None where it is no size."""
     match = re.fullmatch(r"(\d+(?:\.\d+)?)\s*([kmgt]?i?)b?", text.strip().lower())
     return float(match[1]) * PREFIXES[match[2]] if match and match[2] in PREFIXES else None
 

@@ -52,7 +52,7 @@ def spread(path: str, host: str = "HOST") -> str:
 
 
 def no_checkpoint(found: re.Match[str]) -> str:
-    """Of a path that one node has not got, and others may have."""
+    """Returns the hint for a path that one node has not got, and others may have."""
     path = found[1] or found[2]
     return (
         f"{path} is not on that node: a checkpoint that only another one wrote? {spread(path)} gives it to all; then "
@@ -61,8 +61,8 @@ def no_checkpoint(found: re.Match[str]) -> str:
 
 
 def disagreed(said: Mapping[str, str]) -> str | None:
-    """What ranks say that went on from a checkpoint while others began anew. said: by host, what its first rank wrote
-    in this attempt; None where all of them speak of one, or none does."""
+    """Returns what ranks print that continue from a checkpoint while others began again. said: by host, what its first
+    rank wrote in this attempt. Returns None where all of them name one, or none does."""
     lines = {host: found[0].strip() for host, text in said.items() if (found := _GOES_ON.search(text))}
     if not lines or len(lines) == len(said):
         return None

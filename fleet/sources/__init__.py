@@ -1,5 +1,5 @@
-"""Where hosts come from, and how they are reached, where that is no inventory's business. Adding one is a file, and a
-line here; another package adds one by an entry point of the group `fleet.sources`."""
+"""Provides hosts, and ways to reach them, that no inventory lists. Adding one is a file, and a line here; another
+package adds one by an entry point of the group `fleet.sources`."""
 
 from __future__ import annotations
 
@@ -26,5 +26,5 @@ def hosts_on(name: str, transport: str, environ: Mapping[str, str]) -> tuple[Inv
 
 
 def no_hosts(name: str) -> Inventory:
-    """Of a source whose hosts are only asked for."""
+    """Returns the inventory of a source whose hosts are only requested."""
     return Inventory((), source=name)

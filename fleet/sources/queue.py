@@ -1,4 +1,4 @@
-"""What a source implements whose hosts are asked for, and waited for."""
+"""Defines what a source implements whose hosts are requested, and waited for."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 
 
 class State(Enum):
-    """Of a job. UNKNOWN: the queue does not answer now."""
+    """Holds the state of a job. UNKNOWN: the queue does not answer now."""
 
     WAITING = "waiting"
     RUNNING = "running"
@@ -40,8 +40,8 @@ class Standing:
 
 
 class Queue(ABC):
-    """Of a batch system. what: its name, in messages. poll: seconds between two questions about a job; a site forbids
-    asking more often."""
+    """Connects to a batch system. what: its name, in messages. poll: seconds between two requests about a job; a site
+    forbids more frequent ones."""
 
     what: str
     poll: tuple[float, float]  # at first, and in the end

@@ -1,4 +1,4 @@
-"""What every source implements."""
+"""Defines what every source implements."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Condition:
-    """Of a host, as its source has it. reason: why it is not used, "" where it is."""
+    """Holds the condition of a host, as its source reports it. reason: why it is not used, "" where it is."""
 
     state: str
     reason: str = ""
@@ -34,7 +34,7 @@ class Source(ABC):
 
     @abstractmethod
     def detect(self, environ: Mapping[str, str]) -> str | None:
-        """What this process is in, in words ("job 12 of Slurm"); None where it is in nothing of this kind."""
+        """Returns a name for what this process is in ("job 12 of Slurm"); None where it is in nothing of this kind."""
 
     @abstractmethod
     def inventory(self, environ: Mapping[str, str]) -> Inventory:
@@ -58,5 +58,5 @@ class Source(ABC):
         raise UsageError(f"--on {self.name} has no jobs")
 
     def queue(self) -> Queue:
-        """Where its hosts are asked for. UsageError where they are not."""
+        """Returns the queue of its hosts. Raises UsageError where it has none."""
         raise UsageError(f"--on {self.name} has no queue: it takes the hosts that are there")

@@ -142,7 +142,7 @@ class Connection(fabric.Connection):  # type: ignore[misc]
     # -- what tasks call -----------------------------------------------------------------------------------
     @property
     def sink(self) -> Sink | None:
-        """Of the host whose task opened it; of a group's connections, each host's own."""
+        """Returns the sink of the host whose task opened it; for a group's connections, each host's own."""
         return self.owner or current_sink()
 
     def _remote_runner(self) -> RemoteRunner:
@@ -155,8 +155,8 @@ class Connection(fabric.Connection):  # type: ignore[misc]
         raise UsageError("c.shell() talks to one person and one host", hint=f"ssh {self.known.name}")
 
     def get(self, remote: str, local: Any = None, preserve_mode: bool = True) -> Any:
-        """As fabric's; where the task runs on several hosts, files without a name of their own go to a folder of each
-        host, as those of a Group do."""
+        """Does what fabric's does. A task on several hosts puts files without a name of their own into a folder of each
+        host, as with those of a Group."""
         local = local or ("{host}/" if self.many else None)
         if self.many and isinstance(local, (str, os.PathLike)):
             folder, name = posixpath.split(str(remote))
@@ -171,7 +171,7 @@ class Connection(fabric.Connection):  # type: ignore[misc]
         return result
 
     def forward_local(self, local_port: int, *args: Any, **kwargs: Any) -> Any:
-        """As fabric's, which binds a port of this machine: one host's, unless the system chooses it (0)."""
+        """Does what fabric's does, which binds a port of this machine: one host's, unless the system chooses it (0)."""
         if self.many and local_port:
             raise UsageError(
                 f"c.forward_local({local_port}): this machine has that port once, and the task runs on several hosts",

@@ -40,7 +40,7 @@ class Step:
 
     @property
     def hosts(self) -> tuple[Host, ...]:
-        """Those of `connections`."""
+        """Returns the hosts of `connections`."""
         return tuple(_host(each) for each in self.connections)
 
     @property
@@ -108,7 +108,8 @@ class TaskFile:
     def _expanded(
         self, calls: Sequence[Any], inventory: Inventory | None, chosen: bool, asked_for: bool
     ) -> Iterator[Step]:
-        """What comes before and behind a task runs once, here, unless it names hosts; so has fabric it."""
+        """Yields the steps of these calls. What comes before and after a task runs once, on the head, unless it names
+        hosts, as with fabric."""
         for call in calls:
             call = Call(call) if isinstance(call, Task) else call
             yield from self._expanded(call.pre, inventory, chosen, False)
@@ -140,7 +141,7 @@ def _where(task: Any) -> Where:
 
 
 def _host(made: dict[str, Any]) -> Host:
-    """Of what a Connection is made of."""
+    """Returns the host of a Connection's arguments."""
     said = fabric.connection.derive_shorthand(made["host"])
     return ground().host(said["host"], user=made.get("user") or said["user"], port=made.get("port") or said["port"])
 

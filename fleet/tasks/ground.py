@@ -1,4 +1,5 @@
-"""What tasks stand on while they run: the inventory, fleet's transport, and whose output is whose. Needs no fabric."""
+"""Holds what tasks need while they run: the inventory, fleet's transport, and whose output is whose. Needs no
+fabric."""
 
 from __future__ import annotations
 
@@ -22,7 +23,7 @@ Name = Literal["stdout", "stderr"]
 
 
 class Sink:
-    """What one host printed: of its commands, and of the task that runs for it. Written to by several threads."""
+    """Holds what one host printed: its commands, and the task that runs for it. Several threads write to it."""
 
     def __init__(self, host: str, emit: Emit, spool: Spool) -> None:
         self._host, self._emit, self._lock = host, emit, threading.Lock()
@@ -43,7 +44,7 @@ _of_thread = threading.local()
 
 
 def current_sink() -> Sink | None:
-    """Where this thread's print() goes; None: to fleet's own stdout."""
+    """Returns where this thread's print() is written; None: fleet's own stdout."""
     return getattr(_of_thread, "sink", None)
 
 

@@ -1,4 +1,4 @@
-"""Whether a word of the command line names Python tasks. Needs neither fabric nor the file's own code."""
+"""Decides if an argument of the command line names Python tasks. Needs neither fabric nor the file's own code."""
 
 from __future__ import annotations
 

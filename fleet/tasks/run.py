@@ -92,7 +92,7 @@ class _Running:
         self.config.load_shell_env()
 
     def run(self) -> tuple[Result, ...]:
-        """What became of each host."""
+        """Returns what became of each host."""
         hosts = self.step.hosts
         # a host may be there twice, for two users
         made = {id(host): each for host, each in zip(hosts, self.step.connections, strict=True)}
@@ -185,7 +185,7 @@ class _Running:
         return Result(host.name, status == 0, status, *sink.whole(), answer=ended)
 
     def _as_error(self, error: BaseException, host: str | None = None) -> FleetError:
-        """What ends a task, as one of fleet's."""
+        """Returns what ends a task, as one of fleet's errors."""
         if isinstance(error, FleetError):
             told = error
         else:

@@ -44,7 +44,7 @@ class ConnectOptions:
 
 @dataclass(frozen=True)
 class Target:
-    """Where a transport goes for a host. address: a name or a number, as the head has it."""
+    """Describes where a transport connects for a host. address: a name or a number, as the head has it."""
 
     address: str
     port: int
@@ -133,7 +133,7 @@ class Watchdog(Silence):
 
 
 class Made(Future[T]):
-    """What one thread makes for all. at: when that failed, as time.monotonic()."""
+    """Holds what one thread makes for all. at: when that failed, as time.monotonic()."""
 
     at = 0.0
 
@@ -147,7 +147,7 @@ class Once(Generic[T]):
         self._made: dict[Any, Made[T]] = {}
 
     def get(self, key: Any, make: Callable[[], T]) -> T:
-        """What was made; raises what making it raised."""
+        """Returns what was made; raises what making it raised."""
         return self.made(key, make).result()
 
     def made(self, key: Any, make: Callable[[], T]) -> Made[T]:
@@ -165,7 +165,7 @@ class Once(Generic[T]):
         return made
 
     def all(self) -> list[T]:
-        """What was made, and did not fail."""
+        """Returns all that was made, and did not fail."""
         return [made.result() for made in self._made.copy().values() if made.done() and not made.exception()]
 
 
@@ -187,7 +187,7 @@ class Channel(Protocol):
         seconds."""
 
     def recv_stderr(self) -> bytes:
-        """What has come on stderr so far and was not read yet (non-blocking, at most 64 KiB kept)."""
+        """Returns what has come on stderr so far and was not read yet (non-blocking, at most 64 KiB kept)."""
 
     def wait(self, timeout: float) -> int | None:
         """The exit status (128+n for signals), None when it did not end within `timeout` seconds."""
@@ -240,7 +240,8 @@ class Transport(Protocol):
     def connect(self, host: Host, cancel: Cancel) -> Session: ...
 
     def resolve(self, host: Host) -> Target | None:
-        """Where connect() goes; None where nobody has to go anywhere. ConnectError(kind="config", "gateway")."""
+        """Returns where connect() leads; None where there is no connection to make. Raises ConnectError(kind="config",
+        "gateway")."""
 
     def route(self, host: Host) -> tuple[Host, ...]:
         """The gateways to a host, outermost first. ConnectError as resolve()."""

@@ -46,15 +46,15 @@ _PASS_ON = f'IFS= read -r x; [ "$x" = "fleet begins" ] || exit {EATEN}; exec >"/
 
 @cache
 def command_line() -> str:
-    """What starts it on every host."""
+    """Returns the command that starts command.sh on every host."""
     text = (files("fleet") / "transport/command.sh").read_text("ascii")
     return f"exec sh -c {quote(' '.join(line for line in text.splitlines() if line[:1] != '#'))} fleet"
 
 
 @dataclass(frozen=True)
 class Words:
-    """What is to run: an argv, or a line for the user's shell. activate: shell code in front of it. within: the
-    training interpreter in whose environment it runs, and what its path is relative to; None for none."""
+    """Describes what is to run: an argv, or a line for the user's shell. activate: shell code in front of it. within:
+    the training interpreter in whose environment it runs, and what its path is relative to; None for none."""
 
     argv: Sequence[str] | None
     line: str | None
@@ -63,8 +63,8 @@ class Words:
     within: tuple[str, str] | None = None
 
     def script(self, key: str, mark: str, grace: float, *, fed: bool = False) -> bytes:
-        """What the node is sent: one line of shell, and one that shows when the login shell took the first. fed: its
-        standard input is sent behind it."""
+        """Returns what the node is sent: one line of shell, and one that shows when the login shell took the first.
+        fed: its standard input is sent after it."""
         words = (
             [*map(word, self.argv)] if self.argv is not None else ['"${SHELL:-/bin/sh}"', "-c", word(self.line or "")]
         )
@@ -102,7 +102,7 @@ class _Stream:
         self.started = self.ended = False
 
     def feed(self, data: bytes, tell: Callable[[bytes], None]) -> Iterator[bytes]:
-        """What the command printed; `tell` hears each message between."""
+        """Yields what the command printed; `tell` receives each message between."""
         data = self.rest + data
         if not self.started:
             _, begun, rest = data.partition(PREAMBLE)
@@ -221,7 +221,7 @@ class Command(Conversation):
                 raise foreign(self.host.name, stream.rest)
 
     def _hear(self, message: bytes) -> None:
-        """What command.sh tells."""
+        """Handles a message of command.sh."""
         if (exit := STATUS.fullmatch(message)) and int(exit[1]) <= 255:
             self.status = int(exit[1])
         elif message == b"ended":

@@ -1,4 +1,4 @@
-"""What a program on a node says, taken apart into frames; fleet/protocol/frames.py tells what they are."""
+"""Takes a node program's output apart into frames; fleet/protocol/frames.py defines them."""
 
 from __future__ import annotations
 
@@ -60,7 +60,7 @@ class Frame:
 
 
 def decoded(kind: TypeForm[T], value: Any, host: str | None) -> T:
-    """What a node said, as it must be: ProtocolError where it is not. value: out of JSON."""
+    """Returns a node's value as the kind that it must be. Raises ProtocolError where it is not. value: out of JSON."""
     try:
         return decode(kind, value)
     except Misfit as error:
@@ -77,12 +77,12 @@ class Decoder:
 
     @property
     def rest(self) -> bytes:
-        """What came and is no frame (yet)."""
+        """Returns what came and is no frame (yet)."""
         return bytes(self._buffer)
 
     @property
     def between_frames(self) -> bool:
-        """What comes next begins a frame."""
+        """Is true where what comes next begins a frame."""
         return self.started and not self._buffer
 
     @property
@@ -115,7 +115,7 @@ class Decoder:
 
 
 def behind_preamble(recv: Callable[[], bytes | None]) -> Iterator[bytes]:
-    """What a channel says, to its end, behind what a login shell's startup files print first."""
+    """Yields a channel's output, to its end, after what a login shell's startup files print first."""
     noise: bytes | None = b""
     while (data := recv()) != b"":
         if noise is not None:

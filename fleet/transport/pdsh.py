@@ -46,7 +46,7 @@ _NOT_PDSHS = ("PDSH_SSH_ARGS", "PDSH_SSH_ARGS_APPEND", "DSHPATH", "WCOLL")
 
 
 def _pdsh() -> str:
-    """Where it is. UsageError where it is not, or cannot use ssh."""
+    """Returns pdsh's path. Raises UsageError where it is missing, or cannot use ssh."""
     path = shutil.which("pdsh")
     if path is None:
         raise UsageError(

@@ -94,8 +94,9 @@ def closure(module: str) -> dict[str, bytes]:
 
 
 def pack(modules: str, texts: Mapping[str, bytes], codes: Mapping[str, CodeType] | None = None) -> bytes:
-    """What the bootstrap reads to run main() of some modules: the length of node/loader.py between two equal words, so
-    that it sees whether the login shell has taken a part of it; that; the modules, and the code that some have."""
+    """Returns what the bootstrap reads to run main() of some modules. First comes the length of node/loader.py between
+    two equal words, so that the bootstrap sees if the login shell has taken a part of it. Then come that text, the
+    modules, and the code that some have."""
     body = zlib.compress(marshal.dumps((dict(texts), KIND, marshal.dumps(dict(codes or {}), 2)), 2), 3)
     boot = (text_of("fleet.node.loader") or b"") + f"\nrun(f, {modules.split()!r}, {len(body)})\n".encode()
     return b"fleet %d fleet\n" % len(boot) + boot + body
@@ -132,7 +133,7 @@ def shipped(name: str) -> bytes:
 
 
 def packed(name: str, spec: Mapping[str, Any] | None) -> bytes:
-    """What a program is started with; spec: None where it comes later."""
+    """Returns what a program is started with; spec: None where it comes later."""
     with _packing:  # once: the threads of all hosts come here at the same time
         modules = shipped(name)
     return modules if spec is None else modules + json.dumps(spec).encode() + b"\n"

@@ -42,7 +42,7 @@ class RelayChannel(Streams):
         return len(part)
 
     def _flush(self) -> bool:
-        """Whether all that was to be sent is."""
+        """Returns True where all that was to be sent is sent."""
         while self._unsent:
             try:
                 with self._using:

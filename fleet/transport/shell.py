@@ -135,7 +135,8 @@ def stdin_eaten(session: Session) -> ConnectError:
 
 
 class Conversation:
-    """What fleet started on a node, and tells over stdin what to do. A context manager; leaving it ends that."""
+    """Holds a program that fleet started on a node, and commands it over stdin. A context manager; leaving it ends the
+    program."""
 
     def __init__(self, session: Session, channel: Channel) -> None:
         self.host, self.session, self.clock = session.host, session, clock_of(session)
@@ -183,7 +184,7 @@ class Conversation:
         return silent(self.host.name, seconds)
 
     def _status(self, started: bool, said: bytes) -> int:
-        """What it ended with. Raises what kept it from beginning; ConnectError(lost)."""
+        """Returns its exit code. Raises what kept it from beginning; ConnectError(lost)."""
         status = self._channel.wait(ENDING_SECONDS)
         if status is None:
             raise lost(self.host.name)

@@ -37,7 +37,7 @@ NOT_ITS = re.compile("SLURM_.*|SLURMD_.*|SBATCH_.*|SRUN_.*|SALLOC_.*|SQUEUE_.*|P
 
 
 def own_environment(environ: Mapping[str, str]) -> dict[str, str]:
-    """What they are started with."""
+    """Returns the environment that Slurm's commands are started with."""
     kept = {name: value for name, value in environ.items() if not NOT_ITS.fullmatch(name)}
     return kept | {name: environ[name] for name in ("SLURM_CONF",) if name in environ}
 
@@ -76,7 +76,7 @@ def run_slurm(
 
 
 def scontrol(words: Sequence[str], environ: Mapping[str, str] = os.environ, seconds: float = ASK_SECONDS) -> str:
-    """What it answers; "" where it is not there or knows nothing."""
+    """Returns its output; "" where it is missing or knows nothing."""
     try:
         status, output, _ = run_slurm(["scontrol", *words], environ, seconds)
     except UsageError:
@@ -85,7 +85,7 @@ def scontrol(words: Sequence[str], environ: Mapping[str, str] = os.environ, seco
 
 
 def shown_job(job: str, seconds: float = ASK_SECONDS) -> dict[str, str]:
-    """What `scontrol show job` has of it; {} where nothing is known."""
+    """Returns the fields of `scontrol show job`; {} where nothing is known."""
     shown = [fields(line) for line in scontrol(["show", "job", "-o", job], seconds=seconds).splitlines()]
     # the last task of an array has the array's own number
     return next((it for it in shown if it.get("JobId") == job), shown[0] if shown else {})
@@ -118,7 +118,7 @@ def _completing(shown: Mapping[str, str], nodes: Sequence[str]) -> tuple[str, st
 
 
 def epoch(date: str) -> float | None:
-    """Of "2026-11-27T15:02:17"; None of "N/A"."""
+    """Returns the seconds since the epoch of "2026-11-27T15:02:17"; None of "N/A"."""
     try:
         return time.mktime(time.strptime(date.strip(), "%Y-%m-%dT%H:%M:%S"))
     except ValueError:

@@ -1,4 +1,4 @@
-"""What channels of all transports do alike with the three streams of a process."""
+"""Does what channels of all transports do alike with the three streams of a process."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ class Streams:
         raise NotImplementedError
 
     def _read(self, timeout: float) -> tuple[bytes, bytes] | None:
-        """As recv_both; by one thread at a time."""
+        """Returns what recv_both does; one thread at a time calls it."""
         raise NotImplementedError
 
     def _pause(self, reading: bool) -> None:

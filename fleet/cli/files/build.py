@@ -64,7 +64,7 @@ def build(what: str, ops: str, env: tuple[str, ...], **given: Any) -> int:
 
 
 def show(report: Report) -> None:
-    """Where the wheel is, then who has it; with -q only where the log of a failure is."""
+    """Shows where the wheel is, then who has it; with -q only where the log of a failure is."""
     if report.ok and settings_of().quiet:
         return
     built = report.read(Built)

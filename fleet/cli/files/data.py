@@ -1,4 +1,4 @@
-"""What `fleet sync` shows of data and of wheels; and `fleet get`, which brings data back."""
+"""Shows data and wheels of `fleet sync`; and `fleet get`, which fetches data."""
 
 from __future__ import annotations
 
@@ -106,7 +106,7 @@ def show_data(report: Report) -> None:
 
 
 def show_wheels(report: Report) -> None:
-    """Who has what: one line per group of hosts that have the same now."""
+    """Shows who has what: one line per group of hosts that have the same now."""
     versions = {wheel.name: wheel.version for wheel in report.read(Wheels).wheels}
 
     def line(result: Result) -> str:

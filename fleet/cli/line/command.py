@@ -1,4 +1,4 @@
-"""What the click commands of all verbs have in common: help in groups with examples, at 80 columns, and one spelling of
+"""Defines what the click commands of all verbs share: help in groups with examples, at 80 columns, and one spelling of
 dashes and underscores."""
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ def completed(what: str) -> Completion:
 
 
 def rest_of(ctx: click.Context) -> list[str]:
-    """What a group's context left to its verb."""
+    """Returns the arguments that a group's context left to its verb."""
     return [*ctx._protected_args, *ctx.args]
 
 

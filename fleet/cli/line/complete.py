@@ -1,8 +1,7 @@
-"""What a shell completes: verbs, options and values as click knows them, and the hosts and groups of the inventory.
+"""Completes in a shell: verbs, options and values as click knows them, and the hosts and groups of the inventory.
 
-Run by the shell at each Tab: it reads the inventory's file and names of files, asks no host, and says nothing when it
-cannot.
-"""
+The shell runs it at each Tab. It reads the inventory's file and names of files, connects to no host, and prints nothing
+when it cannot."""
 
 from __future__ import annotations
 
@@ -72,7 +71,7 @@ complete --no-files --command %(prog_name)s --arguments "(%(complete_func)s)"
 
 
 class _Line(ShellComplete):
-    """What stands behind launch's SCRIPT or exec's command belongs to them: files, no options of fleet."""
+    """Completes files after launch's SCRIPT or exec's command, no options of fleet: what follows belongs to them."""
 
     def get_completions(self, args: list[str], incomplete: str) -> list[CompletionItem]:
         if _is_of_the_command(self.cli, args):
@@ -193,7 +192,7 @@ def buildable(ctx: click.Context, param: click.Parameter, incomplete: str) -> li
 
 
 def topic(ctx: click.Context, param: click.Parameter, incomplete: str) -> list[CompletionItem]:
-    """What `fleet help` can be asked for, behind the words that stand there."""
+    """Completes the topics of `fleet help`, after the arguments that are there."""
     command: click.Command | None = ctx.find_root().command
     words = ctx.params.get(str(param.name)) or ()
     for word in words:
@@ -212,7 +211,7 @@ def _hosts(ctx: click.Context, explicit: str | None = None) -> Iterable[str]:
 
 
 def _runs(ctx: click.Context) -> Iterable[str]:
-    """Those that have a folder on this machine."""
+    """Returns the runs that have a folder on this machine."""
     folder = Path(ctx.params.get("runs_dir") or "runs")
     return sorted(name for path in folder.glob("*/events.jsonl") if is_run_id(name := path.parent.name))
 

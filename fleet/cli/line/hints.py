@@ -35,7 +35,7 @@ def of_line() -> Iterator[None]:
 
 
 def remember(settings: Settings) -> None:
-    """What the line that runs said."""
+    """Keeps the settings of the command line that runs."""
     global _line
     _line = settings
 
@@ -92,7 +92,7 @@ def as_typed(hint: str, *, selection: bool = True) -> str:
 
 
 def in_document(value: Any, key: str = "", *, selection: bool = True) -> Any:
-    """What goes out as JSON, with its hints and next commands as they are printed."""
+    """Returns a JSON value with its hints and next commands as they are printed."""
     if isinstance(value, Mapping):
         # of an inventory's error, -w or -x may be the cause
         own = value.get("kind") != InventoryError.kind

@@ -1,5 +1,5 @@
-"""What torchrun, DeepSpeed, accelerate and Colossal-AI call it: `fleet launch` takes their options for the same thing,
-or says why not, and what its own word is."""
+"""Lists the options of torchrun, DeepSpeed, accelerate and Colossal-AI. `fleet launch` takes those that mean the same,
+or reports why not, and the name of its own."""
 
 from __future__ import annotations
 

@@ -25,7 +25,7 @@ from fleet.transport import DEFAULT, TRANSPORTS
 
 @dataclass
 class Settings:
-    """What the common options said. Lives in the root context's `meta`, one a command line."""
+    """Holds the values of the common options. It is in the root context's `meta`, one a command line."""
 
     inventory: str | None = None
     on: str = INVENTORY

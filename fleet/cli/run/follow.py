@@ -40,7 +40,7 @@ TERM_SECONDS = 25.0  # Slurm and Kubernetes kill 30 s after their SIGTERM
 
 
 def nearby(path: str) -> str:
-    """As it is typed from here."""
+    """Returns a path as it is typed in the current folder."""
     return path.removeprefix(f"{Path.cwd()}/")
 
 
@@ -143,7 +143,7 @@ def follow(plan: Planned, scrolls: Scrolling, leaves: Collection[signal.Signals]
         runtime.emit = detailed(view, plan.fleet.inventory, runtime.transport, say)
 
         def end(report: Report) -> None:
-            """Of what is shown."""
+            """Ends what is shown."""
             screen.close()
             if settings.json:
                 write_json({"event": "summary", **report.as_json()})

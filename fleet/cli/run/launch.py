@@ -205,7 +205,7 @@ def _as_document(given: dict[str, Any]) -> dict[str, Any]:
 
 
 def _suited(script: str, given: dict[str, Any]) -> str:
-    """What is chosen for this script, in a word."""
+    """Returns what is chosen for this script, in short."""
     engine, options = suited(script)
     if given["engine"] or given["module"] or given["no_python"] or engine == DEFAULT:
         return ""

@@ -147,7 +147,7 @@ def earlier(again: str | None, from_: str | None, yes: bool, given: Mapping[str,
 
 
 def changed(told: Mapping[str, Any]) -> dict[str, Any]:
-    """Of the options as fleet.api's launch() takes them those that were given on this command line."""
+    """Returns those options of this command line that were given, as fleet.api's launch() takes them."""
     ctx = click.get_current_context()
     typed = {name for name in ctx.params if ctx.get_parameter_source(name) is not ParameterSource.DEFAULT}
     typed |= {ELSEWHERE[name] for name in typed & ELSEWHERE.keys()}

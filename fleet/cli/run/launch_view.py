@@ -1,9 +1,8 @@
-"""What a launch shows: what it does until the ranks run, their lines behind `[host:rank]`, live progress bars, and
-remarks on stderr.
+"""Shows a launch: what it does until the ranks run, their lines after `[host:rank]`, live progress bars, and notices on
+stderr.
 
-Printing happens in a thread of its own behind a bounded buffer: a stopped terminal or a slow pipe never
-holds up the reading of a node. What does not fit is counted and said; the log files have it all.
-"""
+Printing happens in a thread of its own after a bounded buffer: a stopped terminal or a slow pipe never holds up the
+reading of a node. What does not fit is counted and reported; the log files have it all."""
 
 from __future__ import annotations
 
@@ -55,7 +54,8 @@ STEPS = (Submitted, Waiting, StepDone, Running, Attempt, Attached, Resumed, Unbl
 
 
 def folded(events: Iterable[Event]) -> list[Event]:
-    """What happened, remarks of this moment that are the same but for their host as one, in the place of the first."""
+    """Returns the events, with notices of this moment that differ only in their host as one, in the place of the
+    first."""
     kept: list[Event] = []
     same: dict[tuple[str, str, str | None], tuple[int, list[str]]] = {}
     for event in events:
@@ -143,7 +143,7 @@ class LaunchView:
             return
 
     def _take(self) -> tuple[bool, int]:
-        """What came meanwhile is to be shown: (whether no more will come, bytes that had no room)."""
+        """Takes what came meanwhile, to show it. Returns (True where no more will come, bytes that had no room)."""
         with self._wake:
             if not self._queue and not self._closing:
                 self._wake.wait(self._pause())
@@ -262,7 +262,7 @@ class LaunchView:
 
     # -- what is live -------------------------------------------------------------------------------------
     def _progress(self) -> None:
-        """What it waits for before the start, then a line a node; in a pipe the bars' state now and then."""
+        """Shows what it waits for before the start, then a line a node; in a pipe the bars' state now and then."""
         now = time.monotonic()
         if self._live:
             columns, rows = terminal.size(sys.stderr)

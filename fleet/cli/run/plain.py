@@ -26,7 +26,7 @@ class PlainLines:
             talk(f"{event.level}: {clean(event.message)}", event.hint)
 
     def flush(self) -> None:
-        """What no line end has come for."""
+        """Prints the text that no line end has come for."""
         for stream, lines in self._streams.items():
             if lines.rest:
                 self._write(stream, [last_state(lines.rest)])

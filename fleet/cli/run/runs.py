@@ -176,7 +176,7 @@ def logs(run: str, rank: frozenset[int] | None, **given: Any) -> int:
 
 
 def _or_here(run: str, runs_dir: Path, since: float | None) -> None:
-    """Where there is no inventory, and none is needed: the hosts that a run has logs of here."""
+    """Selects the hosts that a run has logs of on this machine, where there is no inventory, and none is needed."""
     if since is None and (found := job_here(run, runs_dir)) is not None:
         from fleet.ops.run.find.logs import hosts_here
 

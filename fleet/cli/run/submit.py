@@ -63,8 +63,8 @@ def waited_for(asked: Mapping[str, Any]) -> Source | None:
 
 
 def as_before(run: str, option: str, runs_dir: Path, asked: dict[str, Any]) -> dict[str, Any]:
-    """What is asked for, as the job of an earlier run was, but for what is given now. option: which names that run; in
-    the job, `latest` is another one, and nobody can be asked whether to believe it."""
+    """Returns the request as the job of an earlier run made it, but for the options that are given now. option: the one
+    that names that run. In the job, `latest` is another one, and no user can confirm it."""
     settings, ctx = settings_of(), click.get_current_context()
     ctx.params |= {option: run, "yes": True}
     ctx.set_parameter_source("yes", ParameterSource.COMMANDLINE)
@@ -193,7 +193,7 @@ def _typed() -> Iterator[str]:
 
 
 def _value(ctx: click.Context, param: click.Option) -> Any:
-    """What was typed; None, or (), where nothing was."""
+    """Returns what was typed; None, or (), where nothing was."""
     if isinstance(param, CommonOption):
         settings = settings_of()
         value = getattr(settings, str(param.name))

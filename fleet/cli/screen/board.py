@@ -1,5 +1,5 @@
-"""What stands below a run's lines on a terminal: how the run stands, and a line for each node of what does not scroll.
-And what `fleet logs` shows: the lines of ranks, while a run is followed on a terminal above that board."""
+"""Draws what is below a run's lines on a terminal: the state of the run, and a line for each node of what does not
+scroll. It also shows `fleet logs`: the lines of ranks, above that board while a run is followed on a terminal."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ class Board:
         self._streams: dict[tuple[str, int | None, str], Lines] = {}
 
     def tint(self, host: str) -> int:
-        """What its colour is chosen by."""
+        """Returns the number by which a host's colour is chosen."""
         return self._node_ranks.setdefault(host, len(self._node_ranks))
 
     def output(self, event: Output) -> list[bytes]:
@@ -82,12 +82,12 @@ class Board:
 
     @property
     def spoke(self) -> bool:
-        """Whether a rank has said something, or has ended."""
+        """Is true where a rank has printed something, or has ended."""
         return bool(self._heard or self._ended)
 
     def lines(self, now: float, columns: int, rows: int, keys: str = "") -> list[str]:
-        """What is to be seen at `now`, in seconds since the epoch; none before the ranks' first words. keys: what the
-        keyboard does."""
+        """Returns what is shown at `now`, in seconds since the epoch; nothing before the ranks' first output. keys:
+        what the keyboard does."""
         if not self.spoke:
             return []
         nodes = self._nodes()
@@ -104,7 +104,7 @@ class Board:
         return lines
 
     def _nodes(self) -> dict[str, tuple[int, bytes]]:
-        """Of each node the lowest rank at a progress bar; else what one that does not scroll has said last."""
+        """Returns for each node the lowest rank at a progress bar; else the last output of one that does not scroll."""
         live: dict[str, tuple[int, bytes]] = {}
         for (host, rank, _), lines in self._streams.items():
             if rank is not None and lines.live and (host not in live or rank < live[host][0]):

@@ -64,7 +64,8 @@ def compare(outputs: Sequence[bytes]) -> tuple[list[int], list[Hunk]]:
 
 
 def _within(lines: Sequence[bytes], changes: Sequence[Change], first: int, last: int) -> tuple[bytes, ...]:
-    """What they have in the place of the first output's lines `first` to `last`, which cut through no change."""
+    """Returns what the others have in the place of the first output's lines `first` to `last`, which cut through no
+    change."""
     before = sum(count - (end - begin) for begin, end, count in changes if begin < first)
     inside = sum(count - (end - begin) for begin, end, count in changes if first <= begin <= last)
     return tuple(lines[first + before : last + before + inside])

@@ -46,7 +46,7 @@ class Lines:
 
 
 def last_state(line: bytes) -> bytes:
-    """What a terminal would show of a line with carriage returns in it."""
+    """Returns what a terminal would show of a line with carriage returns in it."""
     states = [part for part in line.split(b"\r") if part.strip()]
     return states[-1] if states else b""
 
@@ -58,7 +58,7 @@ def label(who: str, tint: int, out: TextIO) -> str:
 
 
 def on(out: TextIO, text: bytes) -> bytes:
-    """What a node says, as `out` is to have it: byte for byte where that is no terminal."""
+    """Returns a node's output as `out` is to have it: byte for byte where that is no terminal."""
     if not terminal.interactive(out):
         return text
     return clean_output(text.decode("utf-8", "replace"), terminal.colored(out)).encode()
@@ -72,7 +72,8 @@ def write_line(who: str, line: bytes, out: TextIO, tint: int = 0) -> None:
 
 
 class Tracebacks:
-    """What ranks write to stderr, from the head of a traceback on, until it is due. stopping: the run is, by now."""
+    """Holds back what ranks write to stderr, from the head of a traceback on, until it is due. stopping: the run stops
+    by now."""
 
     def __init__(self) -> None:
         self.stopping = False
@@ -81,7 +82,7 @@ class Tracebacks:
         self._ended: dict[str, tuple[Stream, list[bytes]]] = {}  # what the summary tells, or else the next attempt
 
     def feed(self, stream: Stream, lines: list[bytes], now: float) -> list[bytes]:
-        """Of these lines, those to show at once."""
+        """Returns those of these lines to show at once."""
         if stream in self._held:
             self._held[stream][1].extend(lines)
             return []

@@ -1,4 +1,4 @@
-"""What reaches the terminal: results on stdout, talk on stderr, nothing from a node able to drive the terminal."""
+"""Writes to the terminal: results to stdout, messages to stderr. Nothing from a node can drive the terminal."""
 
 from __future__ import annotations
 
@@ -54,7 +54,8 @@ def without_colours(text: str) -> str:
 
 
 def clean_output(text: str, colours: bool) -> str:
-    """What a rank or a command wrote, for a terminal: lines and tabs stay, and colours, which end with their line."""
+    """Returns the output of a rank or a command for a terminal: lines and tabs stay, and colours, which end with their
+    line."""
     text = text if colours else _COLOUR.sub("", text)
     lines = []
     for line in text.split("\n"):
@@ -175,7 +176,7 @@ def write_grouped(results: Iterable[Result], line: Callable[[Result], str]) -> N
 
 
 def warn_of_own(answers: Iterable[tuple[str, Synced | Received]]) -> None:
-    """What of the nodes' own was left, and where that which was replaced is kept."""
+    """Prints which of the nodes' own files stayed, and where those that were replaced are kept."""
     answers = list(answers)
     for left, names in grouped((tuple(one.left or ()), host) for host, one in answers).items():
         if left:
@@ -187,7 +188,7 @@ def warn_of_own(answers: Iterable[tuple[str, Synced | Received]]) -> None:
 
 
 def warn_of_source(whole: Mirrored | Broadcasted) -> None:
-    """What of a source does not arrive as it is."""
+    """Prints what of a source does not arrive unchanged."""
     for path in whole.skipped:
         talk(f"warning: left out {clean(path)}: neither file, folder nor link")
     if whole.hard_links:

@@ -1,5 +1,5 @@
-"""What --dry-run tells: a plan as JSON, or as text on stdout, hosts of which the same is said together, long lists cut
-where -v does not ask for all."""
+"""Prints the plan of --dry-run: as JSON, or as text on stdout. Hosts with the same text are shown together, long lists
+are cut without -v."""
 
 from __future__ import annotations
 

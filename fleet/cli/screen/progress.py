@@ -77,13 +77,13 @@ class ProgressLine(terminal.Ticking):
             terminal.draw(self.lines(now))
 
     def remind(self, now: float) -> None:
-        """Where no line can be drawn over: say once what takes so long."""
+        """Prints, once, what takes so long, where no line can be drawn over."""
         if not self._reminded and now - self._made >= PLAIN_SECONDS and (lines := self.lines(now)):
             self._reminded = True
             talk(lines[0])
 
     def lines(self, now: float) -> list[str]:
-        """What is to be seen at `now`: one line, or none where no work is under way."""
+        """Returns what is shown at `now`: one line, or none where no work is under way."""
         with self._lock:
             seconds = now - self._begun
             if not self._hosts and not self._last:
@@ -117,7 +117,7 @@ class ProgressLine(terminal.Ticking):
         return f"{what}: {'  '.join(parts)}" if what else "  ".join(parts)
 
     def words(self, seconds: float) -> list[str]:
-        """What the line says of the amounts, `seconds` after the beginning of the round."""
+        """Returns the line's part about amounts, `seconds` after the beginning of the round."""
         total = sum(event.total or 0 for event in self._last.values())
         # a host that is through may have needed less than was thought
         done = sum((at.total or at.done) if host in self._through else at.done for host, at in self._last.items())

@@ -1,4 +1,5 @@
-"""What a stream may show, asked here and nowhere else; the lines at the bottom of a terminal that are drawn over."""
+"""Decides what a stream may show, alone of all modules; draws the lines at the bottom of a terminal that are drawn
+over."""
 
 from __future__ import annotations
 
@@ -36,12 +37,13 @@ def _dumb() -> bool:
 
 
 def colored(stream: Any) -> bool:
-    """Whether colours reach it: no-color.org, and terminals that know none."""
+    """Is true where colours reach it: see no-color.org; some terminals know none."""
     return interactive(stream) and not _dumb() and not os.environ.get("NO_COLOR")
 
 
 def live(stream: Any) -> bool:
-    """Whether lines may be drawn over. The log of a CI job keeps every state of them, even where it is a terminal."""
+    """Is true where lines may be drawn over. The log of a CI job keeps every state of them, even where it is a
+    terminal."""
     return interactive(stream) and not _dumb() and os.environ.get("CI", "").lower() in ("", "0", "false")
 
 
@@ -167,8 +169,8 @@ def block() -> None:
 
 
 def stopped() -> bool:
-    """Whether a reader that takes nothing is given up soon: a terminal that is stopped, and anybody after an interrupt.
-    A pager or a busy program at the other end of a pipe mostly goes on."""
+    """Is true where a reader that takes nothing is given up soon: a terminal that is stopped, and any reader after an
+    interrupt. A pager or a busy program at the other end of a pipe mostly continues."""
     terminals = [fd for fd, stream in ((1, sys.stdout), (2, sys.stderr)) if interactive(stream)]
     return _bottom.noted or len(select.select([], terminals, [], 0)[1]) < len(terminals)
 
@@ -225,7 +227,7 @@ class Ticking:
 
 # -- single keys while something runs ------------------------------------------------------------------------
 def _in_foreground(fd: int) -> bool:
-    """Whether we may touch the terminal: who does so in the background is stopped."""
+    """Is true where we may touch the terminal: a process that does so in the background is stopped."""
     try:
         return os.tcgetpgrp(fd) == os.getpgrp()
     except OSError:

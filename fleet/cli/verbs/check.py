@@ -89,7 +89,7 @@ def check(html: Path | None, **given: Any) -> int:
 
 
 def screen(checked: Checked, *, width: int | None = None, quiet: bool = False, verbose: bool = False) -> str:
-    """What `fleet check` prints: the matrix, hosts that could not be asked, the findings, a last line that sums up.
+    """Returns the text of `fleet check`: the matrix, hosts that gave no facts, the findings, a last line that sums up.
 
     width: of the terminal; None where a line may be as long as it is."""
     from fleet.rules.judge import told
@@ -132,7 +132,7 @@ def proposal(checked: Checked, inventory: Inventory | None = None) -> list[str]:
 
 
 def describe(cause: Cause[Finding], width: int | None) -> list[str]:
-    """What one rule found, and the remedy below it."""
+    """Returns what one rule found, and the remedy below it."""
     finding = cause.whose[0]
     severity = click.style(f"{finding.severity:7}", fg=COLORS[finding.severity], bold=True)
     message = clean(" ".join(cause.message.split()))
@@ -155,8 +155,8 @@ def summary(checked: Checked, severities: Sequence[str], hidden: int) -> str:
 
 # -- the matrix, for a width ----------------------------------------------------------------------------------------
 def draw(table: Matrix, width: int | None) -> list[str]:
-    """What is the same for all hosts stands there once; deviating cells have an asterisk and a colour. Where columns
-    do not fit side by side, the facts that differ have a line for each of them."""
+    """Returns the lines of the matrix. What is the same for all hosts is there once; deviating cells have an asterisk
+    and a colour. Where columns do not fit side by side, the facts that differ have a line for each of them."""
     label_size = max(map(cells, (FACT, *(label for label, _ in table.rows))))
     room = None if width is None else width - label_size - len(GAP)
     titles = [clean(title) for title in table.titles]
@@ -189,7 +189,7 @@ def draw(table: Matrix, width: int | None) -> list[str]:
 
 
 def _alike(row: Sequence[Cell]) -> bool:
-    """Whether it is said once: all say the same, or nothing but the first says anything."""
+    """Is true where a row is shown once: all cells have the same text, or only the first has any."""
     return not any(cell.deviates for cell in row) and all(cell.text in ("", row[0].text) for cell in row)
 
 

@@ -18,7 +18,7 @@ from fleet.errors import EXIT_OK, UsageError
 
 
 def about(path: Path) -> str:
-    """What its first line says, or the one behind what starts it."""
+    """Returns an example's first line, or the one after its "#!"."""
     first, *others = path.read_text("utf-8").split("\n")
     line = (others[0] if first.startswith("#!") else first).strip('#"{ ').removeprefix("TEMPLATE. ")
     return re.split(r"[.;:,]( |$)", line)[0]

@@ -69,13 +69,13 @@ class PrefixedLines(ProgressLine):
 
 
 def line_for(no_fold: bool) -> ProgressLine:
-    """What shows a command under way, and what it prints: as it comes where it is not to be folded."""
+    """Returns what shows a command under way, and its output as it comes where that is not folded."""
     quiet = settings_of().silent
     return PrefixedLines(quiet=quiet) if no_fold and not settings_of().json else ProgressLine(quiet=quiet)
 
 
 def show_outputs(results: Sequence[Result], line: ProgressLine) -> None:
-    """What the hosts printed, as far as the line has not shown it."""
+    """Prints what the hosts printed, as far as the line has not shown it."""
     if isinstance(line, PrefixedLines):
         line.flush()
     else:
@@ -166,7 +166,7 @@ def exec_(no_fold: bool, stdin: bool | None, argv: tuple[str, ...], **options: A
 def other_command(
     argv: Sequence[str], env_of: str | None, statuses: Collection[int | None], hosts: Mapping[str, Host]
 ) -> str | None:
-    """What was probably meant by an argv that ended so, where it was something else. hosts: by name."""
+    """Returns what was probably meant by an argv that ended so, where it was something else. hosts: by name."""
     fleet = f"fleet exec --env-of {env_of}" if env_of else "fleet exec"
     if 127 in statuses:  # no host has such a program
         if len(argv) == 1 and len(argv[0].split()) > 1:
@@ -215,7 +215,7 @@ def own_input(asked: bool | None) -> tuple[BinaryIO | None, bool]:
 
 
 def _is(ours: os.stat_result, path: str, *, otherwise: bool) -> bool:
-    """Whether it is that file; `otherwise` where that cannot be known."""
+    """Is true where the path is that file; `otherwise` where that cannot be known."""
     try:
         return os.path.samestat(ours, os.stat(path))
     except OSError:

@@ -118,14 +118,14 @@ def given(source: str | None, path: Path, old: str | None, chosen: bool) -> Give
 
 
 def show(found: op.Proposal) -> None:
-    """What was found, a line a host."""
+    """Shows what was found, a line a host."""
     titles = list(next(iter(found.rows.values())))
     rows = [[clean(row[title]) for title in titles] for row in found.rows.values()]
     write_table(titles, rows, keys=2, right=("slots",), once="all hosts")
 
 
 def agree(plan: op.InitPlan, found: op.Proposal, yes: bool) -> bool:
-    """Whether it is to be written; a file that is there is not changed unseen."""
+    """Is true where it is to be written; an existing file is not changed unseen."""
     if found.text is None or found.text == plan.old:
         return False
     if plan.old is None or yes:

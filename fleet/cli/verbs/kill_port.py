@@ -71,7 +71,7 @@ def agree(count: int, ports: Sequence[int], force: bool) -> bool:
 
 
 def show(listeners: tuple[Listener, ...]) -> None:
-    """Who listens where, one line each, and what would be done about it."""
+    """Shows who listens where, one line each, and what would be done about it."""
     from fleet.rules.units import seconds
 
     if not listeners:
@@ -103,7 +103,7 @@ def show(listeners: tuple[Listener, ...]) -> None:
 
 
 def show_ended(outcome: Report) -> None:
-    """What was ended; what is left becomes an error of its host."""
+    """Shows what was ended; what is left becomes an error of its host."""
     from fleet.rules.causes import by_cause
 
     outcomes: list[tuple[str, str, None]] = []

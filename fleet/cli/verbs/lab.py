@@ -40,7 +40,7 @@ def the_lab() -> Lab:
 
 
 def document(lab: Lab, state: State) -> dict[str, Any]:
-    """What `up --json` and `status --json` print. pid: the host's first process; None when it is off."""
+    """Returns what `up --json` and `status --json` print. pid: the host's first process; None when it is off."""
     hosts = {
         name: {
             "address": machine.address,

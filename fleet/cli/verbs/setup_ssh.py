@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 
 
 def _terminal() -> bool:
-    """Whether somebody can be asked: stdin may be a pipe, the terminal is still there."""
+    """Is true where a user can answer: stdin may be a pipe while the terminal is still there."""
     try:
         os.close(os.open("/dev/tty", os.O_RDWR | os.O_NOCTTY))
     except OSError:
@@ -48,7 +48,7 @@ def ask_password(hosts: Sequence[str]) -> str | None:
 
 
 def answer(lines: Callable[[int | None], Sequence[str]]) -> str | None:
-    """What is typed behind these lines, made for a width, on the terminal; None when there is none."""
+    """Returns what is typed after these lines, made for a width, on the terminal; None when there is none."""
     if not _terminal():
         return None
     with interruptible(), terminal.prompt(), Path("/dev/tty").open("r+b", buffering=0) as tty:
@@ -103,7 +103,7 @@ class Remarks(ProgressLine):
 
 
 def show(report: Report) -> None:
-    """What was done, in a few lines."""
+    """Shows what was done, in a few lines."""
     whole, each = report.read(SetUpAll), {result.host: result.read(SetUp) for result in report.results}
     for name, one in each.items():
         key = one.host_key

@@ -31,7 +31,8 @@ LIST = ("-l", "--list", *HELP)
 
 
 def the_hosts() -> tuple[Inventory | None, Inventory]:
-    """Those selected, None where there is no inventory: tasks may name their hosts themselves; and all there are."""
+    """Returns the selected hosts, None without an inventory, as tasks may name their hosts themselves; and all
+    hosts."""
     settings = settings_of()
     try:
         return load_inventory(), load_everyone()
@@ -119,7 +120,7 @@ def play_tasks(named: NamedTasks, words: Sequence[str], *, no_fold: bool = False
 
 
 def show(step: Step, report: Report, progress: ProgressLine, count: int) -> None:
-    """What a step's hosts printed."""
+    """Prints the output of a step's hosts."""
     settings = settings_of()
     if settings.json:
         return

@@ -1,10 +1,9 @@
-"""Who is in the way of a broadcast, and what becomes of it.
+"""Judges which hosts hold up a broadcast, and decides what becomes of each.
 
-ONE rule for all that may go wrong between two, since from here nobody knows whose fault it is, and either may lie: the
-receiver goes to the end, where it gets another sender and nobody waits for it. Where it is wrong with that one, too,
-the source itself serves it, beside the chain. Where that is no better, it is given up. A sender behind which two fared
-badly goes to the end itself. One that is silent is away, which costs it its place until it speaks again.
-"""
+One rule holds for all that may go wrong between two hosts: the head cannot know whose fault it is, and either may lie.
+The receiver is moved to the end, where it has another sender and no host waits for it. If it fails with that one, too,
+the source itself serves it, outside the chain. If that is no better, it is given up. A sender after which two failed is
+moved to the end itself. A silent host is away: it loses its place until it sends again."""
 
 from __future__ import annotations
 
@@ -47,8 +46,8 @@ HINTS = {
 
 @dataclass(frozen=True)
 class Verdict:
-    """What became of a node. aside: the others go on without it; last: it goes to the end; direct: the source serves
-    it; out: it is given up. kind: as in FleetError; "trial" for a move that blames nobody."""
+    """Decides what becomes of a node. aside: the others go on without it; last: it moves to the end; direct: the source
+    serves it; out: it is given up. kind: as in FleetError; "trial" for a move that blames no host."""
 
     name: str
     action: Action
@@ -119,7 +118,7 @@ class Judge:
 
     # -- silence and speed ---------------------------------------------------------------------------------
     def tick(self, now: float) -> list[Verdict]:
-        """What is to be done now. Called several times a second."""
+        """Returns what is to be done now. It is called several times a second."""
         late, self._chain.now = now - self._chain.now, now
         if late > 1.0:
             self._chain.forgive(late)
@@ -182,8 +181,8 @@ class Judge:
         return self._fault(self._chain.sender_of(hop.name), hop, reason, "slow")
 
     def _trial(self) -> list[Verdict]:
-        """Whether the first host's own link holds up all others cannot be seen from here: in a long transfer, let
-        another one be first, once. It costs one connection."""
+        """Puts another host first, once, in a long transfer. The head cannot see whether the first host's own link
+        holds up all the others. It costs one connection."""
         row = self._chain.in_row()
         if self._tried or len(row) < 2:
             return []

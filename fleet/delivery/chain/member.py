@@ -84,15 +84,15 @@ class Member:
 
     @property
     def addresses(self) -> list[list[Any]]:
-        """Where its listener can be dialled, best first: [[address, port]]. Addresses are those that the inventory
-        names and SSH went to: of its own it may choose among them, and no other machine."""
+        """Returns where its listener can be dialled, best first: [[address, port]]. Only addresses that the inventory
+        names or that SSH reached are used: the host may choose among its own, and names no other machine."""
         known = dict.fromkeys(filter(None, [self.host.data_address, self.reached, self.host.address]))
         own = [self.need["address"]] if self.need["address"] in known else []
         return [[address, self.need["port"]] for address in dict.fromkeys([*own, *known])]
 
     @property
     def own_addresses(self) -> list[list[Any]]:
-        """Where it can be dialled on its own machine."""
+        """Returns where it can be dialled on its own machine."""
         own = [self.need["address"], self.need["port"]]
         return [own, *(pair for pair in self.addresses if pair != own)]
 
@@ -133,7 +133,7 @@ class Member:
         return pairs
 
     def lacks(self, index: int) -> bool:
-        """Whether that file is not in place there."""
+        """Is true where that file is not in place there."""
         ranges = self.need["files"]
         at = bisect.bisect_right(ranges, index, key=lambda r: r.start) - 1
         return at >= 0 and index in ranges[at]

@@ -1,8 +1,7 @@
-"""Who sends to whom in a broadcast, and what is known of each: without threads, without clocks.
+"""Decides who sends to whom in a broadcast, and holds what is known of each, without threads and clocks.
 
-Every node that still needs something receives from the nearest one before it that is there, done or not; else from the
-source. judge.py says who is moved.
-"""
+Every node that still needs something receives from the nearest earlier one that is there, done or not; else from the
+source. judge.py decides who is moved."""
 
 from __future__ import annotations
 
@@ -30,12 +29,11 @@ class Order:
 
 @dataclass
 class Hop:
-    """What is known of a node. position: the first byte it lacks. received: bytes so far; todo: bytes in all.
-    counted, files: bytes and files in place when `grown` was set.
+    """Holds what is known of a node. position: the first byte that it lacks. received: bytes so far; todo: bytes in
+    all. counted, files: bytes and files in place when `grown` was set.
 
-    Times are monotonic seconds. heard: its last word; grown: when bytes last came; linked: when it last got another
-    sender. best: the most bytes a second that it ever received.
-    """
+    Times are monotonic seconds. heard: its last message; grown: when bytes last came; linked: when it last got another
+    sender. best: the most bytes a second that it ever received."""
 
     name: str
     todo: int
@@ -94,7 +92,7 @@ class Chain:
 
     # -- who is where --------------------------------------------------------------------------------------
     def orders(self) -> list[Order]:
-        """What is to change so that everyone in need has a sender."""
+        """Returns what must change so that every host in need has a sender."""
         changed, before = [], SOURCE
         for hop in self.hops.values():
             if hop.away:
@@ -163,7 +161,7 @@ class Chain:
             self._sent[sender] = count, now
 
     def takes(self, name: str, now: float, seconds: float) -> bool:
-        """Whether a hop's sender has got rid of anything lately."""
+        """Is true where a hop's sender sent anything lately."""
         return now - self._sent.get(self.sender_of(name), (0, 0.0))[1] < seconds
 
     def done(self, name: str) -> None:

@@ -41,8 +41,8 @@ class Here(Reader):
 
 
 def is_tree(entries: Sequence[Entry], mode: int | None) -> bool:
-    """Whether one folder can hold these, or if it has no mode, whether they are one file: no path twice, each below
-    folders. Who receives what cannot be would be blamed for it."""
+    """Is true where one folder can hold these entries: no path twice, each below folders. Where the folder has no mode,
+    they must be one file. A receiver of an impossible list would be blamed for it."""
     if mode is None:
         return [(path, kind) for path, kind, *_ in entries] == [("", "f")]
     kinds = {path: kind for path, kind, *_ in entries}
@@ -96,7 +96,7 @@ class There:
         raise HostFailed("it ended early", host=self._host.name, kind="protocol")
 
     def read(self) -> Manifest:
-        """What it has of each path. FleetError."""
+        """Returns what it has of each path. Raises FleetError."""
         trees = [self._tree(path) for path in self._paths]
         self._count = sum(len(tree.by_path) for tree in trees)
         self._watchdog.limit = math.inf  # from here on the judge sees who gets nowhere

@@ -1,1 +1,1 @@
-"""What programs of every kind need: the wire, files, locks, processes."""
+"""Holds what programs of every kind need: the wire, files, locks, processes."""

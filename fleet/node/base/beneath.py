@@ -29,7 +29,7 @@ def inside_of(fd: int, name: bytes) -> bytes:
 
 
 def shown(path: bytes) -> str:
-    """What people call a path that at() gave, and any other."""
+    """Returns how users write a path that at() returned, and any other path."""
     words = path.split(b"/", 5)
     if len(words) < 5 or (words[1], words[3]) != (b"proc", b"fd"):
         return decode(path)
@@ -51,7 +51,7 @@ def made_in(folder: bytes) -> "os.stat_result | None":
 
 
 def is_ours(folder: bytes, uid: int) -> bool:
-    """Whether that is our user, as it shows there."""
+    """Is true where that uid is our user, as the folder shows it."""
     return uid == os.geteuid() or uid == getattr(made_in(folder), "st_uid", None)
 
 
@@ -119,7 +119,7 @@ def reach(path: bytes, make: bool = False, mode: int = 0o777, way: bool = False)
 
 
 def follow(path: bytes, links: int, further: bool) -> bytes:
-    """Where a link on the way to a destination leads. further: the way does not end there."""
+    """Returns where a link on the way to a destination leads. further: the way does not end there."""
     st = os.lstat(path)
     if not stat.S_ISLNK(st.st_mode):
         raise Refused("%s is a file%s" % (shown(path), ", in the way of this folder" * further), "name a folder")
@@ -134,7 +134,7 @@ def follow(path: bytes, links: int, further: bool) -> bytes:
 
 
 def chmod(path: bytes, mode: int) -> None:
-    """Of a file or folder, never of what a link leads to."""
+    """Changes the mode of a file or folder, never of what a link leads to."""
     fd = os.open(path, os.O_PATH | os.O_NOFOLLOW | os.O_CLOEXEC)
     try:
         if stat.S_ISLNK(os.fstat(fd).st_mode):
@@ -159,7 +159,7 @@ class Beneath(threading.local):
 
     @property
     def name(self) -> bytes:
-        """Where it is now."""
+        """Returns its path now."""
         return os.readlink(b"/proc/self/fd/%d" % self.top)
 
     @property
@@ -201,6 +201,6 @@ class Beneath(threading.local):
         return fd
 
     def forget(self, inside: bytes) -> None:
-        """What was there is no more."""
+        """Closes the folders that it holds at `inside` and below: they no longer exist."""
         for held in [held for held in self.held if held == inside or held.startswith(inside + b"/")]:
             os.close(self.held.pop(held))

@@ -33,7 +33,7 @@ def begin_marked(on_stop: "Callable[[Any], None] | None" = None) -> "Any":
 
 
 def locked(fd: int, kind: int, seconds: float, waiting: "Callable[[], None] | None" = None) -> bool:
-    """Whether we got this lock in that time; waiting() is called once if it is not to be had at once."""
+    """Is true where this lock was taken in that time; waiting() is called once if it is not free at once."""
     once = [] if waiting is None else [waiting]
 
     def meanwhile() -> bool:

@@ -1,4 +1,4 @@
-"""What is done with one file or folder."""
+"""Holds what programs do with one file or folder."""
 
 import errno
 import hashlib

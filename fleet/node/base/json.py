@@ -10,7 +10,7 @@ if TYPE_CHECKING:
 
 
 class _Defaults:
-    """What json's own decoder tells the scanner; array_hook: from Python 3.15 on."""
+    """Holds the settings that json's own decoder passes to the scanner; array_hook: from Python 3.15 on."""
 
     strict = True
     object_hook = object_pairs_hook = array_hook = None

@@ -201,7 +201,7 @@ def held_by(fd: int) -> str:
 
 
 def holder_of(fd: int) -> "dict[str, str]":
-    """Who took the lock last, alone: {"sync", "host", "head"}, or {}."""
+    """Returns who took the lock last, exclusively: {"sync", "host", "head"}, or {}."""
     try:
         holder = json.loads(os.pread(fd, 4096, 0).decode())
     except (OSError, ValueError, RecursionError):

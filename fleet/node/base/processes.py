@@ -23,8 +23,8 @@ def pids() -> "list[int]":
 
 
 def stat_of(pid: int, thread: str = "") -> "list[bytes]":
-    """What /proc/PID/stat says behind the name: the state's letter, the parent, ...; [] when it is gone. thread:
-    "/task/TID" of one of its threads."""
+    """Returns the fields of /proc/PID/stat after the name: the state's letter, the parent, ...; [] when it is gone.
+    thread: "/task/TID" of one of its threads."""
     return read_file("/proc/%d%s/stat" % (pid, thread)).rpartition(b")")[2].split()
 
 
@@ -94,13 +94,15 @@ def below(ancestors: "Iterable[int]") -> "dict[int, list[bytes]]":
 
 
 def environment(pid: int) -> "dict[bytes, bytes]":
-    """What it was exec'ed with; {} when it is gone, another user's, or in the middle of its exec."""
+    """Returns the environment that it was exec'ed with; {} when it is gone, another user's, or in the middle of its
+    exec."""
     items = read_file("/proc/%d/environ" % pid, 1 << 22).split(b"\0")
     return {name: value for name, equals, value in (item.partition(b"=") for item in items) if equals}
 
 
 def has_env(pid: int, pair: bytes) -> bool:
-    """Whether it was exec'ed with NAME=VALUE, or inherited it: no session or parent that it moved to changes that."""
+    """Is true where it was exec'ed with NAME=VALUE, or inherited it: no session or parent that it moved to changes
+    that."""
     return pair in read_file("/proc/%d/environ" % pid, 1 << 22).split(b"\0")
 
 

@@ -51,8 +51,8 @@ def own_runs() -> "list[str]":
 
 
 def no_room_for(path: str) -> "str | None":
-    """What keeps folders from being made in one: the first of it and those above it that is no folder, or not this
-    user's to write in."""
+    """Returns what prevents the making of folders in a path: the first of it and its parents that is no folder, or that
+    this user cannot write."""
     while not os.path.lexists(path):
         path = os.path.dirname(path)
     return None if os.path.isdir(path) and os.access(path, os.W_OK | os.X_OK) else path
@@ -89,7 +89,7 @@ def attempt_of(spec: "dict[str, Any]") -> int:
 
 
 def attempt_folder(folder: str, attempt: "int | None") -> "str | None":
-    """Of a run's folder, that of one attempt, or None; the last one's is the run's own."""
+    """Returns the folder of one attempt in a run's folder, or None; the last attempt's is the run's own."""
     if attempt is None or attempt == attempt_of(read_json(os.path.join(folder, SPEC))):
         return folder
     earlier = os.path.join(folder, "%s%d" % (ATTEMPT, attempt))
@@ -148,7 +148,7 @@ def stamp_of(path: str) -> "tuple[int, int] | None":
 
 
 def disk_is_full(folder: str) -> bool:
-    """Whether what ranks write there may be lost."""
+    """Is true where what ranks write there may be lost."""
     disk = os.statvfs(folder)
     return bool(disk.f_blocks) and disk.f_bavail * disk.f_frsize < 65536
 
@@ -237,7 +237,7 @@ def request_stop(folder: str, grace: float, reason: str, end: Any = None, signum
 
 
 def since_boot(folder: str) -> bool:
-    """Whether anything of the run can be alive: it was started after this machine was."""
+    """Is true where anything of the run can be alive: it was started after this machine was."""
     return read_json(os.path.join(folder, PID)).get("boot") == boot_id()
 
 
@@ -256,7 +256,7 @@ def fate(folder: str) -> "tuple[str, str, float | None]":
 
 
 def owners(folder: str) -> "list[dict[str, Any]]":
-    """Those alive of [supervisor, guardian], as {"pid", "start"}."""
+    """Returns those of [supervisor, guardian] that are alive, as {"pid", "start"}."""
     return alive(read_json(os.path.join(folder, PID)))
 
 
@@ -283,7 +283,7 @@ def awaited(folder: str) -> "str | None":
 
 
 def alive(record: "dict[str, Any]") -> "list[dict[str, Any]]":
-    """Of the processes in a file such as PID."""
+    """Returns the processes of a record such as PID that are alive."""
     if record.get("boot") != boot_id():
         return []
     return [

@@ -14,14 +14,14 @@ MOST_BYTES = 255  # of a name, on nearly every file system
 
 
 def state_name(name: bytes, suffix: bytes) -> bytes:
-    """What the state folder beside `name` is called."""
+    """Returns the name of the state folder next to `name`."""
     if len(name) + len(suffix) < MOST_BYTES:
         return b"." + name + suffix
     return b"." + name[:180] + b"-" + hashlib.sha256(name).hexdigest()[:16].encode() + suffix
 
 
 def mount_of(fd: int) -> "tuple[int, list[bytes]]":
-    """What nothing can be renamed across: its file system, and where that is mounted, as a bind mount is once more."""
+    """Returns what no rename can cross: the file system, and its mount, as a bind mount is another one."""
     lines = read_file("/proc/self/fdinfo/%d" % fd).splitlines()
     return os.fstat(fd).st_dev, [line for line in lines if line.startswith(b"mnt_id:")]
 

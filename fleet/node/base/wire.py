@@ -1,4 +1,4 @@
-"""What every program of the node half begins with: the frames to the head and the control lines from it.
+"""Begins every program of the node half: the frames to the head and the control lines from it.
 
 Its imports are what the shortest program takes: signal, struct and threading import more than they are needed for."""
 
@@ -138,5 +138,5 @@ def encode(text: str) -> bytes:
 
 
 def decode(data: bytes) -> str:
-    """What encode() made of a word, or the name of a file, as it goes to the head."""
+    """Returns the text, as sent to the head, of what encode() made of it, or of a file's name."""
     return data.decode("utf-8", "surrogateescape")

@@ -95,7 +95,7 @@ def lines(found: "dict[str, Any]") -> "list[str]":
 
 
 def main(argv: "Sequence[str]") -> int:
-    """Of the zipapp: [--json] [--platform NAME]. Exit: 0, or 2 where something is wrong."""
+    """Runs the zipapp's explain: [--json] [--platform NAME]. Exit: 0, or 2 where something is wrong."""
     from fleet.node.base import json
 
     platform = argv[argv.index("--platform") + 1] if "--platform" in argv[:-1] else None

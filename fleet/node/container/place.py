@@ -1,4 +1,4 @@
-"""Where in a distributed run this container stands: read from the environment, by the tables of platforms.py."""
+"""Reads this container's place in a distributed run from the environment, by the tables of platforms.py."""
 
 import os
 import re
@@ -168,7 +168,7 @@ def master(place: Place, text: "str | None") -> "str | None":
 
 
 def compare(place: Place, environ: "Mapping[str, str]") -> None:
-    """What two variables say of one thing; and what the platform has started more than once."""
+    """Compares two variables for the same thing, and finds what the platform has started more than once."""
     table = place.platform
     mine = {"nodes": str(place.most), "rank": str(place.rank), "master": place.master, "port": str(place.port)}
     for name, thing in table.get("alike", ()):

@@ -1,4 +1,4 @@
-"""What platforms call the things that a distributed run needs, in the environment of each of its containers.
+"""Names the variables of each platform for what a distributed run needs, in the environment of each of its containers.
 
 A platform is a table: adding one is adding a table. The first whose `signs` are all set, and whose `unless` are not, is
 the one that a process is in, so those that set more come first. A thing's value is that of the first variable that is

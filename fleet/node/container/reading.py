@@ -1,4 +1,4 @@
-"""What is read in the words of ranks that failed: all that a head reads, where this python can, else nothing."""
+"""Reads the output of ranks that failed: all that a head reads, where this python can, else nothing."""
 
 import sys
 

@@ -151,7 +151,7 @@ def started_by(platform_name: str, options: Any) -> "dict[str, Any]":
 
 
 def own_name() -> str:
-    """Of this container, as its run calls it where no other one has it."""
+    """Returns this container's name, as its run uses it where it has no other."""
     return os.uname()[1].partition(".")[0]
 
 

@@ -1,4 +1,5 @@
-"""Who takes part in a run of containers, and as which node. Anybody may dial, so each value of a hello is checked."""
+"""Decides who takes part in a run of containers, and as which node. Any machine may dial, so each value of a hello is
+checked."""
 
 import hmac
 import os

@@ -240,7 +240,8 @@ class Server:
             self._shut(connection)
 
     def _shut(self, connection: Connection) -> None:
-        """What was sent reaches the other end only if what it sent is read until it closes."""
+        """Shuts the sending side of a closing connection. What was sent reaches the other end only if its input is read
+        until it closes."""
         if connection.closing and not connection.queue:
             try:
                 connection.sock.shutdown(socket.SHUT_WR)

@@ -1,4 +1,4 @@
-"""What a platform's variables hold: the kinds that tables name behind a colon, read as the text of a thing."""
+"""Reads a platform's variables: the kinds that tables name after a colon, read as the text of a thing."""
 
 import re
 import socket
@@ -15,7 +15,7 @@ def items(value: str) -> "list[str]":
 
 
 def nodelist_first(value: str) -> str:
-    """Of gpu[03-07,11],x: gpu03."""
+    """Returns gpu03 of gpu[03-07,11],x."""
     found = re.match(r"([^\[,]+)(?:\[(\d+)[^\]]*\]([^,\[]*))?", value)
     return "".join(part or "" for part in found.groups()) if found else value
 
@@ -32,7 +32,7 @@ def place_in(names: "list[str]", own: "set[str]") -> str:
 
 
 def names_in(path: str) -> "list[str]":
-    """Of a file's lines, each once."""
+    """Returns a file's lines, each once."""
     lines = read_file(path, FILE_BYTES).decode("utf-8", "replace").split()
     return list(dict.fromkeys(lines))
 

@@ -60,7 +60,8 @@ class Commit:
             )
 
     def clear(self, path: str, kind: str, found: "os.stat_result | None") -> None:
-        """Of a folder that is to be none, and of what is to be one, only the name is left; away with it."""
+        """Removes a folder that is to become another kind, or a file that is to become a folder. Of either only the
+        name is left by now."""
         if found is not None and path not in self.taken and stat.S_ISDIR(found.st_mode) != (kind == "d"):
             self.open(path)
             (os.unlink if kind == "d" else os.rmdir)(self.dest.at(encode(path)))
@@ -68,8 +69,7 @@ class Commit:
             self.taken.add(path)
 
     def put_aside(self, paths: "list[str]", found: "Found") -> None:
-        """What the node's own files were goes to a folder of its own in the state folder, where it is kept for 30
-        days."""
+        """Moves the node's own files to a folder of their own in the state folder, where they are kept for 30 days."""
         now = "%s-%d" % (time.strftime("%Y%m%d-%H%M%S", time.gmtime()), os.getpid())
         for path in paths:
             if look(self.dest, path) is None:

@@ -1,4 +1,4 @@
-"""What is to become of a destination: its source's entries beside what lies there (ownership.py)."""
+"""Compares a source's entries with what lies in its destination (ownership.py), and decides what becomes of it."""
 
 import hashlib
 import os
@@ -124,12 +124,12 @@ class Comparison:
             self.needed[entry[PATH]] = entry
 
     def loses(self, path: str) -> bool:
-        """Whether what is there, and not only its mode, will be another."""
+        """Is true where what is there, and not only its mode, will be replaced."""
         st, entry = self.found[path], self.changed[path]
         return st is not None and (path in self.needed or entry[KIND] == "l" or kind_of(st) != entry[KIND])
 
     def judge(self, entry: "list[Any]", st: "os.stat_result") -> None:
-        """What is there may not be as in the source."""
+        """Compares an entry with what is there, which may differ from the source."""
         path, kind, owner, there = entry[PATH], entry[KIND], self.owner, kind_of(st)
         rows = owner.journal.known.get(path, [])
         if kind == there == "d":
@@ -178,7 +178,7 @@ class Comparison:
             self.put(entry, st, False)
 
     def settle(self, digests: "dict[str, str]") -> None:
-        """Of the source's files that are in doubt."""
+        """Decides the source's files that are in doubt, by their digests."""
         self.digests.update(digests)
         for path, entry in self.doubts.items():
             digest, st = digests.get(path), self.found[path]
@@ -229,7 +229,7 @@ class Comparison:
         self.changed = {e[PATH]: self.changed[e[PATH]] for e in self.entries if e[PATH] in self.changed}
 
     def is_news(self, digest: str) -> bool:
-        """Whether the journal is to be written though nothing has changed. digest: of the manifest."""
+        """Is true where the journal must be written though nothing has changed. digest: the manifest's."""
         state = self.owner.journal.state
         same = digest == state["digest"] and self.also == state["also"] and self.left_code() == state["left"]
         return bool(self.seen) or not same
@@ -249,7 +249,7 @@ class Comparison:
         return {n: self.row(self.entries[n]) for n in numbers}
 
     def row(self, entry: "list[Any]") -> "list[Any]":
-        """What the journal is to say of an entry once all is in place."""
+        """Returns an entry's row of the journal once all is in place."""
         path, kind, journal = entry[PATH], entry[KIND], self.owner.journal
         before = journal.row(entry) or journal.known.get(path, [None])[-1]
         same = before is not None and same_source(before, entry)
@@ -270,7 +270,7 @@ class Comparison:
         return [*entry, digest, status, found.st_mtime_ns, found.st_ctime_ns]
 
     def left_code(self) -> str:
-        """What stands for the node's own code, "" without any."""
+        """Returns a digest of the node's own code, "" without any."""
         mine = sorted(path for path in self.left if path.endswith(CODE + CODE_TOO))
         said = "".join("%s\0%s\0" % (path, self.owner.digest(path)) for path in mine)
         return hashlib.sha256(said.encode("utf-8", "surrogateescape")).hexdigest() if mine else ""

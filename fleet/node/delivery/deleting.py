@@ -1,5 +1,5 @@
-"""What a delivery takes away. Where that is most of what is there, it needs consent: a source that was emptied by
-mistake (rm, a file system that is not mounted) looks like that."""
+"""Deletes what a delivery takes away. Where that is most of what is there, it needs consent: a source that was emptied
+by mistake (rm, a file system that is not mounted) looks like that."""
 
 import os
 import stat

@@ -49,7 +49,8 @@ LAST = (b"last", b"latest", b"current")  # what programs call the file that they
 
 
 def is_written(fd: int) -> bool:
-    """Whether somebody here has it open for writing: the kernel gives nobody a lease then; ours ends at once."""
+    """Is true where a process of this node has it open for writing: the kernel then grants no lease; ours ends at
+    once."""
     try:
         fcntl.fcntl(fd, fcntl.F_SETLEASE, fcntl.F_RDLCK)
         fcntl.fcntl(fd, fcntl.F_SETLEASE, fcntl.F_UNLCK)
@@ -59,12 +60,12 @@ def is_written(fd: int) -> bool:
 
 
 def is_torn(fd: int, size: int) -> bool:
-    """Whether it is a zip file, which torch writes, without its end."""
+    """Is true for a zip file, which torch writes, without its end."""
     return os.pread(fd, 4, 0) == b"PK\3\4" and b"PK\5\6" not in os.pread(fd, 1 << 17, max(0, size - (1 << 17)))
 
 
 def is_log(fd: int) -> bool:
-    """Whether what grows is of use as far as it is: lines of text, and what tensorboard and wandb write."""
+    """Is true where a growing file is of use without its end: lines of text, and what tensorboard and wandb write."""
     begin = os.pread(fd, 4096, 0)
     return (
         b"\0" not in begin and bool({10, 13} & set(begin)) or b"brain.Event:" in begin[:64] or begin.startswith(b":W&B")
@@ -76,8 +77,8 @@ def age(info: "os.stat_result") -> float:
 
 
 def is_idle(info: "os.stat_result") -> bool:
-    """Whether it has been so for long: what is kept open, as a database is; of an empty file nobody knows what it
-    becomes, but a log that says nothing has been so for a while."""
+    """Is true where it has not changed for long, as with what is kept open, such as a database. What an empty file
+    becomes is unknown, but a log without output has been empty for a while."""
     return age(info) >= (IDLE_SECONDS if info.st_size else SECOND)
 
 
@@ -177,7 +178,7 @@ class Giver:
         version: "str | None",
         until: float,
     ) -> bool:
-        """Whether it came whole, as it was at one moment."""
+        """Returns True where the file was sent whole, as it was at one moment."""
         local = self.is_local(full, os.fstat(fd))
         rested = self.settle(fd, until, local)
         before = os.fstat(fd)

@@ -14,9 +14,9 @@ from fleet.node.base.wire import control_lines, in_parts, moved, send_exit, send
 
 
 class Head:
-    """What says nothing, not even ping, for `patience` seconds while it is waited for is gone: the program ends, and
-    its locks with it. waits: since when it is waited for, None while it need not say anything. locks: descriptors of
-    the locks that are held, which tell others when the head was heard last."""
+    """Ends the program, and its locks with it, when the head sends nothing, not even ping, for `patience` seconds while
+    it is waited for. waits: since when it is waited for, None while it need not send anything. locks: descriptors of
+    the locks that are held, which show others when the head last sent something."""
 
     def __init__(self, patience: float, locks: "Iterable[int | None]" = ()) -> None:
         self.patience, self.locks = patience, [fd for fd in locks if fd is not None]

@@ -1,18 +1,18 @@
-"""What deliveries have put in a destination: the journal in its state folder (base/state_folder.py), in two files.
+"""Records what deliveries have put in a destination: the journal in its state folder (base/state_folder.py), in two
+files.
 
     state      a JSON line {"digest": of the manifest, "source": where it came from, "also": [row]: what of older ones
                is still there, "packed": n, "left": what is not as it was delivered, "changed": [[n, what else the row
                of entry n has]]}, n bytes: the manifest's entries as they came, zlib data of by_column(); then, packed
                alike, what else a row has of each of them, but for those in "changed": of a large tree in which one
-               file has changed only that is written anew
+               file has changed only that is written again
     switching  JSON, a line for each [[source], [row]]: what is being put in place, or has been, since the state was
-               written, and by whose deliveries; there until the state says so, too
+               written, and by whose deliveries; there until the state has it, too
 
-An entry is [path, kind, mode, size, mtime_ns, link], kind "f", "d" or "l": what the source has. A row is an entry,
-and what the node has for it: DIGEST (sha256 of a file, "" where it is not known), STATUS, NODE_MTIME and NODE_CTIME
-in ns as they were read back after the commit, -1 where nothing on the node can be that. Paths are relative to the
-destination, UTF-8 with surrogateescape.
-"""
+An entry is [path, kind, mode, size, mtime_ns, link], kind "f", "d" or "l": what the source has. A row is an entry, and
+what the node has for it: DIGEST (sha256 of a file, "" where it is not known), STATUS, NODE_MTIME and NODE_CTIME in ns
+as they were read back after the commit, -1 where nothing on the node can be that. Paths are relative to the
+destination, UTF-8 with surrogateescape."""
 
 import hashlib
 import os
@@ -78,12 +78,12 @@ def of_columns(columns: "list[Any]", members: "list[Any]") -> "list[Any]":
 
 
 def read_state(meta: bytes) -> "dict[str, Any] | None":
-    """What is delivered: {"digest", "entries", "also", "begun", "packed": the entries as they came, "rest": what rows
-    have beyond them, packed, "source": null where none was recorded, "left"}, or None where no sync has come as far as
-    putting files in place. digest None: a switch was cut short, it had begun to put in place what "begun" lists; of a
-    path that is listed several times, any version may be there, or none. "begun_by": the sources of that, the last one
-    last.
-    """
+    """Returns what is delivered, or None where no sync has come as far as putting files in place. Its keys: "digest",
+    "entries", "also", "begun", "left"; "packed": the entries as they came; "rest": what rows have beyond them, packed;
+    "source": null where none was recorded.
+
+    digest None: a switch was cut short; it had begun to put in place what "begun" lists. Of a path that is listed
+    several times, any version may be there, or none. "begun_by": the sources of that, the last one last."""
     try:
         with open(os.path.join(meta, b"state"), "rb") as f:
             line, packed = json.loads(f.readline().decode()), f.read()
@@ -114,7 +114,7 @@ def read_state(meta: bytes) -> "dict[str, Any] | None":
 
 
 def identity(state: "dict[str, Any] | None") -> "str | None":
-    """What two nodes with the same code have in common; None where it cannot be told."""
+    """Returns what two nodes with the same code share; None where that is not known."""
     state = state or NOTHING
     if state["digest"] is None or not state["left"]:
         return state["digest"]  # type: ignore[no-any-return]
@@ -148,8 +148,8 @@ def read_lines(path: bytes) -> "tuple[list[Any], list[code.Source]]":
 
 
 class Journal:
-    """Of the state folder `meta`, whose lock is held. known: {path: [row]}, every version that may be there, the last
-    one last."""
+    """Reads and writes the journal of the state folder `meta`, whose lock is held. known: {path: [row]}, every version
+    that may be there, the last one last."""
 
     def __init__(self, meta: bytes) -> None:
         self.meta = meta
@@ -221,13 +221,13 @@ class Journal:
 
 
 def same_source(row: "list[Any]", entry: "list[Any]") -> bool:
-    """Whether the source's entry, but for its mode, is what it was when this row was written."""
+    """Is true where the source's entry, but for its mode, is what it was when this row was written."""
     return bool(row[KIND] == entry[KIND] and row[SIZE : LINK + 1] == entry[SIZE : LINK + 1])
 
 
 def unchanged(row: "list[Any]", st: "os.stat_result") -> bool:
-    """Whether what is on disk is, by its kind and times, what was read back after the commit; of a link that needs its
-    target, too."""
+    """Is true where the file on disk has the kind and times that were read back after the commit. For a link, the
+    caller must compare the target, too."""
     kind = row[KIND]
     if kind == "f":
         return (

@@ -35,8 +35,8 @@ KINDS = (("d", stat.S_ISDIR), ("f", stat.S_ISREG), ("l", stat.S_ISLNK))
 
 
 def is_meant(path: str, patterns: "bool | Sequence[str]") -> bool:
-    """Whether one of the patterns, as a shell writes them, names the path, its last name, or a folder that it is in;
-    True: all are meant."""
+    """Is true where one of the patterns, as a shell writes them, matches the path, its last name, or a folder that it
+    is in. True: all match."""
     if isinstance(patterns, bool):
         return patterns
     parts = path.split("/")
@@ -59,7 +59,7 @@ def look(dest: "Beneath", path: str) -> "os.stat_result | None":
 
 
 def same(one: "os.stat_result | None", other: "os.stat_result | None") -> bool:
-    """Whether two looks at a path saw the same thing; of a folder, that it is one."""
+    """Is true where two looks at a path found the same thing; for a folder, that it is one."""
     if one is None or other is None:
         return one is other
     if stat.S_ISDIR(one.st_mode):
@@ -68,7 +68,7 @@ def same(one: "os.stat_result | None", other: "os.stat_result | None") -> bool:
 
 
 class Ownership:
-    """Of what lies in `dest`, by the rows of its journal."""
+    """Decides who made what lies in `dest`, by the rows of its journal."""
 
     def __init__(self, dest: "Beneath", journal: "Journal") -> None:
         self.dest, self.journal = dest, journal

@@ -1,4 +1,4 @@
-"""What no link takes along, and no sync sends unasked: private keys, and folders that hold secrets."""
+"""Names what no link takes along, and no sync sends without consent: private keys, and folders that hold secrets."""
 
 import os
 import re

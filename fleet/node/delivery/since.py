@@ -1,4 +1,4 @@
-"""What a run wrote: what was not in its folder, or not so, when it began."""
+"""Finds what a run wrote: what was not in its folder, or differed, when it began."""
 
 import os
 from contextlib import suppress
@@ -14,7 +14,7 @@ from fleet.protocol.state import ATTEMPT, SPEC
 
 
 def clock(folder: str) -> "float | None":
-    """What the clock is that files in this folder get their times from."""
+    """Returns the time on the clock that dates files in this folder."""
     probe = made_in(os.fsencode(folder))
     return probe.st_mtime if probe else None
 

@@ -1,5 +1,5 @@
-"""What has come for a destination and is not yet in place, in its state folder: what a kill leaves here need not come
-again. What goes to a file system that is mounted inside the destination is staged there, in a folder of that.
+"""Holds what has come for a destination and is not yet in place, in its state folder: what a kill leaves here need not
+come again. Files for a file system that is mounted inside the destination are staged there, in a folder of that.
 
     stage/PATH    a file: whole where its time is the source's, else under way
     blocks/KEY    digests of the 4 MiB blocks of a large one, KEY made of its path, size and mtime
@@ -44,8 +44,8 @@ def unpack_parcel(data: bytes) -> "Iterator[tuple[str, memoryview]]":
 
 
 class Stage:
-    """Of the state folder `meta`, whose lock is held. What is written in pieces has digests of its blocks, and is whole
-    with the last one. dest: where files go from here; None: to the file system of `meta`."""
+    """Stages files in the state folder `meta`, whose lock is held. A file that is written in pieces has digests of its
+    blocks, and is whole with the last one. dest: where files are put from here; None: the file system of `meta`."""
 
     def __init__(self, meta: bytes, dest: "Beneath | None" = None) -> None:
         self.meta, self.dest = meta, dest
@@ -168,7 +168,7 @@ class Stage:
         self.writer = None
 
     def drop(self, entry: "list[Any]") -> None:
-        """Of a file that is given up, or in place."""
+        """Removes what is staged of a file that is given up, or in place."""
         for path in (self.at(entry[0]), self.blocks_of(entry)):
             with suppress(OSError):  # gone
                 os.unlink(path)

@@ -35,7 +35,7 @@ class File:
 
     @property
     def final(self) -> bytes:
-        """Where it goes, to be used at once."""
+        """Returns its final path, to be used at once."""
         return self.target.full(self.name)
 
     @property
@@ -179,7 +179,7 @@ class Store(Stream):
             os.close(fd)
 
     def open(self, f: "File") -> int:
-        """What is not under its part name any more is under its final one."""
+        """Opens a file by its part name, or by its final name where the part is gone."""
         try:
             return os.open(f.part, os.O_RDONLY | os.O_CLOEXEC)
         except FileNotFoundError:

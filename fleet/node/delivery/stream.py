@@ -47,5 +47,5 @@ class Stream:
         raise NotImplementedError
 
     def read(self, index: int, offset: int, size: int) -> bytes:
-        """What is there of these bytes of a file. Raises OSError."""
+        """Returns what is there of these bytes of a file. Raises OSError."""
         raise NotImplementedError

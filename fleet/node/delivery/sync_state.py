@@ -1,12 +1,12 @@
-"""What deliveries mean for runs: what those rely on that begin from a folder, and what keeps a sync waiting.
+"""Keeps deliveries and runs apart: what runs rely on that begin from a folder, and what keeps a sync waiting.
 
-In the state folder of a code sync lie, beside its journal (journal.py),
-    lock       held by a sync from its first question to its end
+A code sync's state folder holds, next to its journal (journal.py),
+
+    lock       held by a sync from its first message to its end
     begins     held by runs that begin, together, with the id of the last one; and by a sync, alone, while it puts
                files in place: so no run begins from a mixture, and what is imported later fits what was before
 
-Data that is being put in place, or is whole, is noted in ~/.fleet/data.
-"""
+Data that is being put in place, or is whole, is noted in ~/.fleet/data."""
 
 import fcntl
 import glob
@@ -60,7 +60,7 @@ def find_delivery(path: bytes) -> "tuple[bytes, bytes] | None":
 
 
 def last_holder(meta: bytes) -> str:
-    """Who has synced last, or does so now."""
+    """Returns who has synced last, or does so now."""
     with open(os.path.join(meta, encode(LOCK)), "rb") as lock:
         return held_by(lock.fileno())
 
@@ -101,8 +101,8 @@ def delivery(path: str, seconds: float) -> "dict[str, Any] | None":
 
 
 def changed_files(dest: bytes, state: "dict[str, Any]") -> "dict[str, str]":
-    """Of the files that a sync delivered, those that are others now: path -> a digest of the content, or "missing".
-    Those that are unchanged by size and times are not read; modules come first, of which a run depends most."""
+    """Returns the files that a sync delivered and that differ now: path -> a digest of the content, or "missing". Those
+    that are unchanged by size and times are not read. Modules come first, as a run depends on them most."""
     found: dict[str, str] = {}
     for row in sorted(rows_of(state), key=lambda row: not row[PATH].endswith(MODULES)):
         path = row[PATH]

@@ -1,4 +1,5 @@
-"""Where a delivery goes on this node: the target, held open, and its state folder, with its lock, journal and stage."""
+"""Holds a delivery's destination on this node: the target, held open, and its state folder, with its lock, journal and
+stage."""
 
 import os
 

@@ -1,4 +1,4 @@
-"""What a source of files consists of, on whichever machine it lies."""
+"""Lists what a source of files consists of, on whichever machine it lies."""
 
 import errno
 import os
@@ -15,7 +15,8 @@ if TYPE_CHECKING:
     from typing import Protocol
 
     class Rules(Protocol):
-        """What is sent of a folder. shut: nothing of it, and it only with what is sent for a reason of its own."""
+        """Decides what is sent of a folder. shut: nothing in it, and itself only with what is sent for a reason of its
+        own."""
 
         @property
         def shut(self) -> "Any": ...
@@ -191,8 +192,8 @@ def unsafe_links(root: str, entries: "Sequence[chain.Entry]") -> "Iterator[tuple
 
 
 def folder_mode(info: "os.stat_result") -> int:
-    """What a folder gets on the nodes. What all their users may write would not be safe to sync into again; here
-    such folders come from file systems without modes, and careless umasks."""
+    """Returns a folder's mode on the nodes. A folder that all users of a node may write would not be safe to sync into
+    again. On the head such folders come from file systems without modes, and careless umasks."""
     mode = stat.S_IMODE(info.st_mode)
     return mode if mode & stat.S_ISVTX else mode & ~stat.S_IWOTH
 

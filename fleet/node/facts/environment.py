@@ -15,7 +15,7 @@ def working_folder(given: "str | None") -> str:
 
 
 def job_env(workdir: "str | None", spec: "Any") -> "dict[bytes, bytes]":
-    """What a run begins with: this node's environment but for what spec's "unset" matches, and above it spec's "env",
+    """Returns a run's first environment: this node's but for what spec's "unset" matches, then spec's "env" over it,
     then "env_expand"."""
     unset = re.compile(encode(spec.get("unset") or "(?!)"))
     env = {name: value for name, value in os.environb.items() if not unset.fullmatch(name)}

@@ -1,4 +1,4 @@
-"""Whether the training interpreter can import what a run needs: found out once for what is installed there."""
+"""Checks that the training interpreter can import what a run needs: once for what is installed there."""
 
 import json
 import os
@@ -68,7 +68,8 @@ os._exit(0)
 
 
 def imports(path: str, env: "dict[str, str]", modules: "list[str]") -> "dict[str, str]":
-    """Of these modules those that interpreter `path` cannot import, and why; not those that are not there."""
+    """Returns those of these modules that interpreter `path` cannot import, with the reason; modules that do not exist
+    are left out."""
     try:
         status, out, err = run(
             [path, "-c", IMPORT, os.path.join(os.path.expanduser("~"), HOME, IMPORTS)] + modules, env

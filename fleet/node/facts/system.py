@@ -101,7 +101,8 @@ def disk(name: str, path: str) -> "dict[str, Any]":
 
 
 def own_disk() -> "dict[str, Any]":
-    """Whether runs can have folders in ~/.fleet; room there, where that lies on another disk than the home."""
+    """Returns the disk of ~/.fleet, where that is another one than the home's, and whether runs can have folders
+    there."""
     home, own = os.path.expanduser("~"), below_home()
     apart = os.path.isdir(own) and os.stat(own).st_dev != os.stat(home).st_dev
     return dict(disk("fleet", own) if apart else {}, no_runs=no_room_for(runs_root()))

@@ -1,4 +1,4 @@
-"""What the activated environment offers: interpreter, packages, compilers, NVIDIA's tools."""
+"""Finds what the activated environment offers: interpreter, packages, compilers, NVIDIA's tools."""
 
 import glob
 import hashlib
@@ -95,7 +95,7 @@ class Tools:
         return {"environment": digests, "visible": visible}
 
     def first_file(self, places: "list[str]") -> "str | None":
-        """Of paths the first whose $NAMEs are all set, where it is a file."""
+        """Returns the first path whose $NAMEs are all set, where it is a file."""
         self.activated.wait()
         for place in places:
             path = re.sub(r"\$(\w+)", lambda name: self.env.get(name.group(1), "\0"), place)
@@ -105,7 +105,7 @@ class Tools:
         return None
 
     def tool(self, name: str, *places: str, env: "dict[str, str] | None" = None) -> "str | None":
-        """Where it lies on the PATH, of `env` or behind `activate`, or in one of these places."""
+        """Returns where a tool lies: on the PATH, of `env` or after `activate`, or in one of these places."""
         self.activated.wait()
         return shutil.which(name, path=os.pathsep.join(((env or self.env).get("PATH", os.defpath),) + places))
 
@@ -127,12 +127,12 @@ class Tools:
         return {"activate": problem}
 
     def missing(self) -> str:
-        """What is said where there is no interpreter."""
+        """Returns the message for a node without an interpreter."""
         wanted = self.spec.get("python")
         return "%s: no such program" % wanted if wanted else "no python3 and no python on the PATH"
 
     def interpreter(self) -> "tuple[str, dict[str, str]]":
-        """As environment(); Refused where there is none."""
+        """Returns what environment() does. Raises Refused where there is no interpreter."""
         path, env = self.environment()
         if not path:
             raise Refused(self.missing(), "correct 'python' (or 'activate') of this host in the inventory")

@@ -16,8 +16,8 @@ HANG_SECONDS = 8.0  # in which ranks notice by themselves that another one is go
 
 
 class Turn(NamedTuple):
-    """What an elastic run takes just now. went: hosts that it goes on without from now on. renew: hosts whose ranks are
-    to be ended, as they wait for one that went. over: all that are there are done. end: why everyone is to stop."""
+    """Describes what an elastic run does now. went: hosts that it continues without. renew: hosts whose ranks are
+    ended, as they wait for one that went. over: all that are there are done. end: why all nodes stop."""
 
     went: "list[str]"
     renew: "list[str]"

@@ -156,10 +156,10 @@ class Failure(NamedTuple):
 
 
 class NodeState:
-    """What is known of one node. ranks: those that it was to run. ends: how they ended, by rank and attempt. status:
-    its supervisor's last report. lost: when it was last heard of (leader's clock), once it was given up, and `why`.
-    ended: all of its output is here, or never will be. Of an elastic run, up: how many ranks lived there, and when, on
-    its clock; done: local ranks of which the last that ended did so with 0, by itself."""
+    """Holds what is known of one node. ranks: those that it was to run. ends: how they ended, by rank and attempt.
+    status: its supervisor's last report. lost: when its last message came (leader's clock), once it was given up, and
+    `why`. ended: all of its output is here, or never will be. In an elastic run, up: how many ranks lived there, and
+    when, on its clock; done: local ranks of which the last that ended did so with 0, by itself."""
 
     def __init__(self, host: str, node_rank: int, ranks: "Sequence[int]" = ()) -> None:
         self.host, self.node_rank, self.ranks = host, node_rank, ranks

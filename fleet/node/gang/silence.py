@@ -1,4 +1,4 @@
-"""Who is silent, and what that means: a node is lost, the leader's own link is down, no rank goes on."""
+"""Decides what silence means: a node is lost, the leader's own link is down, no rank makes progress."""
 
 from fleet.node.base.types import Mapping, Sequence
 from fleet.node.gang.gang import NEVER
@@ -34,7 +34,7 @@ class Silence:
 
 
 class Watch:
-    """Of one attempt of a run: what the silence of its ranks means. timeout: seconds of it after which the run is over,
+    """Judges the silence of the ranks in one attempt of a run. timeout: seconds of it after which the run is over,
     None: never. since: from when on it counts."""
 
     def __init__(self, timeout: "float | None", since: float) -> None:

@@ -19,8 +19,8 @@ MOST = 3  # of what is listed in a sentence
 
 
 class About(NamedTuple):
-    """What a verdict names of a run. without: hosts that answered, and have no such run. ended: the end that it is
-    known to have had, where it was over before it was looked at."""
+    """Holds what a verdict names of a run. without: hosts that answered, and have no such run. ended: the end that is
+    on record, where the run was over before it was looked at."""
 
     run_id: str
     engine: str
@@ -30,7 +30,7 @@ class About(NamedTuple):
 
 
 class Words:
-    """What is known of what ranks wrote: nothing."""
+    """Knows nothing of what ranks wrote."""
 
     def answers(self, end: RankEnd) -> bool:
         """Returns whether a rank failed because of another one, or of a stop."""

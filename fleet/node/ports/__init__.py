@@ -1,1 +1,1 @@
-"""Who listens on a port, their end, and a way through."""
+"""Finds and ends the processes that listen on a port, and opens a way through."""

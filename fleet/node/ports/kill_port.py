@@ -1,4 +1,4 @@
-"""Who listens on ports, TCP and UDP, and their end: /proc/net/tcp{,6} -> socket inode -> /proc/*/fd -> process.
+"""Finds who listens on ports, TCP and UDP, and ends them: /proc/net/tcp{,6} -> socket inode -> /proc/*/fd -> process.
 
 spec: {"ports": [n], "dialled": [n], "op": "scan"}, or {..., "op": "end", "grace": s, "force": bool,
 "approved": [[pid, start ticks, uid]]}; dialled: ports at which the head comes in. Answers one J:
@@ -9,8 +9,7 @@ spec: {"ports": [n], "dialled": [n], "op": "scan"}, or {..., "op": "end", "grace
 One entry for each socket and process: a socket that forks share has several, one whose owner cannot be seen
 has pid null. "also": what else the process listens on. "own": it belongs to the user we are. "live": its run_id is of a
 run that goes on here. Only approved processes are ever signalled, after checking that pid, start time and owner are as
-they were shown; "refused" ones never.
-"""
+they were shown; "refused" ones never."""
 
 import os
 import pwd
@@ -62,7 +61,7 @@ def way_in(tables: "dict[str, str]", dialled: "set[int]") -> "tuple[set[int], se
 
 
 def is_live(run: "str | None") -> bool:
-    """Whether a supervisor of that run is alive here."""
+    """Is true where a supervisor of that run is alive on this node."""
     folder = run_folder(run) if run else None
     return folder is not None and bool(owners(folder))
 

@@ -1,4 +1,4 @@
-"""Who listens on a port: /proc/net/tcp{,6} -> socket -> /proc/*/fd -> process."""
+"""Finds who listens on a port: /proc/net/tcp{,6} -> socket -> /proc/*/fd -> process."""
 
 import os
 import re
@@ -73,7 +73,7 @@ def age(start: int) -> "float | None":
 
 
 def describe(pid: int) -> "dict[str, Any]":
-    """What is known of a process: {} when it is gone."""
+    """Returns what is known of a process: {} when it is gone."""
     born, uid = start_time(pid), status_number(pid, b"Uid")
     if born is None or uid is None:
         return {}

@@ -1,1 +1,1 @@
-"""What a host is asked before a run, and by `fleet check`."""
+"""Checks a host before a run, and for `fleet check`."""

@@ -95,7 +95,7 @@ def python(tools: Tools, packages: "list[str] | None") -> "dict[str, Any]":
 
 
 def lacks(facts: "dict[str, Any]", modules: "list[str]") -> bool:
-    """Whether the interpreter that trains does not work, or has no torch where that is needed."""
+    """Is true where the interpreter that trains does not work, or has no torch where that is needed."""
     return "python" in facts and not (facts["python"]["version"] and (facts["torch"] or "torch" not in modules))
 
 

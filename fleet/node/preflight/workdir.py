@@ -1,4 +1,4 @@
-"""What lies in the folder that a run is to work in: its code, its data, its script."""
+"""Describes the folder that a run is to work in: its code, its data, its script."""
 
 import hashlib
 import os
@@ -33,7 +33,8 @@ class Workdir:
         self.settled = threading.Event()
 
     def code(self) -> "dict[str, Any]":
-        """Of the workdir, or of the script where that came another way; what is wrong comes first."""
+        """Returns the facts of the workdir's code, or of the script's where that came another way; what is wrong comes
+        first."""
         try:
             first = facts = None
             script = self.script.replace(".", "/") + ".py" if self.module else self.script
@@ -78,7 +79,7 @@ class Workdir:
         return {"shadows": {"folder": folder, "files": files[:SHADOWS_MOST]}}
 
     def find(self) -> "str | None":
-        """Where the script lies, or would lie; None for a module that is not to be found."""
+        """Returns where the script lies, or would lie; None for a module that is not found."""
         if self.module:
             return self.tools.module(self.script, self.path)
         found = self.tools.tool(self.script, env=self.tools.environment()[1]) if self.program else None

@@ -48,7 +48,8 @@ def room(spec: "messages.BuildSpec") -> str:
 
 
 def claimed(work: str) -> bool:
-    """Whether it is held to the end of this process; not where another build has just taken it away as nobody's."""
+    """Holds the work folder to the end of this process. Returns False where another build has just removed it, as it
+    belonged to no process."""
     lock = os.path.join(work, ".lock")
     try:
         held = os.open(lock, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)

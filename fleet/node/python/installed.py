@@ -155,7 +155,7 @@ def training_python(tools: "Tools") -> str:
 def wheel_answer(
     path: str, tools: "Tools", wheels: "Sequence[messages.Asked]", judge: bool, seconds: float
 ) -> "dict[str, Any]":
-    """What ASK_WHEELS says, run by the interpreter at path."""
+    """Returns the answer of ASK_WHEELS, run by the interpreter at path."""
     asked = json.dumps({"wheels": wheels, "judge": judge}).encode()
     try:
         status, out, err = ask_python([path, "-c", ASK_WHEELS], asked, tools.env, seconds, "/")

@@ -1,4 +1,4 @@
-"""What this node would compile with, and the GPUs it has. Nothing is changed.
+"""Reports what this node would compile with, and its GPUs. Nothing is changed.
 
 spec: {"python": str|null, "workdir": str|null, "activate": str|null, "env": {}, "deadline": s}. Answers J
 {"facts": {...}}:

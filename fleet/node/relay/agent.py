@@ -1,19 +1,18 @@
-"""What stands in for sshd where a scheduler starts processes and nobody logs in: it dials the head, and starts the
-commands that the head asks for, each with a connection of its own.
+"""Stands in for sshd where a scheduler starts processes and no user logs in. It dials the head, and starts the commands
+that the head requests, each with a connection of its own.
 
 spec: {"head": [[address, port]], "tls": {"cert", "key", "peer"}, "step", "scope": marks of all that is started, "name":
-the variable that has this host's name, "unset": a pattern of variables that are nobody's business here}.
+the variable that has this host's name, "unset": a pattern of variables that must not reach what is started here}.
 
-All agents of a step are told the same. So they hold one certificate ("cert"), and the head another ("peer"), whose key
-is nowhere else. Who an agent is hangs on a token that it draws itself: the token's digest is the one line that it
-prints, and the scheduler tells the head which of its tasks has printed it; the token goes to the head alone.
+All agents of a step get the same spec. So they hold one certificate ("cert"), and the head another ("peer"), whose key
+is nowhere else. An agent is identified by a token that it draws itself. The token's digest is the one line that it
+prints, and the scheduler reports to the head which of its tasks printed it. The token is sent to the head alone.
 
-An agent says {"host", "token"}, and hears {"start": number, "command"} for each channel; then it dials again and says
-{"host", "token", "channel": number}. What follows there are frames: fleet/protocol/frames.py.
+An agent sends {"host", "token"}, and receives {"start": number, "command"} for each channel; then it dials again and
+sends {"host", "token", "channel": number}. What follows there are frames: fleet/protocol/frames.py.
 
 The step ends when its agents do. So one that has lost its head goes on while anything it started is there: a run's
-supervisor has a lease, and another head may find it.
-"""
+supervisor has a lease, and another head may find it."""
 
 import hashlib
 import os

@@ -66,7 +66,7 @@ class Pump:
         self._send()
 
     def _any_output(self) -> bool:
-        """Of a process that has ended: take what is there. False: nothing was."""
+        """Takes what output is left of a process that has ended. Returns False where there was none."""
         before = len(self._output)
         for fd in list(self._open):
             self._take(fd)

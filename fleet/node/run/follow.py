@@ -143,7 +143,8 @@ class Follower:
         return abs(self.clock.time() - self.status.get("time", 0.0)) < VERDICT_SECONDS or awaited(last) is not None
 
     def is_due(self, now: float) -> bool:
-        """Whether files may have come or been replaced: that renews the folder, whose clock may be a coarse one."""
+        """Is true where files may have come or been replaced: that renews the folder, whose clock may be a coarse
+        one."""
         folder_time = os.stat(self.folder).st_mtime_ns
         if folder_time != self.folder_time:
             self.folder_time, self.changed = folder_time, now
@@ -203,7 +204,8 @@ class Follower:
             send_json(dict(self.status, event="status", sent=self.clock.time()))
 
     def check_disk(self, now: float) -> None:
-        """What ranks cannot write is lost, and they may not care: it is said, once, and when there is room again."""
+        """Reports a full disk, once, and when there is room again. What ranks cannot write is lost, and they may not
+        care."""
         if now - self.disk_checked < DISK_CHECK_SECONDS or self.status.get("state") in FINAL:
             return
         self.disk_checked = now

@@ -31,7 +31,7 @@ LAST_BYTES, LAST_CHARACTERS = 4096, 200
 
 
 def last_line(path: str) -> str:
-    """Of a log, as a terminal would show it."""
+    """Returns the last line of a log, as a terminal would show it."""
     with open(path, "rb") as f:
         f.seek(max(0, os.fstat(f.fileno()).st_size - LAST_BYTES))
         text = f.read().decode("utf-8", "replace").rstrip()
@@ -121,7 +121,8 @@ def one(name: str, live: bool) -> "run.RunHere | None":
 
 
 def runs(prefix: str, live: bool) -> "list[Any]":
-    """Of a folder that holds something else than it should, {"run": its name}: it hides no other one."""
+    """Returns the runs. Of a folder that holds something else than it should it returns {"run": its name}: that hides
+    no other one."""
     found: list[Any] = []
     for name in own_runs():
         if not name.startswith(prefix) or not is_run_id(name.partition("@")[0]):

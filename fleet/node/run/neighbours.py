@@ -39,7 +39,7 @@ def lives(it: "run.RunHere") -> bool:
 
 
 def others(own: "str | None") -> "list[run.LiveRun]":
-    """Of live runs but that one those of which is known what they are."""
+    """Returns the live runs, without that one, of which is known what they are."""
     found = [it for it in runs("", True) if it["run"] != own and "about" in it]
     found = [it for it in found if lives(it) and not elsewhere(it["run"])]
     return [{"run": it["run"], "about": it["about"], "devices": it["devices"]} for it in found]
@@ -50,7 +50,8 @@ def neighbours(spec: "Mapping[str, Any]") -> "list[run.LiveRun]":
 
 
 def be_alone(spec: "run.Starting") -> None:
-    """Of two that start at once each has made itself known before it looks: the older one stays. Raises Occupied."""
+    """Waits until no other run uses what this one does. Of two that start at once each is known before it looks: the
+    older one stays. Raises Occupied."""
     until = time.monotonic() + YIELD_SECONDS
     mine = _age(spec["run"], spec["about"])
     while True:

@@ -1,4 +1,4 @@
-"""Whether another attempt of a run can begin on this node: nothing of earlier ones is left, a port is free for it.
+"""Decides if another attempt of a run can begin on this node: nothing of earlier ones is left, a port is free for it.
 
 spec: {"run", "attempt", "ports": [candidates], none where ranks do not meet, "pause": seconds to wait first, "part": of
 SPEC what a spare keeps, which has no folder of the run yet; the last two if need be}.

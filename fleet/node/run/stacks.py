@@ -1,11 +1,10 @@
-"""Where the ranks of a run stand: the stack of each, taken so that it runs on as if nobody had looked.
+"""Takes the stacks of a run's ranks, in a way that the run continues undisturbed.
 
 spec: {"run", "ranks": [...] or null for all, "native": bool}. Answers J {"event": "stacks", "ranks": [...], ...}: see
 fleet/protocol/messages/stacks.py; {"event": "failed", ...} where no such run is known.
 
-By py-spy where the rank's own PATH has it: native frames hold the rank for some tenths of a second, python frames
-alone do not. Else by faulthandler, where rank.py has armed it. Else the kernel tells what it waits for.
-"""
+By py-spy where the rank's own PATH has it: native frames hold the rank for some tenths of a second, python frames alone
+do not. Else by faulthandler, where rank.py has armed it. Else the kernel shows what it waits for."""
 
 import json
 import os
@@ -38,13 +37,13 @@ def frame(name: str, file: str, line: int = 0, native: bool = False) -> "stacks.
 
 
 def states_of(pid: int) -> "set[str]":
-    """Of all its threads."""
+    """Returns the states of all its threads."""
     return {state_of(pid, "/task/" + tid) for tid in os.listdir("/proc/%d/task" % pid)}
 
 
 # -- py-spy -----------------------------------------------------------------------------------------------
 def py_spy_of(pid: int) -> "str | None":
-    """Where the rank would find it, or this program."""
+    """Returns where the rank would find py-spy, or this program."""
     own = os.environ.get("PATH", os.defpath)
     path = os.fsdecode(environment(pid).get(b"PATH", b"")) if is_ours(pid) else ""
     return shutil.which("py-spy", path=path + os.pathsep + own if path else own)
@@ -104,8 +103,8 @@ def _thread(name: str, main: bool, frames: "list[stacks.Frame]") -> "stacks.Thre
 
 # -- faulthandler -----------------------------------------------------------------------------------------
 def is_armed(pid: int, path: str) -> bool:
-    """Whether it would write its stack to that file: anything else would be ended by the signal, or write it into what
-    it has opened since."""
+    """Is true where it would write its stack to that file. Any other process would be ended by the signal, or write
+    into what it has opened since."""
     caught = re.search(rb"^SigCgt:\s*([0-9a-f]+)", read_file("/proc/%d/status" % pid), re.M)
     if not caught or not int(caught.group(1), 16) >> (STACK_SIGNAL - 1) & 1:
         return False
@@ -127,7 +126,7 @@ def answering(pid: int) -> "set[str]":
 
 
 def by_faulthandler(pid: int, path: str) -> "Threads":
-    """Of the main thread. Refused where it is not armed, or does not answer."""
+    """Returns the main thread's frames. Raises Refused where it is not armed, or does not answer."""
     if not is_armed(pid, path):
         raise Refused("fleet has not armed it (python -I or -E, or no python)")
     if state_of(pid) in STOPPED + UNINTERRUPTIBLE:
@@ -148,7 +147,7 @@ def by_faulthandler(pid: int, path: str) -> "Threads":
 
 
 def parse(text: str) -> "list[stacks.Frame]":
-    """What faulthandler wrote."""
+    """Returns the frames in faulthandler's output."""
     found = [_FRAME.match(line) for line in text.splitlines()]
     return [frame(it.group(3), it.group(1), int(it.group(2)) if it.group(2).isdigit() else 0) for it in found if it]
 

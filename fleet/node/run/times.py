@@ -38,7 +38,7 @@ class Times:
             self.mark()
 
     def mark(self) -> None:
-        """What a full disk does not take, a later mark tells."""
+        """Notes the sizes of the logs. What a full disk does not take, a later mark has."""
         try:
             names = [name for name in os.listdir(self.folder) if re.fullmatch(LOG_NAME, name)]
             sizes = {name: os.stat(os.path.join(self.folder, name)).st_size for name in names}
@@ -68,7 +68,8 @@ def thinned(marks: "list[Mark]") -> "list[Mark]":
 
 
 def sizes_at(folder: str, when: float) -> "dict[str, int]":
-    """What the logs had at that time, by the last marks before it: all that was written later stands behind."""
+    """Returns the sizes of the logs at that time, by the last marks before it: all that was written later comes after
+    them."""
     sizes: dict[str, int] = {}
     for line in read_file(os.path.join(folder, TIMES)).split(b"\n"):
         try:

@@ -83,7 +83,7 @@ class BuildPlan(OnHosts):
 
 
 def plan(inventory: Inventory, request: Build) -> BuildPlan:
-    """Who builds what; UsageError for what cannot be."""
+    """Returns the plan of who builds what. Raises UsageError for what cannot be built."""
     host = inventory.hosts[0] if request.on is None else host_named(inventory, "--on", request.on)
     arch = judge.given_arch(request.arch)
     for op in request.ops:
@@ -180,7 +180,7 @@ def _own_folder(builds: Path) -> Path:
 
 
 def short(op: str) -> str:
-    """What deepspeed_shm_comm is called in DS_BUILD_SHM_COMM."""
+    """Returns an op's short name, as in DS_BUILD_SHM_COMM for deepspeed_shm_comm."""
     return op.removeprefix("deepspeed_")
 
 

@@ -1,4 +1,4 @@
-"""What nodes are asked and told about a build: their toolchains, and the build itself."""
+"""Runs the node side of a build: reads the toolchains, and builds."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What is built: a tree on the head, or an sdist that pip fetches there."""
+"""Finds what is built: a tree on the head, or an sdist that pip fetches there."""
 
 from __future__ import annotations
 

@@ -58,7 +58,7 @@ class GetPlan(OnHosts):
 
 @dataclass(frozen=True)
 class Listed(Inside):
-    """What a host has of it. left: what is left out."""
+    """Describes what a host has of what was requested. left: what is excluded."""
 
     tree: Tree
     left: tuple[str, ...]
@@ -72,7 +72,7 @@ class Brought(Inside):
 
 @dataclass(frozen=True)
 class Asked:
-    """Of one host. name: of what is written here."""
+    """Holds the request to one host. name: the name of what is written on this machine."""
 
     spec: GiveSpec
     name: str
@@ -149,7 +149,8 @@ def _bring(
     givers: Givers,
     flat: bool,
 ) -> dict[str, Result]:
-    """What hosts have comes, and when it is known of all what is in the way here, gets to its place."""
+    """Receives what the hosts have. Once all of them have reported what is in the way on this machine, it is put in its
+    place."""
     alone = turn(f"get-{store_of(plan.to).name}", f"another get to {plan.to}", runtime)  # they would share a stage
     with alone, contextlib.closing(Ground(plan.to)) as ground:
         places = {
@@ -178,7 +179,8 @@ def _check_room(plan: GetPlan, ground: Ground, trees: Iterable[Tree]) -> None:
 
 
 def _ask(plan: GetPlan, places: Mapping[str, Place], runtime: Runtime, givers: Givers) -> None:
-    """What is here and get did not put there is replaced when the user says so. UsageError: nothing is."""
+    """Replaces what is on this machine and did not come from get only with the user's consent. Raises UsageError, and
+    replaces nothing, without it."""
     found = dict[str, dict[str, str]]()
     for host, place in places.items():
         with in_words(host):

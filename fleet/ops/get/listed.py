@@ -1,4 +1,4 @@
-"""What one host says it would give: its list of files, and whether that is one of what was asked for."""
+"""Reads what one host would send: its list of files, and a check that it is one of what was requested."""
 
 from __future__ import annotations
 

@@ -1,5 +1,5 @@
-"""What `get` calls what it writes: of what was asked for, and of what this machine keeps of a run. Nothing a node says
-is such a name."""
+"""Names what `get` writes, by the request and by what this machine keeps of a run. Nothing that a node sends is such a
+name."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ REPOSITORIES = frozenset({".git", ".hg"})  # their configuration names programs 
 
 
 def name_of(path: str) -> str:
-    """Of a path on a host, as it was asked for. UsageError where it has none."""
+    """Returns the name for a path on a host, as it was requested. Raises UsageError where it has none."""
     words = [word for word in path.split("/") if word not in ("", ".")]
     name = words[-1] if words else ""
     if len(words) == 1 and path[0] == "~":
@@ -27,7 +27,8 @@ def name_of(path: str) -> str:
 
 
 def name_of_run(run_id: str, host: str, asked: str, runs_dir: Path) -> str:
-    """Of the folder that it ran in there, as this machine knows it; else of the run."""
+    """Returns the name of the folder that a run worked in on that host, as this machine knows it; else the run's
+    name."""
     known = read_object(runs_dir / run_id / RUN).get("hosts")
     parts = known if isinstance(known, dict) else {}
     for part in (parts.get(host), *parts.values()):

@@ -100,7 +100,7 @@ class Place:
         return self.ground.top.at(os.fsencode(self._key(path)))
 
     def _key(self, path: str) -> str:
-        """Of one of its paths, in the ground."""
+        """Returns the key, in the ground, of one of its paths."""
         return self.inside + ("/" + (path if path.isascii() else os.fsdecode(encode(path))) if path else "")
 
     def _travelling(self, path: str) -> str:
@@ -108,13 +108,13 @@ class Place:
         return travelling(self.inside) + ("/" + path if path else "")
 
     def _known(self, path: str, info: os.stat_result) -> Got | None:
-        """What get put there, if that is still so."""
+        """Returns what get put there, if that is unchanged."""
         known = self.ground.known.get(self._key(path), ())
         return brought.still(self.at(path), known, info) if known else None
 
     def look(self) -> dict[str, str]:
-        """What is in the way here, path -> in words, as far as that is known: of a file that has not come, and is as
-        long as the one here, it cannot. HostFailed where no question would help."""
+        """Returns what is in the way on this machine, path -> reason, as far as that is known. It is not known of a
+        file that has not come, and is as long as the one here. Raises HostFailed where consent would not help."""
         self._lacking, self.same = [], 0
         self.alike.clear()
         self.notes.clear()
@@ -162,7 +162,7 @@ class Place:
         return HostFailed(f"{shown(os.fsencode(place))} {what}", hint=hint, host=self.host)
 
     def _is_same(self, entry: Entry, info: os.stat_result, known: Got | None) -> bool:
-        """Whether what is here is what is there, as far as that has come."""
+        """Is true where the file on this machine equals the host's, as far as that has come."""
         path, kind, _mode, _size, _mtime, link = entry
         if kind == "d":
             return stat.S_ISDIR(info.st_mode)
@@ -174,7 +174,7 @@ class Place:
         return come.sha256 == (known.sha256 if known is not None else brought.digest_of(self.at(path)))
 
     def _renew(self, path: str, known: Got | None) -> None:
-        """What get put here has other times by now, here or there: the next get need not read it."""
+        """Notes the new times of a file that get put here, so that the next get need not read it."""
         come = self.came.get(path)
         if known is not None and come is not None:
             now = known._replace(version=come.version, host=self.host)
@@ -182,7 +182,7 @@ class Place:
                 self.notes[self._key(path)] = [now]
 
     def _may_go(self, entry: Entry, info: os.stat_result, known: Got | None) -> bool:
-        """Whether what is here may be replaced without a question, or may turn out to be the same."""
+        """Is true where a file may be replaced without consent, or may turn out to be the same."""
         path, kind, _mode, size, mtime, _link = entry
         if stat.S_ISDIR(info.st_mode):
             if not self._is_all_ours(path):
@@ -197,7 +197,7 @@ class Place:
         return known is not None
 
     def _is_all_ours(self, path: str) -> bool:
-        """Whether get put all files of a folder here."""
+        """Is true where get put all files of a folder here."""
         key, folder = self._key(path), Path(os.fsdecode(self.at(path)))
         inner = (each for each in folder.rglob("*") if each.is_symlink() or not each.is_dir())
         known = self.ground.known
@@ -216,7 +216,8 @@ class Place:
         return found
 
     def put(self) -> tuple[int, int]:
-        """What look() found lacking, each in one step. (files put here, their bytes). HostFailed, OSError."""
+        """Puts what look() found lacking in place, each in one step. Returns (files put here, their bytes). Raises
+        HostFailed, OSError."""
         stage, going, files, size = self.ground.stage, self.lacking(), 0, 0
         umask = own_umask()
         if "/" in self.inside and self._lacking:

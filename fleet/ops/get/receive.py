@@ -1,4 +1,4 @@
-"""What one host gives, into a stage beside where it belongs: only what is whole goes on from there."""
+"""Receives what one host sends, into a stage next to its destination: only what is whole is moved from there."""
 
 from __future__ import annotations
 
@@ -155,7 +155,7 @@ class Received:
         return digest == (known.sha256 if known is not None else brought.digest_of(self.place.at(path)))
 
     def _finish(self, fd: int, path: str, mtime_ns: int) -> None:
-        """What is staged is as it will be in its place."""
+        """Gives a staged file the mode and time that it will have in its place."""
         os.fchmod(fd, self.place.tree.by_path[path][2] & 0o777 & ~self.umask | 0o600)
         os.utime(fd, ns=(mtime_ns, mtime_ns))
 
@@ -199,7 +199,8 @@ class Received:
         raise self._odd()
 
     def _begin(self, path: str, begun: Begin) -> bytes:
-        """Where that version is staged; of another one nothing is left. HostFailed where there is no room for it."""
+        """Returns where that version is staged; other versions are removed. Raises HostFailed where there is no room
+        for it."""
         staged = (
             self._at(f"{self._key(path)}-{begun['version']}")
             if begun["offset"]
@@ -212,7 +213,7 @@ class Received:
         return staged
 
     def _fresh(self, path: str, version: str) -> bytes:
-        """Where a version is staged; nothing of that file is."""
+        """Returns where a version is staged, and removes what is staged of that file."""
         key = self._key(path)
         name = self._staged.pop(key, None)
         if name is not None:
@@ -222,7 +223,7 @@ class Received:
         return self._at(self._staged[key])
 
     def _bytes(self, messages: Iterator[Message], path: str, staged: bytes, begun: Begin) -> Message:
-        """What it consists of, into the stage; the message behind that."""
+        """Writes a file's bytes to the stage. Returns the message that follows them."""
         at, size = begun["offset"], begun["size"]
         with open(self.stage.at(staged), "r+b" if at else "xb", buffering=0, opener=private) as file:
             while True:

@@ -50,7 +50,7 @@ class InitPlan(OnHosts):
     tofu: bool = False
 
     def describe(self) -> dict[str, Any]:
-        """As JSON."""
+        """Returns the plan as JSON."""
         said = {host.name: {"new": host.name in self.new, **fields_of(host)} for host in self.hosts}
         return {"inventory": str(self.path), "hosts": said, "notes": list(self.notes)}
 
@@ -106,7 +106,7 @@ def plan(
 
 
 def _added(given: Inventory, there: Inventory, defaults: Mapping[str, Any]) -> list[Host]:
-    """Those of the hosts that are not there yet, with what is said there of all."""
+    """Returns the given hosts that are not there yet, with the defaults that hold for all."""
     known = {host.name: host for host in there.hosts}
     added = list[Host]()
     for host in given.hosts:
@@ -174,13 +174,13 @@ def _result(result: Result, before: Host, after: Host, found: choose.Found) -> R
 
 
 def keyless(error: FleetError | None) -> bool:
-    """Whether setup-ssh opens the host, or its gateway, whose error is another one's cause."""
+    """Is true where setup-ssh opens the host, or its gateway, whose error is another one's cause."""
     why = error.__cause__ if error is not None and error.kind == "gateway" else error
     return isinstance(why, FleetError) and why.kind == "auth"
 
 
 def _next(results: tuple[Result, ...]) -> list[str]:
-    """What to do then, as lines to copy."""
+    """Returns the next commands, as lines to copy."""
     shut = [result.host for result in results if keyless(result.error)]
     if shut:
         some = "" if len(shut) == len(results) else f" -w {shlex.quote(fold(shut))}"

@@ -1,4 +1,4 @@
-"""What hosts are asked: their keys, their facts, then at which of their addresses they reach each other."""
+"""Collects from hosts their keys, their facts, then at which of their addresses they reach each other."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ def trust(inventory: Inventory, tofu: bool, runtime: SetupRuntime) -> tuple[Inve
 
 
 def facts(inventory: Inventory, folder: str, python: str, runtime: Runtime) -> dict[str, Result]:
-    """What the hosts tell, as HasFacts. folder, python: whether they have it, too."""
+    """Returns the hosts' facts, as HasFacts. folder, python: also looked for on each host."""
     specs = asked(inventory, Check())
 
     def task(session: Session, host: Host) -> Result:

@@ -22,7 +22,7 @@ from fleet.rules.units import counted
 
 
 class Address(NamedTuple):
-    """Where a host might be reached by the others. leads_here: SSH comes in through its interface."""
+    """Describes where other hosts might reach a host. leads_here: SSH comes in through its interface."""
 
     text: str
     network: str
@@ -262,7 +262,8 @@ def difference(path: Path, old: str, new: str) -> list[str]:
 
 
 def _check(text: str, meant: Inventory, path: Path) -> None:
-    """What is to be written says just what is meant: it is read as any inventory is. InventoryError."""
+    """Checks that the text to be written means just what is intended, by reading it as any inventory. Raises
+    InventoryError."""
     found = parse_yaml(text, str(path))
     wrong = [host for host, other in zip_longest(meant.hosts, found.hosts) if host != other]
     if wrong or (found.env, found.groups, found.sync) != (meant.env, meant.groups, meant.sync):

@@ -1,4 +1,4 @@
-"""Where the hosts of a new inventory come from: an ssh config, a hostfile, lines that were pasted, an inventory."""
+"""Reads the hosts of a new inventory: from an ssh config, a hostfile, lines that were pasted, an inventory."""
 
 from __future__ import annotations
 

@@ -82,7 +82,7 @@ def _run(plan: SetupPlan, runtime: SetupRuntime) -> Report:
 
 
 def _in_order(plan: SetupPlan, names: Collection[str]) -> list[HostPlan]:
-    """Those hosts and gateways that are in `names`, in inventory order, gateways that are no hosts last."""
+    """Returns the hosts and gateways in `names`, in inventory order, gateways that are no hosts last."""
     order = {e.name: i for i, e in enumerate(plan.node_entries)}
     return sorted((h for h in plan.all if h.name in names), key=lambda h: (h.gateway, order.get(h.name, 0)))
 

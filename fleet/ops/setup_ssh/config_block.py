@@ -17,7 +17,7 @@ from fleet.ops.setup_ssh.edits import split
 
 @dataclass(frozen=True)
 class ConfigEntry:
-    """What plain `ssh NAME` is told. None: left to the rest of the user's configuration."""
+    """Holds the settings for plain `ssh NAME`. None: left to the rest of the user's configuration."""
 
     name: str
     hostname: str | None = None
@@ -70,8 +70,8 @@ def render(block: str, entries: Sequence[ConfigEntry], known_hosts: str, *, sour
 
 
 def _parts(data: bytes | None, block: str, where: str) -> tuple[bytes, bytes, bytes]:
-    """What stands before the block, itself, and behind it; all is behind where there is none. HostFailed when a marker
-    lost its partner."""
+    """Returns the text before the block, the block, and the text after it; without a block all is the last. Raises
+    HostFailed when a marker lost its partner."""
     lines = split(data or b"")
     marks = (f"# {arrows} fleet {block} {arrows}".encode() for arrows in (">>>", "<<<"))
     first, last = ([i for i, line in enumerate(lines) if line.strip() == mark] for mark in marks)

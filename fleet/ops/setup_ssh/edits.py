@@ -35,7 +35,8 @@ def append(data: bytes | None, lines: Sequence[bytes]) -> tuple[bytes | None, li
 
 
 def found(data: bytes | None, name: str) -> list[str]:
-    """What the record has to know of a file as it was found: that it was empty, or that its last line did not end."""
+    """Returns what the record must know of a file as it was found: that it was empty, or that its last line did not
+    end."""
     return [name] * (data == b"") + [name + UNENDED] * bool(data and not data.endswith(b"\n"))
 
 

@@ -124,7 +124,8 @@ def _unusable(path: Path, reason: str) -> ConnectError:
 
 
 def check_private(path: Path) -> None:
-    """As ssh: a key that others can read is one no more. ConnectError; nothing is changed, it may be any file."""
+    """Checks a private key as ssh does: a key that others can read is refused. Raises ConnectError. It changes nothing,
+    as the path may be any file."""
     info = path.stat()
     if info.st_mode & 0o077 and info.st_uid == os.getuid():
         raise ConnectError(

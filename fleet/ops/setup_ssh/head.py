@@ -113,7 +113,8 @@ class Head:
         self.changed.append(name)
 
     def _narrow(self, name: str, path: Path) -> None:
-        """What others may write to ssh does not read. Where a link leads out of the home it is not for fleet to say."""
+        """Removes the write permission of others from what ssh would then not read. Where a link leads out of the home,
+        the mode is not fleet's to change."""
         modes = files.open_mode(path)
         if modes is not None and path.resolve().is_relative_to(self.ssh.parent.resolve()):
             was, now = (f"{mode:o}" for mode in modes)

@@ -1,5 +1,5 @@
-"""What is changed on hosts: the head's key is let in, by key where it is accepted already, else by one password
-attempt; then every node is let in to every node, in one write each."""
+"""Changes the hosts. The head's key is let in, by key where it is accepted already, else by one password attempt. Then
+every node is let in to every node, in one write each."""
 
 from __future__ import annotations
 

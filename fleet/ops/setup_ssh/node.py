@@ -26,8 +26,8 @@ _MODE = re.compile("u=[rwxst]*,g=[rwxst]*,o=[rwxst]*")
 
 @dataclass
 class NodeState:
-    """What is in ~/.ssh of a node. files: name -> (bytes or None, checksum or "-"). at: name -> the path that it
-    really has. makes: the key that it has not got yet, and would make.
+    """Describes ~/.ssh of a node. files: name -> (bytes or None, checksum or "-"). at: name -> the path that it really
+    has. makes: the key that it has not got yet, and would make.
 
     key_name/key: its own key pair's file and public half, None with `no_key` saying why. shows: the sha256 of
     the private half's file, by which it shows that it has it. created: names that were made, ".ssh" and key

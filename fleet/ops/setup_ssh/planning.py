@@ -1,4 +1,4 @@
-"""What setup-ssh is going to do: from the inventory, the options and this machine's ssh config. Nothing is sent."""
+"""Plans setup-ssh from the inventory, the options and this machine's ssh config. Nothing is sent."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ class HostPlan:
 
     @property
     def called(self) -> Endpoint:
-        """What the user's own plain ssh to the host's name would look up."""
+        """Returns what the user's own plain ssh to the host's name would look up."""
         return replace(self.endpoint, address=self.host.name, host_key_alias=None)
 
 
@@ -99,7 +99,7 @@ class SetupPlan:
         return config_block.render(self.node_block_name, entries, "~/.ssh/known_hosts", source=self.source)
 
     def describe(self) -> dict[str, Any]:
-        """What --dry-run shows."""
+        """Returns what --dry-run shows."""
         return {
             "head": {
                 "keys": {
@@ -204,7 +204,7 @@ def _host_plan(host: Host, transport: SshTransport, request: SetupSsh, home: Pat
 
 
 def _head_entry(plan: HostPlan, plain: Endpoint) -> ConfigEntry:
-    """What plain ssh has to be told so that it goes where fleet goes; the rest stays with the user's config."""
+    """Returns the settings with which plain ssh connects as fleet does; the rest is left to the user's config."""
     host, full = plan.host, plan.endpoint
     jump = host.proxy_jump
     if jump is None and full.proxy_jump != plain.proxy_jump:

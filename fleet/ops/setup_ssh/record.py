@@ -1,9 +1,8 @@
-"""What setup-ssh added and where, so that --undo takes away exactly that. Public keys only, no secrets.
+"""Records what setup-ssh added and where, so that --undo removes exactly that. It holds public keys only, no secrets.
 
-~/.fleet/setup-ssh/NAME.json on the head, one file an inventory; NAME is its block's in an ssh config. A trace is of an
-account: of a host that is logged in to as somebody else than before it is called USER@HOST. Lines are kept once and
-referred to by index: N hosts share N keys.
-"""
+~/.fleet/setup-ssh/NAME.json on the head, one file an inventory; NAME is its block's in an ssh config. A trace belongs
+to an account: of a host with another log-in than before it is called USER@HOST. Lines are kept once and referred to by
+index: N hosts share N keys."""
 
 from __future__ import annotations
 
@@ -42,13 +41,15 @@ def place_of(source: str) -> str:
 
 @dataclass
 class Trace:
-    """What fleet left in one ~/.ssh. files: name -> lines added (of config: names of blocks). keys: key
-    file -> "TYPE BLOB" of a pair that fleet made, "" of one that it was about to make. modes: file -> (mode it had,
-    mode it got). kept: what stays when nothing is in it any more, as it was there and empty: files, and ".ssh", be it
-    empty or not; and whose last line did not end. None: nobody has looked yet. needs: name ->
-    lines that this inventory relies on, whoever added them; uses: keys, as "TYPE BLOB", that it relies on; at: name ->
-    which file that really is, on which machine. leaving: it is being taken away, authorized_keys last. shows: the
-    sha256 of the private half of what it uses. address, user: where the inventory had it, and who logged in."""
+    """Holds what fleet left in one ~/.ssh. files: name -> lines added (of config: names of blocks). keys: key file ->
+    "TYPE BLOB" of a pair that fleet made, "" of one that it was about to make. modes: file -> (mode it had, mode it
+    got).
+
+    kept: what stays when nothing is in it any more, as it was there and empty: files, and ".ssh", be it empty or not;
+    and whose last line did not end. None: not yet looked at. needs: name -> lines that this inventory relies on,
+    whichever added them; uses: keys, as "TYPE BLOB", that it relies on; at: name -> which file that really is, on which
+    machine. leaving: it is being taken away, authorized_keys last. shows: the sha256 of the private half of what it
+    uses. address, user: where the inventory had it, and who logged in."""
 
     files: dict[str, list[str]] = field(default_factory=dict)
     keys: dict[str, str] = field(default_factory=dict)
@@ -91,7 +92,7 @@ class Trace:
         return sorted((mine | theirs) - {".ssh"} | (mine & theirs & {".ssh"}))
 
     def hand_over(self, other: Trace) -> list[str]:
-        """What the other one relies on is its own from now on; returns that in words."""
+        """Moves what the other trace relies on to that trace. Returns the moved parts as text."""
         words = []
         for name in self.files:
             if name in self.at and self.at[name] == other.at.get(name):

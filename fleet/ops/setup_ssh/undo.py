@@ -36,7 +36,7 @@ class UndoPlan(OnHosts):
     home: Path
 
     def describe(self) -> dict[str, Any]:
-        """What is on record for the selected hosts and for this machine."""
+        """Returns what is on record for the selected hosts and for this machine."""
         record = self.record()
 
         def of(trace: Trace) -> dict[str, Any]:
@@ -120,7 +120,7 @@ def run(plan: UndoPlan, runtime: SetupRuntime) -> Report:
 
 
 def _hand_over(record: Record, inventory: Inventory, runtime: Runtime) -> None:
-    """What other inventories of this machine rely on stays, and is on their record from now on."""
+    """Keeps what other inventories of this machine rely on, and moves it to their record."""
     hosts = {name: record.hosts[name] for name in inventory.names if name in record.hosts}
     for other in record.others:
         theirs = {at: each for each in other.hosts.values() for at in each.at.values()}
@@ -136,7 +136,7 @@ def _hand_over(record: Record, inventory: Inventory, runtime: Runtime) -> None:
 
 
 def _undo_hosts(inventory: Inventory, everyone: Inventory, record: Record, runtime: SetupRuntime) -> dict[str, Result]:
-    """Those behind gateways first; who leads to one that could not be undone stays as it is."""
+    """Reverts the hosts, those after gateways first. A gateway to a host that was not reverted stays unchanged."""
     left = {h.name: h for h in everyone.hosts if h.name in record.hosts and not record.hosts[h.name].empty}
     ways = {h.name: runtime.transport.route(h) for h in left.values()}
     selected = sorted((h for h in inventory.hosts if h.name in left), key=lambda h: -len(ways[h.name]))
@@ -213,13 +213,13 @@ def _undo_level(hosts: list[Host], record: Record, runtime: SetupRuntime) -> dic
 
 @dataclass(frozen=True)
 class Home(Inside):
-    """What tells a host's home from others."""
+    """Holds what distinguishes a host's home from others."""
 
     home: str
 
 
 def _homes(hosts: list[Host], runtime: SetupRuntime) -> dict[str, str]:
-    """What tells homes apart where hosts have no keys of their own, by host name."""
+    """Returns what distinguishes homes where hosts have no keys of their own, by host name."""
 
     def task(session: Session, host: Host) -> Result:
         found = node.look(session, key_type=None, repair=False, cancel=runtime.cancel)
@@ -241,7 +241,8 @@ def _one_account(host: Host, other: Host, transport: Transport) -> bool:
 
 
 def _forget(record: Record, everyone: Inventory, runtime: Runtime) -> None:
-    """What left the inventory stays on record, and with it this machine's key, unless its user says that it is gone."""
+    """Keeps on record what left the inventory, and with it this machine's key, unless the user confirms that it is
+    gone."""
     gone = [name for name, trace in record.hosts.items() if name not in everyone.names and not trace.empty]
     if gone and runtime.ask(f"{fold(gone)} left the inventory with fleet's part. Gone for good, and to be forgotten"):
         for name in gone:

@@ -43,8 +43,8 @@ def calls_for(state: NodeState, trace: Trace, where: str) -> tuple[list[bytes], 
 
 
 def leave_to_others(state: NodeState, record: Record, host: Host, runtime: Runtime) -> None:
-    """What the hosts know and let in of each other stays where a block in its ssh config shows that another machine's
-    setup-ssh may rely on it; of what this one added, the entry of this machine goes."""
+    """Keeps the hosts' keys and entries for each other where a block in an ssh config shows that another machine's
+    setup-ssh may rely on them. Of what this machine added, its own entry is removed."""
     trace = record.hosts[host.name]
     mine = {f"{each.block}{end}" for each in (record, *record.others) for end in ("", " node")}
     mine.update(*(each.files.get("config", ()) for each in (trace, record.head)))
@@ -99,7 +99,8 @@ def undo_head(home: Path, record: Record, runtime: Runtime) -> list[str]:
 
 
 def _may_go(path: Path, ssh: Path, runtime: Runtime) -> bool:
-    """Whether a key that fleet made lets its user in nowhere else: where other hosts are known, that is asked."""
+    """Is true where a key that fleet made lets its user in nowhere else. Where other hosts are known, the user
+    decides."""
     if not path.exists() or not edits.knows_hosts(files.read(ssh / "known_hosts")):
         return True
     if runtime.ask(f"Remove {path}, which fleet made? It may let you in to hosts that fleet did not set up"):

@@ -116,7 +116,7 @@ def among(hosts: Sequence[Host], keyless: Mapping[str, str], limit: float, runti
 
 
 def as_error(source: str, failed: Sequence[Pair], total: int) -> FleetError:
-    """What is wrong with one source's pairs: the targets, folded, under each reason."""
+    """Returns the error of one source's pairs: the targets, folded, under each reason."""
     by_reason = grouped((brief(pair), pair.target) for pair in failed)
     said = Reason("plain ssh from {hosts} fails to {count} of {total}: ", hosts=source, count=len(failed), total=total)
     for i, (reason, targets) in enumerate(by_reason.items()):
@@ -125,7 +125,7 @@ def as_error(source: str, failed: Sequence[Pair], total: int) -> FleetError:
 
 
 def brief(pair: Pair) -> str:
-    """What ssh said without the parts that name this one target, so that equal reasons are equal."""
+    """Returns ssh's message without the parts that name this one target, so that equal reasons are equal."""
     reason = (pair.reason or "").removeprefix("ssh: ")
     reason = re.sub(r"^connect to host \S+ port \d+: ", "", reason)
     return re.sub(r"^Could not resolve hostname \S+: ", "the name does not resolve: ", reason)
@@ -138,7 +138,7 @@ SSHD_HINT = (
 
 
 def hint_for(reason: str) -> str:
-    """What to look at, by what ssh said."""
+    """Returns what to look at, by ssh's message."""
     lower = reason.lower()
     for words, hint in (
         (

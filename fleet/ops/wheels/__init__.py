@@ -60,7 +60,8 @@ class WheelsPlan(OnHosts):
 
 
 def plan(inventory: Inventory, request: SyncWheels) -> WheelsPlan:
-    """What is to be installed where; UsageError where the source is missing, an sdist, or would run code here."""
+    """Returns the plan of what is installed where. Raises UsageError where the source is missing, an sdist, or would
+    run code on the head."""
     source = Path(request.source)
     if source.name.endswith(SDISTS) and source.is_file():
         raise sdist_refused(source)

@@ -1,5 +1,5 @@
-"""What every node is asked and told about wheels: its interpreter, the folder in which they come, named by its content
-and by the head that it is from, and the install."""
+"""Runs the node side of wheels: reads the interpreter, fills the folder of wheels, and installs. The folder is named by
+its content and by the head that it is from."""
 
 from __future__ import annotations
 
@@ -180,7 +180,7 @@ def digest_of_set(wheels: Sequence[Wheel]) -> str:
 
 
 def folder_of(name: str) -> str:
-    """Where the wheels of that name lie on the hosts; other heads' folders are others."""
+    """Returns where the wheels of that name lie on the hosts; other heads have other folders."""
     return f"~/{HOME}/{WHEELS}/{name}-{head_id()}"
 
 

@@ -57,7 +57,7 @@ FILES, BYTES, LINE_LENGTH = 100, 2 << 20, 1 << 16
 
 
 class _Refused(Exception):
-    """What is wrong with a line, and the next step."""
+    """Holds what is wrong with a line, and the next step."""
 
 
 class Requirements:
@@ -208,8 +208,8 @@ def _lines(text: str) -> Iterator[tuple[int, str]]:
 
 
 def _plain(line: str) -> str:
-    """What a line asks for, its comment gone and its variables filled in. What ends a line for pip alone is refused,
-    also in a comment: more than anybody sees may be behind it."""
+    """Returns what a line requires, without its comment and with its variables filled in. A character that ends a line
+    for pip alone is refused, also in a comment: more than a reader sees may follow it."""
     if odd := re.search(r"[\0\v\f\r\x1c-\x1e\x85\u2028\u2029]", line):
         raise _Refused(f"holds the character U+{ord(odd[0]):04X}", "remove it")
     if len(line) > LINE_LENGTH:

@@ -1,4 +1,4 @@
-"""Whether the nodes' interpreters are alike, and which wheels they all take."""
+"""Decides if the nodes' interpreters are alike, and which wheels they all accept."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ Facts = Mapping[str, Any]
 
 
 def kind_of(facts: Facts) -> str:
-    """What must be the same everywhere: "cpython 3.11 (cpython-311-x86_64-linux-gnu)"."""
+    """Returns what must be the same everywhere: "cpython 3.11 (cpython-311-x86_64-linux-gnu)"."""
     minor = ".".join(facts["version"].split(".")[:2])
     return f"{facts['implementation']} {minor} ({facts['soabi'] or facts['platform']})"
 

@@ -1,4 +1,4 @@
-"""What a wheel says about itself, and the wheels of a folder; read from the zip, nothing of it runs."""
+"""Reads a wheel's metadata, and the wheels of a folder, from the zip; nothing of it runs."""
 
 from __future__ import annotations
 
@@ -165,7 +165,7 @@ def check_kind(path: Path) -> None:
 
 
 def reason(error: Exception) -> str:
-    """What one of DAMAGE says, in words."""
+    """Returns the message of one of DAMAGE."""
     text = (isinstance(error, OSError) and error.strerror) or str(error.args[0] if error.args else error)
     return printable(text, 200)  # a library may quote a file's name as it is
 

@@ -1,4 +1,4 @@
-"""Where the ranks of a run stand: the stack of each."""
+"""Defines the message with the stacks of a run's ranks."""
 
 from typing import Annotated, Literal, TypedDict
 

@@ -1,4 +1,4 @@
-"""What messages are made of."""
+"""Defines the parts of messages."""
 
 import re
 from typing import Annotated, Literal, TypedDict
@@ -25,7 +25,7 @@ Failed = TypedDict("Failed", {"event": Literal["failed"], "message": str, "hint"
 
 
 class Claim(TypedDict):
-    """Who delivers, on all hosts alike. sync: its id. head: in words. wait: seconds for the lock."""
+    """Names who delivers, on all hosts alike. sync: its id. head: its name for users. wait: seconds for the lock."""
 
     sync: str
     head: str
@@ -40,7 +40,8 @@ class Delivery(Claim):
 
 
 class Training(TypedDict):
-    """Where training happens on a node: its interpreter and the environment around it, as the inventory names them."""
+    """Describes where training happens on a node: its interpreter and the environment around it, as the inventory names
+    them."""
 
     python: str | None
     activate: str | None

@@ -15,7 +15,8 @@ from fleet.transport.slurm import fields, job_of, scontrol
 
 
 def counts(text: str) -> list[int]:
-    """Of each node, as SLURM_TASKS_PER_NODE and SLURM_JOB_CPUS_PER_NODE have it: "8(x2),4" is 8, 8, 4. ValueError."""
+    """Returns the count of each node from SLURM_TASKS_PER_NODE or SLURM_JOB_CPUS_PER_NODE: "8(x2),4" is 8, 8, 4. Raises
+    ValueError."""
     found = list[int]()
     for part in text.split(","):
         match = re.fullmatch(r"([0-9]+)(?:\(x([0-9]+)\))?", part.strip())
@@ -55,8 +56,8 @@ def numeric(address: str) -> str:
 
 
 def hosts(environ: Mapping[str, str], job: str = "", nodes: str = "") -> tuple[Host, ...]:
-    """Of an allocation. job, nodes: as `scontrol show job -d`, `scontrol show node -o` have them. Its slots are its
-    GPUs, else its tasks. UsageError."""
+    """Returns the hosts of an allocation. job, nodes: as `scontrol show job -d`, `scontrol show node -o` have them. A
+    host's slots are its GPUs, else its tasks. Raises UsageError."""
     number, parts = job_of(environ), environ.get("SLURM_HET_SIZE", "1")
     if parts != "1":
         raise UsageError(
@@ -80,7 +81,7 @@ def hosts(environ: Mapping[str, str], job: str = "", nodes: str = "") -> tuple[H
 
 
 def inventory_of(environ: Mapping[str, str]) -> Inventory:
-    """Of the allocation that this process is in."""
+    """Returns the inventory of the allocation that this process is in."""
     job, listed = job_of(environ), environ.get("SLURM_JOB_NODELIST", "")
     shown = scontrol(["show", "job", "-d", environ.get("SLURM_ARRAY_JOB_ID", job)], environ)
     nodes = scontrol(["show", "node", "-o", listed], environ) if listed else ""

@@ -86,8 +86,8 @@ def check_alone(tasks: list[Task]) -> None:
 
 
 def gathered(environ: Mapping[str, str]) -> dict[str, str]:
-    """As entered(), once all tasks run. UsageError where this is not task 0. DeadlineError, HostFailed: the others are
-    cancelled, so that no run holds half of what another one waits for."""
+    """Returns what entered() does, once all tasks run. Raises UsageError where this is not task 0. Before DeadlineError
+    and HostFailed the others are cancelled, so that no run holds half of what another one waits for."""
     array, count = environ["SLURM_ARRAY_JOB_ID"], int(environ.get("SLURM_ARRAY_TASK_COUNT", "1"))
     if environ.get("SLURM_ARRAY_TASK_ID") != "0":
         raise UsageError("task 0 of an array leads its run", hint=f"squeue --array --jobs={array}")

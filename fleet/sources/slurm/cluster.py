@@ -23,7 +23,7 @@ def slurm_host(name: str, at: str, slots: int | None) -> Host:
 
 
 def nodes(text: str) -> dict[str, tuple[Host, Condition]]:
-    """Of sinfo's lines; a node stands in one for each of its partitions."""
+    """Returns the nodes of sinfo's lines; a node has one line for each of its partitions."""
     found = dict[str, tuple[Host, Condition]]()
     for line in text.splitlines():
         if line.count("|") < 4:

@@ -33,7 +33,7 @@ HINTS = {
 
 
 def standing(line: str) -> Standing:
-    """Of a line as `squeue -o FORMAT` has it. ValueError."""
+    """Returns the state in a line of `squeue -o FORMAT`. Raises ValueError."""
     _, name, start, reason = line.split("|", 3)
     name = name.strip().partition(" ")[0]  # "CANCELLED by 1000", of sacct
     if name in WAITING:
@@ -44,7 +44,8 @@ def standing(line: str) -> Standing:
 
 
 def _of_all(job: str, lines: Mapping[str, str]) -> Standing | None:
-    """Of a job; of an array that is one run, by the task that leads it: it waits while one of them does."""
+    """Returns the state of a job. An array that is one run has that of the task that leads it, and waits while one of
+    its tasks does."""
     if job not in lines:
         return None
     leads, array = standing(lines[job]), job.partition("_")[0]
@@ -54,12 +55,12 @@ def _of_all(job: str, lines: Mapping[str, str]) -> Standing | None:
 
 
 def hint(message: str) -> str | None:
-    """What helps, where sbatch refuses a job."""
+    """Returns what helps, where sbatch refuses a job."""
     return next((what for part, what in HINTS.items() if part in message.lower()), None)
 
 
 class SlurmQueue(Queue):
-    """Of the cluster that this machine is of."""
+    """Uses the queue of the cluster that this machine belongs to."""
 
     what = "Slurm"
     poll = (30.0, 120.0)
@@ -95,7 +96,7 @@ class SlurmQueue(Queue):
         return {job: _of_all(job, lines) or self._past(job) for job in jobs}
 
     def _past(self, job: str) -> Standing:
-        """Of one that slurmctld has forgotten (MinJobAge): as accounting, or the log of jobs, has it."""
+        """Returns the state of a job that slurmctld has forgotten (MinJobAge), from accounting, or the log of jobs."""
         for which in ([], ["--completion"]):
             try:
                 argv = ["sacct", "--noheader", "--parsable2", f"--jobs={job}", *which, "--format=JobID,State"]

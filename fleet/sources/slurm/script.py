@@ -76,7 +76,7 @@ def directive(name: str, value: object = True) -> str:
 
 
 def quoted(value: str) -> str:
-    """As sbatch reads it: it ends a value at a blank, and a line at a hash."""
+    """Quotes a value for sbatch, which ends a value at a blank, and a line at a hash."""
     if not value.isprintable():
         raise UsageError(f"{value!r} cannot stand in a batch script", hint="leave out what is no text")
     if PLAIN.fullmatch(value):

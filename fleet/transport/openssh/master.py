@@ -95,7 +95,8 @@ class Master(Helper):
         return has_ended(self.process)
 
     def lost(self) -> bool:
-        """Whether the connection is: then it does not answer any more, and ends when a busy machine comes to that."""
+        """Is true where the connection is lost: then it does not answer any more, and ends when a busy machine comes to
+        that."""
         if self.broken:
             return True
         argv = ["ssh", "-F", "none", "-S", str(self.control), "-O", "check", NOBODY]
@@ -110,8 +111,8 @@ class Master(Helper):
 
 
 def through(gateway: Master | None, endpoint: Endpoint) -> list[str]:
-    """What leads through a gateway's connection, or through none: what ssh itself runs for a ProxyJump verifies the
-    gateway's key as the user's config has it."""
+    """Returns the options that lead through a gateway's connection, or through none. What ssh itself runs for a
+    ProxyJump verifies the gateway's key as the user's config has it."""
     if gateway is None:
         return ["-o", "ProxyCommand=none"] if endpoint.proxy_command is None else []
     share = shlex.join(["ssh", "-F", "none", "-o", "LogLevel=FATAL", "-S", str(gateway.control)])
@@ -158,14 +159,14 @@ class Folder:
         return self.path / "c" / f"{next(self._numbers)}.sock"
 
     def config(self, again: bool) -> list[str]:
-        """What makes ssh read the config of fleet's home, where ssh itself would read another. again: what it says of
-        the host's address holds, too."""
+        """Returns the options that make ssh read the config of fleet's home, where ssh itself would read another.
+        again: its settings for the host's address hold, too."""
         file = self.path / ("again" if again else "config")
         return ["-F", str(file)] if file.exists() else []
 
     def pinned(self, pin: str, on_file: Iterable[str]) -> list[str]:
-        """What makes ssh take the host key with this fingerprint and no other. on_file: types of the keys that its
-        files of known hosts have for the host."""
+        """Returns the options that make ssh accept the host key with this fingerprint and no other. on_file: types of
+        the keys that its files of known hosts have for the host."""
         types = ",".join(on_file) or "none"
         words = ["/bin/sh", str(self.path / "pin"), pin.rstrip("="), types, "%f", "%H", "%t", "%K"]
         return ["-o", f"KnownHostsCommand={' '.join(words)}", "-o", "VerifyHostKeyDNS=no"]

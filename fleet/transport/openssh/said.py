@@ -24,8 +24,8 @@ _TALK = re.compile(r"debug\d: |Warning: |Authenticated to |@@@|Transferred: |Byt
 
 
 class Said:
-    """What one `ssh` said. `host` and `endpoint`: of whom. seconds: how long it was waited for. gateway: the name of
-    what leads there, and what that said meanwhile."""
+    """Holds the output of one `ssh` to `host` at `endpoint`. seconds: how long it was waited for. gateway: the name of
+    what leads there, and what that printed meanwhile."""
 
     def __init__(
         self, text: str, host: Host, endpoint: Endpoint, seconds: float, gateway: tuple[str, Sequence[str]] | None

@@ -99,7 +99,7 @@ class OpensshSession(Started[OpensshChannel]):
         return [self._argv[0], *options, *self._argv[1:], "--", self.host.name, *command]
 
     def ended(self, seconds: float) -> bool:
-        """Whether the connection has, by then."""
+        """Is true where the connection has ended by then."""
         return has_ended(self._master.process, seconds)
 
     def close(self) -> None:
@@ -153,7 +153,7 @@ class OpensshTransport(Routed):
         return OpensshSession(host, master, argv)
 
     def _more(self, host: Host, endpoint: Endpoint) -> list[str]:
-        """What else `ssh` is told of a host."""
+        """Returns further options of `ssh` for a host."""
         return []
 
     def close(self) -> None:
@@ -207,8 +207,8 @@ class OpensshTransport(Routed):
                 raise refused or error
 
     def _words(self, host: Host, endpoint: Endpoint, without: list[str]) -> list[str]:
-        """What leads to this host: the inventory's word, over the user's config, which ssh reads itself. Nothing of
-        it passes a shell."""
+        """Returns the options that lead to this host: the inventory's, over the user's config, which ssh reads itself.
+        Nothing of it passes a shell."""
         options = [*_ALWAYS, *self._own, f"ConnectTimeout={int(self.options.connect_timeout) + 2}"]
         options += (option for option in _IF_NAMED if self.config.names(option.partition("=")[0]))
         if without:

@@ -43,7 +43,7 @@ _PATTERNS = re.compile(r"!?[A-Za-z0-9_.:*?,-]+(?:[ \t]+!?[A-Za-z0-9_.:*?,-]+)*")
 
 @dataclass
 class _Section:
-    """What stands under one Host line (None: under none); final: under "Match final". items: settings, included
+    """Holds what is under one Host line (None: under none); final: under "Match final". items: settings, included
     files, and places that are ssh's to read (a string, FILE:LINE)."""
 
     patterns: tuple[str, ...] | None = None
@@ -70,7 +70,7 @@ class _File:
         return section
 
     def settings(self, name: str, final: bool) -> Iterator[tuple[str, list[str], str] | str]:
-        """What holds for this name, in order; final: in the second reading, that of "Match final"."""
+        """Yields what holds for this name, in order; final: in the second reading, that of "Match final"."""
         indexes = {*self._by_name.get(name, ())}
         indexes.update(i for i in self._others if _matches(self.sections[i].patterns, name))
         for index in sorted(i for i in indexes if final or not self.sections[i].final):
@@ -149,11 +149,11 @@ class SshConfig:
         return self._roots
 
     def names(self, keyword: str) -> bool:
-        """Whether any line of what lookup() has read sets it."""
+        """Is true where any line of what lookup() has read sets it."""
         return keyword.lower() in self._lines
 
     def _settings(self, name: str, final: bool) -> Settings | str:
-        """What holds for this name, or the place for whose sake ssh has to be asked."""
+        """Returns what holds for this name, or the place for whose sake ssh itself must be used."""
         found: Settings = {}
         for root in self._roots or ():
             for item in root.settings(name, final):

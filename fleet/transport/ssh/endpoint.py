@@ -1,5 +1,5 @@
-"""Where SSH goes for a host, and over which gateways: the inventory, over ~/.ssh/config, over OpenSSH's defaults. Needs
-no paramiko."""
+"""Resolves where SSH connects for a host, and over which gateways: the inventory, over ~/.ssh/config, over OpenSSH's
+defaults. Needs no paramiko."""
 
 from __future__ import annotations
 
@@ -117,7 +117,8 @@ def resolve(host: Host, config: SshConfig, cancel: Cancel | None = None) -> Endp
 
 
 def _command(host: Host, found: Settings) -> str | None:
-    """Where the ProxyCommand stands that holds for the host; None when there is none, or only what is a ProxyJump."""
+    """Returns the place of the ProxyCommand that holds for the host; None when there is none, or only what is a
+    ProxyJump."""
     command, where = one_of(found, "proxycommand")
     if host.proxy_jump is not None or not command or command.lower() == "none" or _OLD_JUMP.fullmatch(command):
         return None
@@ -177,8 +178,8 @@ def named(host: Host) -> Iterator[None]:
 
 
 class Routed:
-    """What transports over SSH share. home: the directory that ~ means. hosts: the inventory, so that proxy_jump may
-    name one of it."""
+    """Holds what transports over SSH share. home: the directory that ~ means. hosts: the inventory, so that proxy_jump
+    may name one of it."""
 
     def __init__(self, options: ConnectOptions | None, home: Path | None, hosts: Iterable[Host]) -> None:
         self.options = options or ConnectOptions()
@@ -218,5 +219,5 @@ class Routed:
 
 
 def route_key(route: tuple[Host, ...]) -> tuple[tuple[str, str, str | None, int | None], ...]:
-    """What tells routes apart; a Host itself holds a dict and has no hash."""
+    """Returns what distinguishes routes; a Host itself holds a dict and has no hash."""
     return tuple((hop.name, hop.address, hop.user, hop.port) for hop in route)

@@ -78,7 +78,7 @@ def of_gateway(gateway: str, message: str) -> Reason:
 
 
 def refused_by_gateway(code: int, text: str, gateway: str, where: str) -> ConnectError:
-    """What a gateway said when it was asked for a connection to `where`. code: as in SSH's OPEN_FAILURE."""
+    """Returns the error of a gateway that refused a connection to `where`. code: as in SSH's OPEN_FAILURE."""
     text = text.lower()
     of = {"at": where, "gateway": gateway, "text": text or "refused"}
     for words, kind in (

@@ -78,7 +78,7 @@ class Agent:
         self.close()
 
     def error(self) -> ConnectError:
-        """What is wrong with it, or that it is gone."""
+        """Returns what is wrong with it, or that it is gone."""
         return ConnectError(self.trouble or f"the ssh-agent at {self.address} is gone", kind="auth", hint=AGENT_HINT)
 
     def close(self) -> None:

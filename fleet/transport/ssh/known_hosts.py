@@ -113,7 +113,7 @@ def _key(words: list[str]) -> HostKey | None:
 
 @dataclass
 class OnFile:
-    """What is on file for one host. known: entries that name it. bare: those that name it without its port, where
+    """Holds what is on file for one host. known: entries that name it. bare: those that name it without its port, where
     none has it. revoked, authorities: entries of that mark, for any port. revoked_keys: RevokedHostKeys."""
 
     known: list[Entry] = field(default_factory=list)
@@ -139,8 +139,8 @@ class OnFile:
 
 
 def _is_revoked(file: Path, key: HostKey) -> bool:
-    """Whether the file lists it: one key on a line, or a KRL, which ssh-keygen reads. Without the file no host is to
-    be trusted."""
+    """Is true where the file lists the key: one key on a line, or a KRL, which ssh-keygen reads. Without the file no
+    host is to be trusted."""
     try:
         data = file.read_bytes()
     except OSError as error:
@@ -195,7 +195,7 @@ class KnownHosts:
             raise ConnectError(f"cannot read it: {error.strerror}", where=str(file), kind="config") from error
 
     def of(self, endpoint: Endpoint) -> OnFile:
-        """What is on file for whoever answers there."""
+        """Returns what is on file for the host at that endpoint."""
         name = endpoint.known_name
         bare = (endpoint.host_key_alias or endpoint.address).lower()
         entries = self._lookup(name, endpoint.known_hosts_files)

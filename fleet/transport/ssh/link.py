@@ -52,7 +52,7 @@ class Link(Connection):
         raise self.failure(in_time, deadline.seconds, "the key exchange")
 
     def failure(self, in_time: bool, seconds: float, during: str) -> FleetError:
-        """What made the connection fail, or not come about in time."""
+        """Returns what made the connection fail, or not come about in time."""
         error = self.saved_exception
         if isinstance(error, FleetError):
             return error
@@ -68,7 +68,8 @@ class Link(Connection):
         return ConnectError(Reason("{at}: ", at=self._where) + str(error), kind="protocol", hint=self._way_out())
 
     def _way_out(self) -> str:
-        """What to do where the two have no algorithm in common: ssh knows more than the library that fleet uses."""
+        """Returns what to do where the two have no algorithm in common: ssh knows more than the library that fleet
+        uses."""
         if re.match(r"SSH-[\d.]+-OpenSSH_[1-6]\.", self.remote_version):
             return "its sshd is very old: update it"
         return "--transport openssh may speak what its sshd offers; 'ssh -v' to it shows what that is"
@@ -92,7 +93,8 @@ class Link(Connection):
         return channel
 
     def answers(self, deadline: Deadline) -> bool:
-        """Whether the server still reacts. It is asked for a kind of channel that does not exist. Interrupted."""
+        """Returns True where the server still reacts. It is sent a request for a kind of channel that does not exist.
+        Raises Interrupted."""
         try:
             self.open("ping@fleet", deadline).close()
         except ChannelRefused:

@@ -1,4 +1,4 @@
-"""What fleet bends of paramiko's channels; a part of adapter.py, which lists the private names."""
+"""Changes paramiko's channels where fleet needs it; a part of adapter.py, which lists the private names."""
 
 from __future__ import annotations
 
@@ -78,7 +78,7 @@ class NodeChannel(paramiko.Channel):  # type: ignore[misc]
         return len(self.in_buffer) + len(self.in_stderr_buffer)
 
     def taken(self, nbytes: int) -> tuple[bytes, bytes]:
-        """What has come on stdout and stderr, up to so many bytes of each."""
+        """Returns what has come on stdout and stderr, up to so many bytes of each."""
         self.beat = b""
         passed, self._told = self._passed - self._told, self._passed
         pipes = (self.in_buffer, self.in_stderr_buffer)

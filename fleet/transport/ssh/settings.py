@@ -89,7 +89,7 @@ IDLE_SYSTEM = IDLE | _forms(
 
 @dataclass(frozen=True)
 class Query:
-    """What `ssh -o HostName=ADDRESS -l USER -p PORT NAME` would be told on its command line."""
+    """Describes the command line `ssh -o HostName=ADDRESS -l USER -p PORT NAME`."""
 
     name: str
     address: str | None = None
@@ -107,7 +107,7 @@ class Query:
 
 
 def tokens(query: Query, found: Settings, home: Path, me: str) -> dict[str, str]:
-    """What %x stands for, of the tokens that names of files may hold. me: the user on this machine."""
+    """Returns the values of %x, of the tokens that names of files may hold. me: the user on this machine."""
 
     def first(key: str, default: str) -> str:
         return found[key][0][0] if found.get(key) else default
@@ -142,7 +142,9 @@ def merged(first: Settings, second: Settings) -> Settings:
 
 
 def words(value: str) -> list[str]:
-    """What stands between the blanks, without quotes and comment. Of lines that ssh reads, this only finds the one."""
+    """Returns the parts between the blanks, without quotes and comment.
+
+    For a line that ssh itself reads, it only finds which line that is."""
     try:
         parts = shlex.split(value)
     except ValueError:

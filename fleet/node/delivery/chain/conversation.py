@@ -1,4 +1,4 @@
-"""What both roles of a chain say to the head, and how they end."""
+"""Sends what both roles of a chain report to the head, and ends them."""
 
 import os
 

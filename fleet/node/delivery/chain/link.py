@@ -27,7 +27,7 @@ NONSENSE = (ValueError, KeyError, TypeError, AttributeError, RecursionError)
 
 
 def link_token(secret: str, epoch: int) -> str:
-    """Of this link only: who was once told it must not come back in another's place."""
+    """Returns the token of this link only, so that an earlier receiver cannot return in another's place."""
     return hmac.new(secret.encode(), str(epoch).encode(), hashlib.sha256).hexdigest()
 
 

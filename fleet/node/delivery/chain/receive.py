@@ -159,7 +159,8 @@ class Receiver:
         return room[:count]
 
     def next_wants(self, epoch: int) -> "list[list[int]]":
-        """What to ask for; [] when every file is in place or given up. Waits while files are being verified."""
+        """Returns what to request; [] when every file is in place or given up. It waits while files are being
+        verified."""
         with self.store.ready:
             while True:
                 wants = self.store.wants()

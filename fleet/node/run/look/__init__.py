@@ -1,1 +1,1 @@
-"""What is asked of runs on a node."""
+"""Answers questions about runs on a node."""

@@ -13,8 +13,8 @@ MASTER = re.compile(rb"\0--(?:master[_-]addr|rdzv[_-]endpoint|main[_-]process[_-
 
 
 def own_master(run: str) -> "str | None":
-    """Where a launcher, or a rank, of several nodes' meets the others, where that is an address of this node; of those
-    that fleet did not tell so itself."""
+    """Returns where a launcher, or a rank, of several nodes' meets the others, where that is an address of this node.
+    Those that fleet gave it to are left out."""
     found = {pid: environment(pid) for pid in sorted(marked(run))}
     given = {env.get(b"MASTER_ADDR") for pid, env in found.items() if read_file("/proc/%d/comm" % pid) == RANK_WRAPPER}
     for pid, env in found.items():
@@ -25,7 +25,7 @@ def own_master(run: str) -> "str | None":
 
 
 def master_of(argv: bytes, env: "dict[bytes, bytes]") -> "bytes | None":
-    """Where it meets others; None where it is alone in its world, or no part of one."""
+    """Returns where a process meets others; None where it is alone in its world, or no part of one."""
     if LAUNCHER.search(argv):
         nodes, master = NODES.search(argv), MASTER.search(argv)
         several = nodes is not None and int(nodes.group(1)) > 1
@@ -36,5 +36,5 @@ def master_of(argv: bytes, env: "dict[bytes, bytes]") -> "bytes | None":
 
 
 def is_own(address: str) -> bool:
-    """Whether this node has that address, by number or by name; a port may stand behind it."""
+    """Is true where this node has that address, by number or by name; a port may follow it."""
     return is_here(re.sub(r"^\[(.*)\](:\d+)?$|^([^:]*):\d+$", r"\1\3", address))

@@ -13,7 +13,7 @@ KEPT_RUNS, KEPT_BYTES, KEPT_SECONDS, FETCH_SECONDS = 20, 1 << 30, 30 * 86400.0, 
 
 
 def has_ended(folder: str) -> bool:
-    """Whether this is the folder of a run of this node of which nothing can be alive any more, nor is to be."""
+    """Is true for the folder of a run of this node of which nothing is alive any more, or will be."""
     if read_json(os.path.join(folder, SPEC)).get("node") != NODE or owners(folder) or awaited(folder):
         return False
     status = read_status(folder)
@@ -25,7 +25,7 @@ def has_ended(folder: str) -> bool:
 
 
 def disk_size(folder: str) -> int:
-    """Of the files in it."""
+    """Returns the bytes on disk of the files in a folder."""
     return sum(os.lstat(os.path.join(folder, name)).st_blocks * 512 for name in os.listdir(folder))
 
 

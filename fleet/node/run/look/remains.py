@@ -1,4 +1,4 @@
-"""What is left of runs on this node that nobody there keeps any more: ended here, before another run begins."""
+"""Ends what is left of runs on this node that no process keeps any more, before another run begins."""
 
 import os
 

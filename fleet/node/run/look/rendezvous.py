@@ -40,7 +40,7 @@ def listen_everywhere(port: int) -> "socket.socket":
 
 
 def holder(port: int) -> "dict[str, Any] | None":
-    """What is known of the process that listens there: {"pid", "uid", "command", "run_id", ...}, or None."""
+    """Returns what is known of the process that listens there: {"pid", "uid", "command", "run_id", ...}, or None."""
     tables = [read_file("/proc/net/" + name, 1 << 26).decode("latin-1") for name in ("tcp", "tcp6")]
     found = [listener for table in tables for listener in parse_listeners(table, {port})]
     held = [pid for own in holders([inode for _, _, _, inode in found]).values() for pid in own]

@@ -1,1 +1,1 @@
-"""What stands between the engine and the training command."""
+"""Starts the training command for the engine."""

@@ -186,8 +186,8 @@ def execute(argv: "list[str]") -> None:
 
 
 def interpreter_of(path: str) -> "list[str] | None":
-    """What a script names behind "#!", else a shell for what is one's; None for what is no script, or cannot be read,
-    as what may be executed need not be."""
+    """Returns the interpreter that a script names after "#!", else a shell for a shell script. Returns None for what is
+    no script, or cannot be read, as what may be executed need not be readable."""
     if not os.path.isfile(path) or not os.access(path, os.R_OK):
         return None
     with open(path, "rb") as f:
@@ -207,8 +207,8 @@ def finish(logs: Logs) -> None:
 
 
 def drain(logs: Logs) -> None:
-    """Those that the rank has left, and the pipes with them, are read by a process of its own, for as long as they
-    live, which is no longer than the run: the engine hears of the rank's end at once."""
+    """Hands the processes that the rank has left, and their pipes, to a process of its own. It reads them as long as
+    they live, which is no longer than the run: so the engine sees the rank's end at once."""
     try:
         child = all(log.over for log in logs.all) or os.fork()
     except OSError:

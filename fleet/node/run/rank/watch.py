@@ -36,7 +36,8 @@ def program(pid: int) -> str:
 
 
 def stat_of(pid: str) -> "list[bytes]":
-    """What /proc/PID/stat says behind the name: the state's letter, the parent, the group, ...; [] when it is gone."""
+    """Returns the fields of /proc/PID/stat after the name: the state's letter, the parent, the group, ...; [] when it
+    is gone."""
     try:
         with open("/proc/%s/stat" % pid, "rb") as f:
             return f.read().rpartition(b")")[2].split()

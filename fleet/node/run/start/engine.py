@@ -87,9 +87,10 @@ def exchange(one: str, other: str) -> bool:
 
 
 def take_place(temporary: str, folder: str, attempt: int) -> bool:
-    """What an earlier attempt left goes into the folder of the one that follows; folders, those of still earlier ones
-    and what ranks put there to go on from, keep their place. True where this took its name, too, in one step: nobody
-    looks for the run amid it, and finds none. False: the name is free, or of an attempt that is none of these."""
+    """Moves what an earlier attempt left into the folder of the one that follows. Folders keep their place: those of
+    still earlier attempts, and what ranks put there to continue from. Returns True where this took its name, too, in
+    one step: no process looks for the run meanwhile and finds none. False: the name is free, or of an attempt that is
+    none of these."""
     before = attempt_of(read_json(os.path.join(folder, SPEC)))
     if before >= attempt or read_status(folder).get("state") not in FINAL:
         return False

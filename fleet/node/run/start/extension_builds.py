@@ -42,7 +42,7 @@ def find_locks(root: str) -> "dict[str, os.stat_result]":
 
 
 def held_files(wanted: "set[tuple[int, int]]") -> "set[tuple[int, int]]":
-    """Those of (device, inode) pairs that some process has open, as far as /proc lets us see."""
+    """Returns those of (device, inode) pairs that some process has open, as far as /proc shows them."""
     held = set()
     for pid in pids():
         folder = "/proc/%d/fd/" % pid
@@ -59,7 +59,7 @@ def held_files(wanted: "set[tuple[int, int]]") -> "set[tuple[int, int]]":
 
 
 def is_shared(path: str) -> bool:
-    """Whether other machines may use the file system that a path lies on."""
+    """Is true where other machines may use the file system that a path lies on."""
     mounts = read_file("/proc/self/mounts").decode("utf-8", "surrogateescape")
     return re.match(OF_SEVERAL, filesystem(path, mounts)[0] or "") is not None
 

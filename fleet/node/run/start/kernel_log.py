@@ -1,4 +1,4 @@
-"""What the kernel has said since a run began: which process it killed for want of memory, which GPU is lost."""
+"""Reads what the kernel has logged since a run began: which process it killed for want of memory, which GPU is lost."""
 
 import glob
 import os

@@ -1,4 +1,4 @@
-"""What keeps a run on its node: reaps, watches lease and stop requests, ends it whole, says how it ended."""
+"""Keeps a run on its node: reaps, watches lease and stop requests, ends it whole, reports how it ended."""
 
 import os
 import select
@@ -40,7 +40,7 @@ class Signals:
             signal.signal(signum, lambda got, _frame: self.caught.append(got))
 
     def wait(self, seconds: float) -> "list[int]":
-        """Those caught since the last call; waits up to `seconds` for the first."""
+        """Returns the signals caught since the last call; waits up to `seconds` for the first."""
         if select.select([self.reader], [], [], seconds)[0]:
             os.read(self.reader, 4096)
         caught, self.caught = self.caught, []
@@ -190,8 +190,8 @@ class Supervisor:
         write_final(self.folder, status)
 
     def behind(self, ending: Ending) -> "list[dict[str, Any]]":
-        """Of scripts that ended well: what of their background had to be ended. Who has left it for a process group of
-        its own, as a daemon does, is not waited for by hand either."""
+        """Returns what had to be ended of the background of scripts that ended well. A process that has left for a
+        process group of its own, as a daemon does, would not be waited for in a shell either."""
         found: list[dict[str, Any]] = []
         for record in rank_records(self.folder):
             lines = [line for group, line in ending.ended.values() if group == record["pid"]]

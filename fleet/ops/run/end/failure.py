@@ -1,5 +1,5 @@
-"""What ended a run, by what its ranks wrote: whose fault it was, and what to do about it. Pure, but for the tails of
-logs."""
+"""Decides what ended a run, by what its ranks wrote: whose fault it was, and what to do about it. Pure, but for the
+tails of logs."""
 
 from __future__ import annotations
 
@@ -93,7 +93,7 @@ def not_sent(text: str, run: RunRecord) -> str | None:
 
 # -- in words ---------------------------------------------------------------------------------------------
 def hint(failure: Failure, run: RunRecord) -> str | None:
-    """What the way it ended says where no log line does."""
+    """Returns a hint by the way it ended, where no log line gives one."""
     host, lost = failure.host, (failure.why and failure.why["hint"]) or CUT
     hints: Mapping[str, str] = {
         "node": f"{lost}{'' if lost.endswith('?') else ';'} 'fleet exec -w {host} -- uptime' tells when it is back",

@@ -1,4 +1,4 @@
-"""What to type after a run has failed: commands to copy, the most fitting first. Pure."""
+"""Lists commands to type after a run has failed, the most fitting first. Pure."""
 
 from __future__ import annotations
 
@@ -51,7 +51,6 @@ def next_steps(failure: FirstFailure, run: RunRecord, said: Iterable[str]) -> li
 
 
 def _line(run: RunRecord, verb: str, *words: str) -> str:
-    """Of a verb that reads the run's folder here."""
     return shlex.join(["fleet", verb, *words, *_where(run.logs.parent)])
 
 

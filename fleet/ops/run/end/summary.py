@@ -42,7 +42,7 @@ TAIL_LINES = 12
 
 
 class Written(Words):
-    """What the ranks of an attempt wrote, as far as it is here."""
+    """Holds what the ranks of an attempt wrote, as far as it is on this machine."""
 
     def __init__(self, gang: Gang, logs: Mapping[str, NodeLogs]) -> None:
         self.gang, self.logs, self.tail = gang, logs, tails(gang, logs)
@@ -129,7 +129,7 @@ def _unfit(failure: Failure, verdict: Verdict, gang: Gang) -> str | None:
 
 
 def not_started(error: FleetError, run: RunRecord) -> Report:
-    """Of a run that was stopped again before all of its nodes had started."""
+    """Returns the report of a run that was stopped again before all of its nodes had started."""
     results = [Result(host.name, False, error=error.hosts.get(host.name)) for host in run.hosts]
     why = {**error.as_json(), "message": str(error)}
     end = run_end("interrupt" if isinstance(error, Interrupted) else "failure", error.message, error.exit_code)
@@ -138,7 +138,8 @@ def not_started(error: FleetError, run: RunRecord) -> Report:
 
 
 def left_alone(run: RunRecord, led: bool = True) -> Report:
-    """Of a run that goes on without this process: nothing has failed yet. led: by this one, until now."""
+    """Returns the report of a run that continues without this process: nothing has failed yet. led: by this one, until
+    now."""
     answer = LeftAlone(run.run_id, run.world_size, str(run.logs), led=led)
     return Report("launch", tuple(Result(host.name, True) for host in run.hosts), EXIT_OK, answer=answer)
 
@@ -158,7 +159,7 @@ def tails(gang: Gang, logs: Mapping[str, NodeLogs]) -> Tail:
 
 
 def _words(node: Node, tail: Tail) -> Iterator[str]:
-    """What the first rank of a node wrote last: where scripts tell of their checkpoints."""
+    """Returns what the first rank of a node wrote last, where scripts report their checkpoints."""
     return (tail(node.host.name, node.ranks[0], stream) for stream in ("out", "err"))
 
 

@@ -1,5 +1,5 @@
-"""What this machine knows of how a run was started (its run.json), for starting it once more. What that must hold to be
-believed: it may be anybody's, and have been changed by hand."""
+"""Reads what this machine knows of how a run was started (its run.json), for starting it once more. It also checks
+that: the file may be another user's, and have been changed manually."""
 
 from __future__ import annotations
 
@@ -68,7 +68,7 @@ class Document(Optional):
 
 
 def misfit(document: Mapping[str, Any]) -> str | None:
-    """What there makes no sense, in words."""
+    """Returns what makes no sense in it, as text."""
     try:
         decode(Document, document)
         asked, stored = document["launch"], document["inventory"]
@@ -93,7 +93,8 @@ def misfit(document: Mapping[str, Any]) -> str | None:
 
 
 def request_of(asked: Mapping[str, Any]) -> Launch:
-    """Of a document's "launch". Values of variables that are not kept are empty. UsageError."""
+    """Returns the request of a document's "launch". Values of variables that are not kept are empty. Raises
+    UsageError."""
     kept = {name: values for name in VARIABLES if isinstance(values := asked.get(name), dict)}
     filled = {name: {key: "" if value is None else value for key, value in kept[name].items()} for name in kept}
     return Launch.of({**asked, **filled})
@@ -181,7 +182,7 @@ class Recorded:
         return Inventory(hosts, env=filled(stored["env"]), source=stored["source"] or self.run)
 
     def request(self, changed: Mapping[str, Any]) -> Launch:
-        """What it was asked for, and what is others now. UsageError."""
+        """Returns its request, with what is changed now. Raises UsageError."""
         then = self.document["launch"]
         variables = {name: {**(then.get(name) or {}), **(changed.get(name) or {})} for name in VARIABLES}
         for name, other in (VARIABLES, VARIABLES[::-1]):

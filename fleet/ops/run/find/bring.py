@@ -36,8 +36,8 @@ def bring(
     *,
     once: bool,
 ) -> dict[str, FleetError]:
-    """What is not here yet, from all nodes at once; once: what there is now. Hosts that it did not come from; none
-    where another process asks for the folder, to lead the run."""
+    """Fetches what is not here yet, from all nodes at once; once: what there is now. Returns the hosts that it did not
+    come from; none where another process requests the folder, to lead the run."""
     heard: list[Heard] = []
     folder.begin(found.attempt)
     waiting = sessions.take_all(found.hosts)

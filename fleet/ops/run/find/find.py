@@ -1,4 +1,4 @@
-"""What the nodes know of runs. They are asked: another head may have started a run, this one may have forgotten it."""
+"""Finds what the nodes know of runs. Another head may have started a run, and this one may have forgotten it."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ UNATTENDED_SECONDS = 3 * PING_MOST
 
 @dataclass(frozen=True)
 class Known(Inside):
-    """What a host knows of runs."""
+    """Holds what a host knows of runs."""
 
     runs: Sequence[RunHere]
 
@@ -54,7 +54,7 @@ class FoundRun:
 
     @property
     def told(self) -> About | None:
-        """What a node, or this machine, tells of it."""
+        """Returns what a node, or this machine, knows of it."""
         parts = sorted(self.parts.values(), key=attempt_of)
         return next((part["about"] for part in parts if part["about"]), self.kept)
 
@@ -191,12 +191,12 @@ class FoundRun:
 
 
 def attempt_of(part: RunHere) -> int:
-    """Of the whole run: in an elastic one each node counts its own starts."""
+    """Returns the attempt of the whole run: in an elastic one each node counts its own starts."""
     return 0 if part["about"] and part["about"]["least"] else part["attempt"]
 
 
 def over(part: RunHere) -> bool:
-    """Whether it has ended on that node."""
+    """Is true where it has ended on that node."""
     return part["status"].get("state") in FINAL
 
 
@@ -276,7 +276,7 @@ def check_protocol(run: FoundRun) -> None:
 
 
 def missing(run: FoundRun, results: Iterable[Result]) -> str | None:
-    """What to say when nodes of a run did not answer."""
+    """Returns the message for nodes of a run that did not answer."""
     nnodes = run.about["nnodes"]
     if len(run.parts) >= nnodes:
         return None

@@ -84,8 +84,8 @@ def _shown(plan: LogsPlan, runtime: Runtime, sessions: Sessions) -> Report:
 def _brought_meanwhile(
     found: FoundRun, folder: RunFolder, runtime: Runtime, sessions: Sessions, poll: Callable[[], object]
 ) -> Mapping[str, FleetError]:
-    """As bring(), and what comes is shown. Apart from each other: who asks for the folder gets it, also while nobody
-    reads on what is shown."""
+    """Does what bring() does, and shows what comes. The two are separate: a process that requests the folder gets it,
+    also while no process reads what is shown."""
 
     def bring_all() -> Mapping[str, FleetError]:
         errors = bring(found, folder, runtime, sessions, once=False)
@@ -139,13 +139,13 @@ def local(word: str, runs_dir: Path, since: float | None) -> tuple[str, bool]:
 
 
 def hosts_here(folder: Path) -> Inventory:
-    """Those that a run's folder on this machine has logs of, by their names."""
+    """Returns the hosts that a run's folder on this machine has logs of, by their names."""
     found = {path.parent.name for path in folder.glob("**/*") if LOG.fullmatch(path.name)}
     return Inventory(tuple(Host(name, name) for name in sorted(found)), source=str(folder))
 
 
 def _ranks_of(folder: Path, found: FoundRun | None) -> set[int]:
-    """Those that a run has, as far as it is known how many."""
+    """Returns the ranks of a run, as far as it is known how many."""
     documents: list[Mapping[str, Any]] = [read_object(folder / name) for name in DOCUMENTS]
     if found is not None:
         documents.append(found.about)
@@ -165,5 +165,5 @@ def _without(ranks: frozenset[int], folder: Path, only: tuple[str, ...] | None) 
 
 
 def is_whole(summary: Path) -> bool:
-    """Whether a run is over and all of its logs are here."""
+    """Is true where a run is over and all of its logs are here."""
     return not read_object(summary).get("incomplete_logs", True)

@@ -1,9 +1,8 @@
-"""What goes on with a run in the background when the fleet command that began it has ended, fleet-leader: a process in
-a session of its own, fed one JSON document. It leads the run (launch/leader.py), or stops it on hosts that could not be
-reached, and brings what they have of its logs; then it ends. One that leads a run does the latter, too.
+"""Continues a run in the background when the fleet command that began it has ended, as fleet-leader: a process in a
+session of its own, fed one JSON document. It leads the run (launch/leader.py), or stops it on hosts that could not be
+reached, and fetches what they have of its logs; then it ends. One that leads a run does the latter, too.
 
-Hosts that do not answer are tried as long as the run's nodes go on by themselves, or for a week.
-"""
+Hosts that do not answer are tried as long as the run's nodes continue by themselves, or for a week."""
 
 from __future__ import annotations
 

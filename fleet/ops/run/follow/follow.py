@@ -37,10 +37,10 @@ TOLD_BYTES, TOLD_A_SECOND, LINE_BYTES = 4 << 20, 1 << 16, 200
 
 @dataclass(frozen=True)
 class Heard:
-    """What the thread tells the loop. what: "message" (data: a protocol.messages.run.News), "dropped" (why), "resumed",
-    "blocked" (why), "unblocked", "advice" (of rules.advice: a line in the logs tells of it), "broken" (who answers
-    there is not to be listened to: the error), "back" (it was started again: the program that did) or "over" (nothing
-    more will come: an Over)."""
+    """Holds what the thread reports to the loop. what: "message" (data: a protocol.messages.run.News), "dropped" (why),
+    "resumed", "blocked" (why), "unblocked", "advice" (of rules.advice: a line in the logs shows it), "broken" (the host
+    that answers there is not to be trusted: the error), "back" (it was started again: the program that did) or "over"
+    (nothing more will come: an Over)."""
 
     host: str
     what: Literal["message", "dropped", "resumed", "blocked", "unblocked", "advice", "broken", "over", "back"]

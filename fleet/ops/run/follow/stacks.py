@@ -21,8 +21,8 @@ STACKS_SECONDS = 30.0  # of one host
 def ask_stacks(
     run_id: str, hosts: Mapping[str, Host], ranks: Collection[int] | None, native: bool, runtime: Runtime
 ) -> tuple[Result, ...]:
-    """Of each host a StacksThere: what its ranks told, and whether it waits for others at itself. ranks: only these;
-    None: all. native: see StacksSpec."""
+    """Returns a StacksThere of each host: its ranks' stacks, and whether it waits for others at itself. ranks: only
+    these; None: all. native: see StacksSpec."""
     spec: StacksSpec = {"run": run_id, "ranks": None if ranks is None else sorted(ranks), "native": native}
 
     def ask(session: Session, host: Host) -> Result:

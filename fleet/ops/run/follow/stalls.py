@@ -203,7 +203,7 @@ class Stalls:
         self._taking.start()
 
     def _tell_apart(self, masters: Mapping[str, str]) -> None:
-        """Where nodes wait for each other at different places, each at itself."""
+        """Advises where nodes wait for each other at different places, each at itself."""
         if len(masters) > 1:
             what = f"{fold(masters)} each wait for the others at themselves ({few(masters.values())}): none will come"
             remedy = "give all one master, as fleet sets it: --master_addr $MASTER_ADDR --master_port $MASTER_PORT"
@@ -222,7 +222,7 @@ class Stalls:
         return f"{total - sum(map(len, running.values()))} of {total} ranks"
 
     def _taken(self, taking: Taking) -> str:
-        """Where the ranks stand: to everybody in short, which is returned, to the run's folder as a whole."""
+        """Reports where the ranks are: to all in short, which is returned, to the run's folder as a whole."""
         short = ""
         for finding in taking.closed[:1]:
             self._gang.ways = {"kind": "network", "message": finding.message, "hint": finding.remedy}

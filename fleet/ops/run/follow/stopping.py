@@ -34,13 +34,13 @@ AT_ONCE, LEAVE = 2, 3
 
 
 def of_host(host: str, text: str) -> Reason:
-    """What may be said of many hosts at once."""
+    """Returns a message that many hosts may share."""
     return Reason("{hosts}", hosts=host) + Reason.of_node(text)
 
 
 class Stopping:
-    """Of one attempt. followers: by host; an elastic run replaces some. say: as Run.say. spares: who stands by. leads:
-    whether a node that this machine does not hear is lost, or only unknown here."""
+    """Stops one attempt. followers: by host; an elastic run replaces some. say: as Run.say. spares: hosts that stand
+    by. leads: True where a node without messages is lost, and not only unknown here."""
 
     def __init__(
         self,
@@ -132,7 +132,7 @@ class Stopping:
         return self._witness.look([*over, *self._spares], max(silent))
 
     def watch(self) -> None:
-        """What the user asks for, and nodes that do not stop in time."""
+        """Handles the user's requests, and nodes that do not stop in time."""
         if self.runtime.cancel.is_set() and self.gang.stopped_at is None:
             self.stop_if(self._asked_for())
         if self.runtime.cancel.count >= AT_ONCE and not self._killed:
@@ -200,7 +200,7 @@ class Witness:
         self._thread: threading.Thread | None = None
 
     def look(self, hosts: Sequence[Host], since: float) -> bool:
-        """Whether the last time that they were asked one answered, and that was since then."""
+        """Is true where one answered to the last request, and that was since then."""
         if hosts and (self._thread is None or not self._thread.is_alive()):
             self._thread = threading.Thread(target=self._ask, args=(hosts,), name="witness", daemon=True)
             self._thread.start()
@@ -212,7 +212,7 @@ class Witness:
         self._clock.sleep(RETRY_SECONDS)
 
     def reaches(self, hosts: Sequence[Host]) -> bool:
-        """Whether one of them answers, now."""
+        """Is true where one of them answers, now."""
         return any(map(self._answers, hosts))
 
     def _answers(self, host: Host) -> bool:

@@ -1,1 +1,1 @@
-"""What the head keeps of runs: records, logs, documents."""
+"""Keeps runs on the head: records, logs, documents."""

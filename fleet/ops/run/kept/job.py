@@ -39,7 +39,7 @@ def run_here(word: str, runs_dir: Path) -> str | None:
 
 
 def submitted(folder: Path) -> Submitted | None:
-    """What a queue was asked for a run."""
+    """Returns the job that a queue was given for a run."""
     if own.foreign(folder) is not None:
         return None
     found = next(events_of(folder, Submitted), None)
@@ -59,7 +59,7 @@ def is_ours(folder: Path) -> bool:
 
 
 def has_ended(folder: Path) -> bool:
-    """Whether the end on record is its run's, whatever the queue does with its job."""
+    """Is true where the end on record is its run's, whatever the queue does with its job."""
     summary = read_object(folder / "summary.json")
     end = summary.get("end")
     return "exit_code" in summary and not (isinstance(end, dict) and end.get("by") == "queue")
@@ -76,7 +76,7 @@ class Asking:
     pause: float = 0.0
 
     def look(self) -> Standing | None:
-        """What is new; None: nothing, or it is not time yet."""
+        """Returns what is new; None: nothing, or it is not time yet."""
         if time.monotonic() < self.due:
             return None
         least, most = self.queue.poll
@@ -88,7 +88,7 @@ class Asking:
         return found if found != before and found.state is not State.UNKNOWN else None
 
     def hurry(self) -> None:
-        """What it is asked next is known to be new."""
+        """Makes the next request soon, as its answer is known to be new."""
         self.due = min(self.due, time.monotonic() + SOON_SECONDS)
 
 

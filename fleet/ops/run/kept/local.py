@@ -91,7 +91,7 @@ def last_begun(runs_dir: Path) -> str | None:
 
 
 def _folders(runs_dir: Path) -> list[Path]:
-    """Of runs. UsageError where runs_dir may be anybody's."""
+    """Returns the folders of runs. Raises UsageError where runs_dir may be another user's."""
     return [path for path, why in _looked_at(runs_dir) if why is None]
 
 
@@ -121,13 +121,14 @@ def _started(folder: Path, plan: Mapping[str, Any]) -> float:
 
 
 def _never_began(folder: Path) -> bool:
-    """Whether it was refused, or stopped again, before all of its nodes had started: see summary.not_started()."""
+    """Is true where it was refused, or stopped again, before all of its nodes had started: see
+    summary.not_started()."""
     return "error" in read_object(folder / "summary.json")
 
 
 def prunable(runs: list[LocalRun], keep: int, days: float, max_size: float | None = None) -> list[LocalRun]:
-    """Those that are over, but for the newest `keep`, older than `days`; with max_size the oldest of them, until the
-    rest of all takes no more bytes."""
+    """Returns the runs to remove: those that are over, but for the newest `keep`, older than `days`; with max_size the
+    oldest of them, until the rest of all takes no more bytes."""
     over = [run for run in runs if run.exit_code is not None and run.state != "followed" and not run.stopping]
     old = [run for run in over[keep:] if time.time() - run.started > days * DAY]
     if max_size is None:
@@ -182,7 +183,7 @@ def clear(path: Path, hosts: Collection[str] = (), names: re.Pattern[str] = OF_A
 
 
 def platform_of(path: Path) -> str | None:
-    """Of a run's folder: what started it in containers that no head reaches; None where a head did."""
+    """Returns what started a folder's run in containers that no head reaches; None where a head did."""
     name = read_object(path / "run.json").get("platform")
     return name if isinstance(name, str) else None
 

@@ -1,9 +1,8 @@
-"""What a node's ranks wrote, on the head: HOST/rank<R>.out|.err and node.log of a run's folder.
+"""Keeps what a node's ranks wrote, on the head: HOST/rank<R>.out|.err and node.log of a run's folder.
 
-Log files only grow, by the bytes that ranks wrote. Their sizes are the offsets at which following goes on
-after a lost connection, so nothing else needs to be remembered; but what a node no longer had (--max-log) when it was
-asked for: a line in the log names it, and GAPS has its size.
-"""
+Log files only grow, by the bytes that ranks wrote. Their sizes are the offsets at which following continues after a
+lost connection. So nothing else must be kept, but what a node no longer had (--max-log) when it was requested: a line
+in the log names it, and GAPS has its size."""
 
 from __future__ import annotations
 

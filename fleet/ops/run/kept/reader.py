@@ -1,4 +1,4 @@
-"""What is new in a run's folder: in its logs, as Output, and in its events."""
+"""Reads what is new in a run's folder: in its logs, as Output, and in its events."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ class LogsPlan(OnHosts):
 
 @dataclass
 class NewEvents:
-    """What is new in a run's events.jsonl at `path`."""
+    """Reads what is new in a run's events.jsonl at `path`."""
 
     path: Path
     offset: int = 0
@@ -96,7 +96,7 @@ class Reader:
     offsets: dict[tuple[Path, int], int] = field(default_factory=dict)
 
     def poll(self) -> bool:
-        """Whether there was any."""
+        """Reads what is new. Returns True where there was any."""
         here: dict[Path, int] = {}
         for path in sorted(self.folder.glob("*/*"), key=_in_rank_order):
             if LOG.fullmatch(path.name) and self._wants(path):
@@ -115,7 +115,7 @@ class Reader:
         return known and self.plan.wants(host, path.name) and not path.parent.is_symlink()
 
     def _finish(self, path: Path, inode: int) -> bool:
-        """Of a log that was set aside since the last look."""
+        """Reads the rest of a log that was set aside since the last look."""
         asides = self.folder.glob(f"{ATTEMPT}*/{path.parent.name}/{path.name}")
         moved = any(self._show(aside, (path, inode)) for aside in asides if aside.stat().st_ino == inode)
         del self.offsets[path, inode]
@@ -164,7 +164,7 @@ def _in_rank_order(path: Path) -> tuple[bool, int, str, str]:
 
 
 def tail_offset(path: Path, lines: int) -> int:
-    """Where the last `lines` lines of a file begin."""
+    """Returns where the last `lines` lines of a file begin."""
     with open_own(path) as f:
         end = at = f.seek(0, os.SEEK_END)
         count = 0

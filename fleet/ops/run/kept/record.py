@@ -1,4 +1,5 @@
-"""What is known of a run by whoever follows it: the launch that planned it, or a head that found it on its nodes."""
+"""Holds what is known of a run by the process that follows it: the launch that planned it, or a head that found it on
+its nodes."""
 
 from __future__ import annotations
 

@@ -37,7 +37,7 @@ def choose(word: str, here: Sequence[str], others: Iterable[str] = ()) -> str:
 
 
 def meant(word: str, here: Sequence[str]) -> str | None:
-    """As choose(); None where it means none."""
+    """Returns what choose() does; None where it means none."""
     try:
         return choose(word, here)
     except UsageError:
@@ -50,6 +50,6 @@ def no_such_rank(run_id: str, asked: Iterable[int], known: Iterable[int]) -> Usa
 
 
 def is_part_of_name(word: str, run_id: str) -> bool:
-    """Whether it is but the first letters of the run's name, which something else may be called, too."""
+    """Is true where it is but the first letters of the run's name, which something else may be called, too."""
     name = run_name(run_id) or run_id
     return name.startswith(word) and word != name

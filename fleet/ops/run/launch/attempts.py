@@ -229,8 +229,8 @@ def _not_again(
 def begin_with_spares(
     plan: Plan, record: RunRecord, error: FleetError, folder: RunFolder, runtime: Runtime
 ) -> tuple[Plan, RunRecord, Mapping[str, Program]]:
-    """As begin(), for a run of which no attempt has begun: some hosts did not start, as `error` says, and all were
-    stopped again. FleetError, with the run's summary written, where there are not spares enough."""
+    """Does what begin() does, for a run of which no attempt has begun: some hosts did not start, as `error` reports,
+    and all were stopped again. Raises FleetError, with the run's summary written, where there are not spares enough."""
     try:
         if not plan.spares:
             raise error

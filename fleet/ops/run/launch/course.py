@@ -1,5 +1,5 @@
-"""What starting a run again takes. The process that planned the run knows it, and the one that it leaves behind; an
-attempt is a start like the first, with a port and so a store of its own."""
+"""Holds what starting a run again takes. The process that planned the run has it, and the one that continues after it.
+An attempt is a start like the first, with a port and so a store of its own."""
 
 from __future__ import annotations
 

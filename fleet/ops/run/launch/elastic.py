@@ -37,7 +37,7 @@ NO_ENTRY = ("auth", "host-key", "unknown-host-key")
 
 
 class Elastic:
-    """Of a run: what is done about nodes that went. plan: to start one again; None where another head planned it.
+    """Handles nodes that went in an elastic run. plan: to start one again; None where another head planned it.
 
     followers, say, post: the run's. `watch` and `back` are called in its loop.
     """
@@ -143,7 +143,7 @@ class Elastic:
         return program
 
     def _prepare(self, host: Host, session: Session) -> None:
-        """What the start did for the others: its code, and whether it is fit."""
+        """Does what the start did for the others: sends the code, and checks that the host is fit."""
         assert self.plan is not None
         world, alone = self.plan.world, replace(self.plan, nodes=(self.plan.node(host.name),), absent={})
         if alone.request.sync:

@@ -189,7 +189,7 @@ class Run:
 
     @property
     def plan(self) -> Plan | None:
-        """As it is now: elastic runs learn of hosts that come."""
+        """Returns the plan of now: elastic runs learn of new hosts."""
         return self._elastic.plan if self._elastic is not None else self._plan
 
     def _seconds(self) -> float:

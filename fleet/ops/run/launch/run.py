@@ -46,7 +46,7 @@ def run(draft: Plan, runtime: Runtime) -> Report:
 
 
 def claim(plan: Plan) -> RunFolder:
-    """Of a run that a queue was asked for: what stands there of it stays."""
+    """Claims the folder of a run that a queue was given: what it holds stays."""
     folder = RunFolder.open(plan.request.runs, plan.run_id)
     if not folder.held and not folder.hold(HANDOVER_SECONDS):
         raise led_already(folder)

@@ -1,7 +1,6 @@
-"""What git says of the head's folder when a run starts: commit, branch, changes.
+"""Reads git's facts of the head's folder when a run starts: commit, branch, changes.
 
-How it is asked: fleet/delivery/git.py.
-"""
+How git is run: fleet/delivery/git.py."""
 
 from __future__ import annotations
 

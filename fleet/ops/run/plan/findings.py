@@ -1,4 +1,4 @@
-"""What preflight found, judged by the rules that `fleet check` has, and what a launch says of it."""
+"""Judges what preflight found by the rules of `fleet check`, and reports it for a launch."""
 
 from __future__ import annotations
 
@@ -64,12 +64,12 @@ def _script_hint(plan: Plan) -> str | None:
 
 
 def _on_path(job: Job) -> bool:
-    """Whether the script is a program's name, which is looked for on the PATH."""
+    """Is true where the script is a program's name, which is looked for on the PATH."""
     return "/" not in job.script and engine(job.engine).kind(job) == "program"
 
 
 def unsent(plan: Plan, words: Iterable[str]) -> Iterator[tuple[str, str]]:
-    """Those that name files of the folder that this is started in, and why syncs leave them out."""
+    """Yields those arguments that name files of the folder in which this is started, and why syncs exclude them."""
     here = Path(plan.request.cwd).absolute()
     for word in dict.fromkeys(words):
         name = os.path.relpath(here / word.rpartition("=")[2], here)
@@ -78,8 +78,8 @@ def unsent(plan: Plan, words: Iterable[str]) -> Iterator[tuple[str, str]]:
 
 
 def late_findings(plan: Plan, host: str, facts: Mapping[str, Any]) -> list[Finding]:
-    """What is wrong with a host that comes when others run already, beside what is known of them. What a --sync of its
-    own brought it is the same folder; that has a runs/ by now, and so another digest."""
+    """Returns what is wrong with a host that comes when others run already, compared with what is known of them. What a
+    --sync of its own put there is the same folder; that has a runs/ by now, and so another digest."""
     others: dict[str, Mapping[str, Any]] = {}
     for name, known in plan.facts.items():
         code = {} if plan.request.sync else {"code": known.code and {"digest": known.code[1]}}
@@ -89,7 +89,7 @@ def late_findings(plan: Plan, host: str, facts: Mapping[str, Any]) -> list[Findi
 
 
 def want(plan: Plan, node: NodePlan, met: bool, here: Here) -> Want:
-    """What the plan wants of a host. Ranks that the command line asks for say nothing about the inventory's slots."""
+    """Returns what the plan wants of a host. Ranks from the command line mean nothing for the inventory's slots."""
     host, job, chosen = node.host, plan.job, engine(plan.job.engine)
     by_slots = job.nproc_per_node is None and plan.request.counted == "slots" and not chosen.ranks(job)
     ranks = None if by_slots else node.local_world_size

@@ -26,7 +26,7 @@ def names_of(plan: Plan) -> list[str]:
 
 
 class Here:
-    """Of a plan. It is looked at when a node has something that was delivered, and once."""
+    """Holds what the head has for a plan. It is read when a node has something that was delivered, and once."""
 
     def __init__(self, plan: Plan) -> None:
         self._plan = plan

@@ -18,7 +18,7 @@ SCRIPTS = (".py", ".sh", ".bash")
 
 
 def name_of(script: str, args: Sequence[str]) -> str:
-    """What a run is called by: behind an interpreter or a launcher it is the script that counts."""
+    """Returns the name of a run: after an interpreter or a launcher it is the script that counts."""
     if not starts_another(script):
         return script
     module = next((args[at + 1] for at, word in enumerate(args[:-1]) if word == "-m"), script)

@@ -88,7 +88,8 @@ class Origin:
 
 
 def document(plan: Plan, record: RunRecord, transport: Transport, inventory: Inventory) -> dict[str, Any]:
-    """Of variables that may be secret the names only, with null. inventory: before hosts were replaced by spares."""
+    """Returns the document of a run. Of variables that may be secret it has the names only, with null. inventory:
+    before hosts were replaced by spares."""
     request = plan.asked or plan.request
     asked = {name: kept_of(value) if name in VARIABLES else value for name, value in request.document.items()}
     return {
@@ -173,7 +174,7 @@ def _of_versions(before: Mapping[str, Any], now: Mapping[str, Any]) -> Iterator[
 
 
 def versions(facts: Mapping[str, Any]) -> dict[str, str]:
-    """Of what a run's ranks use, by name."""
+    """Returns the versions of what a run's ranks use, by name."""
     found = {"python": (facts.get("python") or {}).get("version"), **(facts.get("packages") or {})}
     found |= {name: (facts.get(name) or {}).get("version") for name in ("torch", "deepspeed")}
     found["script, by its sha256,"] = ((facts.get("script") or {}).get("sha256") or "")[:SHORT]

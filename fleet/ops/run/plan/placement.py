@@ -1,4 +1,4 @@
-"""Who takes part in a run, with how many ranks, and where they meet. Pure; plan.py makes a plan of it."""
+"""Decides who takes part in a run, with how many ranks, and where they meet. Pure; plan.py makes a plan of it."""
 
 from __future__ import annotations
 
@@ -17,9 +17,9 @@ PORTS = range(15000, 29500)  # below every system's ephemeral range, and not tor
 
 @dataclass(frozen=True)
 class Known:
-    """What preflight learned about a node. gpus, cpus: counts. address, interface: of its ranks. nccl: the interface's
-    name as NCCL reads it. code: state folder and digest of what a sync delivered there. seen: facts that are kept in
-    run.json."""
+    """Holds what preflight learned about a node. gpus, cpus: counts. address, interface: of its ranks. nccl: the
+    interface's name as NCCL reads it. code: state folder and digest of what a sync delivered there. seen: facts that
+    are kept in run.json."""
 
     python: str | None = None
     gpus: int = 0
@@ -72,7 +72,7 @@ def ranks_on(host: Host, job: Job, request: Launch, facts: Known | None) -> int:
 
 
 def counted_there(host: Host, job: Job, request: Launch) -> bool:
-    """Whether ranks_on() depends on the CPUs or GPUs that the host has."""
+    """Is true where ranks_on() depends on the CPUs or GPUs that the host has."""
     if job.nproc_per_node is not None or engine(job.engine).ranks(job):
         return False
     return request.counted == "cpu" or (host.devices is None and (request.counted != "slots" or host.slots is None))
@@ -95,7 +95,7 @@ def met_by_name(job: Job, nodes: Sequence[Node]) -> Job:
 
 
 def master_address(first: Host, job: Job, nnodes: int) -> str:
-    """Where ranks meet: --master-addr, else node 0's data address; a run on one node stays inside it."""
+    """Returns where ranks meet: --master-addr, else node 0's data address; a run on one node stays inside it."""
     if job.master_addr:
         return job.master_addr
     return "127.0.0.1" if nnodes == 1 else first.data_address or first.address

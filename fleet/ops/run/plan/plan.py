@@ -42,7 +42,7 @@ COUNTED = {"slots": "GPUs", "gpu": "GPUs", "auto": "GPUs, or else CPUs,", "cpu":
 
 @dataclass(frozen=True)
 class NodePlan(Node):
-    """What one node runs. env: literal values; their names may be shown, their values never."""
+    """Plans one node's part. env: literal values; their names may be shown, their values never."""
 
     start: Start
     env: Mapping[str, str]
@@ -92,17 +92,17 @@ class Plan:
 
     @property
     def hosts(self) -> tuple[Host, ...]:
-        """Where it starts."""
+        """Returns the hosts on which it starts."""
         return tuple(n.host for n in self.nodes if n.host.name not in self.absent)
 
     @property
     def least(self) -> int:
-        """Of an elastic run, nodes that must be left, else 0."""
+        """Returns how many nodes of an elastic run must be left, else 0."""
         return self.world.least
 
     @property
     def ports(self) -> list[int]:
-        """Where ranks may meet."""
+        """Returns the ports at which ranks may meet."""
         return [self.job.master_port] if self.job.master_port else candidate_ports(self.run_id, self.attempt)
 
     def node(self, host: str) -> NodePlan:
@@ -167,7 +167,7 @@ class Plan:
         )
 
     def record(self, started: float) -> RunRecord:
-        """What is known of it from its start on. started: seconds since the epoch."""
+        """Returns what is known of it from its start on. started: seconds since the epoch."""
         job, request = self.job, self.request
         return RunRecord(
             run_id=self.run_id,
@@ -205,7 +205,7 @@ class Plan:
         )
 
     def whole(self) -> Plan:
-        """As if the spares took part."""
+        """Returns the plan in which the spares take part."""
         if not self.spares:
             return self
         return self._on((*self.hosts, *self.spares), len(self.nodes) + len(self.spares))
@@ -215,7 +215,8 @@ class Plan:
         return self._on([host for host in (*self.hosts, *self.spares) if host.name not in names], len(self.nodes))
 
     def beginning_without(self, failed: Mapping[str, FleetError]) -> Plan:
-        """Those come later, and so behind all others: ranks meet on the first node."""
+        """Returns the plan that begins without these hosts. They come later, and so after all others: ranks meet on the
+        first node."""
         absent = {**self.absent, **failed}
         hosts = sorted(self.inventory.hosts, key=lambda host: host.name in absent)
         inventory = replace(self.inventory, hosts=tuple(hosts))
@@ -230,7 +231,8 @@ class Plan:
 
 
 def _own_word(argvs: Sequence[Sequence[str]], ranks: Sequence[str]) -> Callable[[Sequence[str]], list[str]]:
-    """Where the engines' commands have nothing but the node rank that is their own: a command with NODE_RANK there."""
+    """Returns a function that shortens a command: NODE_RANK replaces the node rank, where the engines' commands differ
+    in nothing else."""
     for place, words in enumerate(zip(*argvs, strict=False)):
         stems = {word.removesuffix(rank) for word, rank in zip(words, ranks, strict=True)}
         if len(set(words)) > 1 and len(stems) == 1:
@@ -308,7 +310,7 @@ def plan(
 
 
 def plan_of(inventory: Inventory, request: Launch, typed: tuple[str, ...] = ()) -> Plan:
-    """Of a new run. typed: the command line that asks for it."""
+    """Returns the plan of a new run. typed: the command line that requests it."""
     here = Path.cwd() if request.folder is None else Path(request.folder).absolute()
     request = replace(request, folder=str(here))
     job = job_of(request)
@@ -319,7 +321,7 @@ def plan_of(inventory: Inventory, request: Launch, typed: tuple[str, ...] = ()) 
 
 
 def job_of(request: Launch) -> Job:
-    """What is to run, independent of where."""
+    """Returns what is to run, independent of where."""
     kind: Kind = "module" if request.module else "program" if request.no_python else "script"
     by_name = request.engine is not None or kind != "script"
     chosen, fitting = (request.engine or DEFAULT, {}) if by_name else suited(request.script)

@@ -77,7 +77,7 @@ def ask_all(plan: Plan, master: tuple[str, int], sessions: Sessions) -> tuple[di
 
 
 def spec_for(plan: Plan, host: Host, master: tuple[str, int], token: str) -> dict[str, Any]:
-    """What fleet/node/preflight/probe.py is fed."""
+    """Returns the spec of fleet/node/preflight/probe.py."""
     node = plan.node(host.name)
     chosen = engine(plan.job.engine)
     kind = chosen.kind(plan.job)

@@ -57,7 +57,7 @@ def nothing_left(answer: run.Ready, host: Host) -> None:
 
 
 def part_of(node: NodePlan, record: RunRecord) -> run.Part:
-    """What a node keeps of a run to tell others."""
+    """Returns what a node keeps of a run to report to others."""
     return {
         "host": node.host.name,
         "node_rank": node.node_rank,
@@ -72,7 +72,7 @@ def part_of(node: NodePlan, record: RunRecord) -> run.Part:
 
 
 def supervise_spec(plan: Plan, node: NodePlan, record: RunRecord) -> run.StartSpec:
-    """What fleet/node/run/supervise.py is fed. Values of variables travel here and nowhere else."""
+    """Returns the spec of fleet/node/run/supervise.py. Values of variables are sent in it and nowhere else."""
     facts = plan.facts.get(node.host.name)
     code = facts.code if facts is not None and plan.request.preflight else None
     return {

@@ -81,7 +81,7 @@ def watch(run: WatchPlan, runtime: Runtime) -> Report:
 
 
 def _begins_again(run: WatchPlan, asking: Asking) -> bool:
-    """Of a run whose job was put back into the queue: the end of this attempt is not the run's."""
+    """Is true for a run whose job was put back into the queue: the end of this attempt is not the run's."""
     if has_ended(run.path) or asking.last.state is State.OVER:
         return False
     asking.hurry()
@@ -98,7 +98,7 @@ def _tell(standing: Standing, run: WatchPlan, runtime: Runtime) -> None:
 
 
 def _end(run: WatchPlan, asking: Asking, queue: Queue, asked: int) -> bool:
-    """As Ctrl-C does. True: none of it ever ran."""
+    """Ends the run as Ctrl-C does. Returns True where none of it ever ran."""
     began = (run.path / RUN).exists()
     if not began or asked > AT_ONCE:
         queue.cancel(run.job.job, run.path / SCRIPT)
@@ -113,7 +113,7 @@ def _left(run: WatchPlan) -> Report:
 
 
 def _ended(run: WatchPlan, standing: Standing, queue: Queue) -> Report:
-    """Of a run that has no end on record, but in the queue."""
+    """Returns the report of a run that has no end on record, but in the queue."""
     name = standing.name or "that it is over"
     text = f"job {run.job.job} ended before the run could: {queue.what} says {name}"
     if standing.reason not in ("", "None", name):
