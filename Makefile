@@ -1,7 +1,7 @@
 # Everything here sets itself up: Debian packages (when root) and a .venv, only what is missing.
 SHELL := /bin/bash
 .DEFAULT_GOAL := help
-.PHONY: help demo quick quick-tests test test-suites test-full test-rest soak coverage check matrix chaos foreign fuzz fuzz-runs mutants bench pictures docs clean root packages venv-demo venv-test venv-bench venv-docs
+.PHONY: help demo quick quick-tests test test-suites test-full test-rest soak coverage check matrix chaos foreign fuzz fuzz-runs mutants bench pictures docs release clean root packages venv-demo venv-test venv-bench venv-docs
 
 BIN := .venv/bin
 # what the head and the lab need
@@ -84,6 +84,9 @@ pictures: root venv-test  ## draws docs/pictures/ anew: plays what they show in 
 
 docs: venv-docs  ## the pages as a site in build/site, with search; no link leads nowhere
 	@NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build -f tools/mkdocs.yml && echo build/site/index.html
+
+release:  ## builds and checks sdist and wheel of VERSION=1.0.0, and writes its changelog; uploads nothing
+	@python3 -m tools.release $(VERSION)
 
 bench: venv-bench  ## fleet beside its peers, as tables of ratios (root; RUNS=n, ONLY=exec,runs)
 	$(BIN)/python -m tests.bench $(if $(RUNS),--runs $(RUNS)) $(if $(ONLY),--only $(ONLY))

@@ -21,6 +21,7 @@ from fleet.cli.line import hints
 from fleet.cli.line.command import SETTINGS, VerbGroup
 from fleet.cli.line.options import BY_ITSELF, NONE_LIVE, TYPED, common_options, settings_of, spelled_out
 from fleet.cli.line.verbs import VERB_GROUPS, VERBS
+from fleet.cli.screen.terminal import colored
 from fleet.errors import EXIT_INTERRUPTED, EXIT_OK, EXIT_PIPE, FleetError, InventoryError, UsageError
 from fleet.requests.request import OptionError
 from fleet.version import __version__
@@ -55,18 +56,23 @@ class LazyGroup(VerbGroup):
             with formatter.section(heading):
                 formatter.write_dl([(name.ljust(width), verb.help) for name, verb in verbs.items()])
 
+    def format_options(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
+        self.format_commands(ctx, formatter)
+        formatter.write("\nA verb's options: fleet help VERB. Those of all verbs: fleet help options.\n")
+        formatter.write("Questions, as 'where are my logs': fleet help.\n")
 
-@click.group(
-    cls=LazyGroup,
-    context_settings=SETTINGS,
-    examples=("fleet hosts", "fleet -w 'gpu[01-04]' exec -- nvidia-smi -L", "fleet help launch"),
-)
+    def alone(self, ctx: click.Context) -> str:
+        from fleet.cli.alone import what_next
+
+        return what_next()
+
+
+@click.group(cls=LazyGroup, context_settings=SETTINGS)
 @click.version_option(__version__, prog_name="fleet")
 @common_options
 def cli() -> None:
-    """From a list of hosts to a running distributed training job, and back, one command each.
-
-    The hosts come from -i FILE, $FLEET_INVENTORY, ./fleet.yaml or ./hostfile.
+    """From a list of hosts to a running distributed training job, and back. The hosts come from -i FILE,
+    $FLEET_INVENTORY, ./fleet.yaml or ./hostfile.
     """
     try:
         os.getcwd()
@@ -134,7 +140,7 @@ def run(argv: Sequence[str], *, typed: bool = False) -> int:
     did type it, and may be reminded of something."""
     ctx: click.Context | None = None
     try:
-        with cli.make_context("fleet", list(argv)) as ctx:
+        with cli.make_context("fleet", list(argv), color=colored(sys.stdout)) as ctx:
             hints.remember(settings_of(ctx))
             ctx.meta.update({TYPED: ("fleet", *argv), BY_ITSELF: typed})
             begun = time.monotonic()

@@ -53,31 +53,36 @@ class Launch(OfRun):
 
     script: str = field(kw_only=False)
     args: Sequence[str] = field(default=(), kw_only=False)
-    engine: str | None = option(None, "What starts the ranks on a node [torchrun; a shell script: command].")
+    engine: str | None = option(
+        None, "What starts the ranks on a node [torchrun; a shell script: command].", daily=True
+    )
     nnodes: int | str | None = option(
         None,
         "Only the first N hosts; of MIN:MAX torchrun goes on while MIN are left, and takes others back.",
         metavar="N|MIN:MAX",
+        daily=True,
     )
-    nproc_per_node: int | str | None = option(None, "Ranks a node [the host's slots].", metavar="N|auto|gpu|cpu")
+    nproc_per_node: int | str | None = option(
+        None, "Ranks a node [the host's slots].", metavar="N|auto|gpu|cpu", daily=True
+    )
     master_addr: str | None = option(None, "Where ranks meet [node 0's data address].", metavar="ADDR")
     master_port: int = option(0, "Its port.", metavar="PORT|auto", limits=within(0, 65535))
-    env: Mapping[str, str] | None = option(None, "Set K to V, or to its value here.", metavar="K=V|K")
+    env: Mapping[str, str] | None = option(None, "Set K to V, or to its value here.", metavar="K=V|K", daily=True)
     env_expand: Mapping[str, str] | None = option(None, "Set K to V with $NAMEs expanded on the node.", metavar="K=V")
     clean_env: bool = option(False, "Ranks see nothing of SLURM_*, PMI_*, OMPI_* and the like.")
     keep_env: Sequence[str] = option((), "With --clean-env: but this one.", metavar="NAME")
     workdir: str | None = option(
-        None, "Folder on the nodes [the host's workdir, else this folder's path].", metavar="DIR"
+        None, "Folder on the nodes [the host's workdir, else this folder's path].", metavar="DIR", daily=True
     )
     python: str | None = option(
-        None, "Training interpreter on the nodes [the host's python, else python3].", metavar="PATH"
+        None, "Training interpreter on the nodes [the host's python, else python3].", metavar="PATH", daily=True
     )
     engine_args: Sequence[str] = option(
         (), "An option of the engine's own; write --engine-arg=--OPTION.", "--engine-arg", metavar="ARG"
     )
-    module: bool = option(False, "SCRIPT is a module's name, as behind python -m.", "-m", "--module")
+    module: bool = option(False, "SCRIPT is a module's name, as behind python -m.", "-m", "--module", daily=True)
     no_python: bool = option(False, "SCRIPT is a program, which the engine starts as it is.")
-    sync: bool = option(False, "Mirror this folder to the nodes' workdir first.")
+    sync: bool = option(False, "Mirror this folder to the nodes' workdir first.", daily=True)
     force: bool = option(False, "With --sync: replace what a sync of another folder put there, too.")
     max_delete: int | Literal["all"] | None = option(
         None,
@@ -101,12 +106,12 @@ class Launch(OfRun):
         limits=within(1),
     )
     max_log: int = option(0, "Nodes keep so much of a log that is here [all].", metavar="SIZE", limits=within(0))
-    max_restarts: int = option(0, "Restarts of all ranks after a failure.", metavar="N", limits=within(0))
-    name: str | None = option(None, "The run's name [the script's].", metavar="NAME")
+    max_restarts: int = option(0, "Restarts of all ranks after a failure.", metavar="N", limits=within(0), daily=True)
+    name: str | None = option(None, "The run's name [the script's].", metavar="NAME", daily=True)
     preflight: bool = True
-    detach: bool = option(False, "Once it runs, leave it to itself: it needs no head.")
+    detach: bool = option(False, "Once it runs, leave it to itself: it needs no head.", daily=True)
     share: bool = option(False, "Start also where another run is live.")
-    spares: int = option(0, "N hosts stand by to take lost ones' places.", metavar="N", limits=within(0))
+    spares: int = option(0, "N hosts stand by to take lost ones' places.", metavar="N", limits=within(0), daily=True)
     folder: str | os.PathLike[str] | None = None
     repeats: str | None = None
     claims: str | None = None

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from dataclasses import field
 from typing import Any
 
-HELP, FLAGS, METAVAR, COMPLETES = "help", "flags", "metavar", "completes"  # of a field's metadata
+HELP, FLAGS, METAVAR, COMPLETES, DAILY = "help", "flags", "metavar", "completes", "daily"  # of a field's metadata
 
 
 def option(
@@ -16,9 +16,10 @@ def option(
     metavar: str | None = None,
     completes: str | None = None,
     limits: Mapping[str, Any] = {},
+    daily: bool = False,
 ) -> Any:
     """A field of a request that is an option. help: a sentence or two. flags: as it is typed, where that is not its
     name. metavar: what its value is called. completes: the function of cli/line/complete.py that knows its values.
-    limits: its number, or each of its numbers, is `within` these."""
-    about = {HELP: help, FLAGS: flags, METAVAR: metavar, COMPLETES: completes}
+    limits: its number, or each of its numbers, is `within` these. daily: a verb with many options shows it first."""
+    about = {HELP: help, FLAGS: flags, METAVAR: metavar, COMPLETES: completes, DAILY: daily}
     return field(default=default, metadata={**about, **limits})

@@ -13,6 +13,7 @@ import yaml
 
 import fleet
 from fleet import errors
+from fleet.cli.line.command import SETTINGS
 from fleet.codec import plain
 from fleet.model import Host
 from tests.command_lines import VERBS, accept, command_of, steps
@@ -60,7 +61,8 @@ def test_each_command_is_accepted(page: str, command: str) -> None:
 
 
 def test_options_named_in_the_text_exist() -> None:
-    params = [param for verb in VERBS for param in command_of(verb).params]
+    verbs = [command_of(verb) for verb in VERBS]
+    params = [param for verb in verbs for param in verb.get_params(click.Context(verb, **SETTINGS))]
     known = {option for param in params for option in [*param.opts, *param.secondary_opts]}
     known |= {"--link"}  # of Slurm; then of pip
     known |= {"--no-binary", "--hash", "--only-binary", "--pre", "--prefer-binary", "--require-hashes", "--no-index"}

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import re
 import subprocess
@@ -11,10 +12,14 @@ from pathlib import Path
 import click
 import pytest
 
+from fleet import errors
+from fleet.cli.line.complete import complete
+from fleet.cli.line.shipped import topics
 from fleet.cli.line.verbs import VERB_GROUPS, VERBS
 from fleet.cli.main import cli, run
 from fleet.errors import InventoryError
-from tests.command_lines import accept, parse_options, steps
+from tests.command_lines import accept, commands_in, parse_options, steps
+from tests.in_process import Terminal
 
 
 def commands(group: click.Group = cli, above: tuple[str, ...] = ()) -> dict[tuple[str, ...], click.Command]:
@@ -37,15 +42,39 @@ def help_of(words: tuple[str, ...], capsys: pytest.CaptureFixture[str]) -> str:
     return capsys.readouterr().out
 
 
-def test_bare_fleet_prints_help_and_ends_well(capsys: pytest.CaptureFixture[str]) -> None:
-    assert run([]) == 0
+def test_the_help_of_fleet_is_all_verbs_on_one_screen(capsys: pytest.CaptureFixture[str]) -> None:
+    assert run(["--help"]) == 0
     said = capsys.readouterr()
     assert said.err == "" and all(f"\n  {verb} " in said.out for verb in VERBS)
-    assert run(["--help"]) == 0 and capsys.readouterr().out == said.out
+    assert [f"\n{heading}:\n" in said.out for heading in VERB_GROUPS] == [True] * 3
+    assert len(said.out.splitlines()) <= 40 and max(map(len, said.out.splitlines())) <= 80
     assert run(["lab"]) == 0 and "Usage: fleet lab" in capsys.readouterr().out
 
 
-@pytest.mark.parametrize("words", COMMANDS, ids=" ".join)
+def test_the_options_of_all_verbs_have_a_page(capsys: pytest.CaptureFixture[str]) -> None:
+    text = help_of(("options",), capsys)
+    options = [option for param in cli.params if isinstance(param, click.Option) for option in param.opts]
+    assert len(options) > 15 and all(option in text for option in options)
+
+
+@pytest.mark.parametrize(("environ", "colours"), [({}, True), ({"NO_COLOR": "1"}, False), ({"TERM": "dumb"}, False)])
+def test_help_has_colours_on_a_terminal(
+    environ: dict[str, str], colours: bool, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.delenv("NO_COLOR", raising=False)
+    for name, value in {"TERM": "xterm", **environ}.items():
+        monkeypatch.setenv(name, value)
+    for words in (["--help"], ["launch", "--help"], ["help", "exec"], ["help"]):
+        assert run(words) == 0
+        plain = capsys.readouterr().out
+        with monkeypatch.context() as patch:
+            patch.setattr(sys, "stdout", terminal := Terminal())
+            assert run(words) == 0
+        assert "\x1b[" not in plain and ("\x1b[" in terminal.text()) == colours
+        assert click.unstyle(terminal.text()) == plain
+
+
+@pytest.mark.parametrize("words", [words for words in COMMANDS if words], ids=" ".join)
 def test_help_of_a_verb_is_what_its_own_option_says_and_fits(
     words: tuple[str, ...], capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -56,7 +85,7 @@ def test_help_of_a_verb_is_what_its_own_option_says_and_fits(
     assert f"Usage: {' '.join(('fleet', *words))} " in text and "[x" not in text and "<=" not in text
 
 
-@pytest.mark.parametrize("words", COMMANDS, ids=" ".join)
+@pytest.mark.parametrize("words", [words for words in COMMANDS if words], ids=" ".join)
 def test_two_examples_each_and_fleet_takes_them(words: tuple[str, ...], capsys: pytest.CaptureFixture[str]) -> None:
     command = COMMANDS[words]
     examples: tuple[str, ...] = command.examples  # type: ignore[attr-defined]
@@ -71,11 +100,45 @@ def test_what_is_no_example_is_refused() -> None:
         accept("fleet check --nonsense")
 
 
-def test_verbs_and_options_are_grouped(capsys: pytest.CaptureFixture[str]) -> None:
-    text = help_of((), capsys)
-    assert [f"\n{heading}:\n" in text for heading in VERB_GROUPS] == [True] * 3
-    for words, own in (("launch",), "\nWhere, and how many:\n"), (("sync",), "\nWheels:\n"):
-        text = help_of(words, capsys)
+def options_of(verb: str) -> list[click.Option]:
+    params = COMMANDS[(verb,)].get_params(click.Context(COMMANDS[(verb,)]))
+    return [param for param in params if isinstance(param, click.Option) and not param.hidden]
+
+
+def row(option: click.Option, text: str) -> bool:
+    return bool(re.search(rf"^  (-\w, )?{option.opts[-1]}(?![\w-])", text, re.M))
+
+
+def test_many_options_are_those_of_a_day_first(capsys: pytest.CaptureFixture[str]) -> None:
+    first = help_of(("launch",), capsys)
+    assert run(["launch", "--help-all"]) == 0
+    every = capsys.readouterr().out
+    known = options_of("launch")
+    shown = [param for param in known if row(param, first.partition("\nOptions of a day:\n")[2])]
+    assert all(row(param, every) for param in known)
+    assert 15 <= len(shown) <= 25 and {"--sync", "--nnodes", "--engine", "--hosts"} <= {p.opts[-1] for p in shown}
+    assert first.endswith(f"\n{len(known) - len(shown)} more: fleet launch --help-all\n")
+    assert len(first.splitlines()) <= 60
+
+
+def test_all_options_are_completed(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
+    for name, value in {"COMP_WORDS": "fleet launch --", "COMP_CWORD": "2"}.items():
+        monkeypatch.setenv(name, value)
+    assert complete(cli, "zsh_complete") == 0
+    words = capsys.readouterr().out.split("\n")
+    known = options_of("launch")
+    assert {param.opts[-1] for param in known} <= {*words} and "--help-all" in words
+
+
+def test_few_options_are_all_there(capsys: pytest.CaptureFixture[str]) -> None:
+    assert "more: " not in help_of(("exec",), capsys) and run(["exec", "--help-all"]) == 2
+    assert "--help-all" in capsys.readouterr().err
+
+
+def test_options_are_grouped(capsys: pytest.CaptureFixture[str]) -> None:
+    for words, own in ("launch", "\nWhere, and how many:\n"), ("sync", "\nWheels:\n"):
+        assert run([words, "--help-all" if words == "launch" else "--help"]) == 0
+        text = capsys.readouterr().out
         assert text.index(own) < text.index("\nCommon options:\n") < text.index("  -w, --hosts")
 
 
@@ -155,11 +218,40 @@ def test_a_playbook_takes_both_spellings_and_neither_twice() -> None:
 def test_an_unknown_word_is_told_the_nearest(capsys: pytest.CaptureFixture[str]) -> None:
     assert run(["help", "lab", "upp"]) == 2
     assert capsys.readouterr().err == "error: No such verb 'lab upp'\n  hint: did you mean 'up'?\n"
+    assert run(["help", "nodeset"]) == 2 and "did you mean 'nodesets'?" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("topic", topics())
+def test_a_question_has_a_short_answer_whose_commands_are_real(topic: str, capsys: pytest.CaptureFixture[str]) -> None:
+    text = topics()[topic]
+    question, empty, *answer = text.splitlines()
+    assert question.endswith("?") and not empty and len(answer) < 20
+    assert max(map(len, text.splitlines())) <= 81 and text.endswith("\n")
+    commands = [re.split(r"\s{2,}", line[4:])[0] for line in answer if line.startswith("  $ ")]
+    quoted = commands_in("\n".join(line for line in answer if not line.startswith("  $ ")))
+    assert topic == "completion" or len(commands) >= 1
+    for command in commands:
+        accept(command)
+    for command in quoted:
+        with contextlib.suppress(click.MissingParameter):  # named only: 'fleet launch'
+            accept(command)
+    assert f"  {topic} " in (listed := help_of((), capsys)) and question in listed
+    assert help_of((topic,), capsys).endswith(text)
+
+
+@pytest.mark.parametrize("topic", ["logs", "stop", "nothing", "slow", "nodesets", "exit-codes", "completion"])
+def test_the_questions_that_people_have(topic: str) -> None:
+    assert topic in topics()
+
+
+def test_an_answer_tells_every_exit_code() -> None:
+    told = set(re.findall(r"^  (\d+)  ", topics()["exit-codes"], re.M))
+    assert {str(value) for name, value in vars(errors).items() if name.startswith("EXIT_")} - told == {"141"}
 
 
 def test_help_imports_no_verb() -> None:
     program = (
-        "import sys; from fleet.cli.main import run; run([]);"
+        "import sys; from fleet.cli.main import run; run(['--help']);"
         "sys.exit(any(m in sys.modules for m in ('paramiko', 'rich', 'yaml', 'fleet.cli.run.launch')))"
     )
     environ = {**os.environ, "COLUMNS": "80"}

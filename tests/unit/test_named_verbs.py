@@ -10,6 +10,7 @@ from pathlib import Path
 import click
 import pytest
 
+from fleet.cli.line.command import SETTINGS
 from fleet.cli.line.verbs import VERBS
 from fleet.cli.main import cli
 
@@ -18,6 +19,7 @@ FLEET = Path(__file__).parents[2] / "fleet"
 
 # options that messages name and that are not fleet's but the script's, DeepSpeed's, docker's, pip's, ps's
 FOREIGN = {
+    *("--crypt-method", "--sha-rounds"),  # chpasswd's
     *("--bind", "--make-rprivate", "--reuid", "--regid", "--clear-groups"),  # of mount, setpriv
     *("--jobs", "--me", "--array", "--signal"),  # of Slurm
     *("--master_addr", "--master_port"),  # of torchrun
@@ -59,9 +61,9 @@ def texts(tree: ast.Module) -> Iterator[tuple[int, str]]:
 
 
 def options_of(command: click.Command) -> set[str]:
-    found = {flag for param in command.params for flag in [*param.opts, *param.secondary_opts]} | {"--help", "-h"}
+    ctx = click.Context(command, **SETTINGS)
+    found = {flag for param in command.get_params(ctx) for flag in [*param.opts, *param.secondary_opts]}
     if isinstance(command, click.Group):
-        ctx = click.Context(command)
         found.update(*(options_of(command.get_command(ctx, name) or cli) for name in command.list_commands(ctx)))
     return found
 

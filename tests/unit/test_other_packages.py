@@ -57,8 +57,8 @@ def test_its_own_options_are_offered_where_it_is_named(tmp_path: Path) -> None:
     site = install(tmp_path / "site", "quietlaunch", text, quiet="Quiet")
     code, said = fleet(site, "launch", "--engine=quiet", "--warm_up", "3", "--dry-run", "train.py")
     assert code == 0 and "WARM_UP" in said, said
-    assert "--warm-up S" in fleet(site, "launch", "--engine", "quiet", "--help")[1]
-    assert "--warm-up" not in fleet(site, "launch", "--help")[1]
+    assert "--warm-up S" in fleet(site, "launch", "--engine", "quiet", "--help-all")[1]
+    assert "--warm-up" not in fleet(site, "launch", "--help-all")[1]
     code, said = fleet(site, "launch", "--warm-up", "3", "--dry-run", "train.py")
     assert code == 2 and "No such option: --warm-up" in said
 

@@ -23,6 +23,7 @@ NONE = {
     "fleet lab up x": "a number is put in",
     "fleet -i lab ...": "a comment in the lab's inventory",
     "fleet kill-port x": "ports are put in",
+    "fleet --on x hosts": "a source is put in",
     "fleet kill-port -w x x": "ports are put in",
     "fleet kill-port -y xx": "ports are put in",
     "fleet kill-port %d": "a port is put in",

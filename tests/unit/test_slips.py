@@ -88,7 +88,7 @@ def test_what_to_write(line: str, instead: str, capsys: pytest.CaptureFixture[st
         ("fleet check --nonsense", "see fleet check --help"),
         ("fleet exec -w", "see fleet exec --help"),
         ("fleet xyzzy", "see fleet --help"),
-        ("fleet --quiet", "fleet help shows them"),
+        ("fleet --quiet", "fleet --help shows them"),
     ],
 )
 def test_where_no_line_can_be_made(line: str, instead: str, capsys: pytest.CaptureFixture[str]) -> None:

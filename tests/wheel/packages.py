@@ -25,7 +25,10 @@ def run(*argv: str | Path, cwd: Path) -> str:
 
 
 def sources() -> list[str]:
-    """The files of the clone that git tracks, or would."""
+    """The files of the clone that git tracks, or would; of an unpacked sdist those that it came with."""
+    if not (ROOT / ".git").exists():
+        listed = (ROOT / "fleet_launch.egg-info/SOURCES.txt").read_text("utf-8")
+        return [name for name in listed.splitlines() if os.path.lexists(ROOT / name)]
     listed = run("git", "-c", "safe.directory=*", "ls-files", "-co", "--exclude-standard", cwd=ROOT)
     return [name for name in listed.splitlines() if os.path.lexists(ROOT / name)]
 

@@ -5,14 +5,18 @@ from __future__ import annotations
 
 import re
 import shlex
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from importlib import import_module
+from itertools import chain
 from typing import Any, TypeVar
 
 import click
 
+from fleet.cli.line.shipped import topics
+
 F = TypeVar("F", bound=Callable[..., Any])  # what a decorator is given
-COMMON = "Common options"
+COMMON, DAILY = "Common options", "Options of a day"
+MANY, ALL = 25, "fleet.help-all"  # options of its own; in a context's `meta`: --help-all was typed
 ONLY_LOOKS = "no run is stopped"  # what an interrupt does to a verb that shows runs
 # what a number may be; who leaves it is told
 _RANGE = re.compile(r"; [\d.<=>x]*x[\d.<=>]+(?=\])|  \[[\d.<=>x]*x[\d.<=>]+\]")
@@ -65,13 +69,67 @@ class OneOf(click.Choice[str]):
             raise Slip(error.format_message(), ctx, f"did you mean {near[0]}?" if near else None) from None
 
 
-class CommonOption(click.Option):
+class FleetOption(click.Option):
+    """An option. daily: a verb with many options shows it on its first screen."""
+
+    def __init__(self, *args: Any, daily: bool = False, **attrs: Any) -> None:
+        super().__init__(*args, **attrs)
+        self.daily = daily
+
+
+class CommonOption(FleetOption):
     """An option that stands before or behind every verb; hidden where it says nothing to that verb."""
 
 
+def _show_all(ctx: click.Context, param: click.Parameter, value: bool) -> None:
+    if value and not ctx.resilient_parsing:
+        ctx.meta[ALL] = True
+        click.echo(ctx.get_help())
+        ctx.exit()
+
+
+HELP_ALL = CommonOption(
+    ["--help-all"],
+    is_flag=True,
+    is_eager=True,
+    expose_value=False,
+    daily=True,
+    callback=_show_all,
+    help="Show all options and exit.",
+)
+
+
+class Coloured(click.HelpFormatter):
+    """Writes help with coloured headings and names; `click.echo` takes the colours away where they do not belong."""
+
+    def write_heading(self, heading: str) -> None:
+        super().write_heading(click.style(heading, bold=True))
+
+    def write_dl(self, rows: Iterable[tuple[str, str]], *args: Any, **spaces: Any) -> None:
+        super().write_dl([(click.style(name, fg="cyan"), text) for name, text in rows], *args, **spaces)
+
+
+def write_sections(formatter: click.HelpFormatter, sections: Mapping[str, Sequence[tuple[str, str]]]) -> None:
+    """Writes each section that has rows."""
+    for heading, rows in sections.items():
+        if rows:
+            with formatter.section(heading):
+                formatter.write_dl(rows)
+
+
+class HelpContext(click.Context):
+    """The context of a command, whose help is coloured."""
+
+    formatter_class = Coloured
+
+
 class Verb(click.Command):
-    """sections: heading -> names of the parameters below it; others of the verb's own stand under "Options".
+    """A command whose help has sections and examples; with many options the help shows the daily ones only.
+
+    sections: heading -> names of the parameters below it; others of the verb's own stand under "Options".
     interrupted: what Ctrl-C does to it, in words; None: it is stopped, in an orderly way."""
+
+    context_class = HelpContext
 
     def __init__(
         self,
@@ -85,6 +143,16 @@ class Verb(click.Command):
         self.examples = tuple(examples)
         self.sections = dict(sections or {})
         self.interrupted = interrupted
+
+    def get_params(self, ctx: click.Context) -> list[click.Parameter]:
+        params = super().get_params(ctx)
+        return [*params[:-1], HELP_ALL, params[-1]] if self.has_many else params
+
+    @property
+    def has_many(self) -> bool:
+        """Returns whether its first help shows the daily options only."""
+        options = [param for param in self.params if isinstance(param, click.Option)]
+        return sum(not isinstance(option, CommonOption) for option in options) > MANY
 
     def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
         takes_more, ctx.allow_extra_args = ctx.allow_extra_args, True
@@ -104,23 +172,30 @@ class Verb(click.Command):
                 for example in self.examples:
                     formatter.write(f"  $ {example}\n")
 
-    def option_rows(self, ctx: click.Context) -> dict[str, list[tuple[str, str]]]:
-        """Heading -> (option, help) rows, of the options that this command offers."""
+    def option_rows(self, ctx: click.Context, *, daily: bool = False) -> dict[str, list[tuple[str, str]]]:
+        """Returns heading -> (option, help) rows, of the options that this command offers. daily: of those only."""
         of = {name: heading for heading, names in self.sections.items() for name in names}
         rows: dict[str, list[tuple[str, str]]] = {heading: [] for heading in (*self.sections, "Options", COMMON)}
         for param in self.get_params(ctx):
             record = param.get_help_record(ctx) if isinstance(param, click.Option) else None
-            if record is not None:
-                common = isinstance(param, CommonOption) or "--help" in param.opts
+            is_help = "--help" in param.opts
+            if record is not None and (is_help or getattr(param, "daily", False) or not daily):
+                common = isinstance(param, CommonOption) or is_help
                 heading = COMMON if common else of.get(str(param.name), "Options")
                 rows[heading].append((record[0], _DEFAULT.sub(r" [\1].", _RANGE.sub("", record[1]))))
         return rows
 
     def format_options(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
-        for heading, records in self.option_rows(ctx).items():
-            if records:
-                with formatter.section(heading):
-                    formatter.write_dl(records)
+        rows = self.option_rows(ctx)
+        if short := self.has_many and ALL not in ctx.meta:
+            more, rows = sum(map(len, rows.values())), {DAILY: [*chain(*self.option_rows(ctx, daily=True).values())]}
+        write_sections(formatter, rows)
+        if short:
+            formatter.write(f"\n{more - len(rows[DAILY])} more: {ctx.command_path} --help-all\n")
+
+    def format_epilog(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
+        if text := topics().get(ctx.command_path.removeprefix("fleet ")):
+            formatter.write(f"\n{text}")
 
 
 class NoSuchVerb(click.UsageError):
@@ -132,7 +207,7 @@ class NoSuchVerb(click.UsageError):
 
 
 class VerbGroup(Verb, click.Group):
-    """A command of several; bare, it prints its help."""
+    """A command of several."""
 
     command_class = Verb
 
@@ -141,12 +216,16 @@ class VerbGroup(Verb, click.Group):
 
     def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
         if not args and not ctx.resilient_parsing:
-            click.echo(ctx.get_help())
+            click.echo(self.alone(ctx))
             ctx.exit()
         rest = super().parse_args(ctx, args)
         if not rest_of(ctx) and not self.invoke_without_command and not ctx.resilient_parsing:
-            raise Slip("a verb is missing", ctx, "fleet help shows them")
+            raise Slip("a verb is missing", ctx, "fleet --help shows them")
         return rest
+
+    def alone(self, ctx: click.Context) -> str:
+        """Returns what the command prints when nothing stands behind it."""
+        return ctx.get_help()
 
     def resolve_command(
         self, ctx: click.Context, args: list[str]

@@ -25,7 +25,7 @@ from click.shell_completion import (
 
 from fleet.cli.line.command import rest_of, spelled
 from fleet.cli.line.options import settings_of
-from fleet.cli.line.shipped import shipped
+from fleet.cli.line.shipped import shipped, topics
 from fleet.inventory.find import LAB, find_inventory, load
 from fleet.model import Inventory
 from fleet.protocol.state import is_run_id
@@ -198,7 +198,7 @@ def topic(ctx: click.Context, param: click.Parameter, incomplete: str) -> list[C
     for word in words:
         command = command.get_command(ctx, word) if isinstance(command, click.Group) else None
     known = command.list_commands(ctx) if isinstance(command, click.Group) else []
-    return _starting([*known, *([] if words else ["completion"])], incomplete)
+    return _starting([*known, *([] if words else ["options", *topics()])], incomplete)
 
 
 def _starting(known: Iterable[str], incomplete: str) -> list[CompletionItem]:

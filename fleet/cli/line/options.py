@@ -12,11 +12,11 @@ from typing import Any, Literal, Union, cast, get_args, get_origin
 import click
 from click.core import ParameterSource
 
-from fleet.cli.line.command import CommonOption, F, OneOf, completed
+from fleet.cli.line.command import CommonOption, F, FleetOption, OneOf, completed
 from fleet.codec import hints
 from fleet.errors import UsageError
 from fleet.registry import Registry
-from fleet.requests.option import COMPLETES, FLAGS, HELP, METAVAR
+from fleet.requests.option import COMPLETES, DAILY, FLAGS, HELP, METAVAR
 from fleet.requests.reach import Reach
 from fleet.requests.request import LIMITS, OptionError, Request
 from fleet.sources import INVENTORY, SOURCES
@@ -52,7 +52,7 @@ def asked(request: type[Request], *names: str, **more: Mapping[str, Any]) -> Cal
     def add(command: F) -> F:
         for name in reversed(names):
             flags, attrs = _declared(request, name, more.get(name, {}))
-            command = click.option(*flags, name, **attrs)(command)
+            command = click.option(*flags, name, cls=FleetOption, **attrs)(command)
         return command
 
     return add
@@ -63,7 +63,13 @@ def _declared(
 ) -> tuple[tuple[str, ...], dict[str, Any]]:
     """Returns how an option is typed, and what else click is told of it."""
     about = request.__dataclass_fields__[name].metadata
-    attrs = {**_typed(request, name), "help": about[HELP], "metavar": about[METAVAR], **more}
+    attrs = {
+        **_typed(request, name),
+        "help": about[HELP],
+        "metavar": about[METAVAR],
+        "daily": about.get(DAILY, False),
+        **more,
+    }
     if completes := about.get(COMPLETES):
         attrs["shell_complete"] = completed(completes)
     flag = f"--{name.replace('_', '-')}"
@@ -169,6 +175,7 @@ _OPTIONS: dict[str, tuple[tuple[str, ...], dict[str, Any]]] = {
         {
             "metavar": "FILE",
             "help": "Inventory file, or 'lab' for the lab's.",
+            "daily": True,
             "shell_complete": completed("inventory_file"),
         },
     ),
@@ -180,6 +187,7 @@ _OPTIONS: dict[str, tuple[tuple[str, ...], dict[str, Any]]] = {
             "default": INVENTORY,
             "show_default": True,
             "help": "Where hosts come from: an inventory, or the Slurm allocation that this is in.",
+            "daily": True,
         },
     ),
     "hosts": (
@@ -189,11 +197,18 @@ _OPTIONS: dict[str, tuple[tuple[str, ...], dict[str, Any]]] = {
             "help": "Only these hosts: gpu[01-04], 10.0.0.1, @group, gpu1:0,2.",
             "multiple": True,
             "shell_complete": completed("nodeset"),
+            "daily": True,
         },
     ),
     "exclude": (
         ("-x", "--exclude"),
-        {"metavar": "NODESET", "help": "Not these hosts.", "multiple": True, "shell_complete": completed("nodeset")},
+        {
+            "metavar": "NODESET",
+            "help": "Not these hosts.",
+            "multiple": True,
+            "shell_complete": completed("nodeset"),
+            "daily": True,
+        },
     ),
     "transport": (
         ("--transport",),
@@ -207,7 +222,7 @@ _OPTIONS: dict[str, tuple[tuple[str, ...], dict[str, Any]]] = {
     ),
     "fanout": _declared(Reach, "fanout"),
     "connect_timeout": _declared(Reach, "connect_timeout"),
-    "dry_run": (("--dry-run",), {"is_flag": True, "help": "Show the plan, do nothing."}),
+    "dry_run": (("--dry-run",), {"is_flag": True, "help": "Show the plan, do nothing.", "daily": True}),
     "json": (("--json",), {"is_flag": True, "help": "JSON on stdout: one document; of a run, a line an event."}),
     "verbose": (("-v", "--verbose"), {"count": True, "help": "Say more."}),
     "quiet": (("-q", "--quiet"), {"is_flag": True, "help": "Say only what went wrong."}),

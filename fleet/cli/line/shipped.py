@@ -1,4 +1,4 @@
-"""The files that come with fleet: inventories, playbooks, scripts."""
+"""The files that come with fleet: inventories, playbooks, scripts, and the answers of `fleet help TOPIC`."""
 
 from __future__ import annotations
 
@@ -18,6 +18,12 @@ def shipped() -> dict[str, Path]:
         for path in sorted((root / folder).iterdir())
         if path.is_file()
     }
+
+
+def topics() -> dict[str, str]:
+    """Returns the texts of `fleet help TOPIC` by their names; each begins with a question."""
+    folder = Path(str(files("fleet") / "cli/topics"))
+    return {path.stem: path.read_text("utf-8") for path in sorted(folder.glob("*.txt"))}
 
 
 def find(name: str, *folders: str) -> str | None:

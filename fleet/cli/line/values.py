@@ -6,10 +6,11 @@ import re
 import time
 from dataclasses import dataclass
 from datetime import datetime, timedelta
+from typing import Any
 
 import click
 
-from fleet.cli.line.command import F
+from fleet.cli.line.command import F, FleetOption
 from fleet.errors import InventoryError
 from fleet.rules.units import bytes_of
 
@@ -51,7 +52,8 @@ def _scrolling(ctx: click.Context, param: click.Parameter, value: str | None) ->
 def ranks_option(command: F) -> F:
     """Decorator: what scrolls."""
     said = "Show only these ranks' lines; first: each node's first. The logs have all."
-    return click.option("--ranks", callback=_scrolling, metavar="LIST|first", help=said)(command)
+    about: dict[str, Any] = {"cls": FleetOption, "daily": True, "metavar": "LIST|first", "help": said}
+    return click.option("--ranks", callback=_scrolling, **about)(command)
 
 
 def parse_ports(ctx: click.Context, param: click.Parameter, values: tuple[str, ...]) -> list[int]:

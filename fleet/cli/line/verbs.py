@@ -21,7 +21,7 @@ VERB_GROUPS: dict[str, dict[str, Verb]] = {
     "First steps": {
         "init": Verb(
             "fleet.cli.verbs.init:init",
-            "Write an inventory: from an ssh config, a hostfile, pasted ssh lines.",
+            "Write an inventory: of an ssh config, a hostfile, ssh lines.",
             step=False,
         ),
         "hosts": Verb("fleet.cli.verbs.hosts:hosts", "Show the inventory, or convert it."),
@@ -91,7 +91,7 @@ VERB_GROUPS: dict[str, dict[str, Verb]] = {
         ),
         "help": Verb(
             "fleet.cli.verbs.help:help_",
-            "Show a verb's help; 'fleet help completion': for your shell.",
+            "Show a verb's help, or the answer to a question.",
             hosts=False,
             step=False,
         ),

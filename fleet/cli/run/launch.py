@@ -12,7 +12,7 @@ import click
 
 from fleet.cli.context import the_fleet
 from fleet.cli.inventory import load_inventory
-from fleet.cli.line.command import completed, one_spelling
+from fleet.cli.line.command import FleetOption, completed, one_spelling
 from fleet.cli.line.hints import launching
 from fleet.cli.line.launchers import spelled, theirs, translate
 from fleet.cli.line.options import TYPED, Named, asked, common_options, runs_dir_option, settings_of
@@ -95,7 +95,15 @@ LIKE_OURS = {"--dry-run", "--nnodes", "--nproc-per-node", "--sync", "--detach", 
     engine={"type": Named(ENGINES)},
     master_port={"type": str, "default": "auto", "show_default": True},
 )
-@click.option("--env-file", multiple=True, type=click.Path(path_type=Path), metavar="FILE", help="KEY=VALUE lines.")
+@click.option(
+    "--env-file",
+    cls=FleetOption,
+    daily=True,
+    multiple=True,
+    type=click.Path(path_type=Path),
+    metavar="FILE",
+    help="KEY=VALUE lines.",
+)
 @asked(
     Launch,
     *("clean_env", "keep_env", "workdir", "python", "engine_args", "sync", "force", "max_delete", "as_there"),

@@ -13,7 +13,7 @@ from click.core import ParameterSource
 
 from fleet.cli.context import ask
 from fleet.cli.inventory import use_inventory
-from fleet.cli.line.command import F, OneOf, Verb, completed
+from fleet.cli.line.command import F, FleetOption, OneOf, Verb, completed
 from fleet.cli.line.options import Settings, settings_of
 from fleet.engines import ENGINES
 from fleet.engines.base import Option
@@ -99,11 +99,12 @@ def take(given: dict[str, Any], kind: type[DeclaredOption] = EngineOption) -> di
 # -- an earlier run's command once more
 def again_options(command: F) -> F:
     """Decorator: adds both."""
-    for option, name, said in (
-        ("--again", "again", "Launch what RUN was once more, on what the inventory says now."),
-        ("--from", "from_", "Launch what RUN was once more, on the hosts as they were described then."),
+    about: dict[str, Any] = {"cls": FleetOption, "metavar": "RUN", "shell_complete": completed("run_here")}
+    for option, name, daily, said in (
+        ("--again", "again", True, "Launch what RUN was once more, on what the inventory says now."),
+        ("--from", "from_", False, "Launch what RUN was once more, on the hosts as they were described then."),
     ):
-        command = click.option(option, name, metavar="RUN", shell_complete=completed("run_here"), help=said)(command)
+        command = click.option(option, name, help=said, daily=daily, **about)(command)
     said = "With both: do not ask, though the run's folder is not as this user's fleet wrote it."
     return click.option("-y", "--yes", is_flag=True, help=said)(command)
 

@@ -69,13 +69,30 @@ def without_head(folder: Path) -> tuple[float, float | None] | None:
     return None
 
 
+def _folders(runs_dir: Path) -> Iterator[Path]:
+    for entry in os.scandir(runs_dir) if own.own_folder(runs_dir, OPTION) else ():
+        if is_run_id(entry.name):
+            yield Path(entry.path)
+
+
+def going_on(runs_dir: Path) -> str | None:
+    """Returns the run that goes on, the newest of several: a process of this machine leads it, or did and died.
+    UsageError where runs_dir may be anybody's."""
+    found = dict[str, float]()
+    for folder in _folders(runs_dir):
+        with suppress(OSError):  # pruned meanwhile
+            if state_of(folder).get("leads") and (followed(folder) or without_head(folder)):
+                found[folder.name] = os.stat(folder / STATE).st_mtime
+    return max(found, key=found.__getitem__, default=None)
+
+
 def reminders(runs_dir: Path) -> Iterator[Notice]:
     """Yields for each run that goes on without its head a notice with the command that leads it again.
     UsageError where runs_dir may be anybody's."""
-    for entry in os.scandir(runs_dir) if own.own_folder(runs_dir, OPTION) else ():
-        if not is_run_id(entry.name) or (found := without_head(Path(entry.path))) is None:
+    for folder in _folders(runs_dir):
+        if (found := without_head(folder)) is None:
             continue
-        (since, lease), run = found, entry.name
+        (since, lease), run = found, folder.name
         about = {"run": run, "alone": seconds(round(time.time() - since))}
         if lease is None:
             text = "run {run} has been unattended for {alone}: it goes on, and no process of this machine leads it"
