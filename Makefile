@@ -1,7 +1,7 @@
 # Everything here sets itself up: Debian packages (when root) and a .venv, only what is missing.
 SHELL := /bin/bash
 .DEFAULT_GOAL := help
-.PHONY: help demo quick quick-tests test test-suites test-full test-rest soak coverage check matrix chaos foreign fuzz fuzz-runs mutants bench pictures release clean root packages venv-demo venv-test venv-bench
+.PHONY: help demo quick quick-tests test test-suites test-full test-rest soak coverage check matrix chaos foreign fuzz fuzz-runs mutants bench pictures docs release clean root packages venv-demo venv-test venv-bench venv-docs
 
 BIN := .venv/bin
 # what the head and the lab need
@@ -82,6 +82,9 @@ mutants: venv-test  ## takes mends back, one at a time, and has the fuzzers look
 pictures: root venv-test  ## draws docs/pictures/ anew: plays what they show in a lab (root; ONLY=name)
 	$(BIN)/python -m tools.pictures $(ONLY)
 
+docs: venv-docs  ## the pages as a site in build/site, with search; no link leads nowhere
+	@NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build -f tools/mkdocs.yml && echo build/site/index.html
+
 release:  ## builds and checks sdist and wheel of VERSION=1.0.0, and writes its changelog; uploads nothing
 	@python3 -m tools.release $(VERSION)
 
@@ -109,3 +112,7 @@ venv-test: packages
 venv-bench:
 	@tools/provision system $(DEBIAN_BENCH)
 	@tools/provision python bench
+
+venv-docs:
+	@tools/provision system python3 python3-venv
+	@tools/provision python docs

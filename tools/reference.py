@@ -21,9 +21,11 @@ from fleet.cli.line.verbs import VERB_GROUPS
 from fleet.cli.main import cli
 from fleet.inventory.fields import FIELDS, OF_ONE_HOST
 from fleet.protocol import files
+from fleet.rules.ended import ended_by
 from fleet.rules.judge import RULES
 
 DOCS = Path(__file__).parents[1] / "docs"
+ENDS = DOCS.parent / "tests/golden/hints"
 BLOCK = re.compile(r"(?s)(<!-- from the code: ([a-z ]+) -->\n).*?(<!-- end -->)")
 
 
@@ -106,6 +108,13 @@ def rules() -> str:
     return table(("rule", "severity", "about", "remedy"), *rows)
 
 
+def hints() -> str:
+    """Returns what ranks wrote last, as recorded for tests, and the hint that fleet then shows."""
+    ends = (ended_by(path.read_text("utf-8").partition("hint: ")[0]) for path in sorted(ENDS.glob("*.txt")))
+    rows = {textwrap.shorten(end.why or "", 170): end.remedy for end in ends}
+    return table(("what a rank wrote", "hint"), *((f"`` {why} ``", remedy) for why, remedy in rows.items() if remedy))
+
+
 def same_options() -> str:
     """Of other launchers, that `fleet launch` takes."""
     rows = {f"`--{theirs.replace('-', '_')}`": f"`--{ours}`" for theirs, ours in SAME.items()}
@@ -145,6 +154,7 @@ PARTS: dict[str, Callable[[], str]] = {
     "error kinds": error_kinds,
     "rules": rules,
     "events": events,
+    "hints": hints,
     "same options": same_options,
     "refused options": refused_options,
     "files on a node": files_on(files.FOLDERS),
