@@ -1,5 +1,5 @@
-"""Who takes part in a run, with how many ranks, what each node runs, and where they meet. Pure; plan.py makes a plan of
-it."""
+"""Finds who takes part in a run, with how many ranks, what each node runs, and where they meet. Pure; plan.py makes a
+plan of it."""
 
 from __future__ import annotations
 
@@ -143,7 +143,7 @@ def candidate_ports(run_id: str, attempt: int = 0, count: int = 5) -> list[int]:
 
 
 def own_word(argvs: Sequence[Sequence[str]], ranks: Sequence[str]) -> Callable[[Sequence[str]], list[str]]:
-    """Where the engines' commands have nothing but the node rank that is their own: a command with NODE_RANK there."""
+    """Returns what puts NODE_RANK into a command, where the engines' commands differ in nothing but the node rank."""
     for place, words in enumerate(zip(*argvs, strict=False)):
         stems = {word.removesuffix(rank) for word, rank in zip(words, ranks, strict=True)}
         if len(set(words)) > 1 and len(stems) == 1:
