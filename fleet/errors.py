@@ -24,8 +24,8 @@ from fleet.protocol.codes import EXIT_USAGE as EXIT_USAGE
 
 
 class Reason(str):
-    """A text that knows its cause: `template`, in which {name} stands for what differs from host to host, and those
-    `details`. By itself it is the whole text; hosts of one cause are told of together by it (rules/causes.py)."""
+    """A text that knows its cause: `template`, in which {name} is what differs from host to host, and those
+    `details`. By itself it is the whole text; hosts of one cause are reported together by it (rules/causes.py)."""
 
     template: str
     details: Mapping[str, str]
@@ -64,7 +64,7 @@ class Reason(str):
         return cls(_NUMBERS.sub(name, text), **details)
 
 
-# words of their own, one or a list: not in a name, a path, an address or a version
+# whole tokens, one or a list: not in a name, a path, an address or a version
 _NUMBER = r"(?<![\w./:-])[0-9]+(?:\.[0-9]+)?(?![\w/-]|[.:]\w)"
 _NUMBERS = re.compile(f"{_NUMBER}(?:, {_NUMBER})*")
 
@@ -79,7 +79,7 @@ class FleetError(Exception):
 
     message: what went wrong, one line; a Reason where it names what is the host's own. where: "FILE:LINE" or
     None. host: the inventory name or None.
-    hint: the next step, one line, or None. kind: a stable word for JSON.
+    hint: the next step, one line, or None. kind: a stable name for JSON.
     hosts: where a verb was refused as a whole, what was wrong with each of its hosts (None: nothing).
     """
 
@@ -164,7 +164,7 @@ class Silent(ConnectError):
 
 
 class ProtocolError(ConnectError):
-    """A node that was reached and then said what no program of fleet says."""
+    """A node that was reached and then sent what no program of fleet sends."""
 
     def __init__(self, what: str, host: str | None = None) -> None:
         super().__init__(
@@ -201,14 +201,14 @@ class HostFailed(FleetError):
 
 
 class LabError(FleetError):
-    """The lab cannot be had, or cannot do what was asked (exit 1)."""
+    """The lab cannot be had, or cannot do what was requested (exit 1)."""
 
     exit_code = EXIT_HOST_FAILED
     kind = "lab"
 
 
 class LimitError(FleetError):
-    """This machine's own limits (open files, threads) are too low for what was asked (exit 125)."""
+    """This machine's own limits (open files, threads) are too low for the request (exit 125)."""
 
     kind = "limit"
 

@@ -1,6 +1,6 @@
 """The events of a run: a class a kind, whose fields are its JSON. docs/json.md is made from their docstrings.
 
-A new kind is a class here; its fields stand in its docstring, in backticks. Kinds and fields may be added while
+A new kind is a class here; its docstring names its fields, in backticks. Kinds and fields may be added while
 PROTOCOL stays; what is taken away, or means something else, makes another PROTOCOL.
 """
 
@@ -38,8 +38,8 @@ class Version(RunEvent, event="version"):
 @dataclass(frozen=True, kw_only=True)
 class Submitted(RunEvent, event="submitted"):
     """a batch system starts it by and by: `on` (as `--on` has it), `job` (its number there), `by`, `script`, `logs`,
-    `asked` (the queue's options, which `--again` asks for once more), `seal` (by which the user's fleet knows that it
-    asked so)"""
+    `asked` (the queue's options, which `--again` uses once more), `seal` (by which the user's fleet knows that it
+    made the request)"""
 
     on: str
     job: str
@@ -52,7 +52,7 @@ class Submitted(RunEvent, event="submitted"):
 
 @dataclass(frozen=True, kw_only=True)
 class Waiting(RunEvent, event="waiting", place=STREAM):
-    """its job waits in the queue: `job`, `state` and `reason` in the queue's own words, `begins` (when that is
+    """its job waits in the queue: `job`, `state` and `reason` as the queue names them, `begins` (when that is
     expected, or null)"""
 
     job: str
@@ -109,7 +109,7 @@ class Attached(Begun, event="attached"):
 # -- while they run ----------------------------------------------------------------------------------------
 @dataclass(frozen=True, kw_only=True)
 class Status(RunEvent, event="status"):
-    """a node's state changed: `state`; behind its end `reason`, `engine_status`, `signal`, `left` (pids that would not
+    """a node's state changed: `state`; after its end `reason`, `engine_status`, `signal`, `left` (pids that would not
     die), `disk_full`"""
 
     state: str | None = None
@@ -142,7 +142,7 @@ class Advised(RunEvent, event="advice"):
 
 @dataclass(frozen=True, kw_only=True)
 class Stalled(RunEvent, event="stalled"):
-    """no rank has written anything for as long as --stall-timeout says: `seconds`, `ranks` (that run)"""
+    """no rank has written anything for as long as --stall-timeout: `seconds`, `ranks` (that run)"""
 
     seconds: float
     ranks: Sequence[int]
@@ -150,7 +150,7 @@ class Stalled(RunEvent, event="stalled"):
 
 @dataclass(frozen=True, kw_only=True)
 class StacksTaken(RunEvent, event="stacks"):
-    """where ranks stand that are silent, or that others waited for in vain: `places`, each with its `ranks`, `hosts`,
+    """the places of ranks that are silent, or that others waited for in vain: `places`, each with its `ranks`, `hosts`,
     `at`, `odd`; `file`: their stacks"""
 
     file: str | None = None
@@ -164,7 +164,7 @@ class WentOn(RunEvent, event="went-on"):
 
 @dataclass(frozen=True, kw_only=True)
 class BuildLock(RunEvent, event="build-lock"):
-    """ranks wait for `locks` that nobody holds any more"""
+    """ranks wait for `locks` that no process holds any more"""
 
     locks: Sequence[str]
 
@@ -378,7 +378,7 @@ class NodeStarted(RunEvent, event="started", place=FILE):
 
 @dataclass(frozen=True, kw_only=True)
 class Cleaned(RunEvent, event="cleaned", place=FILE):
-    """a process that stayed behind has ended the run on a node: `complete` where its logs are, too"""
+    """a process that went on in the background has ended the run on a node: `complete` where its logs are, too"""
 
     complete: bool
 

@@ -64,7 +64,7 @@ class TracebackOf:
 
 @dataclass(frozen=True)
 class RunSummary:
-    """How a run ended. stopped: a sentence. end: the verdict (protocol.messages.run); None: nobody has said yet.
+    """How a run ended. stopped: a sentence. end: the verdict (protocol.messages.run); None: not known yet.
     next: lines to copy. incomplete_logs: hosts of which bytes are missing here. unknown: hosts of which the end is not
     known. killed: ranks that had to be. restarts: the event of each. error: why not all of it began."""
 

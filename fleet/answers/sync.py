@@ -35,7 +35,7 @@ class Synced:
 @dataclass(frozen=True)
 class Mirrored:
     """Describes the source of a sync. skipped: neither files, folders nor links. hard_links: files that are ones.
-    ignored: what patterns leave out, in words."""
+    ignored: what patterns leave out, as text."""
 
     source: str
     entries: int
@@ -59,7 +59,7 @@ class Received:
 
 @dataclass(frozen=True)
 class Broadcasted:
-    """Describes a broadcast. sent: the bytes that left the source. cuts: hosts that went out: {"host", "behind",
+    """Describes a broadcast. sent: the bytes that left the source. cuts: hosts that were lost: {"host", "behind",
     "lost_seconds"}. source: the host that had it."""
 
     sources: Sequence[str]
