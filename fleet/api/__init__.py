@@ -52,7 +52,7 @@ def open(
     on: as --on; where it is not "ssh", hosts are its own. transport: as --transport. fanout: hosts worked on at once.
     connect_timeout: seconds to reach and authenticate one.
     emit: takes the events of what happens, from several threads; those of a launch are its Run's. ask: answers
-    questions by yes or no; None: nobody can.
+    questions by yes or no; None: no user can.
     InventoryError when it is not there, or not understood.
     """
     from fleet.inventory.find import find_inventory, load
@@ -87,7 +87,7 @@ def reopen(
     """The hosts that a run of this machine was started on, as its inventory described them then, and its transport.
 
     env: values of the inventory's variables that may be secret, which are not kept. UsageError where one is missing.
-    ask: as of `open`; it is asked where the run's folder is not as this user's fleet wrote it."""
+    ask: as of `open`; it is called where the run's folder is not as this user's fleet wrote it."""
     from fleet.inventory.select import select
     from fleet.ops.run.find import again
 

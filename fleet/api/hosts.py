@@ -25,7 +25,7 @@ T = TypeVar("T")
 
 @dataclass(frozen=True)
 class Hosts:
-    """inventory: those selected, of `everyone`. See `open`. typed: the command line that this comes from."""
+    """inventory: the selected hosts of `everyone`. See `open`. typed: the command line that this comes from."""
 
     inventory: Inventory
     everyone: Inventory

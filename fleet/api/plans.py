@@ -57,8 +57,8 @@ class Plans:
         files and what another source's sync delivered there, without asking; patterns: over the node's own files that
         they name. keep: leave a node's own files. delete_excluded: delete what was delivered and is left out now.
         max_delete: files that may be deleted on a host; "all"; None: not most of what is there. all: send what is left
-        out unasked, but private keys. copy_unsafe_links: send what links that lead out point to. source_id: what the
-        source is known by, for sources that are made again and again."""
+        out without consent, but private keys. copy_unsafe_links: send what links that lead out point to. source_id:
+        what the source is known by, for sources that are made again and again."""
         from fleet.ops import sync
 
         return self.do(sync.plan(self.of.inventory, request), sync.run)
@@ -113,9 +113,9 @@ class Plans:
 
     @asks(KillPort)
     def kill_port(self, request: KillPort) -> Planned:
-        """End who listens on these ports, and nothing else; the hosts are asked first, also for a plan alone. force:
+        """End who listens on these ports, and nothing else; the hosts are examined first, also for a plan alone. force:
         other users' processes, too. runs: ids or names of live runs whose processes may be ended, too. agree: is shown
-        what would be ended, and may say no."""
+        what would be ended, and may refuse."""
         from fleet.ops import kill_port
 
         def run(plan: KillPlan, runtime: Runtime) -> Report:
@@ -129,7 +129,7 @@ class Plans:
     def setup_ssh(self, request: SetupSsh) -> Planned:
         """Passwordless SSH from here to every host and, with `mesh`, between all of them. password: of every host that
         does not take the key yet. replace_key: names of hosts that may have another host key. limit: for each pair that
-        is verified. confirm: is shown host keys that nobody vouches for. undo: takes away what this added."""
+        is verified. confirm: is shown host keys that no known_hosts file confirms. undo: takes away what this added."""
         from fleet.delivery.unasked import note_password_file
         from fleet.ops import setup_ssh
         from fleet.ops.setup_ssh import undo as undoing
@@ -191,7 +191,7 @@ class Plans:
     def again(self, /, run: str = "latest", *, runs_dir: str | os.PathLike[str] = "runs", **changed: Any) -> Planned:
         """Launch what an earlier run of this machine was, on these hosts (those of then: `fleet.reopen(run)`): the same
         script with the same options. changed: options of `launch` that are others now; `env` is added to. Differences
-        of the code's commit and of the nodes' versions are told by warnings.
+        of the code's commit and of the nodes' versions give warnings.
 
         UsageError, for values of variables that may be secret: these are not kept, and must be given again."""
         from fleet.ops.run.find import again
@@ -226,7 +226,8 @@ class Plans:
 
     @asks(Forget)
     def forget(self, request: Forget) -> Planned:
-        """Give up a run of this machine whose hosts are gone for good: none is asked, and nothing waits for them."""
+        """Give up a run of this machine whose hosts are gone for good: none is contacted, and nothing waits for
+        them."""
         from fleet.ops.run.find import forget
 
         text = f"gives up run {request.run}, and asks no host"
@@ -256,7 +257,7 @@ class Plans:
     def stacks(self, request: Stacks) -> Planned:
         """Show where the ranks of a live run are: "places" of the report, ranks at the same one together, most of them
         first. rank: only these. native: frames of C and C++, too, where py-spy is there; each rank is held for
-        a moment while it tells them."""
+        a moment while it reports them."""
         from fleet.ops.run.find import stacks
 
         text, ranks = f"takes the stacks of run {request.run}'s ranks", request.ranks and sorted(request.ranks)
@@ -267,7 +268,7 @@ class Plans:
     def get(self, request: Get) -> Planned:
         """Bring a path of the hosts (relative to their workdir), or what a run wrote in its folder, to `to` on this
         machine, verified, going on where an earlier attempt ended: one tree where all answered and one has it, else one
-        a host. force: replace what is here, and no get put there as it is, without asking. all: repositories of git in
+        a host. force: replace what is here, and no get put there as it is, without consent. all: repositories of git in
         it, too. copy_unsafe_links: bring what links that lead out of it lead to."""
         from fleet.ops import get
 

@@ -17,7 +17,7 @@ from fleet.rules.causes import by_cause
 from fleet.runtime import Runtime
 
 T = TypeVar("T")
-UNREAD_BYTES = 64 << 20  # of ranks' output that nobody iterates over; what is more is in the log files alone
+UNREAD_BYTES = 64 << 20  # of ranks' output that no caller iterates over; what is more is in the log files alone
 
 
 class Task(Generic[T]):
@@ -62,7 +62,7 @@ class Task(Generic[T]):
 
 
 def in_full(error: PreflightError) -> FleetError:
-    """The refusal with what it is for, of which the command line has told before it."""
+    """The refusal with what it is for, which the command line has printed before it."""
     causes = by_cause((each, each["message"], each["remedy"]) for each in error.findings)
     found = [f"  {cause.message}\n    hint: {cause.hint}" for cause in causes]
     return error.but(message="\n".join([error.message, *found]), hint="preflight=False starts in spite of them")
@@ -123,7 +123,7 @@ class Run:
             self.stop()
             self.wait()
             raise
-        self._events.put(None)  # for whoever looks again
+        self._events.put(None)  # for the next look
         self.wait()
 
     def wait(self) -> Report:
