@@ -87,7 +87,7 @@ def _strangers(inventory: Inventory) -> list[str]:
 
 
 def _code(inventory: Inventory) -> Iterator[Seen]:
-    """Yields how the code here stands to what was delivered of it last, and what can be launched."""
+    """Yields how the code here differs from its last delivery, and what can be launched."""
     from fleet.delivery.delivered import last_of
 
     section, script = read_section(inventory), _script()

@@ -36,7 +36,7 @@ STUCK_SECONDS = 10.0  # by then what was interrupted has been ended on the hosts
 
 
 def detailed(emit: Emit, inventory: Inventory, transport: Transport, say: Callable[[str], None] = talk) -> Emit:
-    """The Emit, and what -v has to say."""
+    """The Emit, and what -v shows."""
     if not settings_of().verbose or settings_of().json:
         return emit
     from fleet.cli.screen.progress import telling
@@ -80,7 +80,7 @@ def the_fleet(emit: Emit = silent) -> CliFleet:
 
 
 def leave_if_stuck() -> None:
-    """End an interrupted command when for STUCK_SECONDS nobody reads what it says."""
+    """End an interrupted command when for STUCK_SECONDS its output is not read."""
     stuck_since = time.monotonic()
     while time.monotonic() - stuck_since < STUCK_SECONDS:
         time.sleep(0.5)
@@ -97,7 +97,7 @@ def interruptible() -> Iterator[None]:
 
 
 def ask(question: str) -> bool | None:
-    """Yes or no, on the terminal; None where there is nobody to ask."""
+    """Yes or no, on the terminal; None where no user can answer."""
     if settings_of().json or not (terminal.interactive(sys.stdin) and terminal.interactive(sys.stderr)):
         return None
     with interruptible(), terminal.prompt():
@@ -147,7 +147,7 @@ def unread(runtime: Runtime) -> Iterator[None]:
 
 def finish(report: Report, show: Callable[[Report], None] | None = None, *, asked_for: bool = False) -> int:
     """Print a report as JSON or text and return its exit code, which the verb's command returns in turn. With -q only
-    failures, unless what is shown is what was asked for."""
+    failures, unless what is shown is what was requested."""
     if settings_of().json:
         write_json(report.as_json())
     else:

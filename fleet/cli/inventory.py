@@ -53,7 +53,7 @@ def _read() -> Inventory:
 
 
 def job_here(run: str, runs_dir: Path) -> tuple[str, Submitted] | None:
-    """(the run, its job) of one that a queue was asked for, where this process is none of its job's."""
+    """(the run, its job) of one that was submitted to a queue, where this process is none of its job's."""
     if settings_of().inventory is not None:
         return None
     from fleet.ops.run.kept.job import job_of
@@ -69,7 +69,7 @@ def enter_all() -> None:
 
 
 def _enter(run: str, runs_dir: Path) -> None:
-    """The job of a run that a queue was asked for. InventoryError where no host of an inventory knows of a run."""
+    """The job of a run that was submitted to a queue. InventoryError where no host of an inventory knows of a run."""
     from fleet.ops.run.kept.job import is_ours, run_here, submitted
     from fleet.ops.run.kept.local import platform_of
 
@@ -78,7 +78,7 @@ def _enter(run: str, runs_dir: Path) -> None:
     job, settings = submitted(runs_dir / run_id), settings_of()
     if job is not None and not SOURCES.get(job.on).detect(os.environ) and is_ours(runs_dir / run_id):
         settings.on = job.on
-        os.environ.update(SOURCES.get(job.on).enter(job.job))  # for what is left behind, too
+        os.environ.update(SOURCES.get(job.on).enter(job.job))  # for cleanup, too
     elif (platform := platform_of(runs_dir / run_id)) is not None:
         raise InventoryError(
             f"run {run_id} is of containers that a platform ({platform}) started: no head reaches them",

@@ -31,7 +31,7 @@ PLAIN = "fleet.plain"
 
 
 class LazyGroup(VerbGroup):
-    """A group that imports a verb's module only when that verb is asked for."""
+    """A group that imports a verb's module only when that verb is requested."""
 
     def list_commands(self, ctx: click.Context) -> list[str]:
         return list(VERBS)
@@ -88,7 +88,7 @@ def print_error(error: FleetError) -> None:
 
 
 def say(error: FleetError, ctx: click.Context | None, *, as_json: bool = False) -> int:
-    """Tell what ended the command, as the contract has it; returns the exit code."""
+    """Report what ended the command, as the contract has it; returns the exit code."""
     if as_json or (ctx is not None and settings_of(ctx).json):
         from fleet.cli.screen.output import write_json
         from fleet.model import Report, Result
@@ -136,7 +136,7 @@ def remind(ctx: click.Context) -> None:
 
 @hints.of_line()
 def run(argv: Sequence[str], *, typed: bool = False) -> int:
-    """Run one fleet command line in this process; returns its exit code. Also what playbook steps call. typed: somebody
+    """Run one fleet command line in this process; returns its exit code. Playbook steps call it, too. typed: a user
     did type it, and may be reminded of something."""
     ctx: click.Context | None = None
     try:
@@ -156,7 +156,7 @@ def run(argv: Sequence[str], *, typed: bool = False) -> int:
     except click.ClickException as error:
         from fleet.cli.line.slips import explained
 
-        # --json may stand behind what was refused, where it was not read any more
+        # --json may follow what was refused, where it was not read any more
         return say(explained(error, argv), ctx, as_json="--json" in takewhile(lambda word: word != "--", argv))
     except (click.Abort, KeyboardInterrupt):
         give_way()
@@ -167,7 +167,7 @@ def run(argv: Sequence[str], *, typed: bool = False) -> int:
     except FleetError as error:
         return say(error, ctx)
     except BrokenPipeError:
-        # whoever read our output had enough; keep the interpreter from complaining at exit
+        # the reader of our output has ended; keep the interpreter from complaining at exit
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return EXIT_PIPE
     except Exception as error:
@@ -186,7 +186,7 @@ def run(argv: Sequence[str], *, typed: bool = False) -> int:
 
 
 class Talk(io.FileIO):
-    """stderr's file: talk that cannot be written (a full disk, a reader gone) must not cost the exit code."""
+    """stderr's file: text that cannot be written (a full disk, a reader gone) must not cost the exit code."""
 
     def write(self, data: Any, /) -> int:
         try:

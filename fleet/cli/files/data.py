@@ -23,13 +23,13 @@ from fleet.rules.units import counted, size_text
 
 FEW = 6
 RATE_SECONDS = 5.0
-# state -> how the table says it of a host that is not done
+# state -> how the table names it for a host that is not done
 WORDS = {"there": "has", "other": "has another", "absent": "lacks", "broken": "has a part of", "unknown": "not known:"}
 
 
 class DataLine(ProgressLine):
     """How far the nodes are: percent of all bytes, a node's rate lately, the time it will take, and each node's state:
-    its percentage, or what else is to be said of it; of many nodes, how many are in which state."""
+    its percentage, or what else is known of it; of many nodes, how many are in which state."""
 
     info = "note: "
 

@@ -54,7 +54,7 @@ def show(report: Report) -> None:
 
 class SyncVerb(Verb):
     def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
-        """--force has a value behind a '=' only: what follows it is SRC."""
+        """--force has a value after a '=' only: what follows it is SRC."""
         end = args.index("--") if "--" in args else len(args)
         own = [arg.replace("--force=", "--force-only=", 1) if arg.startswith("--force=") else arg for arg in args[:end]]
         return super().parse_args(ctx, own + args[end:])
@@ -178,7 +178,8 @@ def sync(
 
 
 def _ask_for(inventory: Inventory, sources: Sequence[Path], *, agree: bool) -> None:
-    """UsageError unless the user lets the inventory send what lies outside its folder; asked once for the same. agree:
+    """UsageError unless the user lets the inventory send what lies outside its folder; one question for the same.
+    agree:
     the command line does."""
     from fleet.ops.sync import agreed, outside, remember
 

@@ -18,18 +18,18 @@ F = TypeVar("F", bound=Callable[..., Any])  # what a decorator is given
 COMMON, DAILY = "Common options", "Options of a day"
 MANY, ALL = 25, "fleet.help-all"  # options of its own; in a context's `meta`: --help-all was typed
 ONLY_LOOKS = "no run is stopped"  # what an interrupt does to a verb that shows runs
-# what a number may be; who leaves it is told
+# what a number may be; another value is an error
 _RANGE = re.compile(r"; [\d.<=>x]*x[\d.<=>]+(?=\])|  \[[\d.<=>x]*x[\d.<=>]+\]")
 _DEFAULT = re.compile(r"\.  \[default: ([^\]]+?)(?:\.0)?\]$")
 
 
 def one_spelling(token: str) -> str:
-    """--nproc_per_node and --nproc-per-node, setup_ssh and setup-ssh are the same word."""
+    """--nproc_per_node and --nproc-per-node, setup_ssh and setup-ssh are the same token."""
     return token.replace("_", "-")
 
 
 def spelled(word: str) -> str:
-    """A word with the name of a long option in the one spelling; its value, and all else, as they are."""
+    """A token with the name of a long option in the one spelling; its value, and all else, as they are."""
     name, equals, value = word.partition("=")
     return f"{one_spelling(name)}{equals}{value}" if word.startswith("--") else word
 
@@ -49,7 +49,7 @@ def rest_of(ctx: click.Context) -> list[str]:
 
 
 class Slip(click.UsageError):
-    """hint: what was probably meant; None: nobody knows."""
+    """hint: what was probably meant; None: not known."""
 
     def __init__(self, message: str, ctx: click.Context | None, hint: str | None) -> None:
         super().__init__(message, ctx)
@@ -78,7 +78,7 @@ class FleetOption(click.Option):
 
 
 class CommonOption(FleetOption):
-    """An option that stands before or behind every verb; hidden where it says nothing to that verb."""
+    """An option that is valid before or after every verb; hidden where it means nothing to that verb."""
 
 
 def _show_all(ctx: click.Context, param: click.Parameter, value: bool) -> None:
@@ -126,8 +126,8 @@ class HelpContext(click.Context):
 class Verb(click.Command):
     """A command whose help has sections and examples; with many options the help shows the daily ones only.
 
-    sections: heading -> names of the parameters below it; others of the verb's own stand under "Options".
-    interrupted: what Ctrl-C does to it, in words; None: it is stopped, in an orderly way."""
+    sections: heading -> names of the parameters below it; others of the verb's own are under "Options".
+    interrupted: what Ctrl-C does to it, as a sentence; None: it is stopped, in an orderly way."""
 
     context_class = HelpContext
 
@@ -199,7 +199,7 @@ class Verb(click.Command):
 
 
 class NoSuchVerb(click.UsageError):
-    """words: what was taken for a verb, and all behind it."""
+    """words: what was taken for a verb, and all after it."""
 
     def __init__(self, words: Sequence[str], ctx: click.Context) -> None:
         super().__init__(f"No such verb '{words[0]}'", ctx)
@@ -224,7 +224,7 @@ class VerbGroup(Verb, click.Group):
         return rest
 
     def alone(self, ctx: click.Context) -> str:
-        """Returns what the command prints when nothing stands behind it."""
+        """Returns what the command prints when nothing follows it."""
         return ctx.get_help()
 
     def resolve_command(

@@ -33,7 +33,7 @@ from fleet.protocol.state import is_run_id
 VARIABLE = "_FLEET_COMPLETE"
 MAX_BYTES = 2 << 20  # a larger inventory would take longer to read than one waits for a Tab
 
-# As click's own, but read line by line (its for loop is globbed), and with what `complete` needs to know of the word.
+# As click's own, but read line by line (its for loop is globbed), and with what `complete` needs to know of the token.
 _BASH = """\
 %(complete_func)s() {
     local completion
@@ -100,7 +100,7 @@ def _is_of_the_command(cli: click.Command, args: list[str]) -> bool:
 
 
 class Bash(_Line, BashComplete):
-    """bash breaks words at characters of its own, ':' and '=' among them, and wants what stands behind the last."""
+    """bash breaks tokens at characters of its own, ':' and '=' among them, and wants what follows the last."""
 
     source_template = _BASH
 
@@ -118,7 +118,7 @@ class Bash(_Line, BashComplete):
 
 
 def _split(line: str) -> list[str]:
-    """A line that may end in the middle of a quoted word; what is being typed is the last item, "" behind a blank."""
+    """A line that may end in the middle of a quoted token; what is being typed is the last item, "" after a blank."""
     import shlex
 
     lexer = shlex.shlex(line, posix=True)
@@ -149,7 +149,7 @@ def complete(cli: click.Command, instruction: str) -> int:
 
 # -- values ------------------------------------------------------------------------------------------------------
 def _inventory(ctx: click.Context, explicit: str | None = None) -> Inventory | None:
-    """That of -i, wherever it stands on the line, else the one fleet would find; None where none can be read."""
+    """That of -i, at any place on the line, else the one fleet would find; None where none can be read."""
     with suppress(Exception):
         options = os.environ.get("COMP_LINE", "").partition(" -- ")[0]
         line = re.search(r"\s(?:-i\s*|--inventory[=\s]\s*)([^\s'\"]+)", options)
@@ -161,11 +161,11 @@ def _inventory(ctx: click.Context, explicit: str | None = None) -> Inventory | N
 
 
 def nodeset(ctx: click.Context, param: click.Parameter, incomplete: str) -> list[CompletionItem]:
-    """The host or @group that a node set ends in; what stands before its last operator stays."""
+    """The host or @group that a node set ends in; what comes before its last operator stays."""
     inventory, start, depth = _inventory(ctx), 0, 0
     for at, char in enumerate(incomplete):
         depth += (char == "[") - (char == "]")
-        # an '@' at the beginning of an operand names a group, behind one it joins
+        # an '@' at the beginning of an operand names a group, after one it joins
         if not depth and (char in ",!&^" or (char == "@" and at > start)):
             start = at + 1
     if depth or inventory is None:
@@ -217,7 +217,7 @@ def _runs(ctx: click.Context) -> Iterable[str]:
 
 
 def _of(known: Callable[[click.Context], Iterable[str]]) -> Callable[..., list[CompletionItem]]:
-    """Completes a word of those that are known."""
+    """Completes a token from those that are known."""
     return lambda ctx, param, incomplete: _starting(known(ctx), incomplete)
 
 

@@ -1,5 +1,5 @@
-"""Hints as they are printed: a fleet command in one stands there with the options that the user's own line had, so that
-it can be copied as it is. Every hint goes through here, whatever prints it, in whatever thread."""
+"""Hints as they are printed: a fleet command in one has the options of the user's own line, so that
+it can be copied as it is. Every hint goes through here, from any printer and any thread."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ def remember(settings: Settings) -> None:
 
 
 def launching(typed: Sequence[str], args: Sequence[str]) -> None:
-    """The line that runs is a launch. typed: its words; the last are `args`, the script and what is its own."""
+    """The line that runs is a launch. typed: its argv; the last are `args`, the script and what is its own."""
     from fleet.inventory.secret import masked_words
 
     global _launch
@@ -50,7 +50,7 @@ def launching(typed: Sequence[str], args: Sequence[str]) -> None:
 
 
 def quote(word: str) -> str:
-    """A word as a shell reads it back; with double quotes where they do, as a hint has commands in single ones."""
+    """A token as a shell reads it back; with double quotes where they do, as a hint has commands in single ones."""
     if shlex.quote(word) == word or re.search(r"[\"$`\\!']", word):
         return shlex.quote(word)
     return f'"{word}"'

@@ -13,7 +13,7 @@ from fleet.engines.slips import RANKS
 from fleet.errors import UsageError
 from fleet.model import Host
 
-# theirs -> fleet's, without dashes: a word of the same meaning and the same values
+# theirs -> fleet's, without dashes: an option of the same meaning and the same values
 SAME = {
     **dict.fromkeys(RANKS[1:], RANKS[0]),
     "num-nodes": "nnodes",

@@ -1,4 +1,4 @@
-"""The common options: the same before and behind the verb, the one behind it wins."""
+"""The common options: the same before and after the verb, the one after it wins."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ class Settings:
 
     @property
     def silent(self) -> bool:
-        """Nothing is said besides what was asked for."""
+        """Nothing is printed except what was requested."""
         return self.quiet or self.json
 
 
@@ -61,7 +61,7 @@ def asked(request: type[Request], *names: str, **more: Mapping[str, Any]) -> Cal
 def _declared(
     request: type[Request], name: str, more: Mapping[str, Any] = {}
 ) -> tuple[tuple[str, ...], dict[str, Any]]:
-    """Returns how an option is typed, and what else click is told of it."""
+    """Returns how an option is typed, and click's other settings of it."""
     about = request.__dataclass_fields__[name].metadata
     attrs = {
         **_typed(request, name),
@@ -113,7 +113,7 @@ class Limited(click.ParamType):  # type: ignore[type-arg]
 
 
 def spelled_out(error: OptionError) -> UsageError:
-    """The same, of the option as it is written on a command line."""
+    """The same for the option as it is written on a command line."""
     return UsageError(f"--{error.option.replace('_', '-')} {error.problem}", hint=error.hint)
 
 
@@ -140,7 +140,7 @@ def runs_dir_option(said: str) -> Callable[[F], F]:
 
 
 def pairs(option: str, words: Iterable[str]) -> dict[str, str]:
-    """NAME=VALUE words; UsageError for anything else."""
+    """NAME=VALUE arguments; UsageError for anything else."""
     found = dict[str, str]()
     for word in words:
         name, equals, found[name] = word.partition("=")
@@ -149,8 +149,8 @@ def pairs(option: str, words: Iterable[str]) -> dict[str, str]:
     return found
 
 
-# in the root context's `meta`. TYPED: the words of the command line. BY_ITSELF: it is no step of a playbook. NONE_LIVE:
-# all hosts were asked, and said so
+# in the root context's `meta`. TYPED: the command line's argv. BY_ITSELF: it is no step of a playbook. NONE_LIVE:
+# all hosts have answered that none is live
 _KEY, TYPED, BY_ITSELF, NONE_LIVE = "fleet.settings", "fleet.typed", "fleet.by-itself", "fleet.none-live"
 
 
@@ -236,8 +236,8 @@ def common_options(command: F) -> F:
 
 def without(*hidden: str, refused: Mapping[str, str] | None = None, own: Sequence[str] = ()) -> Callable[[F], F]:
     """common_options, of which `hidden` mean nothing to this verb: accepted, so that an alias or a playbook may give
-    them to every verb, and not offered. refused: those that somebody would mean something by, with what to write. own:
-    those by whose name it has an option of its own; the common ones stand before the verb."""
+    them to every verb, and not offered. refused: those that a user would give for a reason, with what to write. own:
+    those by whose name it has an option of its own; the common ones are before the verb."""
     refused = refused or {}
 
     def refuse(ctx: click.Context, param: click.Parameter, value: Any) -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from importlib.resources import files
 from pathlib import Path
 
-# In a clone these are links to the folders beside fleet/, in an installed fleet the folders themselves.
+# In a clone these are links to the folders next to fleet/, in an installed fleet the folders themselves.
 FOLDERS = ("hostfiles", "playbooks", "examples")
 
 
@@ -27,6 +27,6 @@ def topics() -> dict[str, str]:
 
 
 def find(name: str, *folders: str) -> str | None:
-    """The full name of the shipped file that is meant by it or by its last part, if there is one in `folders`."""
+    """The full name of the shipped file that it or its last part names, if there is one in `folders`."""
     known = [known for known in shipped() if known.partition("/")[0] in (folders or FOLDERS)]
     return next((full for full in known if name in (full, full.partition("/")[2])), None)

@@ -37,7 +37,7 @@ MEANT = {
 
 
 def explained(error: click.ClickException, argv: Sequence[str]) -> UsageError:
-    """The error as fleet tells it. argv: the whole line without "fleet"."""
+    """The error as fleet reports it. argv: the whole line without "fleet"."""
     message, ctx = error.format_message(), getattr(error, "ctx", None)
     if isinstance(error, NoSuchVerb):
         return UsageError(message, hint=_verb(error))
@@ -100,7 +100,7 @@ def _option(error: click.NoSuchOption, ctx: click.Context, argv: Sequence[str], 
 
 
 def _behind_the_script(ctx: click.Context, argv: Sequence[str], at: int | None, typed: str) -> str:
-    """The line with the options that fleet does not have behind the script."""
+    """The line with the options that fleet does not have after the script."""
     script = next((i for i, word in enumerate(argv) if at is not None and i > at and word.endswith(".py")), None)
     if at is None or script is None:
         return f"fleet launch train.py {typed}"
@@ -109,7 +109,7 @@ def _behind_the_script(ctx: click.Context, argv: Sequence[str], at: int | None, 
 
 
 def fleets_own(command: click.Command, argv: Sequence[str]) -> tuple[list[str], list[str]]:
-    """(options that `command` knows, with their values; the other words)."""
+    """(options that `command` knows, with their values; the other arguments)."""
     known = {option: param for param in command.params if isinstance(param, click.Option) for option in param.opts}
     normal = command.context_settings.get("token_normalize_func", one_spelling)
     own, others = list[str](), list[str]()

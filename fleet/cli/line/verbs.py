@@ -7,8 +7,8 @@ from typing import NamedTuple
 
 class Verb(NamedTuple):
     """command: where its click command lives; imported when the verb runs, so that help and completion
-    stay instant. help: what `fleet --help` says. api: the methods of fleet.api.Fleet that do it. hosts: it looks at an
-    inventory. step: a playbook may have it."""
+    stay instant. help: its line in `fleet --help`. api: the methods of fleet.api.Fleet that do it. hosts: it looks at
+    an inventory. step: a playbook may have it."""
 
     command: str
     help: str

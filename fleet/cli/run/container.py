@@ -21,8 +21,8 @@ OTHERS = {"module", "env", "env_file", "script", "args"}
 
 
 def launch_here(script: str, args: Sequence[str], given: dict[str, Any], asked: Mapping[str, Any]) -> int:
-    """Returns the run's exit code in this container. UsageError for what has no meaning here. asked: options that only
-    --on env has."""
+    """Returns the run's exit code in this container. UsageError for what has no meaning here. asked: the options that
+    only --on env has."""
     ctx, known = click.get_current_context(), set(map(field, ROWS))
     own = take(given)
     typed = {name for name in given if ctx.get_parameter_source(name) not in (ParameterSource.DEFAULT, None)}

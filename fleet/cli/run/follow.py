@@ -1,4 +1,4 @@
-"""A run followed on a terminal, and how it ended, as people are told."""
+"""A run followed on a terminal, and how it ended, as text for people."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ TERM_SECONDS = 25.0  # Slurm and Kubernetes kill 30 s after their SIGTERM
 
 
 def nearby(path: str) -> str:
-    """Returns a path as it is typed in the current folder."""
+    """Returns a path relative to the current folder."""
     return path.removeprefix(f"{Path.cwd()}/")
 
 
@@ -125,8 +125,8 @@ def show_summary(report: Report, view: LaunchView) -> None:
 
 
 def follow(plan: Planned, scrolls: Scrolling, leaves: Collection[signal.Signals] = ()) -> int:
-    """Do it, and show it; the key d lets it go on by itself. scrolls: whose lines do. leaves: the signals that do, too,
-    of SIGINT and SIGTERM."""
+    """Do it, and show it; the key d lets it go on by itself. scrolls: its lines scroll. leaves: the signals that also
+    let it go on, of SIGINT and SIGTERM."""
     if click.get_current_context().find_root().meta.get(BY_ITSELF):
         leader.begin()
     settings = settings_of()
@@ -166,7 +166,7 @@ def follow(plan: Planned, scrolls: Scrolling, leaves: Collection[signal.Signals]
         from fleet.ops.run.follow.behind import wait
 
         wait()
-        # nobody reads what else a command does at its end
+        # no process reads the rest of a command's output
         raise click.exceptions.Exit(report.exit_code)
     return report.exit_code
 
@@ -174,7 +174,7 @@ def follow(plan: Planned, scrolls: Scrolling, leaves: Collection[signal.Signals]
 @contextmanager
 def _signals(runtime: Runtime, leaves: Collection[signal.Signals], view: LaunchView) -> Iterator[None]:
     """Ctrl-C and SIGTERM stop the run: gently, at the second one at once. A closed terminal leaves it to the lease, or,
-    where it has none, to the leader. leaves: the signals that let the run go on. view: knows whether there is one yet,
+    where it has none, to the leader. leaves: the signals that let the run go on. view: knows whether a run has begun,
     and whether it is led from here."""
 
     def stop(signum: int, frame: Any) -> None:
@@ -191,7 +191,7 @@ def _signals(runtime: Runtime, leaves: Collection[signal.Signals], view: LaunchV
         terminal.note(f"interrupted: {what}")
 
     def hang_up(signum: int, frame: Any) -> None:
-        # nobody is left to read; the nodes go on for --lease seconds, in which somebody may take over
+        # no reader is left; the nodes go on for --lease seconds, in which another process may take over
         if runtime.stay is None or view.leased:
             os._exit(128 + signum)
         leader.leave_terminal()

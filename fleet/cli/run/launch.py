@@ -161,7 +161,7 @@ def launch(
     hosts = inventory.hosts[: int(nnodes)] if nnodes and nnodes.isdecimal() else inventory.hosts
     translate(given, hosts)
     if hosts and not (settings.dry_run or settings.silent):
-        # before anything is asked, or even imported, that takes its time
+        # before any question and any import that takes time
         once_more = f", as run {run.run}" if run else _suited(script, given)
         talk(clean(f"launching {script} on {where(hosts)}{once_more}"))
     try:

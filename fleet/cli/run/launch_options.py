@@ -46,7 +46,7 @@ class EngineOption(DeclaredOption):
 
 
 class SourceOption(DeclaredOption):
-    """It says what is asked for in a source's queue."""
+    """The option requests something in a source's queue."""
 
 
 def declared(engines: Iterable[str]) -> dict[str, tuple[EngineOption, list[str]]]:
@@ -110,7 +110,7 @@ def again_options(command: F) -> F:
 
 
 def script_or_run(ctx: click.Context, param: click.Parameter, value: str | None) -> str | None:
-    """The callback of SCRIPT, which an earlier run may tell."""
+    """The callback of SCRIPT, which may come from an earlier run."""
     runs = (ctx.params.get("again"), ctx.params.get("from_"))
     if value is None and runs == (None, None) and not ctx.resilient_parsing:
         raise click.MissingParameter(ctx=ctx, param=param)
@@ -119,7 +119,7 @@ def script_or_run(ctx: click.Context, param: click.Parameter, value: str | None)
 
 def earlier(again: str | None, from_: str | None, yes: bool, given: Mapping[str, Any]) -> Recorded | None:
     """The run that is to be repeated, if there is one; from here on its hosts are those of this command line, unless -i
-    or -w says otherwise. yes: it is believed, whoever wrote it. UsageError."""
+    or -w selects others. yes: it is trusted, even if another user wrote it. UsageError."""
     word = from_ if again is None else again
     if word is None:
         return None

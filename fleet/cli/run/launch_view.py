@@ -86,7 +86,7 @@ class LaunchView:
         self._written = 0  # lines and events
         self._wake = threading.Condition()
         self._closing = False
-        # whether ranks may run; whether they end where nobody leads them; whether this command does
+        # whether ranks may run; whether they end where no process leads them; whether this command does
         self.begun, self.leased, self.leads = False, True, True
         self.tracebacks = Tracebacks()
         self._live = terminal.live(sys.stderr) and not json and level >= 0
@@ -138,7 +138,7 @@ class LaunchView:
                     terminal.tell_fault(fault)
                     self._go_on()
         except (OSError, ValueError):
-            # whoever read our output has gone, or its disk is full: the run goes on, its files are written
+            # the reader of our output has gone, or its disk is full: the run goes on, its files are written
             return
 
     def _take(self) -> tuple[bool, int]:
@@ -180,7 +180,7 @@ class LaunchView:
                     self._wake.wait_for(lambda: self._closing, calm)
 
     def _go_on(self) -> None:
-        """The same in plain lines, behind a fault."""
+        """The same in plain lines, after a fault."""
         closing = False
         with Shown(json=self._json, quiet=self._level < 0, of_launch=True) as plain:
             while not closing:

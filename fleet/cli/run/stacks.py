@@ -1,4 +1,4 @@
-"""`fleet stacks RUN`: where a run's ranks stand."""
+"""`fleet stacks RUN`: where a run's ranks are."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""`fleet launch --on slurm` and the like, typed where hosts are only asked for."""
+"""`fleet launch --on slurm` and the like, typed where hosts are only requested."""
 
 from __future__ import annotations
 
@@ -48,7 +48,8 @@ HERE = {
 
 
 def waited_for(asked: Mapping[str, Any]) -> Source | None:
-    """The source in whose queue hosts are asked for; None where they are there. asked: its options that were given."""
+    """The source in whose queue hosts are requested; None where they are there. asked: those of its options that were
+    given."""
     name = settings_of().on
     source = SOURCES.get(name) if name != INVENTORY else None
     within = source.detect(os.environ) if source is not None else None
@@ -172,7 +173,7 @@ def _both(*sets: str | None) -> str | None:
 
 
 def _ranks_are_tasks(given: Mapping[str, Any], asked: Mapping[str, Any]) -> bool:
-    """A rank a task of a node, unless devices say how many there are."""
+    """One rank for each task of a node, unless devices give another number."""
     devices = any(asked.get(name) for name in ("gres", "gpus_per_node"))
     return bool(asked.get("ntasks_per_node")) and given["nproc_per_node"] is None and not devices
 

@@ -15,7 +15,7 @@ from fleet.cli.screen.lines import Lines, label, last_state, write_line
 from fleet.cli.screen.output import clean, talk, without_colours, write_notice
 from fleet.events import Event, Notice, Output
 
-QUIET_SECONDS = 5.0  # of silence that is worth a word
+QUIET_SECONDS = 5.0  # of silence, after which the board shows it
 SHARE = 3  # of a terminal's rows, one in so many is for nodes
 KEYS = "  (d leaves it to itself)"
 
@@ -55,7 +55,7 @@ class Board:
         return []
 
     def rests(self) -> Iterator[tuple[str, int | None, str, bytes]]:
-        """Yields what scrolls and has no line end yet, each once: host, rank, stream, and the line as it stands."""
+        """Yields what scrolls and has no line end yet, each once: host, rank, stream, and the line so far."""
         for host, rank, stream, lines in self.scrolling():
             if lines.rest:
                 yield host, rank, stream, last_state(lines.rest)
@@ -70,7 +70,7 @@ class Board:
         ]
 
     def notice(self, notice: Notice) -> None:
-        """How the run stands, from what is told of it."""
+        """The state of the run, from what is reported of it."""
         for event in notice.happened:
             match event:
                 case Begun():
@@ -151,7 +151,7 @@ def clock(seconds: float) -> str:
 
 
 class Shown(terminal.Ticking):
-    """An Emit: whole lines, behind `[host:rank]` where more than one rank is shown. live: with a board below them,
+    """An Emit: whole lines, after `[host:rank]` where more than one rank is shown. live: with a board below them,
     where that can be. A context manager; leaving it shows what no line end has come for. names: of the hosts.
 
     of_launch: as a launch shows them: ranks' stderr on stderr, launchers' own lines and, with quiet, all others not at

@@ -10,12 +10,12 @@ from os.path import commonprefix
 # what comparing may cost: the product of the lines that are not the same from the beginning or to the end
 WORK = 2_000_000
 
-Change = tuple[int, int, int]  # of the first output's lines: from, to; how many stand in their place
+Change = tuple[int, int, int]  # of the first output's lines: from, to; how many take their place
 
 
 @dataclass(frozen=True)
 class Hunk:
-    """Lines `first` to `last` (exclusive, from 0) of the first output, and what stands in their place, by output."""
+    """Lines `first` to `last` (exclusive, from 0) of the first output, and what takes their place, by output."""
 
     first: int
     last: int
@@ -36,7 +36,7 @@ def lines_of(data: bytes) -> list[bytes]:
 
 def compare(outputs: Sequence[bytes]) -> tuple[list[int], list[Hunk]]:
     """(the outputs that are nearly the first one, where they differ): by their place in `outputs`, the first one, which
-    is 0, not counted. Near is what is shorter to tell as a difference than as a whole."""
+    is 0, not counted. Near is what is shorter as a difference than as a whole."""
     first = lines_of(outputs[0])
     near: dict[int, tuple[list[bytes], list[Change]]] = {}
     left = WORK

@@ -1,4 +1,4 @@
-"""Text laid out for a width in cells: lines broken between words only, tables that say once what repeats. Pure."""
+"""Text laid out for a width in cells: lines broken at blanks only, tables that show once what repeats. Pure."""
 
 from __future__ import annotations
 
@@ -10,18 +10,18 @@ import click
 
 from fleet.cli.screen.terminal import cells, cut, pad
 
-# 'fleet exec -- true' is one word: a line to copy stays one line
+# 'fleet exec -- true' is one token: a line to copy stays one line
 _WORD = re.compile(r"[(\[]?'[^']*'(?=[\s.,;:)\]]|$)\S*|\S+")
 _LABEL = re.compile(r"\s*([a-z]+: +)?")
 _COMMAND = re.compile(r"\s*(hint: |\$ )?([A-Z_]+=\S+ )*(fleet|ssh|ssh-\w+|pip|apt|sudo) ")
 GAP = "  "
-LEAST = 16  # less of a text says nothing
+LEAST = 16  # less of a text is no help
 _GLUE = "\ue000"  # a blank inside an item
 
 
 def wrap(line: str, width: int | None, indent: int | None = None) -> list[str]:
-    """The line in pieces of at most `width` cells, broken between words; what has no blank in it stays whole. A command
-    can be copied as it then stands. indent: of the pieces behind the first; None: what suits "error: ..." and
+    """The line in pieces of at most `width` cells, broken at blanks; what has no blank in it stays whole. A command
+    can be copied as it then is. indent: of the pieces after the first; None: what suits "error: ..." and
     "  hint: ..."."""
     plain = click.unstyle(line)
     if width is None or cells(plain) <= width:
@@ -61,11 +61,11 @@ def table(
     once: str = "",
     shorten: bool = False,
 ) -> list[str]:
-    """Rows in aligned columns; a column that says nothing in any row is left out. Cells may hold several lines.
+    """Rows in aligned columns; a column that is empty in every row is left out. Cells may hold several lines.
 
-    once: where there is more than one row, columns behind the first `keys` that say the same in all of them leave the
+    once: where there is more than one row, columns after the first `keys` that are equal in all of them leave the
     table for a line below it that begins with this. shorten: of the last column the beginning will do. What does not
-    fit `width` then becomes a paragraph a row, broken between words."""
+    fit `width` then becomes a paragraph a row, broken at blanks."""
     all_of_them = [(title, [row[i] for row in rows]) for i, title in enumerate(titles)]
     columns = [c for i, c in enumerate(all_of_them) if i < keys or any(c[1])]
     same: list[tuple[str, str]] = []

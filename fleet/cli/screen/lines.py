@@ -1,6 +1,6 @@
 """The lines of ranks: taken apart and written; tracebacks among them held back.
 
-Tracebacks of ranks are held back for a moment: those that end the run are told once, by its summary; of others, and
+Tracebacks of ranks are held back for a moment: those that end the run are shown once, by its summary; of others, and
 of those that end an attempt, each is shown once, whatever number of ranks it came from."""
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ Stream = tuple[str, int]  # host, rank
 
 
 class Lines:
-    """Splits one stream of a rank into whole lines; what stands behind the last `\\r` is its live state."""
+    """Splits one stream of a rank into whole lines; what follows the last `\\r` is its live state."""
 
     def __init__(self) -> None:
         self.rest = b""
@@ -65,7 +65,7 @@ def on(out: TextIO, text: bytes) -> bytes:
 
 
 def write_line(who: str, line: bytes, out: TextIO, tint: int = 0) -> None:
-    """A line of a rank, byte for byte where `out` is no terminal. who: what stands before it. tint: its colour's
+    """A line of a rank, byte for byte where `out` is no terminal. who: what is put before it. tint: its colour's
     number."""
     out.buffer.write((f"{label(who, tint, out)} ".encode() if who else b"") + on(out, line) + b"\n")
     out.buffer.flush()
@@ -79,7 +79,7 @@ class Tracebacks:
         self.stopping = False
         self._held: dict[Stream, tuple[float, list[bytes]]] = {}
         self._shown: dict[str, float] = {}
-        self._ended: dict[str, tuple[Stream, list[bytes]]] = {}  # what the summary tells, or else the next attempt
+        self._ended: dict[str, tuple[Stream, list[bytes]]] = {}  # what the summary shows, or else the next attempt
 
     def feed(self, stream: Stream, lines: list[bytes], now: float) -> list[bytes]:
         """Returns those of these lines to show at once."""

@@ -71,7 +71,7 @@ def hint_line(hint: str, *, selection: bool = True) -> str:
 
 
 def echo(text: str, *, err: bool = False, wrap: bool = True) -> None:
-    """A line of results on stdout, above the live lines; on a terminal broken between words, with an indent."""
+    """A line of results on stdout, above the live lines; on a terminal broken at blanks, with an indent."""
     out = sys.stderr if err else sys.stdout
     width = terminal.width(out) if wrap else None
     if width is not None:
@@ -170,7 +170,7 @@ def groups_by(results: Iterable[Result], key: Any) -> dict[Any, list[str]]:
 
 
 def write_grouped(results: Iterable[Result], line: Callable[[Result], str]) -> None:
-    """One line for all hosts of which the same is to be told."""
+    """One line for all hosts for which it is the same."""
     for text, names in groups_by(results, line).items():
         echo(f"{click.style(fold(names), bold=True)}: {clean(text)}")
 
@@ -263,7 +263,7 @@ def differences(hunks: Iterable[Hunk], who: Mapping[int, Sequence[str]]) -> byte
 
 
 def _ended(result: Result) -> str:
-    """Which of a task's commands it was, and where that stands."""
+    """Which of a task's commands it was, and its place in the file."""
     from fleet.answers.hosts import TaskEnded
 
     ended = result.read(TaskEnded)
@@ -271,11 +271,11 @@ def _ended(result: Result) -> str:
 
 
 def write_failures(report: Report) -> None:
-    """Every host that did not do well, with the reason and the hint; those of one cause are told of together, unless
-    -v asks for each."""
+    """Every host that did not do well, with the reason and the hint; those of one cause are listed together, unless
+    -v requests each."""
     from fleet.rules.causes import Cause, by_cause
 
-    # those that only stand by come behind what keeps them from going on
+    # those that only wait come after what keeps them from going on
     results = sorted(report.results, key=lambda r: r.error is not None and r.error.kind in ("held", "not-sent"))
     failed = [
         (r.host, r.error.reason, r.error.hint)

@@ -20,18 +20,18 @@ from fleet.transport.base import Transport
 
 FIRST_SECONDS = 0.4  # what is over by then needs no line
 NAMES_SECONDS = 1.0  # from then on the hosts that are not through are named
-PLAIN_SECONDS = 10.0  # where no line can be drawn over: when to say once what it waits for
+PLAIN_SECONDS = 10.0  # where no line can be drawn over: when to print once what it waits for
 FEW, FOLD_SHARE = 64, 20  # naming more hosts than that costs time: at most a twentieth of it goes there
 LEAST_NAME = 8  # where there is not even room for this much of the names, they are left out
 
 
 class ProgressLine(terminal.Ticking):
-    """An Emit: sums Progress events over hosts, knows who is not through, says notices. quiet: nothing at all.
+    """An Emit: sums Progress events over hosts, knows who is not through, prints notices. quiet: nothing at all.
 
     Work may go over the hosts several times, to ask, to send, to install: each round has its own count. A context
     manager: the line is drawn by a thread of its own, so that it goes on while nothing happens."""
 
-    info = ""  # what stands before a notice that is no warning
+    info = ""  # what is put before a notice that is no warning
 
     def __init__(self, what: str = "", *, quiet: bool = False) -> None:
         super().__init__(not quiet)
@@ -96,7 +96,7 @@ class ProgressLine(terminal.Ticking):
             )
             line = self._line(words, names, seconds)
             room = terminal.width(sys.stderr)
-            if room is not None and names:  # rather the names are cut than what stands behind them
+            if room is not None and names:  # rather the names are cut than what follows them
                 fits = min(terminal.cells(names), terminal.cells(names) - terminal.cells(line) + room - 1)
                 short = terminal.cut(names, fits, "...") if fits >= min(LEAST_NAME, terminal.cells(names)) else ""
                 line = self._line(words, short, seconds)
@@ -143,7 +143,7 @@ class ProgressLine(terminal.Ticking):
 
 # -- what -v adds to every verb: where each host was reached, how long it took, and where a fault of fleet itself is
 def telling(emit: Emit, inventory: Inventory, transport: Transport, say: Callable[[str], None] = talk) -> Emit:
-    """An Emit that passes all on, and tells of each host that is through."""
+    """An Emit that passes all on, and reports each host that is through."""
     begun: dict[str, tuple[float, str]] = {}
 
     def told(event: Event) -> None:

@@ -25,7 +25,7 @@ NOTE_SECONDS = 1
 
 
 def interactive(stream: Any) -> bool:
-    """A terminal, whatever it can do: somebody looks, and must not be shown control characters of others."""
+    """A terminal, whatever it can do: a user looks at it, and must not be shown control characters of others."""
     try:
         return bool(stream.isatty())
     except (AttributeError, ValueError):
@@ -75,7 +75,7 @@ def cells(text: str) -> int:
 
 
 def cut(text: str, limit: int, end: str = "") -> str:
-    """The text in at most `limit` cells; `end` stands where something was cut off."""
+    """The text in at most `limit` cells; `end` marks where something was cut off."""
     if cells(text) <= limit:
         return text
     from rich.cells import set_cell_size
@@ -90,7 +90,7 @@ def pad(text: str, size: int, *, right: bool = False) -> str:
 
 
 class _Bottom:
-    """The live lines at the bottom of stderr. Whoever writes to the terminal does so inside `aside`."""
+    """The live lines at the bottom of stderr. Every writer to the terminal writes inside `aside`."""
 
     def __init__(self) -> None:
         self.lock = threading.RLock()
@@ -99,7 +99,7 @@ class _Bottom:
         self.noted = False
 
     def erasure(self) -> str:
-        """From where the first of them begins: a terminal that was made narrower has broken them anew."""
+        """From where the first of them begins: a terminal that was made narrower has broken them again."""
         columns = size(sys.stderr)[0]
         rows = sum(max(1, -(-cells(line) // columns)) for line in self.shown)
         # row by row: tmux keeps what \x1b[J takes from its first row on as if it had scrolled off
@@ -118,7 +118,7 @@ def draw(lines: Sequence[str]) -> None:
     fitting, bottom = [cut(line.expandtabs(), columns - 1) for line in lines], _bottom
     with bottom.lock:
         if not bottom.held and fitting != bottom.shown:
-            # at once, so that it does not flicker; no newline behind the last: it could scroll
+            # at once, so that it does not flicker; no newline after the last: it could scroll
             sys.stderr.write(bottom.erasure() + "\n".join(fitting))
             sys.stderr.flush()
             bottom.shown = fitting
@@ -139,7 +139,7 @@ def aside() -> Iterator[None]:
 
 @contextlib.contextmanager
 def prompt() -> Iterator[None]:
-    """A question is on the terminal: the live lines are gone until it is answered, and nobody waits for that."""
+    """A question is on the terminal: the live lines are gone until it is answered, and no thread waits for that."""
     bottom = _bottom
     with aside():
         bottom.held += 1
@@ -151,9 +151,9 @@ def prompt() -> Iterator[None]:
 
 
 def note(text: str) -> None:
-    """A line from a signal handler: in a thread of its own, since a terminal that nobody drains would hold the handler
-    up for good, and not for NOTE_SECONDS; without a lock and not through sys.stderr, which the main thread may be
-    writing to. Waited for, so that it comes before the next one, and before fleet ends."""
+    """A line from a signal handler: in a thread of its own, since a terminal that no process drains would hold the
+    handler up for good, and not for NOTE_SECONDS; without a lock and not through sys.stderr, which the main thread may
+    be writing to. Waited for, so that it comes before the next one, and before fleet ends."""
     erasure, _bottom.shown, _bottom.noted = _bottom.erasure(), [], True
     writer = threading.Thread(target=os.write, args=(2, f"{erasure}{text}\n".encode()), name="say", daemon=True)
     writer.start()
@@ -161,7 +161,7 @@ def note(text: str) -> None:
 
 
 def block() -> None:
-    """Have whoever reads our output slowly waited for, and no line lost: an ssh, or another program that the same pipe
+    """Have a slow reader of our output waited for, and no line lost: an ssh, or another program that the same pipe
     was given to, may have made it one that takes nothing when it is full."""
     for fd in (1, 2):
         with contextlib.suppress(OSError):
@@ -195,7 +195,7 @@ def tell_fault(fault: Exception) -> None:
 
 class Ticking:
     """Something live: `tick` is called every TICK_SECONDS by a thread of its own, as long as it lasts, and the live
-    lines are gone behind it."""
+    lines are gone after it."""
 
     def __init__(self, on: bool = True) -> None:
         self._over = threading.Event()
@@ -236,7 +236,7 @@ def _in_foreground(fd: int) -> bool:
 
 @contextlib.contextmanager
 def kept() -> Iterator[None]:
-    """The terminal of stdin is in the same mode behind it, whatever became of who changed that."""
+    """The terminal of stdin is in the same mode afterwards, whatever became of the process that changed it."""
     before = termios.tcgetattr(0) if interactive(sys.stdin) else None
     try:
         yield

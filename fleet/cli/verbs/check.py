@@ -39,7 +39,7 @@ if TYPE_CHECKING:
 COLORS = {"error": "red", "warning": "yellow", "info": "cyan"}
 COLUMN_WIDTH = 26
 FACT = "fact"
-PIPE_WIDTH = 160  # how many columns stand side by side where no terminal limits them
+PIPE_WIDTH = 160  # how many columns are side by side where no terminal limits them
 
 
 @click.command("check", cls=Verb, examples=("fleet check", "fleet check -w @a100 -v"))
@@ -114,7 +114,7 @@ def screen(checked: Checked, *, width: int | None = None, quiet: bool = False, v
 
 def proposal(checked: Checked, inventory: Inventory | None = None) -> list[str]:
     """Returns the inventory's changes, as a diff, or its lines where that cannot be, for the network that is better.
-    inventory: None for the one of the command line, which is read only where there is something to propose."""
+    inventory: None for the one of the command line, which is read only where there is a change to propose."""
     found = checked.measured.proposed
     if not found:
         return []
@@ -198,13 +198,13 @@ def _text(cell: Cell) -> str:
 
 
 def _shown(cell: Cell, size: int | None) -> list[str]:
-    """A cell's lines, broken between words."""
+    """A cell's lines, broken at blanks."""
     lines = [part for line in _text(cell).split("\n") for part in wrap(line, size, 2)]
     return [click.style(line, fg="yellow", bold=True) for line in lines] if cell.deviates else lines
 
 
 def _sizes(rows: Sequence[Sequence[str]], room: int | None) -> list[int] | None:
-    """Each column's cells: what it needs, or less where it can break between words; None where that does not do."""
+    """Each column's cells: what it needs, or less where it can break at blanks; None where that does not do."""
     columns = [[line for cell in column for line in cell.split("\n")] for column in zip(*rows, strict=True)]
     sizes = [max(map(cells, column)) for column in columns]
     least = [2 + max((cells(word) for line in column for word in line.split()), default=0) for column in columns]

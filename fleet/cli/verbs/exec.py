@@ -31,13 +31,13 @@ from fleet.model import Host, Result
 from fleet.requests.exec import Exec
 
 OPERATOR = re.compile(r"\|\|?|&&?|;|\d?>>?|<|\d>&\d")
-WITH_SIGNS = ("find", "grep", "egrep", "rg", "awk", "sed", "tr", "cut", "expr", "test", "[")  # which take such words
+WITH_SIGNS = ("find", "grep", "egrep", "rg", "awk", "sed", "tr", "cut", "expr", "test", "[")  # which take such
 GLOB = re.compile(r"(?=.*[*?])(?!.*\.[*?])[\w./~*?-]+")  # and no regular expression, as far as that can be known
 LINE_BYTES = 1 << 20  # what has no newline by then gets one
 
 
 class PrefixedLines(ProgressLine):
-    """Prints whole lines as they come, each behind its host's name."""
+    """Prints whole lines as they come, each after its host's name."""
 
     def __init__(self, *, quiet: bool = False) -> None:
         super().__init__(quiet=quiet)
@@ -84,8 +84,8 @@ def show_outputs(results: Sequence[Result], line: ProgressLine) -> None:
 
 
 class ExecVerb(Verb):
-    """From the first word of the command on all belongs to it. Without a "--" an option there could be meant for fleet,
-    and what was meant is not guessed."""
+    """From the command's first token on, all belongs to the command. Without a "--" an option there could be meant for
+    fleet, and what was meant is not guessed."""
 
     def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
         given = list(args)
@@ -187,9 +187,10 @@ def other_command(
 
 
 def own_input(asked: bool | None) -> tuple[BinaryIO | None, bool]:
-    """Returns standard input, where it is to be sent, and whether what waits there is not: unasked one that was given
-    to fleet alone is sent, one that it shares with its caller (a script, a loop over a file of hosts) is the caller's.
-    UsageError where that is a file of which the caller has read nothing: to whom it was given is not known."""
+    """Returns standard input, where it is to be sent, and whether what waits there is not: without -i, input that was
+    given to fleet alone is sent, one that it shares with its caller (a script, a loop over a file of hosts) is the
+    caller's.
+    UsageError where that is a file of which the caller has read nothing: its reader is not known."""
     if asked and terminal.interactive(sys.stdin):
         raise UsageError("--stdin: standard input is a terminal, which is not read", hint="give it a file: < FILE")
     ours, waits = os.fstat(0), False
@@ -223,6 +224,6 @@ def _is(ours: os.stat_result, path: str, *, otherwise: bool) -> bool:
 
 
 def whole_line(word: str, fleet: str) -> str:
-    """A line that was given as one word is a program's name. fleet: what to begin with."""
+    """A line that was given as one argument is a program's name. fleet: what to begin with."""
     shell = f"{fleet} --shell {shlex.quote(word)}"
     return f"{shell} takes a line" if re.search(r"[|&;<>$`*?~(]", word) else f"{fleet} -- {word}; or {shell}"

@@ -20,7 +20,7 @@ from fleet.model import Host, Inventory
 from fleet.sources import SOURCES
 from fleet.sources.source import Condition
 
-# column -> what a host shows in it; a column that says nothing for any host is left out
+# column -> what a host shows in it; a column that is empty for every host is left out
 COLUMNS: dict[str, Callable[[Host], object]] = {
     "address": lambda h: h.address if h.address != h.name else "",
     "data address": lambda h: h.data_address,
@@ -85,7 +85,7 @@ def hosts(form: str, source: str | None, partition: str | None) -> int:
 
 
 def show(inventory: Inventory, conditions: Mapping[str, Condition] = {}) -> None:
-    """The table; on a terminal, what is the same for all hosts stands below it, and in a pipe one line is one host."""
+    """The table; on a terminal, what is the same for all hosts is below it, and in a pipe one line is one host."""
     groups: dict[str, str] = {}
     for group, members in inventory.groups.items():
         groups.update({name: f"{groups.get(name, '')} {group}".strip() for name in members})

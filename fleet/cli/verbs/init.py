@@ -90,7 +90,7 @@ def target(inventory: str | None) -> tuple[Path, str | None]:
 
 
 def given(source: str | None, path: Path, old: str | None, chosen: bool) -> Given:
-    """The hosts that are meant. chosen: nobody has to be asked which of ~/.ssh/config."""
+    """The hosts that are meant. chosen: no question is needed which of ~/.ssh/config."""
     there = parse_yaml(old, str(path)) if old else None
     if source == "-":
         if terminal.interactive(sys.stdin):

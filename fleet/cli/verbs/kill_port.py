@@ -53,7 +53,7 @@ def kill_port(ports: list[int], yes: bool, force: bool, grace: float, runs: tupl
     if settings.dry_run:
         outcome = preview(plan)
     elif plan.targets and (yes or agree(len({(each.host, each.pid) for each in plan.targets}), ports, force)):
-        with ProgressLine(quiet=quiet) as line:  # while we asked, Ctrl-C meant no
+        with ProgressLine(quiet=quiet) as line:  # during the question, Ctrl-C meant no
             outcome = planned.run(line)
     else:
         outcome = report(plan, {})
@@ -61,7 +61,7 @@ def kill_port(ports: list[int], yes: bool, force: bool, grace: float, runs: tupl
 
 
 def agree(count: int, ports: Sequence[int], force: bool) -> bool:
-    """A question on the terminal; UsageError where there is none to ask on."""
+    """A question on the terminal; UsageError where there is no terminal."""
     what = f"{count} process{'' if count == 1 else 'es'}"
     agreed = ask(f"End {what}?")
     if agreed is None:

@@ -67,7 +67,7 @@ def lab() -> None:
 
 
 def ended(hosts: Sequence[str], text: str) -> int:
-    """The end of what was done to the lab: with --json its document, else what is said of it."""
+    """The end of what was done to the lab: with --json its document, else its text."""
     if settings_of().json:
         write_json(Report("lab", tuple(Result(name, ok=True) for name in hosts), EXIT_OK).as_json())
     elif not settings_of().quiet:
@@ -114,7 +114,7 @@ def up(count: int | None, link: str | None, disk: str | None, slurm: bool) -> in
 
 
 def agree_to(count: int) -> None:
-    """Say what so many hosts cost; UsageError where the user would rather not."""
+    """Print what so many hosts cost; UsageError where the user would rather not."""
     if not settings_of().silent:
         cost = f"{count} hosts take {count * HOST_MIB} MiB of memory, and each rank with torch 300 MiB more"
         talk(f"{cost}; they share {os.cpu_count()} CPUs")
@@ -157,7 +157,7 @@ def status() -> int:
 
 
 def on_hosts(nodes: Sequence[str], done: str, act: Callable[[Lab], Sequence[str]]) -> int:
-    """Do something to the hosts of a node set, and say so: "lab01: cut off"."""
+    """Do something to the hosts of a node set, and report it: "lab01: cut off"."""
     from fleet.lab.state import select
 
     the = the_lab()
@@ -169,7 +169,7 @@ def on_hosts(nodes: Sequence[str], done: str, act: Callable[[Lab], Sequence[str]
 
 
 def _state(word: str, done: str, text: str) -> None:
-    """A command that puts hosts into a state. done: what is said of them then."""
+    """A command that puts hosts into a state. done: what is reported of them then."""
 
     @lab.command(word, help=text, examples=(f"fleet lab {word} lab02", f"fleet lab {word} 'lab[02-03]'"))
     @click.argument("nodes", metavar="HOST...", nargs=-1, required=True, shell_complete=completed("lab_host"))

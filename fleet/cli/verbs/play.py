@@ -1,4 +1,4 @@
-"""`fleet play FILE`: a playbook's steps, each run as the command line it stands for."""
+"""`fleet play FILE`: a playbook's steps, each run as its command line."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ from fleet.playbook.steps import Param, Step, starting_at
 from fleet.playbook.steps import play as run_steps
 from fleet.tasks.named import NamedTasks
 
-# told once for the whole playbook, or per step by its own key ("on")
+# given once for the whole playbook, or per step by its own key ("on")
 _OF_YAML = ("var", "from")
 _NOT_IN_STEPS = ("inventory", "hosts", "exclude", "dry-run", "json", "quiet", "verbose")
 ENV_OPTIONS = ("--env", "--env-expand")
@@ -119,7 +119,7 @@ def shared_options(settings: Settings) -> list[str]:
 
 
 class Play(Verb):
-    """Behind a task file all words are the tasks' own."""
+    """After a task file, all arguments are the tasks' own."""
 
     def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
         parser = self.make_parser(ctx)
@@ -232,7 +232,7 @@ def masked(argv: Sequence[str]) -> list[str]:
 
 
 def hidden(vars_: Sequence[str], steps: Sequence[Step]) -> list[str]:
-    """--var words as they may be shown, to be copied: without values that a step hides and that seem secret."""
+    """--var arguments as they may be shown, to be copied: without values that a step hides and that seem secret."""
     masks = [pair for step in steps for pair in zip(step.argv, masked(step.argv), strict=True) if pair[0] != pair[1]]
     out = []
     for word in vars_:

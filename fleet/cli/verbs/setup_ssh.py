@@ -37,7 +37,7 @@ def _terminal() -> bool:
 
 
 def ask_password(hosts: Sequence[str]) -> str | None:
-    """Ask on the terminal, hidden; None when there is none, or it says nothing."""
+    """Ask on the terminal, hidden; None when there is none, or the answer is empty."""
     if not _terminal():
         return None
     try:
@@ -57,7 +57,7 @@ def answer(lines: Callable[[int | None], Sequence[str]]) -> str | None:
 
 
 def confirm(keys: Sequence[NewKey]) -> bool | None:
-    """Show the host keys nobody vouches for and let the user answer once for all of them."""
+    """Show the unconfirmed host keys and let the user answer once for all of them."""
     said = answer(lambda width: [*table(keys, width), "Accept them? Type 'yes' if they are right: "])
     return None if said is None else said == "yes"
 

@@ -22,7 +22,7 @@ ONE_HOST = without("hosts", "exclude", "transport", "fanout", "json")
 
 
 def _everyone(verb: str) -> Inventory:
-    """UsageError where a document is asked for of what goes on in this terminal."""
+    """UsageError where --json is given: the session has no document."""
     if settings_of().json and not settings_of().dry_run:
         raise UsageError(f"{verb} takes no --json", hint="of a command: fleet exec --json -- hostname")
     return load_everyone()

@@ -69,7 +69,7 @@ def sudo_password() -> str:
 
 
 def checked(word: str, words: Sequence[str], inventory: Inventory | None, json: bool) -> None:
-    """UsageError or InventoryError when a playbook's step `task` cannot be what it says."""
+    """UsageError or InventoryError when a playbook's step `task` cannot be what it names."""
     named = existing(NamedTasks.of(word))
     with standing_on(Ground(inventory or Inventory(()))), aside(json):
         TaskFile(named.path).steps(
@@ -86,7 +86,7 @@ def existing(named: NamedTasks | None) -> NamedTasks:
 
 
 def play_tasks(named: NamedTasks, words: Sequence[str], *, no_fold: bool = False, ask_sudo: bool = False) -> int:
-    """Run what the words call; the exit code."""
+    """Run the tasks that the arguments name; returns the exit code."""
     settings = settings_of()
     existing(named)
     selected, everyone = the_hosts()
