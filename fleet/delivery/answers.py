@@ -78,7 +78,7 @@ def packed(answer: object) -> bytes:
 
 
 def resolution(own: Sequence[OwnFile], force: bool | Sequence[str], keep: bool) -> bytes | None:
-    """Returns the answer to what is a node's own and in the way; None where its user must be asked."""
+    """Returns the answer to what is a node's own and in the way; None where its user must decide."""
     paths = [path for path, *_ in own]
     meant = [path for path in paths if is_meant(path, force)]
     rest = sorted(set(paths).difference(meant))

@@ -14,7 +14,7 @@ from fleet.model import Host, Result
 from fleet.requests.sync import Sync
 from fleet.runtime import Runtime
 
-# what a broadcast says of a host that its neighbours did not serve, and the head may
+# what a broadcast reports of a host that its neighbours did not serve, and the head may
 CHAIN_KINDS = ("unreachable", "slow", "stalled")
 # From here on hosts hand it on to each other; below it, starting that costs more than it saves.
 CHAIN_BYTES = 32 << 20

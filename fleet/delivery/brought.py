@@ -90,7 +90,7 @@ def known_in(folder: Path) -> dict[str, list[Got]]:
 
 
 def unchanged(root: Path) -> set[str]:
-    """Paths below `root`, relative to it, of what get put there and nobody has changed since. Looks at nothing else."""
+    """Paths below `root`, relative to it, of what get put there and is unchanged since. Looks at nothing else."""
     real, found = os.path.join(os.path.realpath(root), ""), set[str]()
     for path in store_of(root).parent.glob("[0-9a-f]*"):
         around, files = _read(path, real)

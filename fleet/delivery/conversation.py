@@ -35,14 +35,14 @@ class Conversation:
         )
 
     def answer(self, kind: TypeForm[T]) -> T:
-        """The next word of this kind. HostFailed where it is a refusal."""
+        """The next message of this kind. HostFailed where it is a refusal."""
         name = self._program.host.name
         for frame in self._frames:
             if frame.kind == EXIT:
                 continue
             message = frame.json() if frame.kind == MESSAGE else {}
             if message.get("event") == "waiting" and self._waited < MOST_WAITS:
-                if not self._waited:  # a node that says so without end fills nobody's screen
+                if not self._waited:  # a node that repeats it without end does not fill the screen
                     self._waiting(decoded(Waiting, message, name)["run"])
                 self._waited += 1
             elif message.get("event") == "failed":
@@ -87,5 +87,5 @@ class Delivery(threading.Thread):
         self.join(JOIN_SECONDS)
         if error is None:
             cause = self.error  # what is raised from here on after an error comes of our own cutting it off
-        if cause is not None and getattr(error, "kind", None) != "sync":  # that is the node's own word
+        if cause is not None and getattr(error, "kind", None) != "sync":  # that is the node's own message
             raise cause from None

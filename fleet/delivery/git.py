@@ -1,7 +1,7 @@
-"""git of this machine, as it is asked here.
+"""git of this machine, as fleet runs it.
 
 It runs no hook, pager, diff or file system monitor program that a repository's settings name, writes nothing, asks
-nobody, takes nothing from GIT_* variables, and is ended when it takes long or its output is large.
+no question, takes nothing from GIT_* variables, and is ended when it takes long or its output is large.
 """
 
 from __future__ import annotations

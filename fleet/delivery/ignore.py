@@ -1,4 +1,4 @@
-"""Selects what of a folder is sent: what git lists, changed by .fleetignore, less what unasked.py holds back.
+"""Selects what of a folder is sent: what git lists, changed by .fleetignore, less what unasked.py excludes.
 
 Git decides for what lies in one of its work trees: a file that it tracks is sent whatever a pattern matches. Submodules
 and clones inside decide for themselves. Without git, and outside of any work tree, patterns.py reads the ignore files.
@@ -64,7 +64,7 @@ class Repository:
         common = [Path(os.environ.get("XDG_CONFIG_HOME") or Path.home() / ".config", "git/ignore")]
         if not self.own:
             words = ("config", "-z", "--type=path", "--get", "core.excludesFile")
-            with suppress(NoAnswer):  # as it says that there is none
+            with suppress(NoAnswer):  # as it reports that there is none
                 answer = ask(self.top, *words, seconds=SECONDS, most=1 << 16)
                 common = [Path(self.top, os.fsdecode(answer.partition(b"\0")[0]))]
         if (folder := git_folder(self.top)) is not None:
@@ -92,7 +92,7 @@ class Sieve:
         alone: bool = False,
     ) -> None:
         """hosts: of the inventory. places: where the source goes on them. brought: what `get` put there. alone: the
-        outer repository ignores all of it, and has no say."""
+        outer repository ignores all of it, and does not count."""
         self.root, self.prefix = root, os.path.join(root, "")
         self.everything, self.brought = everything, frozenset(brought)
         self.hosts, self.places, self.credentials = hosts, (root, *places), credentials(hosts)
@@ -126,7 +126,7 @@ class Sieve:
 
     @property
     def left_out(self) -> str | None:
-        """Returns what patterns leave out, in words; None for nothing."""
+        """Returns what patterns leave out, as text; None for nothing."""
         count = len(self.ignored)
         return f"left out by ignore files: {few(sorted(self.ignored))} ({count} in all)" if count else None
 
@@ -148,7 +148,7 @@ class Sieve:
         return name if is_made_here else None
 
     def why(self, path: str, folder: bool = False) -> Why | None:
-        """Why it is not sent, whether or not it is there; None where no rule says so."""
+        """Why it is not sent, whether or not it is there; None where no rule excludes it."""
         rules, names = self.rules, path.split("/")
         for count in range(1, len(names) + 1):
             at = "/".join(names[:count])
@@ -255,7 +255,7 @@ def _counted(kind: str, paths: Sequence[str]) -> str:
 def _listed(folder: str, top: str) -> bytes:
     """Returns git's list of a folder whose work tree is to begin at `top`. Raises NoAnswer."""
     work_tree = ask(folder, "rev-parse", "--show-toplevel", seconds=SECONDS, most=1 << 16).removesuffix(b"\n")
-    if os.path.realpath(work_tree) != os.fsencode(os.path.realpath(top)):  # a submodule that was copied beside itself
+    if os.path.realpath(work_tree) != os.fsencode(os.path.realpath(top)):  # a submodule that was copied next to itself
         raise NoAnswer(f"its git folder is that of {os.fsdecode(work_tree)}")
     words = ("ls-files", "-t", "-z", "--cached", "--others", "--exclude-standard")
     try:

@@ -15,7 +15,7 @@ from fleet.model import Host, Result
 from fleet.protocol.messages.values import Claim
 from fleet.transport.base import Cancel
 
-CONNECT_SECONDS = 3.0  # of the first host; behind that nobody waits for it
+CONNECT_SECONDS = 3.0  # of the first host; after that no sync waits for it
 LOCK_WAIT_SECONDS = 10.0  # of each host, while another sync holds it
 LOCK_SECONDS = 5.0  # of all others, while the first host's is held
 
@@ -27,9 +27,9 @@ def claim() -> Claim:
 
 
 class LockOrder:
-    """The first host's lock before any other, and no word about files there before all others are locked, too: of two
-    syncs to the same hosts the one that has the first host has all of them, whole. The other one waits, or is refused
-    on all of them."""
+    """The first host's lock before any other, and no message about files there before all others are locked, too: of
+    two syncs to the same hosts the one that has the first host has all of them, whole. The other one waits, or is
+    refused on all of them."""
 
     def __init__(self, hosts: Sequence[Host], cancel: Cancel) -> None:
         self._first = hosts[0].name if hosts else ""

@@ -48,7 +48,7 @@ class Manifest:
 
     @cached_property
     def message(self) -> bytes:
-        """The control line, and the packed manifest behind it."""
+        """The control line, and the packed manifest after it."""
         packed = zlib.compress(json.dumps(self.entries).encode(), 6)
         return with_payload("manifest", packed, allocated=self.allocated)
 

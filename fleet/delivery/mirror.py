@@ -52,14 +52,14 @@ from fleet.transport.program import Program
 T = TypeVar("T")
 COMPARING = "comparing files"
 ROUNDS = 3  # of reading the source, while it changes
-PATIENCE_SECONDS = 30.0  # after which a node gives up a head that says nothing, and its lock for the next sync
+PATIENCE_SECONDS = 30.0  # after which a node gives up a silent head, and its lock for the next sync
 
 
 @dataclass(frozen=True)
 class Mirror:
     """source: the folder on the head. dests: host name -> folder on that host ("~" is the node's own). request: how.
-    whole: also what ignore files leave out. hint: how to say --force and --keep. command: what was typed, and the part
-    of it after the options."""
+    whole: also what ignore files leave out. hint: how to write --force and --keep. command: what was typed, and the
+    part of it after the options."""
 
     hosts: tuple[Host, ...]
     source: Path
@@ -84,7 +84,7 @@ class Mirror:
 def run(plan: Mirror, runtime: Runtime) -> Report:
     """Mirror the tree to all the hosts at once. Results carry {"to", "sent", "bytes", "deleted", "kept", ...}.
 
-    What is a node's own, or came from another source, is lost only with --force, or when the user says yes to it.
+    What is a node's own, or came from another source, is lost only with --force, or when the user agrees to it.
     """
     runtime.emit(Round(f"reading {plan.source}", ()))
     fanout.check_limits(len(plan.hosts), runtime.fanout)
@@ -257,7 +257,7 @@ class _Mirroring:
 
 
 def _take(tree: Tree, need: Lacks | Need, paths: list[str], has: dict[str, dict[int, str]], host: str) -> None:
-    """Put to `paths` what a node asks for, to `has` which blocks it says it has. It may name anything here: ignored
+    """Put to `paths` what a node requests, to `has` which blocks it reports. It may name anything here: ignored
     files, or what a link in the tree leads to."""
     files, blocks, sizes = need["files"], need["blocks"], tree.by_path
     if not sizes.keys() >= {path for path, _ in files} or len(paths) + len(files) > len(sizes):

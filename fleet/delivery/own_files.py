@@ -18,7 +18,7 @@ KINDS = {"d": "a folder", "l": "a link", "o": "no file"}
 
 
 def error(host: str, files: Sequence[OwnFile], hint: str) -> PreflightError:
-    """The refusal to replace what is this host's own. hint: how to say what is to become of it."""
+    """The refusal to replace what is this host's own. hint: how to write what is to become of it."""
     details: dict[str, str] = {}
     shown = []
     for number, (path, kind, size, age, holds) in enumerate(files[:NAMED]):
@@ -51,7 +51,7 @@ def refusal(other: Other, host: str, command: tuple[str, str]) -> Result:
 
 
 def refused_most(most: Most, host: str, command: tuple[str, str]) -> Result:
-    """Returns the refusal to delete most of what is on this host. command: what was typed, and what of it stands behind
+    """Returns the refusal to delete most of what is on this host. command: what was typed, and what of it follows
     options."""
     message = Reason(
         "{deleted} of the {of} files that were delivered to {to} would be deleted{inside}: {names}; nothing was sent",
@@ -83,7 +83,7 @@ def question(refused: Sequence[Result], last: str = "Replace them? They are kept
 
 
 def consent(command: str) -> str:
-    """How to say what is to become of what is in the way."""
+    """How to write what is to become of what is in the way."""
     return f"{by_force(command)}; to leave what is the node's: {command} --keep"
 
 

@@ -20,7 +20,7 @@ KEEP_BYTES = 256 << 20
 
 
 class Parcels:
-    """Control lines for node/delivery/code_sync.py with data behind them; see node/delivery/stage.py."""
+    """Control lines for node/delivery/code_sync.py with data after them; see node/delivery/stage.py."""
 
     def __init__(self, tree: Tree) -> None:
         self._tree = tree
@@ -50,7 +50,7 @@ class Parcels:
         self, small: Sequence[str], large: Sequence[str], has: Mapping[str, Mapping[int, str]]
     ) -> Iterator[tuple[bytes, int]]:
         """(message, bytes of the files in it), until all are in; b"" for blocks that `has` of that path has. HostFailed
-        for a file that is not any more what the tree says."""
+        for a file that is not any more what the tree has."""
         for paths in self._batches(small):
             with self._lock:
                 message = self._made.get(paths)

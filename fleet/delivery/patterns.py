@@ -1,6 +1,6 @@
 """Ignore patterns as git reads and matches them (dir.c, wildmatch.c), byte for byte. tests/fuzz/ignore.py holds that.
 
-Of the patterns that have a say about a path the last of the deepest file counts; what is in a folder that is ignored
+Of the patterns that match a path, the last one of the deepest file counts; what is in a folder that is ignored
 is not looked at.
 """
 
@@ -35,7 +35,7 @@ CLASSES = {
     b"upper": string.ascii_uppercase.encode(),
     b"xdigit": string.hexdigits.encode(),
 }
-# of a glob; of what stands in brackets in one
+# of a glob; of what is in brackets in one
 TOKEN = re.compile(
     rb"(?P<folders>(?<![^/])\*\*+/)|(?P<deep>(?<![^/])\*\*+(?=\Z|\\/))|(?P<some>\*+)|(?P<one>\?)|(?P<set>\[)|\\?(?P<char>.)",
     re.DOTALL,
@@ -88,7 +88,7 @@ def _without_spaces(line: bytes) -> bytes:
 
 
 def _translate(glob: bytes) -> bytes:
-    """Returns a regular expression that takes no more than quadratic time: what stands between two wildcards is matched
+    """Returns a regular expression that takes no more than quadratic time: what is between two wildcards is matched
     where it fits first, and never tried at a later place. The wildcard after it takes what a later place would."""
     parts, at = [[b"", b""]], 0  # of each wildcard: its own expression, and that of what follows it
     deep = [0]  # indexes of those that match a "/", too
@@ -121,7 +121,7 @@ def _once(regex: bytes, number: int) -> bytes:
 
 
 def _members(glob: bytes, at: int) -> tuple[int, list[int]]:
-    """(where what is behind the closing bracket begins, the bytes that match)"""
+    """(where what follows the closing bracket begins, the bytes that match)"""
     negated = glob[at : at + 1] in (b"!", b"^")
     first = at = at + negated
     found: set[int] = set()
@@ -176,7 +176,7 @@ def read_patterns(path: str, base: str, ours: bool = False, follow: bool = False
 
 
 class Scope:
-    """The ignore files of that name in the folder `top` and below it, read when they are asked for, and those that hold
+    """The ignore files of that name in the folder `top` and below it, read when they are requested, and those that hold
     for all of it. Paths are absolute, those of folders end with "/". empty: no pattern was read so far."""
 
     def __init__(self, top: str, name: str, common: Sequence[str | Path] = ()) -> None:
@@ -195,7 +195,7 @@ class Scope:
         return self._of[folder]
 
     def last(self, path: str, folder: bool) -> Pattern | None:
-        """The pattern that has the last say about this very path, whatever is said about the folders it is in."""
+        """The last pattern that matches this very path, whatever matches the folders that it is in."""
         patterns = self.of(_above(path))
         if patterns:
             raw, name = os.fsencode(path), os.fsencode(path.rpartition("/")[2])

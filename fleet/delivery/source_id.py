@@ -3,7 +3,7 @@ destination is the source itself, through whichever link or mount.
 
 A source carries a witness, a random number: in the git-dir of its work tree, else in a small file that no sync sends.
 It is believed together with a record in ~/.fleet/source-ids of the folder where it was seen: a witness travels with
-whoever copies or unpacks the folder. Neither a path nor an inode is one: others have them after `rm` and `mv`.
+a copy of the folder. Neither a path nor an inode is one: others have them after `rm` and `mv`.
 """
 
 from __future__ import annotations
@@ -89,7 +89,7 @@ def marked(root: Path) -> Iterator[str | None]:
     """The name of the empty folder that lies in it meanwhile; None where nothing can be written there."""
     mark, made = f".{secrets.token_hex(16)}{SOURCE_MARK}", None
     with contextlib.suppress(OSError):
-        for left in root.glob(f".*{SOURCE_MARK}"):  # by a kill; or by a sync that has been heard by its hosts long ago
+        for left in root.glob(f".*{SOURCE_MARK}"):  # by a kill; or by a sync that its hosts received long ago
             if left.stat().st_mtime < root.stat().st_ctime - 86400:
                 left.rmdir()
     with contextlib.suppress(OSError):  # read only, or another user's

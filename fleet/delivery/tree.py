@@ -39,7 +39,7 @@ class Tree:
     """A file or a folder of the head as it is to be on the nodes. entries: what is in it. skipped: sockets, fifos and
     devices left out. mode: the folder's own, None of a file. allocated: path -> bytes that a file with holes takes.
     linked: (device, inode) of each file that has other names. sieve: what left entries out, None where nothing did.
-    brought: files that `get` brought, nobody changed since and git tracks. unsafe_links: (path, target) of links to
+    brought: files that `get` fetched, unchanged since and tracked by git. unsafe_links: (path, target) of links to
     what is here and not sent. followed: files that are links here. inodes: of its files. grown: files of which the
     beginning is sent, as they get longer; touched: those whose times change, and whose bytes do not. odd: those that
     were found so: (size as found, inode, sha256 of so many bytes)."""
@@ -156,7 +156,7 @@ def _digest(size: int, fd: int) -> str:
 
 
 def with_payload(op: str, data: bytes, **more: Any) -> bytes:
-    """A control line, and the bytes behind it that it tells of."""
+    """A control line, and the bytes after it that it announces."""
     line = {"op": op, "size": len(data), "sha256": hashlib.sha256(data).hexdigest(), **more}
     return json.dumps(line).encode() + b"\n" + data
 
@@ -275,7 +275,7 @@ def told(said: Callable[[], Any], host: str, hint: str) -> Tree:
 
 @contextlib.contextmanager
 def reading(root: Path, beside: str, deep: str) -> Iterator[None]:
-    """Says what a source cannot be read for. beside: what else may be done about a file's mode. deep: what about too
+    """Reports why a source cannot be read. beside: what else may be done about a file's mode. deep: what about too
     many folders in each other."""
     try:
         yield

@@ -1,4 +1,4 @@
-"""The head's part while members talk: waits for all, starts the chain, mends it, passes digests on, ends it."""
+"""The head's part while members send: waits for all, starts the chain, mends it, passes digests on, ends it."""
 
 from __future__ import annotations
 
@@ -33,8 +33,8 @@ class Coordinator:
     second. locked: called with each host that holds its lock, or has none to take. force, keep, hint: of what is the
     nodes' own; see transfer.Broadcast.
 
-    cuts: what the loss of a host cost the one after it, {"host": who went, "behind": who lost, "lost_seconds"}. All
-    methods may be called from any thread.
+    cuts: what the loss of a host cost the one after it, {"host": the lost one, "behind": the delayed one,
+    "lost_seconds"}. All methods may be called from any thread.
     """
 
     def __init__(
@@ -104,7 +104,7 @@ class Coordinator:
             self.chain.remove(name)
             self._give(name)
 
-    # -- what the source says ------------------------------------------------------------------------------
+    # -- what the source reports ------------------------------------------------------------------------------
     def _news(self, digests: dict[int, str], changed: set[int]) -> None:
         with self.lock:
             for member in self.members.values():
@@ -113,7 +113,7 @@ class Coordinator:
                     self._pass_on(member, digests, changed)
 
     def _pass_on(self, member: Member, digests: Mapping[int, str], changed: Iterable[int]) -> None:
-        """Give a member those digests that it needs; tell it what it will not get."""
+        """Give a member those digests that it needs; report to it what it will not get."""
         if wanted := [[i, digest] for i, digest in digests.items() if member.lacks(i)]:
             member.tell(op="digests", files=wanted)
         if failed := [[index, CHANGED] for index in changed]:
@@ -159,14 +159,14 @@ class Coordinator:
         self._go([m for m in members if m.state == "ready"])
 
     def settle(self, member: Member) -> None:
-        """Tells a member the digests that it waits for, once they are known; none of a file that has changed."""
+        """Sends a member the digests that it waits for, once they are known; none of a file that has changed."""
         if member.unsure and not self.source.ask(member.unsure):
             digests = self.source.digests
             self._put(member, packed([(i, digests[i]) for i in member.unsure if i in digests]))
             member.unsure = []
 
     def consent(self, member: Member, files: list[OwnFile]) -> None:
-        """Decides about what is the node's own and in the way; where its user must be asked, nothing is sent."""
+        """Decides about what is the node's own and in the way; where its user must decide, nothing is sent."""
         answer = resolution(files, *self._consent)
         if answer is None:
             self.out(member, own_files.error(member.host.name, files, self._hint))
@@ -193,7 +193,7 @@ class Coordinator:
         self.maybe_over()
 
     def judged(self, verdicts: Sequence[Verdict]) -> None:
-        """Says what became of hosts, and makes it so."""
+        """Reports what became of hosts, and makes it so."""
         for verdict in verdicts:
             member, name = self.members[verdict.name], verdict.name
             if verdict.action == "out" and member.state == "receiving":
@@ -214,7 +214,7 @@ class Coordinator:
             self._give()
 
     def _give(self, gone: str | None = None) -> None:
-        """Tells senders whom to serve, where that has changed; gone: because of whom."""
+        """Sends each sender its successor, where that has changed; gone: the host that caused it."""
         assert self.chain is not None
         for order in self.chain.orders():
             receiver, hop = self.members[order.receiver], self.chain.hops[order.receiver]
@@ -237,7 +237,7 @@ class Coordinator:
                 self.judged(self.judge.tick(now))
 
     def _watch(self, member: Member) -> None:
-        """A node that only says that it lives, and never what it has got to, holds nobody up for ever."""
+        """A node that only sends heartbeats, and never its progress, holds up no other node for ever."""
         limit, seconds = member.limit, member.quiet.seconds()
         if limit is not None and seconds > limit:
             self.out(member, stalled(member.host.name, seconds))
@@ -270,7 +270,7 @@ class Coordinator:
             member.cancel.set()
 
     def abort(self, error: FleetError) -> None:
-        """Stop; whoever has no other reason gets this one."""
+        """Stop; a host that has no other reason gets this one."""
         with self.lock:
             for member in self.members.values():
                 if member.state in ("starting", "ready", "receiving"):

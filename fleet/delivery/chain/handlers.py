@@ -19,7 +19,7 @@ class Head(Coordinator):
     """The coordinator, and what each message of a member does."""
 
     def handle(self, name: str, message: Mapping[str, Any]) -> None:
-        """Takes what a member said. Raises ProtocolError for what none of them says."""
+        """Takes a member's message. Raises ProtocolError for what no member sends."""
         with self.lock:
             checked = decoded(MemberMessage, message, name)
             getattr(self, "_" + checked["event"])(self.members[name], checked)

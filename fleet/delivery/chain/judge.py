@@ -14,7 +14,7 @@ from typing import Literal
 from fleet.delivery.chain.order import HERE, SOURCE, Chain, Hop
 
 SILENCE_SECONDS = 2.0  # of a node that takes no bytes either
-SILENCE_LIMIT = 8.0  # also of one that takes bytes: its link may be too full for its words
+SILENCE_LIMIT = 8.0  # also of one that takes bytes: its link may be too full for its reports
 DEATH_SECONDS = 12.0
 STALL_SECONDS = 15.0
 LAG_BYTES = 8 << 20
@@ -24,7 +24,7 @@ UNREACHED = 3
 TRIES = {"lost": 3, "unreachable": 1, "corrupt": 1}
 
 Action = Literal["aside", "last", "direct", "out"]
-# of a sender behind which two hosts fared badly
+# of a sender after which two hosts were slow
 WAY_OUT = {
     "unreachable": "it reaches no other host",
     "slow": "its way out is slow: the hosts behind it crawl",
@@ -56,8 +56,8 @@ class Verdict:
 
 
 class Judge:
-    """every: seconds between the words of a hop. tried: let nobody else be first for a trial. named: the source, in
-    words."""
+    """every: seconds between the reports of a hop. tried: let no other host be first for a trial. named: the source, in
+    as text."""
 
     def __init__(self, chain: Chain, every: float = 0.2, tried: bool = False, named: str = HERE) -> None:
         self._chain, self._source = chain, named
@@ -65,14 +65,15 @@ class Judge:
         self._tried = tried
         self._first: tuple[str, float] | None = None  # what another host reached straight from the source
         self._tries: Counter[tuple[str, str, str]] = Counter()
-        self._faults: dict[tuple[str, str], None] = {}  # (sender, receiver) between whom something was wrong
+        self._faults: dict[tuple[str, str], None] = {}  # (sender, receiver) of links that failed
 
     def _named(self, sender: str) -> str:
         return f"host {sender}" if sender else self._source
 
     # -- whose fault it is ---------------------------------------------------------------------------------
     def broke(self, sender: str, epoch: int, kind: str, why: str) -> list[Verdict]:
-        """A link failed, its sender says: it is dialled again, or its ends part. Nothing where that is history."""
+        """A link failed, as its sender reports: it is dialled again, or its ends part. Nothing where that is
+        history."""
         link = next((one for one in self._chain.links.values() if (one.sender, one.epoch) == (sender, epoch)), None)
         if link is None:
             return []
@@ -94,7 +95,7 @@ class Judge:
 
     def corrupt(self, name: str, epoch: int) -> list[Verdict]:
         """A hop got by link `epoch` what is not in the source. Its sender may only have passed that on, and mends it
-        as well: so it is asked again first."""
+        as well: so it is requested again first."""
         return self.broke(self._chain.sender_of(name), epoch, "corrupt", "")
 
     def _fault(self, sender: str, hop: Hop, reason: str, kind: str, why: str = "") -> list[Verdict]:
@@ -133,7 +134,7 @@ class Judge:
     def _silent(self, now: float) -> list[Verdict]:
         there = [hop for hop in self._chain.hops.values() if not hop.away]
         silent = [hop for hop in there if now - hop.heard > self._patience(hop, now)]
-        # with all of them silent at once, it is the head that is cut off: the connections themselves will tell
+        # with all of them silent at once, it is the head that is cut off: the connections themselves will fail
         if len(silent) == len(there) > 1:
             return []
         for hop in silent:
@@ -162,7 +163,7 @@ class Judge:
 
     def _slow(self, hop: Hop) -> list[Verdict]:
         """Far slower than the host before it, whose data it lacks; than another was in its place; or than two others
-        were, once nobody else is waited for."""
+        were, once no other host is waited for."""
         sender = self._chain.hops.get(self._chain.sender_of(hop.name))
         others = [one for one in self._chain.hops.values() if one is not hop]
         if not any(not (one.done or one.moves or one.direct) for one in others) and len(others) > 1:

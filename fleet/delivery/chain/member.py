@@ -29,7 +29,7 @@ Handle = Callable[[str, Mapping[str, Any]], None]
 
 
 class Outbox:
-    """Sends to one program from a thread of its own: a frozen node must not hold up what others are told."""
+    """Sends to one program from a thread of its own: a frozen node must not hold up messages to others."""
 
     def __init__(self, program: Program) -> None:
         self._program = program
@@ -55,8 +55,8 @@ class Outbox:
 class Member:
     """A host that takes part, as the head sees it; the coordinator's lock guards all of it.
 
-    state: "starting", "ready" (it has said what it needs), "shared", "receiving", "done" or "out". reached: the address
-    that SSH went to. work: bytes that it may have to read on its disk. quiet: since when it gets nowhere.
+    state: "starting", "ready" (it has reported what it needs), "shared", "receiving", "done" or "out". reached: the
+    address that SSH went to. work: bytes that it may have to read on its disk. quiet: since when it gets nowhere.
     """
 
     host: Host
@@ -98,7 +98,7 @@ class Member:
 
     @property
     def limit(self) -> float | None:
-        """Seconds that it may go without a word of what is to come next; None where others tell."""
+        """Seconds that it may send no report of its next step; None where others report it."""
         if self.outbox is None or self.unsure:
             return None
         if self.state == "starting" and not self.greeted:

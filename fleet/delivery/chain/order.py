@@ -1,4 +1,4 @@
-"""Decides who sends to whom in a broadcast, and holds what is known of each, without threads and clocks.
+"""Decides the order of sending in a broadcast, and holds what is known of each, without threads and clocks.
 
 Every node that still needs something receives from the nearest earlier one that is there, done or not; else from the
 source. judge.py decides who is moved."""
@@ -32,8 +32,8 @@ class Hop:
     """Holds what is known of a node. position: the first byte that it lacks. received: bytes so far; todo: bytes in
     all. counted, files: bytes and files in place when `grown` was set.
 
-    Times are monotonic seconds. heard: its last message; grown: when bytes last came; linked: when it last got another
-    sender. best: the most bytes a second that it ever received."""
+    Times are monotonic seconds. heard: the time of its last message; grown: when bytes last came; linked: when it last
+    got another sender. best: the most bytes a second that it ever received."""
 
     name: str
     todo: int
@@ -103,7 +103,7 @@ class Chain:
                 self._epoch += 1
                 self.links[hop.name] = Order(sender, hop.name, self._epoch)
                 changed.append(self.links[hop.name])
-                # how it fared behind another sender does not count against it
+                # its speed after another sender does not count against it
                 hop.samples.clear()
                 hop.linked = self.now
             if not hop.direct:
@@ -117,7 +117,7 @@ class Chain:
         return [hop for hop in self.hops.values() if not (hop.away or hop.direct)]
 
     def to_end(self, hop: Hop) -> bool:
-        """Have nobody depend on a hop; False where nobody does, or it was moved too often."""
+        """Have no host depend on a hop; False where none does, or it was moved too often."""
         if hop.moves >= MOVES or hop is self.in_row()[-1]:
             return False
         hop.moves += 1
@@ -131,7 +131,7 @@ class Chain:
 
     # -- what is known of them -----------------------------------------------------------------------------
     def heard(self, name: str, position: int, received: int, now: float, placed: int = 0) -> bool:
-        """A hop's word on how far it is; whether it was away."""
+        """A hop's report on how far it is; whether it was away."""
         hop = self.hops.get(name)
         if hop is None:
             return False
@@ -169,7 +169,7 @@ class Chain:
             self.hops[name].done = True
 
     def forgive(self, seconds: float) -> None:
-        """This machine was held up for so long: nobody is to blame for that time."""
+        """This machine was held up for so long: no host is to blame for that time."""
         for hop in self.hops.values():
             hop.heard, hop.grown, hop.linked = hop.heard + seconds, hop.grown + seconds, hop.linked + seconds
             hop.began = None if hop.began is None else hop.began + seconds

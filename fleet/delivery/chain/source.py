@@ -1,4 +1,4 @@
-"""Whoever has everything, as the head sees it: this machine, or a node (node/delivery/chain/first)."""
+"""The host that has everything, as the head sees it: this machine, or a node (node/delivery/chain/first)."""
 
 from __future__ import annotations
 
@@ -109,7 +109,7 @@ class There:
         return replace(tree, root=Path(path))
 
     def follow(self, failed: Callable[[FleetError], None]) -> None:
-        """Take what it says, in a thread, until the end."""
+        """Take what it reports, in a thread, until the end."""
 
         def run() -> None:
             try:

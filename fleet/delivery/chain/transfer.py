@@ -29,7 +29,7 @@ from fleet.protocol.messages.chain import MemberSpec
 from fleet.runtime import Runtime
 from fleet.transport.certificate import make_certificate
 
-PATIENCE_SECONDS = 60.0  # after which a node gives up a head that says nothing, and its locks
+PATIENCE_SECONDS = 60.0  # after which a node gives up a silent head, and its locks
 FDS_PER_HOST = 2
 
 
