@@ -17,7 +17,7 @@ engine = ENGINES.get
 
 
 def suited(script: str) -> tuple[str, dict[str, str]]:
-    """(engine, its options) where none was asked for: a shell script is started once on each node, as by hand."""
+    """(engine, its options) where none was requested: a shell script is started once on each node, as by hand."""
     return ("command", {"per": "node"}) if is_shells(script) else (DEFAULT, {})
 
 

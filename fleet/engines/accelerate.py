@@ -33,7 +33,7 @@ DEFAULT_CONFIG = (
     "~/.cache/huggingface/accelerate/default_config.yaml",
 )
 NO_CONFIG = "compute_environment: LOCAL_MACHINE\ndistributed_type: 'NO'\n"
-# what fleet tells the launcher -> fleet's word for it; None: fleet does it itself
+# options that fleet passes to the launcher -> fleet's name for it; None: fleet does it itself
 OWNED = {
     "config-file": "--config-file FILE",
     "machine-rank": None,
@@ -67,7 +67,7 @@ OPTIONS = (
 
 class Accelerate(Engine):
     """`accelerate-launch`. Its configuration is read on the head, and lies in the run's folder on
-    each node as it is; what that says of hosts, ranks, address, port and launcher is overridden."""
+    each node as it is; its settings of hosts, ranks, address, port and launcher is overridden."""
 
     modules = ("torch", "accelerate")
     options = OPTIONS
@@ -89,7 +89,7 @@ class Accelerate(Engine):
 
     def prepare(self, job: Job, folder: Path) -> Job:
         given = job.engine_options.get("config-file")
-        # it shares the cores out to ranks where the configuration, not only the option, says that it is on CPUs
+        # it shares the cores out to ranks where the configuration, not only the option, is for CPUs
         none = NO_CONFIG + "use_cpu: true\n" * ("cpu" in job.engine_options)
         text = read_config(folder / given, given) if given is not None else none
         notes = (*job.notes, *unsaved(text, given), *(unasked(os.environ) if given is None else ()))
@@ -128,7 +128,7 @@ class Accelerate(Engine):
 
 
 def unasked(env: Mapping[str, str]) -> Iterator[str]:
-    """A word where 'accelerate config' has been answered on this machine, and nobody named what it wrote."""
+    """A warning where 'accelerate config' wrote a file on this machine that no option names."""
     cache = env.get("HF_HOME") or f"{env.get('XDG_CACHE_HOME') or '~/.cache'}/huggingface"
     path = Path(cache).expanduser() / "accelerate/default_config.yaml"
     if path.is_file():
@@ -136,7 +136,7 @@ def unasked(env: Mapping[str, str]) -> Iterator[str]:
 
 
 def unsaved(text: str, given: str | None) -> Iterator[str]:
-    """A word where weights would be trained for days, and could not be saved as one file."""
+    """A warning where weights would be trained for days, and could not be saved as one file."""
     plugin = (given is not None and parsed(text, given).get("deepspeed_config")) or {}
     if isinstance(plugin, Mapping) and plugin.get("zero_stage") == 3 and not plugin.get("zero3_save_16bit_model"):
         yield (

@@ -122,7 +122,7 @@ class Engine(ABC):
         return "program" if self.program and job.kind == "script" else job.kind
 
     def ranks(self, job: Job) -> int | None:
-        """Ranks on each node, whatever the inventory says; None: as many as it says."""
+        """Ranks on each node, whatever the inventory has; None: the inventory's number."""
         return None
 
     def check(self, job: Job) -> None:  # noqa: B027

@@ -11,7 +11,7 @@ from fleet.model import Job, Node
 
 IMPORTED = {"CUDA_DEVICE_MAX_CONNECTIONS": "1"}  # set by the import of colossalai, which `colossalai run` begins with
 EXTRA = "extra-launch-args"
-# what fleet tells torchrun -> fleet's word for it; None: fleet does it itself
+# options that fleet passes to torchrun -> fleet's name for it; None: fleet does it itself
 OWNED = {
     "nnodes": "--nnodes N",
     "nproc-per-node": "--nproc-per-node N",
@@ -41,6 +41,6 @@ class ColossalAI(Torchrun):
 
 
 def extra(job: Job) -> list[str]:
-    """--extra_launch_args in torchrun's words, as `colossalai run` takes them apart."""
+    """--extra_launch_args as torchrun's arguments, split as `colossalai run` splits them."""
     given = str(job.engine_options.get(EXTRA, ""))
     return [f"--{item}" for item in given.split(",") if item]

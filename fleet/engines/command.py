@@ -26,7 +26,8 @@ class AnyCommand(Engine):
         argv = (*SPAWN, str(node.first_rank), str(node.local_world_size))
         env = ranks_env(world, node)
         if self.ranks(job):
-            # what finds RANK and WORLD_SIZE waits for ranks that nobody starts; spawn.py and rank.py read the first one
+            # what finds RANK and WORLD_SIZE waits for ranks that are never started; spawn.py and rank.py read the first
+            # one
             env = {FIRST_RANK: str(node.first_rank), **{name: env[name] for name in env if name not in COUNTS}}
             if SLOTS not in {*job.env, *job.env_expand}:
                 env[SLOTS] = str(world.slots.get(node.host.name, 1))

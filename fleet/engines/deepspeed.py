@@ -63,7 +63,7 @@ class DeepSpeed(Engine):
             f"--master_port={world.master_port}",
             *as_written(job.engine_options, "no-local-rank"),
             *job.engine_args,
-            # the launcher would put --local_rank behind the first word of spawn.py's argv; spawn.py does it right
+            # the launcher would put --local_rank after the first argument of spawn.py's argv; spawn.py does it right
             "--no_python",
             "--no_local_rank",
         )
@@ -83,7 +83,7 @@ def _tokens(escaped: str, code: str, more: str) -> re.Pattern[str]:
 
 QUOTED = _tokens(r"[\\$\"`]", "", "")
 BARE = _tokens(".", r"|[;&|<>()]|'(?![^']*')|\\\Z", r"'(?P<literal>[^']*)'|(?P<end>\s)|")
-NOTHING = "${FLEET_NOTHING}"  # keeps what stands before and behind it from being expanded
+NOTHING = "${FLEET_NOTHING}"  # keeps what comes before and after it from being expanded
 
 
 def in_a_shell(value: str, what: str) -> tuple[bool, str]:

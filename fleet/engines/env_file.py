@@ -11,9 +11,9 @@ from fleet.requests.variables import check_variable
 
 
 def read_env_file(path: Path, what: str = "--env-file", strip: bool = False) -> dict[str, str]:
-    """`KEY=VALUE` lines, an `export` before them or not; what stands behind the first `=` is the value, byte for byte,
+    """`KEY=VALUE` lines, an `export` before them or not; what follows the first `=` is the value, byte for byte,
     but for quotes around all of it. `#` lines are comments. what: the file, in messages. strip: blanks around names
-    and values say nothing, and quotes are for a shell."""
+    and values mean nothing, and quotes are for a shell."""
     try:
         text = read_given(path).decode("utf-8", "surrogateescape")
     except OSError as error:

@@ -16,7 +16,7 @@ _SHELLS = re.compile(r"(ba|z|da|k)?sh")
 _PYTHON = re.compile(r"python(3(\.[0-9]+)?)?")
 # programs that start ranks; one that is called as an engine is, is meant by it
 LAUNCHERS = ("torchrun", "deepspeed", "accelerate", "colossalai", "mpirun", "mpiexec")
-# the options, without dashes, by which launchers are told the ranks of a node; the first is fleet's own, too
+# the options, without dashes, that give launchers the ranks of a node; the first is fleet's own, too
 RANKS = ("nproc-per-node", "nproc", "num-gpus", "num-accelerators")
 
 

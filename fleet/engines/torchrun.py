@@ -7,7 +7,8 @@ from fleet.engines.slips import refuse_owned
 from fleet.model import Job, Node
 from fleet.node.run.torchrun import RESTARTABLE, words
 
-# what each node's agent is told -> fleet's word for it; a second one would win, and ranks would wait for each other
+# options that each node's agent receives -> fleet's name for it; a second one would win, and ranks would wait for each
+# other
 OWNED = {
     "nnodes": "--nnodes N|MIN:MAX",
     "node-rank": None,
