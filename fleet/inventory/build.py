@@ -1,7 +1,7 @@
-"""Collects what a file says about hosts and makes an Inventory of it: what every dialect must hold to.
+"""Collects what a file has about hosts and makes an Inventory of it: what every dialect must hold to.
 
 Duplicates, two names for one machine, groups that contain themselves and jump hosts that lead back to their
-start are errors here, with the lines they stand on.
+start are errors here, with their lines.
 """
 
 from __future__ import annotations
@@ -34,13 +34,13 @@ class Builder:
     groups: dict[str, tuple[list[str], int]] = field(default_factory=dict)
 
     def fail(self, line: int, message: str, *, host: str | None = None, hint: str | None = None) -> NoReturn:
-        """Raises the InventoryError that says where."""
+        """Raises the InventoryError that names the place."""
         host = None if host is None else printable(host)
         raise InventoryError(message, hint=hint, where=f"{self.source}:{line}", host=host) from None
 
     @contextmanager
     def at(self, line: int, host: str | None = None, about: str = "") -> Iterator[None]:
-        """Says where a FieldError stands. about: what its message begins with."""
+        """Names the place of a FieldError. about: what its message begins with."""
         try:
             yield
         except FieldError as error:
@@ -106,7 +106,7 @@ class Builder:
         """Two names for one sshd would give one machine two node ranks."""
         seen: dict[tuple[str, int, str | None], str] = {}
         for host in self._hosts:
-            # behind different jump hosts the same private address is another machine
+            # by different jump hosts the same private address is another machine
             key = (canonical(host.address), host.port or 22, host.proxy_jump)
             if key in seen:
                 self.fail(

@@ -38,7 +38,7 @@ def report(inventory: Inventory) -> Report:
 
 
 def _deepspeed(inventory: Inventory) -> str:
-    """DeepSpeed reads up to slots=N and skips what stands behind it; fleet reads all of it back."""
+    """DeepSpeed reads up to slots=N and skips what follows it; fleet reads all of it back."""
     chosen = "@".join(h.name if h.devices is None else f"{h.name}:{_devices(h)}" for h in inventory.hosts)
     _refuse_devices(
         inventory,
@@ -54,7 +54,7 @@ def _devices(host: Host) -> str:
 
 
 def _refuse_devices(inventory: Inventory, form: str, hint: str) -> None:
-    """Slots stand for the first devices: others would be swapped for those without a word."""
+    """Slots are the first devices: others would be swapped for those without a message."""
     for host in inventory.hosts:
         if host.devices is not None and host.devices != tuple(range(len(host.devices))):
             raise InventoryError(
@@ -102,7 +102,7 @@ def _pdsh(inventory: Inventory) -> str:
 
 
 def _slurm(inventory: Inventory) -> str:
-    """Lines of slurm.conf. A slot is a GPU; CPUs and memory are the hosts' to tell: `fleet slurm-conf` asks them."""
+    """Lines of slurm.conf. A slot is a GPU; CPUs and memory come from the hosts: `fleet slurm-conf` queries them."""
     return "".join(
         node_line(h.name, NodeAddr=h.address if h.address != h.name else None, Gres=h.slots and f"gpu:{h.slots}")
         for h in inventory.hosts
@@ -169,7 +169,7 @@ def _ansible_vars(host: Host, inventory: Inventory) -> dict[str, Any]:
 
 def _jumps(host: Host, inventory: Inventory) -> str:
     """Its jump hosts, outermost first, for an ssh that knows nothing of the inventory. One with a key of its own keeps
-    its name: only an ssh config, fleet's own or one of --format ssh-config, can say that."""
+    its name: only an ssh config, fleet's own or one of --format ssh-config, can express that."""
     known = {each.name: each for each in (*inventory.hosts, *inventory.unselected)}
 
     def spelled(hop: str) -> str:
@@ -183,7 +183,7 @@ def _jumps(host: Host, inventory: Inventory) -> str:
     return ",".join(map(spelled, (host.proxy_jump or "").split(",")))
 
 
-# each ends in a newline; InventoryError where the form cannot say it
+# each ends in a newline; InventoryError where the form cannot express it
 FORMATS: dict[str, Callable[[Inventory], str]] = {
     "names": lambda inventory: "".join(f"{name}\n" for name in inventory.names),
     "nodeset": lambda inventory: fold(inventory.names) + "\n",

@@ -31,7 +31,7 @@ _JUMP = re.compile(r"(?:(?P<user>[^@]+)@)?(?:\[(?P<v6>[^\]]*)\]|(?P<host>[^:\[\]
 
 
 class FieldError(InventoryError):
-    """A value that its field does not accept. Who reads the file adds where it stands."""
+    """A value that its field does not accept. The reader of the file adds its place."""
 
     def __init__(self, message: str, hint: str | None = None) -> None:
         super().__init__(message, hint=hint)
@@ -49,7 +49,7 @@ def shown(text: str) -> str:
 
 
 def suggest(word: str, known: Iterable[str]) -> str | None:
-    """The hint for a misspelt word: the nearest known one, or None."""
+    """The hint for a misspelt token: the nearest known one, or None."""
     near = difflib.get_close_matches(word[:100], list(known), n=1, cutoff=0.6)
     return f"did you mean '{near[0]}'?" if near else None
 
@@ -223,7 +223,7 @@ FIELDS = {
     "workdir": Field(_unexpanded, "~/work", "where code lives; default: the path of the head's current folder"),
 }
 HOST_KEYS = (*FIELDS, "env")
-# What belongs to one machine cannot be a default, nor be said of several hosts at once.
+# What belongs to one machine cannot be a default, nor be set for several hosts at once.
 OF_ONE_HOST = frozenset({"address", "data_address", "host_key"})
 
 

@@ -27,14 +27,14 @@ _CONTROL = re.compile(r"[\x00-\x08\x0b\x0c\x0e-\x1f\x7f]")
 def find_inventory(explicit: str | None, cwd: Path, environ: Mapping[str, str]) -> Path:
     """The inventory file: `explicit` (-i), else $FLEET_INVENTORY, else ./fleet.yaml, else ./hostfile.
 
-    "lab" stands for the lab's; a file of that name is ./lab. Who names a file gets that file or an
+    "lab" means the lab's; a file of that name is ./lab. Who names a file gets that file or an
     InventoryError, never another one.
     """
     for origin, value in (("-i", explicit), (f"${VARIABLE}", environ.get(VARIABLE) or None)):
         if value is None:
             continue
         if value == LAB:
-            from fleet.lab.state import inventory_path  # the lab is loaded only where it is asked for
+            from fleet.lab.state import inventory_path  # the lab is loaded only where it is requested
 
             return inventory_path()
         path = cwd / Path(value).expanduser() if value.startswith("~/") else cwd / value
@@ -82,7 +82,7 @@ def parse(raw: bytes, source: str) -> Inventory:
             raise
         hint = f"fleet -i {DEFAULT_FILES[0]} init {shlex.quote(source)}"
         raise InventoryError("is an inventory of ansible's", where=source, hint=hint) from None
-    read_section(inventory)  # what makes no sense there is said now, whatever the verb
+    read_section(inventory)  # what makes no sense there is reported now, whatever the verb
     return inventory
 
 

@@ -8,8 +8,8 @@
     ssh root@10.0.0.6 -p 33021 -i ~/.ssh/id_x       as it was pasted; also -l, -J and -o Port=33021
     gpu[05-08] slots=4 user=root port=33 activate="source /opt/rh/devtoolset-7/enable" env=NCCL_DEBUG=WARN
 
-Dialects may be mixed. Behind the name stand the fields of a host as KEY=VALUE; a value with blanks takes quotes,
-and env=NAME=VALUE may be repeated. '#' at the start of a word starts a comment.
+Dialects may be mixed. After the name come the fields of a host as KEY=VALUE; a value with blanks takes quotes,
+and env=NAME=VALUE may be repeated. '#' at the start of a token starts a comment.
 """
 
 from __future__ import annotations
@@ -71,7 +71,7 @@ def parse_hostfile(text: str, source: str) -> Inventory:
 
 
 def read_lines(text: str, builder: Builder) -> list[Line]:
-    """The lines that name hosts; what is not understood is the builder's to tell."""
+    """The lines that name hosts; the builder reports what is not understood."""
     lines = list[Line]()
     for number, raw in enumerate(text.replace("\r\n", "\n").split("\n"), start=1):
         name = None
@@ -89,7 +89,7 @@ def read_lines(text: str, builder: Builder) -> list[Line]:
 
 
 def _words(line: str) -> list[str]:
-    """The line's words with their quotes still on; comments are gone."""
+    """The line's tokens with their quotes still on; comments are gone."""
     words, position, line = [], 0, line.rstrip()
     while position < len(line):
         match = _WORD.match(line, position)
@@ -103,7 +103,7 @@ def _words(line: str) -> list[str]:
 
 
 def _name(word: str) -> tuple[str, dict[str, Any]]:
-    """The first word: a node set, and MPICH's ':8' behind it. A word with more colons is an IPv6 address."""
+    """The first token: a node set, and MPICH's ':8' after it. A token with more colons is an IPv6 address."""
     if "@" in word:
         host_name(word)
     match = _MPICH.fullmatch(word)
@@ -129,7 +129,7 @@ def _name(word: str) -> tuple[str, dict[str, Any]]:
 
 
 def _values(words: list[str], values: dict[str, Any]) -> dict[str, Any]:
-    """KEY=VALUE words to field values. values: what stood before them."""
+    """KEY=VALUE tokens to field values. values: what came before them."""
     env: dict[str, str] = {}
     limit: int | None = None
     for word in words:
@@ -166,7 +166,7 @@ def _unquoted(text: str) -> str:
 
 
 def is_hostfile(text: str) -> bool:
-    """Is true where text without a telling file name is a hostfile and no YAML: no line reads 'word:' or '---'."""
+    """Is true where text without a known file name is a hostfile and no YAML: no line reads 'key:' or '---'."""
     return not re.search(r"""(?m)^(?:---|["']?[\w.\[\],-]+["']?[ \t]*:(?:\s|$)|[{])""", text)
 
 
@@ -196,7 +196,7 @@ _HINT = "ssh root@10.0.0.1 -p 2222"
 
 class Login(NamedTuple):
     """host: as it was written, a name, a node set or an address. values: field of a Host -> parsed value. left: options
-    of ssh that say nothing about the host. rest: words behind all that."""
+    of ssh that do not describe the host. rest: tokens after all that."""
 
     host: str
     values: dict[str, Any]

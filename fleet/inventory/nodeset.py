@@ -34,7 +34,7 @@ _MORE_DEVICES = re.compile(rf"(?:,{_DEVICE})+(?=\s*(?:[,!&^@]|$))")
 
 
 class Term(NamedTuple):
-    """One operand of an expression, how it joins what stands before it, and devices picked as in "gpu1:0,2"."""
+    """One operand of an expression, how it joins what precedes it, and devices picked as in "gpu1:0,2"."""
 
     operator: str
     operand: str
@@ -56,7 +56,7 @@ def expand(text: str) -> list[str]:
 
 
 def scan(text: str, known: Container[str]) -> list[Term]:
-    """An expression's terms, in order. `known` words win where "fe80::1" could be a host and a device, and "root@gpu1"
+    """An expression's terms, in order. `known` names win where "fe80::1" could be a host and a device, and "root@gpu1"
     two hosts."""
     terms: list[Term] = []
     operator, position = ",", 0
@@ -83,7 +83,7 @@ def scan(text: str, known: Container[str]) -> list[Term]:
             )
         if not separator[1]:
             return terms
-        # an '@' behind an operand joins, as DeepSpeed writes it; one before an operand names a group
+        # an '@' after an operand joins, as DeepSpeed writes it; one before an operand names a group
         operator, position = separator[1].replace("@", ","), separator.end()
 
 
@@ -115,7 +115,7 @@ def _ranges(body: str) -> list[str]:
 
 
 def _count(part: str) -> int:
-    """How many names a part without top-level commas stands for, computed without making them."""
+    """How many names a part without top-level commas has, computed without making them."""
     return math.prod(sum(_range_length(r) for r in _ranges(b)) for b in _BRACKET.findall(part))
 
 

@@ -19,17 +19,17 @@ _SETTINGS = re.compile(
 )
 # a login in an address, and how well-known keys begin
 _GIVEN_AWAY = re.compile(r"://[^/\s]*@|\b(hf_|sk-|gh[pousr]_|github_pat_|glpat-|xox[a-z]-|AKIA|eyJ)")
-# of words that may be anything, a script's name among them: what is as long as a key, too
+# of tokens that may be anything, a script's name among them: what is as long as a key, too
 _KEY = re.compile(r"://[^/\s]*@|\b(hf_|sk-([a-z]+-)*|gh[pousr]_|github_pat_|glpat-|xox[a-z]-|AKIA|eyJ)[A-Za-z0-9]{12}")
 _COUNTED = re.compile("token|key|auth", re.IGNORECASE)  # what has a number is no secret: --max-tokens 512
 _WORD = re.compile("[A-Za-z0-9]+")
-MAX_VALUE, MAX_WORD, MAX_MIXED = 400, 20, 5  # characters; a word of both letters and digits may be a password
+MAX_VALUE, MAX_WORD, MAX_MIXED = 400, 20, 5  # characters; a token of both letters and digits may be a password
 Keep = Callable[[str, str], "str | None"]
 OPTIONS = ("--env", "--env-expand", "--var")
 
 
 def kept(name: str, value: str) -> str | None:
-    """The value, where it is a setting, a number, a path or plain words; None for all that may be a secret."""
+    """The value, where it is a setting, a number, a path or plain text; None for all that may be a secret."""
     if any(found.search(value) for found in (_GIVEN_AWAY, _NAMED)) or SECRET.search(name):
         return None
     if not value.isprintable() or len(value) > MAX_VALUE:
@@ -48,7 +48,7 @@ def kept_of(env: Mapping[str, str]) -> dict[str, str | None]:
 
 def masked(argv: Sequence[str], options: Sequence[str] = OPTIONS, keep: Keep = kept) -> list[str]:
     """A command line as it may be shown or written down: of options that take NAME=VALUE, a value that is not kept is
-    ***. What stands behind -- is a command of which nothing is known."""
+    ***. What follows -- is a command of which nothing is known."""
 
     def hidden(pair: str) -> str:
         name, equals, value = pair.partition("=")
@@ -67,7 +67,7 @@ def masked(argv: Sequence[str], options: Sequence[str] = OPTIONS, keep: Keep = k
 
 
 def masked_words(argv: Sequence[str]) -> list[str]:
-    """A script's command line as it may be told to others: of --token=X, --api-key X and PASSWORD=X, and of what looks
+    """A script's command line as it may be shown to others: of --token=X, --api-key X and PASSWORD=X, and of what looks
     like a key, the value is ***."""
 
     def is_secret(name: str, value: str) -> bool:

@@ -1,16 +1,16 @@
 """-w, -x and groups: which hosts of an inventory, and which of their devices, a command works with.
 
 An expression is node sets joined by ',' (and), '!' (without), '&' (only also in) and '^' (in one of both), read
-from left to right; '@group', '@all' and patterns like 'gpu*' stand for hosts. As DeepSpeed writes it, '@' between
-hosts joins too and ':0,2' behind a host picks devices: 'gpu1@gpu2:0,2'.
+from left to right; '@group', '@all' and patterns like 'gpu*' match hosts. As DeepSpeed writes it, '@' between
+hosts joins too and ':0,2' after a host picks devices: 'gpu1@gpu2:0,2'.
 
-How the two '@' are told apart: one that starts an operand (at the very start, or behind , ! & ^ @) names a group,
-one behind an operand joins. So 'gpu1@gpu2' is two hosts, 'gpu1,@a100' and 'gpu1@@a100' a host and a group.
-How ':' is: a host of exactly that name or address (an IPv6 address) wins, else the number behind the last ':' is a
-device. An address stands for the host that has it, as `address` or `data_address`; a name wins over it.
+How the two '@' are distinguished: one that starts an operand (at the very start, or after , ! & ^ @) names a group,
+one after an operand joins. So 'gpu1@gpu2' is two hosts, 'gpu1,@a100' and 'gpu1@@a100' a host and a group.
+How ':' is: a host of exactly that name or address (an IPv6 address) wins, else the number after the last ':' is a
+device. An address means the host that has it, as `address` or `data_address`; a name wins over it.
 
 Groups are expressions over host names, addresses and other groups, resolved against one inventory's hosts only: the one
-resolver behind "@name", in `groups:` and in -w/-x. Nothing outside of the inventory is asked.
+resolver for "@name", in `groups:` and in -w/-x. Nothing outside of the inventory is consulted.
 """
 
 from __future__ import annotations
@@ -59,7 +59,7 @@ def select(inventory: Inventory, hosts: str | None, exclude: str | None, option:
 
 
 def host_named(inventory: Inventory, option: str, word: str) -> Host:
-    """The host that a name or an address stands for; UsageError where none does, or several."""
+    """The host that a name or an address means; UsageError where none does, or several."""
     try:
         return inventory.host(Groups({}, inventory.hosts).host(word))
     except FieldError as error:
@@ -78,7 +78,7 @@ def _narrowed(host: Host, choice: _Choice, *, keep: bool) -> list[Host]:
 
 
 def _devices_of(host: Host) -> tuple[int, ...] | None:
-    """The host's devices, None when it does not say how many it has."""
+    """The host's devices, None when its number is not known."""
     if host.devices is None and host.slots is not None:
         return tuple(range(host.slots))
     return host.devices
@@ -141,7 +141,7 @@ def _check_devices(host: Host, devices: Iterable[int], option: str) -> None:
 class Groups:
     """definitions: group -> expressions whose union it is. hosts: every host, in the inventory's order.
 
-    "@all" is every host unless a group of that name is defined. `in` tells whether a word stands for a host.
+    "@all" is every host unless a group of that name is defined. `in` tells whether a token means a host.
     """
 
     def __init__(self, definitions: Mapping[str, Sequence[str]], hosts: Sequence[Host]) -> None:
@@ -158,7 +158,7 @@ class Groups:
 
     @cached_property
     def _words(self) -> dict[str, list[str]]:
-        """Word -> the hosts that have that address, with or without their port; also behind the user that the inventory
+        """Token -> the hosts that have that address, with or without their port; also after the user that the inventory
         has for them, as names are. Names themselves come first and take no time."""
         found: dict[str, list[str]] = {}
         for host in self._hosts:
@@ -172,7 +172,7 @@ class Groups:
 
     def members(self, group: str, above: tuple[str, ...] = ()) -> list[str]:
         """The hosts of a group, in inventory order. FieldError: unknown, contains itself, or empty. above: the groups
-        that it is asked for by."""
+        through which it is resolved."""
         if group in self._resolved:
             return self._resolved[group]
         if group not in self._definitions:
@@ -210,7 +210,7 @@ class Groups:
         return [self.host(word) for word in ([text] if text in self else expand(text))]
 
     def host(self, word: str) -> str:
-        """The name of the one host that the word stands for."""
+        """The name of the one host that the token means."""
         names = self._names.get(word) or self._words.get(word) or self._words.get(canonical(word)) or []
         if len(names) > 1:
             raise FieldError(f"{shown(word)} is the address of {len(names)} hosts", f"say which: {', '.join(names)}")

@@ -1,6 +1,6 @@
 """An inventory as YAML text: a new file, with comments, or an old one to which something is added.
 
-What is added stands where YAML puts it; every other byte of an old file stays, its comments too. Values are those of
+What is added is placed where YAML puts it; every other byte of an old file stays, its comments too. Values are those of
 fields, which parse_field() has read; remarks may be a node's own text, and become comments here, of one line each.
 """
 
@@ -96,7 +96,7 @@ class Edit:
         return out.getvalue() + self._old[at:]
 
     def add_fields(self, name: str, fields: Fields) -> bool:
-        """To the entry of this one host; False where it has none of its own, or one that stands for others, too."""
+        """To the entry of this one host; False where it has none of its own, or one that is for others, too."""
         if name not in self._entries:
             return False
         _, value = self._entries[name]
@@ -113,7 +113,7 @@ class Edit:
         return True
 
     def shared(self, names: Collection[str]) -> list[list[str]]:
-        """The hosts of each entry that stands for several, where one of `names` is among them."""
+        """The hosts of each entry that is for several, where one of `names` is among them."""
         return [each for each in map(expand, self._entries) if len(each) > 1 and not set(each).isdisjoint(names)]
 
     def split(self, entries: Mapping[str, Fields]) -> bool:
@@ -129,7 +129,7 @@ class Edit:
         return False
 
     def add_host(self, name: str, fields: Fields, remark: str | None) -> bool:
-        """Behind the last host; False where the hosts are no mapping."""
+        """After the last host; False where the hosts are no mapping."""
         if not self._entries:
             return False
         if self._hosts.flow_style:
@@ -143,7 +143,7 @@ class Edit:
         return True
 
     def _into_braces(self, node: yaml.MappingNode, text: str) -> None:
-        """Behind what stands between them."""
+        """After what is between them."""
         if node.value:
             self._insert(_end(node.value[-1][1]), f", {text}")
         else:

@@ -1,7 +1,7 @@
 """YAML text to a plain tree that remembers its lines: no objects, no duplicate keys, bounded aliases.
 
 PyYAML composes, nothing constructs: values stay the text that was written, so "port: 022" is not 18, "no" is not
-False behind anyone's back, and every message has its line.
+False against the user's intent, and every message has its line.
 """
 
 from __future__ import annotations
@@ -15,11 +15,11 @@ import yaml
 from fleet.errors import InventoryError
 from fleet.inventory.fields import shown
 
-MAX_NODES = 300_000  # counted with every alias followed, so that a few lines cannot stand for millions
+MAX_NODES = 300_000  # counted with every alias followed, so that a few lines cannot expand to millions
 MAX_DEPTH = 40
 
 _TAGS = {f"tag:yaml.org,2002:{name}": name for name in ("str", "int", "float", "bool", "null", "timestamp", "value")}
-# part of what PyYAML says -> what to do
+# part of PyYAML's message -> what to do
 _HINTS = {
     "'\\t'": "YAML indents with spaces, not with tabs",
     "cannot start any token": "quote the value",
