@@ -21,7 +21,7 @@ from fleet.lab.state import Folder, Machine, State, make_host_keys, select
 from fleet.node.base.processes import start_time, state_of
 
 DEFAULT_HOSTS = 4
-# Under each home: what a fresh machine would not have. /root's too, whatever $HOME says.
+# Under each home: what a fresh machine would not have. /root's too, whatever $HOME is.
 SECRETS = (".ssh", ".fleet", ".gnupg", ".aws", ".kube", ".docker", ".netrc", ".git-credentials", ".config/gh")
 # What the head's user starts in every shell is the head's business: pyenv in it costs each login 100 ms.
 SHELL_FILES = (".bashrc", ".bash_profile", ".bash_login", ".profile", ".zshrc", ".zshenv", ".zprofile", ".cshrc")
@@ -104,7 +104,7 @@ class Lab:
         return told
 
     def cut(self, hosts: Sequence[str]) -> list[str]:
-        """Pull the hosts' network cables: nothing passes, nobody is told."""
+        """Pull the hosts' network cables: nothing passes, no peer is notified."""
         return self._each(hosts, lambda state, name: self._cable(state, name, up=False))
 
     def freeze(self, hosts: Sequence[str]) -> list[str]:
@@ -126,7 +126,7 @@ class Lab:
         def kill(state: State, name: str) -> None:
             machine = state.hosts[name]
             pid = pid_of(state, name)
-            self._cable(state, name, up=False)  # first: dying processes would say goodbye to their peers
+            self._cable(state, name, up=False)  # first: dying processes would close their connections to peers
             processes.end_all(lambda: [pid] if machine.up else [])
             machine.pid = machine.started = None
 
@@ -182,7 +182,7 @@ class Lab:
         self.folder.save(state)
 
     def _end_others(self, keep: set[int | None]) -> None:
-        """End what a killed `up` or a failed start left behind."""
+        """End what a killed `up` or a failed start left."""
         processes.end_all(lambda: [pid for pid in processes.marked(self.folder.path) if pid not in keep])
 
     def _clear(self, network: str | None) -> State:
@@ -197,7 +197,7 @@ class Lab:
         return state
 
     def _start(self, state: State, count: int) -> list[str]:
-        """Start what is off or missing, and tell which hosts these are."""
+        """Start what is off or missing, and report which hosts these are."""
         wanted = [f"{self.folder.instance}{number:02d}" for number in range(1, count + 1)]
         new = [name for name in wanted if name not in state.hosts]
         start = [name for name in [*state.hosts, *new] if name in new or not state.hosts[name].up]

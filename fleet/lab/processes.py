@@ -118,7 +118,7 @@ PRIVILEGES = "the lab needs real root: in a container, one started with --privil
 
 class Launch:
     """A running host program: `pids()`, plug the cables in, `go()`. Leaving before that ends the hosts. within: the
-    longest time in seconds that none of them may say anything."""
+    longest time in seconds that all of them may be silent."""
 
     def __init__(self, spec: dict[str, Any], state_dir: Path, within: float) -> None:
         self._hosts = len(spec["hosts"])

@@ -13,7 +13,7 @@ from typing import Any
 
 MS_RDONLY, MS_REMOUNT, MS_BIND, MS_REC, MS_PRIVATE, MNT_DETACH = 1, 32, 4096, 16384, 1 << 18, 2
 DISKS = {"ext2", "ext3", "ext4", "xfs", "btrfs", "f2fs", "zfs", "overlay", "virtiofs", "9p", "nfs", "nfs4"}
-# Made anew in every host, so what the head mounted there is not carried over.
+# Made again in every host, so what the head mounted there is not carried over.
 OWN = ("/proc", "/sys", "/dev", "/run", "/tmp", "/var/tmp")
 # What is mounted and made in a root, the current folder. $1: the folder that all hosts have as /share, as clusters have
 # their home folders. Of devices no disks: `rm -rf /` or a stray dd in a host harms nothing of this machine.

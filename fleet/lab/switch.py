@@ -53,7 +53,7 @@ def parse_rate(text: str) -> int:
 
 
 def run(argv: Sequence[str], text: str = "") -> str:
-    """Run a tool; LabError with its own words when it fails."""
+    """Run a tool; LabError with its own message when it fails."""
     done = subprocess.run(argv, input=text, capture_output=True, text=True, errors="surrogateescape", check=False)
     if done.returncode != 0:
         said = (done.stderr or done.stdout).strip().splitlines()
@@ -88,8 +88,8 @@ def mac(address: str) -> str:
 
 
 def neighbours(addresses: Iterable[str]) -> str:
-    """Lines for `ip -batch` that tell a host all MACs for good. One table of 1024 learned ones, not more, serves
-    all network namespaces of a machine: 64 hosts that all talk to each other would overflow it."""
+    """Lines for `ip -batch` that give a host all MACs for good. One table of 1024 learned ones, not more, serves
+    all network namespaces of a machine: 64 hosts that all send to each other would overflow it."""
     return "".join(f"neigh replace {a} lladdr {mac(a)} dev eth0 nud permanent\n" for a in addresses)
 
 
@@ -136,12 +136,12 @@ def ports(switch: int) -> dict[int, bool]:
 
 
 def set_cable(switch: int, number: int, up: bool) -> None:
-    """Pull a cable or put it back: nothing passes, nobody is told (no RST), addresses and connections stay."""
+    """Pull a cable or put it back: nothing passes, no peer is notified (no RST), addresses and connections stay."""
     run([*in_switch(switch), "ip", "link", "set", "dev", port(number), "up" if up else "down"])
 
 
 def shape(where: list[str], device: str, rate: str) -> None:
-    """Limit what `device` sends to `rate`, "none": no limit. where: the words that enter its namespace, or []."""
+    """Limit what `device` sends to `rate`, "none": no limit. where: the argv that enters its namespace, or []."""
     words = ["noqueue"]
     if rate != "none":  # a token bucket: a burst of 10 ms (64 KiB at least, one offloaded packet), 50 ms of queue
         bits = parse_rate(rate)
