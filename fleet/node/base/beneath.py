@@ -3,8 +3,8 @@ another place.
 
 Each name is looked up in the folder that is open, never through a link, and each folder on the way must be ours or
 root's and closed to others (see check_folder, check_way). at() gives "/proc/self/fd/N/NAME", which every call takes as
-a path: N stays the folder that was looked at, wherever somebody moves it. No call that follows a last link may be given
-one.
+a path: N stays the folder that was looked at, wherever another process moves it. No call that follows a last link may
+be given one.
 """
 
 import collections
@@ -56,7 +56,7 @@ def is_ours(folder: bytes, uid: int) -> bool:
 
 
 def check_folder(path: bytes, st: "os.stat_result", trusted: "int | None" = None) -> None:
-    """Refuse a folder in which somebody else than us and root (and the user id `trusted`) can put another thing in the
+    """Refuse a folder in which another user than us and root (and the user id `trusted`) can put another thing in the
     place of ours. A group that may write is one that the folder is shared with."""
     if st.st_uid not in (0, trusted) and not is_ours(path, st.st_uid):
         raise Refused(
@@ -74,8 +74,8 @@ def check_folder(path: bytes, st: "os.stat_result", trusted: "int | None" = None
 
 def check_way(path: bytes, st: "os.stat_result") -> None:
     """Refuse a folder on the way to a destination whose owner can put another destination in the place of ours. One
-    that our group may write to is shared with us; one that is nobody's and open to all, or that of nobody in this
-    container, belongs to no user that there is."""
+    that our group may write to is shared with us; one that is the user nobody's and open to all, or that of nobody in
+    this container, belongs to no user that there is."""
     groups = [os.getegid()] + os.getgroups()
     if st.st_mode & stat.S_IWGRP and st.st_gid in groups or st.st_uid in (0, os.geteuid()):
         return
@@ -92,7 +92,7 @@ def check_way(path: bytes, st: "os.stat_result") -> None:
 
 def reach(path: bytes, make: bool = False, mode: int = 0o777, way: bool = False) -> int:
     """A descriptor of the folder at an absolute path. Links on the way are followed where they are ours or root's.
-    mode: of folders that are made. way: nobody else can put another one in its place, see check_way()."""
+    mode: of folders that are made. way: no other user can put another one in its place, see check_way()."""
     names, links = path.split(b"/")[::-1], 0
     fd = os.open(b"/", HOLD)
     while names:

@@ -56,8 +56,8 @@ def started(argv: "list[str]", env: "dict[str, str]", cwd: str) -> "subprocess.P
 
 
 def heard(child: "subprocess.Popen[bytes]", take: "Callable[[bytes], object]") -> bool:
-    """Hand over what it prints until it has ended; False, and it may not have, where the head told to stop. What it
-    left behind may hold its output open: that is not waited for."""
+    """Hand over what it prints until it has ended; False, and it may not have, where the head requested the stop. What
+    it started and left may hold its output open: that is not waited for."""
     assert child.stdout
     fd, ended = child.stdout.fileno(), threading.Event()
 
@@ -91,7 +91,7 @@ def end_marked(spec: "Any", grace: float) -> None:
 
 
 def finish_marked(spec: "Any", answer: "dict[str, Any] | None", status: int = 0) -> None:
-    """The last words, and the end of whatever was started."""
+    """The last output, and the end of whatever was started."""
     with suppress(OSError):  # the head is gone
         if answer:
             send_json(answer)

@@ -1,4 +1,4 @@
-"""The time as an argument: who watches or waits has a Clock, which a test moves by hand."""
+"""The time as an argument: code that watches or waits has a Clock, which a test moves manually."""
 
 import time
 

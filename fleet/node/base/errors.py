@@ -1,4 +1,4 @@
-"""Why a program of the node half gives up, in words for people."""
+"""Why a program of the node half gives up, as text for people."""
 
 from fleet.node.base.types import Any, Callable, Mapping, values
 from fleet.node.base.wire import send_exit, send_json, start
@@ -17,7 +17,7 @@ def failed(
 ) -> "values.Failed":
     """The message about what ended a program: what it refused, or what failed: an OSError (shutil.Error is one, too,
     without errno), or a fault. shown: what people call a path in it; where: what it was about if the error does not
-    say; again: what to do once there is space."""
+    name it; again: what to do once there is space."""
     if isinstance(error, Refused):
         return {"event": "failed", "message": error.message, "hint": error.hint}
     import errno
@@ -34,7 +34,7 @@ def failed(
 
 
 def answer(work: "Callable[[Any], Mapping[str, Any]]") -> None:
-    """A program that says one thing: what `work` makes of its spec, or why that is not to be had."""
+    """A program that reports one thing: what `work` makes of its spec, or why that is not to be had."""
     spec = start()
     try:
         said = work(spec)

@@ -58,8 +58,8 @@ def filesystem(path: str, mounts: str) -> "tuple[str | None, str | None]":
 
 
 def waiting_link(meta: bytes, target: bytes) -> bytes:
-    """A link to target, in the state folder until it is renamed to its place; one that a kill left there is in nobody's
-    way."""
+    """A link to target, in the state folder until it is renamed to its place; one that a kill left there is in
+    nothing's way."""
     path = os.path.join(meta, b"link.new")
     if os.path.lexists(path):
         os.unlink(path)

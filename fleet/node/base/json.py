@@ -46,7 +46,7 @@ def loads(text: str) -> "Any":
         value, end = None, -1
     if end == len(text):
         return value
-    import json  # tells what is wrong
+    import json  # reports what is wrong
 
     return json.loads(text)
 

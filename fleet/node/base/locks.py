@@ -1,8 +1,9 @@
 """Locks on files: of one that holds the lock alone, of several that share it, and who that is.
 
-Where a file system has none (Lustre without -o flock, some FUSE ones), a file beside the locked one stands for the
-lock: NAME.held of who holds it alone, NAME.held-MACHINE-PID of each that shares it, with the process that made it. What
-a dead process of this machine has left is taken away; that of one of which nothing is known here stays.
+Where a file system has none (Lustre without -o flock, some FUSE ones), a file next to the locked one takes the place of
+the lock: NAME.held of a process that holds it alone, NAME.held-MACHINE-PID of each that shares it, with the process
+that made it. What a dead process of this machine has left is taken away; that of one of which nothing is known here
+stays.
 """
 
 import errno
@@ -22,7 +23,7 @@ QUIET_SECONDS = 8.0  # a head speaks every two
 ALONE_SECONDS = 10.0
 NO_LOCKS = (errno.ENOLCK, errno.ENOSYS, errno.EOPNOTSUPP)  # of a file system
 HELD = ".held"
-_made: "dict[int, bytes]" = {}  # descriptor of a locked file -> the file that stands for the lock
+_made: "dict[int, bytes]" = {}  # descriptor of a locked file -> the file that takes the place of the lock
 
 
 def wait_for(

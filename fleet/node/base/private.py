@@ -25,8 +25,8 @@ def append_whole(path: str, data: bytes) -> bool:
 
 
 def link_beside(folder: str, name: str) -> None:
-    """Have a link of that name beside a folder lead to it; what is there and is no link, or a disk that has none, stays
-    as it is."""
+    """Have a link of that name next to a folder lead to it; what is there and is no link, or a disk that has none,
+    stays as it is."""
     around, own = os.path.split(folder)
     link, new = os.path.join(around, name), os.path.join(around, ".%s-%s" % (name, own))
     try:

@@ -44,7 +44,7 @@ def boot_id() -> str:
 
 
 def stuck(pid: int) -> str:
-    """A process that would not die, in words: which function of the kernel it waits in, where that may be known."""
+    """A process that would not die, as text: which function of the kernel it waits in, where that may be known."""
     stat = read_file("/proc/%d/stat" % pid)
     who = "%d %s" % (pid, stat[stat.find(b"(") : stat.rfind(b")") + 1].decode("utf-8", "replace"))
     if stat[stat.rfind(b")") + 2 :][:1] != b"D":
@@ -58,7 +58,7 @@ def identity(pid: int) -> "dict[str, int | None]":
 
 
 def myself() -> "dict[str, Any]":
-    """This process, as another one of any machine tells it from others. space: of its pid."""
+    """This process, as another one of any machine distinguishes it from others. space: of its pid."""
     space = os.stat("/proc/self/ns/pid").st_ino if os.path.exists("/proc/self/ns/pid") else 0
     return dict(identity(os.getpid()), boot=boot_id(), machine=os.uname()[1], space=space)
 

@@ -1,4 +1,4 @@
-"""runs/RUN, as whoever leads a run writes it: events are appended as they come, documents replaced in one step."""
+"""runs/RUN, as the leader of a run writes it: events are appended as they come, documents replaced in one step."""
 
 import getpass
 import json
@@ -52,5 +52,5 @@ class Record:
         replace_file(os.fsencode(os.path.join(str(self.path), name)), text, 0o600)
 
     def be_latest(self) -> None:
-        """Has `latest` beside it lead here; what is there and is no link, or a disk that has none, stays as it is."""
+        """Has `latest` next to it lead here; what is there and is no link, or a disk that has none, stays as it is."""
         link_beside(str(self.path), LATEST)

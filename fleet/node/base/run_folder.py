@@ -1,7 +1,7 @@
 """A run's folder on its node, and the processes that belong to the run.
 
 What it holds: fleet/protocol/files.py. Files are replaced by rename and not synced to disk: what a power cut loses, it
-ended anyway ("boot" tells).
+ended anyway ("boot" shows it).
 """
 
 import _signal
@@ -31,7 +31,7 @@ from fleet.protocol.state import (
 )
 
 RANK_WRAPPER, ENDED_WRAPPER = b"fleet-rank\n", b"fleet-ended\n"  # rank.py calls itself so, and once its rank has ended
-# why a node ends a run: "engine" (it has ended), "asked" (by the head), and of its own: "lease" (nothing heard of the
+# why a node ends a run: "engine" (it has ended), "asked" (by the head), and of its own: "lease" (no message from the
 # head for so long), "frozen" (longer than the head waits), "signal" (sent to the supervisor), "supervisor" (killed),
 # "removed" (this folder), "reboot" (of this machine)
 TOLD = 20  # of the processes that would not die
@@ -133,7 +133,7 @@ def read_json(path: str) -> "dict[str, Any]":
 
 
 def reserve(path: str, size: int = 4096) -> None:
-    """Claim the space that the last replacement of `path` will need, while there is some."""
+    """Claim the space that the last replacement of `path` will need, while space is left."""
     with open(path + ".new", "wb") as f:
         f.write(b" " * size)
 
@@ -177,7 +177,7 @@ def final_status(
     end: Any = None,
 ) -> "dict[str, Any]":
     """cause, began: why and when this node began to end the run, see above; what its ranks did then is the answer. end:
-    a Verdict, where a head asked for it."""
+    a Verdict, where a head requested it."""
     now = time.time()
     status = {
         "state": state,
@@ -194,7 +194,7 @@ def final_status(
 
 
 def try_write(path: str, value: "dict[str, Any]", suffixes: "tuple[str, ...]" = (".tmp",)) -> bool:
-    """Returns whether write_json() could do it with one of them: a full disk keeps nobody from the run."""
+    """Returns whether write_json() could do it with one of them: a full disk keeps no one from the run."""
     for suffix in suffixes:
         try:
             write_json(path, value, suffix)
@@ -253,7 +253,7 @@ def since_boot(folder: str) -> bool:
 
 
 def fate(folder: str) -> "tuple[str, str, float | None]":
-    """Returns (cause, reason, when that was, if it was before now) of a run that nobody keeps and that has no final
+    """Returns (cause, reason, when that was, if it was before now) of a run without a supervisor and that has no final
     status."""
     if not os.path.exists(os.path.join(folder, PID)):
         return "removed", "the run's folder there was removed", None
@@ -278,8 +278,8 @@ def ranks_up(folder: str) -> int:
 
 
 def standing(folder: str) -> "tuple[dict[str, Any], bool]":
-    """(status, whether somebody keeps the run). In this order: who is seen no more has had its last word; and where
-    that is missing, another attempt may have taken the place of the one that was looked at."""
+    """(status, whether a process keeps the run). In this order: a process that is gone has written its last status; and
+    where that is missing, another attempt may have taken the place of the one that was looked at."""
     kept = bool(owners(folder))
     status = read_status(folder)
     if not kept and status.get("state") not in FINAL:

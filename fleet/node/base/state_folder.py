@@ -29,8 +29,8 @@ def mount_of(fd: int) -> "tuple[int, list[bytes]]":
 def state_folder(around: "Beneath", name: bytes, suffix: bytes, target: "Beneath | None" = None) -> bytes:
     """Make or find the state folder (0700) of what is called `name` in the folder `around`, a Beneath: state_name() in
     it; or suffix inside `target`, the Beneath of a folder of that name, where that is a mount point or `around` cannot
-    be written. A path that holds it open. Refused when somebody else made it: below /tmp anybody may have, to put
-    other files into a stage behind our back."""
+    be written. A path that holds it open. Refused when another user made it: below /tmp anybody may have, to put
+    other files into a stage without our knowledge."""
     beside, meta = around, around.at(state_name(name, suffix))
     if target is not None and (
         os.path.isdir(target.at(suffix))
@@ -59,7 +59,7 @@ def state_folder(around: "Beneath", name: bytes, suffix: bytes, target: "Beneath
 
 
 def own_home(*names: str, home: str = "~") -> str:
-    """~/.fleet, or a folder below it, made (0700) where need be, and closed again where it was open: below it nobody
+    """~/.fleet, or a folder below it, made (0700) where need be, and closed again where it was open: below it no one
     else can put anything. Refused where it is another user's; a link of ours leads to another disk."""
     home = os.path.expanduser(home)
     path = os.path.join(home, HOME)

@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from fleet.protocol.messages import values as values
     from fleet.protocol.messages import wheels as wheels
 
-    Step = tuple[str, Callable[[], dict[str, Any]]]  # of gather(): what it is called, what it tells
+    Step = tuple[str, Callable[[], dict[str, Any]]]  # of gather(): its name, what it reports
 else:
     Any = BinaryIO = Callable = Collection = Iterable = Iterator = Mapping = Sequence = Step = None
     build = chain = code = facts = give = run = stacks = values = wheels = None

@@ -24,7 +24,7 @@ _out = 1
 _begun = False
 _pause: "list[float]" = []  # seconds between heartbeats, once there are any
 _moved = [0]
-at_end: "list[Callable[[], object]]" = []  # what is done before a program's last word
+at_end: "list[Callable[[], object]]" = []  # what is done before a program's last message
 
 
 def write_all(fd: int, data: "bytes | memoryview") -> None:
@@ -47,9 +47,9 @@ def send_exit(status: int) -> None:
 
 def start(heartbeat: bool = True) -> "Any":
     """Send the preamble, return the spec. heartbeat: not for a program that will fork. Of programs that begin one after
-    the other only the first sends it, and a later one need not be asked for: then this process ends."""
+    the other only the first sends it, and a later one need not be requested: then this process ends."""
     global _begun
-    _signal.signal(_signal.SIGHUP, _signal.SIG_IGN)  # a closed stdin tells that the head is gone
+    _signal.signal(_signal.SIGHUP, _signal.SIG_IGN)  # a closed stdin means that the head is gone
     if not _begun:
         write_all(_out, PREAMBLE)
     line = sys.stdin.buffer.readline()
@@ -74,8 +74,9 @@ def start_thread(target: "Callable[..., object]", *args: object) -> "Thread":
 
 
 def start_heartbeat(seconds: float = HEARTBEAT_SECONDS) -> None:
-    """A thread that tells the head we live; it ends quietly when the head is gone. From an earlier call there is one:
-    this says how often from now on."""
+    """A thread that sends the head heartbeats; it ends quietly when the head is gone. From an earlier call there is
+    one:
+    this sets the period from now on."""
     begun = bool(_pause)
     _pause[:] = [seconds]
 
@@ -95,7 +96,8 @@ def start_heartbeat(seconds: float = HEARTBEAT_SECONDS) -> None:
 
 
 def moved() -> None:
-    """A piece of work is done, of many that the head hears nothing of: a block, a file. The next heartbeat tells it."""
+    """A piece of work is done, of many that are not reported to the head: a block, a file. The next heartbeat reports
+    it."""
     _moved[0] += 1
 
 
@@ -133,7 +135,7 @@ def in_parts(items: "list[T]", size: int = 500) -> "list[list[T]]":
 
 
 def encode(text: str) -> bytes:
-    """A word of the head's as the bytes that exec and files take, also where it is no valid UTF-8."""
+    """A string of the head's as the bytes that exec and files take, also where it is no valid UTF-8."""
     return text.encode("utf-8", "surrogateescape")
 
 

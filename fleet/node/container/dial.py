@@ -19,7 +19,7 @@ NO_FLEET = "another program has MASTER_PORT there: give it another value in all 
 
 
 class Line:
-    """A connection to where all meet. address: this end's own on it. heard: when the last message came, by the clock.
+    """A connection to where all meet. address: this end's own on it. heard: the time of the last message, by the clock.
     Any thread may send, one receives."""
 
     def __init__(self, sock: socket.socket, secret: "bytes | None", clock: Clock) -> None:

@@ -1,5 +1,5 @@
-"""`fleet explain-env`: what a platform's variables say of this container, what is wrong with them, and what starts the
-same by hand."""
+"""`fleet explain-env`: what a platform's variables tell about this container, what is wrong with them, and what starts
+the same by hand."""
 
 import os
 from shlex import quote

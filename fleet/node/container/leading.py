@@ -19,7 +19,7 @@ from fleet.node.gang.verdict import About, decide
 from fleet.protocol.codes import EXIT_TIMEOUT
 from fleet.protocol.state import FINAL
 
-STUBBORN_SECONDS = 20.0  # beyond the grace: SIGKILL takes up to 10 s to be told from hanging in the kernel
+STUBBORN_SECONDS = 20.0  # beyond the grace: SIGKILL takes up to 10 s to be distinguished from hanging in the kernel
 READY_SECONDS = 30.0  # after the pause, in which a container that was lost may come again
 STACKS_SECONDS = 20.0
 FAREWELL_SECONDS = 10.0  # in which all put the verdict on record
@@ -151,7 +151,7 @@ class Leading:
             self.record.event("rank", end.sentence, level, member.host, node_rank=member.node, **known)
 
     def stop(self, end: "run.Verdict") -> None:
-        """Stops everyone, once. In the pause between two attempts that is the run's end."""
+        """Stops all nodes, once. In the pause between two attempts that is the run's end."""
         grace = self.spec["stop_grace" if end["by"] == "queue" else "grace"]
         whole: Any = dict(end, who=self.spec["started"]["owner"], attempt=self.attempt)
         if self.phase == self.pause:
@@ -282,7 +282,7 @@ class Leading:
             started = dict(self.record.about, run=self.record.run, logs=self.record.path)
             self.summary.update(reader.summary(started, self.gang, self.texts, verdict, self.attempt))
         first = self.summary["first_failure"] or {}
-        words = (verdict["first"] or {}).get("tail", "") if reader is None else ""  # read by nobody else
+        words = (verdict["first"] or {}).get("tail", "") if reader is None else ""  # read nowhere else
         self.roll.begun = True
         self.send_all(verdict=verdict, why=first.get("why") or words.strip().rpartition("\n")[2] or None)
         self.until, self.phase = self.clock.monotonic() + FAREWELL_SECONDS, self.farewell

@@ -1,4 +1,4 @@
-"""Brings what a container's ranks write from the node's folder of the run to runs/RUN/HOST/ and to the terminal."""
+"""Copies what a container's ranks write from the node's folder of the run to runs/RUN/HOST/ and to the terminal."""
 
 import errno
 import os
@@ -24,7 +24,7 @@ class Logs:
         self.over = False  # nothing more will come
 
     def bring(self) -> bool:
-        """Brings what is new; returns whether a rank wrote any of it."""
+        """Copies what is new; returns whether a rank wrote any of it."""
         before = dict(self.offsets)
         for name in sorted(os.listdir(self.folder)):
             if not is_log(name):
@@ -40,7 +40,7 @@ class Logs:
         return any(size != before.get(name) for name, size in self.offsets.items() if name != NODE_LOG)
 
     def put(self, name: str, data: bytes) -> bool:
-        """Append it, whole or not at all: what a full disk does not take now is brought again."""
+        """Append it, whole or not at all: what a full disk does not take now is copied again."""
         why = os.strerror(errno.ENOSPC)
         try:
             if append_whole(os.path.join(self.target, name), data):

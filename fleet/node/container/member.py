@@ -1,6 +1,6 @@
 """This container's part in a run: it starts what the container that leads sends, attempt by attempt, passes on what its
-node's program reports (run.follow), and what is asked of that one. Its ranks' logs come to runs/RUN/HOST and to its own
-output.
+node's program reports (run.follow), and what is requested of that one. Its ranks' logs come to runs/RUN/HOST and to its
+own output.
 
 The exit code is that of the verdict where the first failure was here, 1 where another container failed first, 123 where
 its part could not begin, 128+n after signal n.
@@ -102,8 +102,8 @@ class Member:
             time.sleep(BEAT_SECONDS)
 
     def bring(self, logs: Logs) -> None:
-        """Brings what its ranks write, in a thread: the terminal may take no more output for ever."""
-        with suppress(OSError):  # its folder was removed, which is reported; or nobody reads the output
+        """Copies what its ranks write, in a thread: the terminal may take no more output for ever."""
+        with suppress(OSError):  # its folder was removed, which is reported; or no process reads the output
             while not logs.over:
                 if logs.bring() or logs.blocked:
                     self.wrote = time.monotonic()
@@ -117,7 +117,7 @@ class Member:
             self.bringing.join(FINISH_SECONDS)
 
     def resumed(self) -> bool:
-        """Returns whether the connection is there again; all that its node reports is sent anew."""
+        """Returns whether the connection is there again; all that its node reports is sent again."""
         try:
             self.line = self.dial({"token": self.token})
         except Refused:
@@ -219,7 +219,7 @@ class Member:
             self.send(**self.seen(message, self.folder))
 
     def seen(self, message: "dict[str, Any]", folder: str) -> "dict[str, Any]":
-        """Returns a report with what belongs to it: of a rank that failed its last words."""
+        """Returns a report with what belongs to it: of a rank that failed, its last lines."""
         if message["event"] != "rank" or not (message.get("status") or message.get("signal")):
             return message
         rank, begins = message["rank"], message.get("begins") or (0, 0)

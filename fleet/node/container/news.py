@@ -1,5 +1,5 @@
-"""Reads what a container reports of its part, as a node's program does (follow.py): whoever dials may send anything, so
-each value is made anew here. KeyError, TypeError, ValueError for what is none."""
+"""Reads what a container reports of its part, as a node's program does (follow.py): any process that dials may send
+anything, so each value is made again here. KeyError, TypeError, ValueError for what is none."""
 
 from math import isfinite
 
@@ -121,7 +121,7 @@ def made(found: "dict[str, Any]", fields: "Mapping[str, Callable[[Any], Any]]") 
 
 
 def verdict_of(found: Any) -> "dict[str, Any]":
-    """Returns a verdict of the container that leads: whoever is at MASTER_ADDR may send anything, too."""
+    """Returns a verdict of the container that leads: any process at MASTER_ADDR may send anything, too."""
     verdict = made(found, VERDICT)
     if set(verdict) != set(VERDICT) or None in [verdict[name] for name in ("by", "code", "message", "unknown")]:
         raise ValueError("a verdict lacks something")

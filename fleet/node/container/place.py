@@ -13,7 +13,7 @@ DEFAULT_PORT = 29500
 LABEL = r"[A-Za-z0-9_][A-Za-z0-9_-]{0,62}"
 HOST = r"(?:%s(?:\.%s)*\.?|[0-9A-Fa-f]*:[0-9A-Fa-f]*:[0-9A-Fa-f:.]*)" % (LABEL, LABEL)  # a name, an address
 COUNTED = ("auto", "gpu", "cpu")  # ranks a node, as torchrun has it
-# what is asked for on the command line -> the thing of a table
+# options of the command line -> the thing of a table
 ASKED = {
     "nnodes": "nodes",
     "node_rank": "rank",
@@ -98,7 +98,7 @@ def take_in(place: Place) -> None:
     wrong = place.wrong
 
     def text_of(thing: str) -> "str | None":
-        """Its text; what no platform would say is none."""
+        """Its text; what no platform would set is none."""
         if thing not in place.given:
             return None
         where, text = place.given[thing]
@@ -204,7 +204,7 @@ def compare(place: Place, environ: "Mapping[str, str]") -> None:
 
 # -- what the machine has -------------------------------------------------------------------------------------
 def devices(environ: "Mapping[str, str]") -> "int | None":
-    """Accelerators that processes here may use; None: not known. Nothing is asked that could hang."""
+    """Accelerators that processes here may use; None: not known. Nothing is called that could hang."""
     for name in ("CUDA_VISIBLE_DEVICES", "ASCEND_RT_VISIBLE_DEVICES", "HIP_VISIBLE_DEVICES"):
         if name in environ:
             return len([one for one in environ[name].split(",") if one.strip() not in ("", "-1", "none", "NoDevFiles")])

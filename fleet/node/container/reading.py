@@ -10,7 +10,7 @@ READER = "fleet.ops.run.end.sent"  # of the head half, which takes Python 3.10
 
 
 class Last(Words):
-    """Knows the last words of ranks that failed, and reads nothing in them."""
+    """Holds the last lines of ranks that failed, and reads nothing in them."""
 
     def __init__(self, texts: "dict[tuple[str, int], dict[str, str]]") -> None:
         self.texts = texts
@@ -20,7 +20,7 @@ class Last(Words):
 
 
 def reader_half() -> Any:
-    """Returns what reads the ranks' words, where this python can; None."""
+    """Returns what reads the ranks' output, where this python can; None."""
     if sys.version_info < (3, 10):
         return None
     try:

@@ -58,7 +58,7 @@ class Kept(Record):
         return True
 
     def sign(self) -> None:
-        """Shows every few seconds that somebody leads the run."""
+        """Shows every few seconds that a process leads the run."""
         with suppress(OSError):
             if self.held is not None:
                 os.utime(os.path.join(self.path, STATE))
@@ -69,7 +69,7 @@ class Kept(Record):
             self.append(dict(about, **more))
 
     def end(self, summary: "Mapping[str, Any]") -> None:
-        """Writes summary.json, and lets go."""
+        """Writes summary.json, and releases the lock."""
         if self.held is None:
             return
         self.event("summary", exit_code=summary["exit_code"], first_failure=summary["first_failure"])

@@ -42,7 +42,7 @@ class Member:
 
 
 class Roll:
-    """about: {"job", "least", "most"}, which all must have alike. begun: nobody comes any more, but to an elastic
+    """about: {"job", "least", "most"}, which all must have alike. begun: no node joins any more, but to an elastic
     run."""
 
     def __init__(self, about: "dict[str, Any]") -> None:
@@ -98,7 +98,7 @@ class Roll:
 
     def number(self, begun: bool) -> None:
         """Nodes in the order of their ranks; where none is set, the one of this machine first, then by name. begun: who
-        has a place keeps it, others come behind."""
+        has a place keeps it, others come after."""
         new = [it for it in self.members if it.node is None or not begun]
         kept = [it for it in self.members if it not in new]
         taken = {it.rank for it in self.members if it.rank is not None}.union(it.node for it in kept)

@@ -2,7 +2,7 @@
 
 Anybody may dial it. A connection has ADMISSION_SECONDS from its first byte to the caller's leave to stay (`admitted`),
 however it dribbles. Of those that have no leave yet there are up to WAITING at once, and WAITING_HERE of one address;
-over that the oldest one of the fullest network gives way: who is slow, and many, keeps nobody out.
+over that the oldest one of the fullest network gives way: slow clients, however many, keep no one out.
 """
 
 import asyncio
@@ -25,8 +25,8 @@ REPORT_SECONDS = 10.0  # between two events of the same mismatch
 
 
 class Connection(asyncio.Protocol):
-    """address: the other end's; own: this end's on it. admitted: set by the caller. heard: when its last message came,
-    by the clock. known: to the caller, by an event. waits: whole lines are here that are taken later."""
+    """address: the other end's; own: this end's on it. admitted: set by the caller. heard: the time of its last
+    message, by the clock. known: to the caller, by an event. waits: whole lines are here that are taken later."""
 
     def __init__(self, server: "Server") -> None:
         self._server, self.channel = server, Channel(server.secret, True)
@@ -160,7 +160,7 @@ class Server:
             self.happened("refused", connection, str(error))
 
     def close(self, seconds: float = LINGER_SECONDS) -> None:
-        """Nobody comes any more; connections may take what is queued for so long."""
+        """No connection is accepted any more; those open may take what is queued for so long."""
         self._listening.close()
         for connection in list(self.connections):
             connection.close()

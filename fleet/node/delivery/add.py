@@ -1,5 +1,5 @@
 """The policy `add`: files of several targets are put where they are to be, nothing is ever taken away, and nothing of
-the node's own replaced unasked (ownership.py)."""
+the node's own replaced without consent (ownership.py)."""
 
 import os
 
@@ -15,7 +15,8 @@ from fleet.node.delivery.sync_state import note_delivery
 
 
 def take_stock(store: "Store", allocated: "dict[str, int]", force: "bool | Sequence[str]", head: "Head") -> None:
-    """Decides of every file whether it is here or is to come, asking the head where this node cannot tell; makes room.
+    """Decides of every file whether it is here or is to come, with a question to the head where this node cannot
+    decide; makes room.
     allocated: bytes that a file with holes takes."""
     for target in store.targets:
         assert target.tree
@@ -65,7 +66,7 @@ def begin(store: "Store") -> None:
         found = target.told.found
         for path, kind, *_ in target.told.changed.values():
             if kind == "d":
-                if found.get(path) is not None:  # a link that was delivered, say, whose folder comes in its place now
+                if found.get(path) is not None:  # a delivered link whose folder comes in its place now
                     target.commit.check(path, found[path])
                     target.commit.clear(path, kind, found[path])
                 target.commit.make(path, whole=False)
@@ -81,7 +82,7 @@ def finish(store: "Store") -> None:
     """Links and modes, once the files are there; everything to disk, and written down."""
     failed = {f.target for f in store.files if f.state == "failed"}
     for target in store.targets:
-        # a folder that was there, perhaps somebody's home, keeps its mode
+        # a folder that was there, perhaps a user's home, keeps its mode
         told = target.told
         new = [entry for entry in told.changed.values() if entry[0] not in told.needed and (entry[0] or target.made)]
         target.commit.run(new, ())

@@ -1,4 +1,4 @@
-"""The node's half of a code sync: says what it lacks, stages it, verifies, then switches it in.
+"""The node's half of a code sync: reports what it lacks, stages it, verifies, then switches it in.
 
 Conversation (J frames out, control lines in):
     spec {"dest", "sync", "host", "head", "wait": s, "patience": s, "source": {"host", "path", "id"}, "mark": the name
@@ -34,11 +34,11 @@ Conversation (J frames out, control lines in):
     -> {"event": "waiting", "run": id} when files are to be put in place and a run is beginning from DEST
     -> {"event": "done", "sent", "deleted", "kept": [...], "left": [...], "entries", "changed", "replaced", "aside"}
 Of doubts, gone, lost and own one is sent only if there are any, and its last part alone has no "more". Any refusal is
-{"event": "failed", "message", "hint", "busy": whether another sync is under way}. A head that says nothing (not even
-ping) for `patience` seconds while it is asked something is gone: the program ends, and its lock with it.
+{"event": "failed", "message", "hint", "busy": whether another sync is under way}. A head that sends nothing (not even
+ping) for `patience` seconds while a question is open is gone: the program ends, and its lock with it.
 
 A manifest is a list of [path, kind, mode, size, mtime_ns, link]; kind "f", "d" or "l". Paths travel as UTF-8 with
-surrogateescape. What earlier syncs delivered is remembered in a folder beside DEST (inside it, where DEST is a mount
+surrogateescape. What earlier syncs delivered is remembered in a folder next to DEST (inside it, where DEST is a mount
 point or the parent is not ours).
 """
 
@@ -134,7 +134,7 @@ def changed_meanwhile(path: str) -> "Refused":
 
 
 def check_room(stage: "Stage", left: "dict[str, Any]", allocated: "dict[str, int]") -> None:
-    """Raises Refused where they have no room, beside what has come of them."""
+    """Raises Refused where they have no room, in addition to what has come of them."""
     needs = []
     for path, entry in left.items():
         come, size = lstat(stage.at(path)), min(entry[3], allocated.get(path, entry[3]))
@@ -252,7 +252,7 @@ def mirror(spec: "code.Spec") -> "code.Same | code.Shared | code.Other | code.Mo
         packed = head.payload(message)
         entries = unpack(packed)
     theirs = [by for by in [state["source"], *state["begun_by"]] if by and not is_source(by, spec["source"])]
-    another = theirs[-1] if theirs else None  # of whom something may be there, by deliveries that were cut short, too
+    another = theirs[-1] if theirs else None  # the hosts that may have something there, also by deliveries cut short
     told = Comparison(Ownership(dest, journal), entries, message.get("brought") or (), spec["force"], another)
     refusal = settle(head, target, told, spec)
     if refusal is not None:

@@ -51,7 +51,7 @@ class Commit:
         self.close(modes)
 
     def check(self, path: str, found: "os.stat_result | None") -> None:
-        """Nobody has put another thing there since it was looked at."""
+        """No process has put another thing there since it was looked at."""
         st = look(self.dest, path)
         if not same(st, found) and (st is not None or path not in self.taken):
             raise Refused(

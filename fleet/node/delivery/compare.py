@@ -164,7 +164,7 @@ class Comparison:
             (self.doubts if asked else self.own)[path] = entry
 
     def doubt(self, entry: "list[Any]") -> None:
-        """Has it compared by its content, whatever its times say."""
+        """Has it compared by its content, whatever its times are."""
         self.found[entry[PATH]], self.doubts[entry[PATH]] = look(self.owner.dest, entry[PATH]), entry
 
     def is_forced(self, path: str) -> bool:
@@ -211,7 +211,7 @@ class Comparison:
 
     def resolve(self, answer: "dict[str, list[str]] | None") -> None:
         """Decides about what is in the way: the source's takes the place of what is to be replaced, which is put aside;
-        what is to be kept stays. answer: of the head; None where nothing was asked."""
+        what is to be kept stays. answer: of the head; None where no question was sent."""
         replace, keep = set(answer["replace"] if answer else ()), set(answer["keep"] if answer else ())
         for path, entry in self.own.items():
             if path in replace:
@@ -235,7 +235,7 @@ class Comparison:
         return bool(self.seen) or not same
 
     def news(self) -> "dict[int, list[Any]] | None":
-        """Returns number -> row of the entries of which the journal is to say something else than it does; None where
+        """Returns number -> row of the entries of which the journal's row is to change; None where
         that is about other paths, or they are many."""
         state = self.owner.journal.state
         before = state["entries"]

@@ -38,7 +38,7 @@ def drop(told: "Comparison", gone: "list[list[Any]]", excluded: "set[str]") -> N
         status = told.owner.status(path, st)[0]
         if stat.S_ISDIR(st.st_mode) and (path in excluded or holds(dest, path, deleted)):
             told.also.append(row)
-        elif path in excluded:  # of another source it is left as the node's own: nobody was asked about it
+        elif path in excluded:  # of another source it is left as the node's own: the user was not asked about it
             told.also += [] if told.another else [row]
         elif status == DELIVERED and not told.owner.claimed(path, st):
             told.delete.append((path, st))

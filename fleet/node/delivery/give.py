@@ -45,7 +45,7 @@ GRAIN, SECOND, UNSEEN = 0.05, 2.1, 6.0
 LOCAL = ("ext2", "ext3", "ext4", "xfs", "btrfs", "f2fs", "zfs", "bcachefs", "tmpfs", "ramfs", "overlay")
 NO_FILE = (errno.ENOENT, errno.ENOTDIR, errno.ELOOP, errno.EINVAL)  # the last one of open_regular()
 QUIET_SECONDS, IDLE_SECONDS = 10.0, 300.0
-LAST = (b"last", b"latest", b"current")  # what programs call the file that they write anew each time
+LAST = (b"last", b"latest", b"current")  # what programs call the file that they write again each time
 
 
 def is_written(fd: int) -> bool:
@@ -139,8 +139,8 @@ class Giver:
         return None
 
     def small(self, full: bytes, flags: int) -> "tuple[str, bytes]":
-        """Returns a small file's version and digest, and what it holds; nothing where one look does not tell: it is not
-        at rest, or may be a part of something."""
+        """Returns a small file's version and digest, and what it holds; nothing where one look does not show it: it is
+        not at rest, or may be a part of something."""
         with suppress(OSError), open_regular(full, flags) as file:
             fd, before = file.fileno(), os.fstat(file.fileno())
             version, local = version_of(before), self.is_local(full, before)
@@ -208,7 +208,7 @@ class Giver:
         return True
 
     def read(self, fd: int, size: int, since: int) -> str:
-        """The digest of its first `size` bytes; those behind `since` are sent."""
+        """The digest of its first `size` bytes; those after `since` are sent."""
         digest, at, announced = hashlib.sha256(), 0, since
         while at < size:
             data = os.pread(fd, min(CHUNK, (size if at >= since else since) - at), at)
@@ -232,7 +232,7 @@ class Giver:
         return self.seen[info.st_dev]
 
     def settle(self, fd: int, until: float, local: bool) -> bool:
-        """Wait until nobody writes to it, for a while; whether it came to that."""
+        """Wait until no process writes to it, for a while; whether it came to that."""
         began, seen = time.monotonic(), ""
         while True:
             info, written = os.fstat(fd), local and is_written(fd)
@@ -259,7 +259,7 @@ def is_version(name: bytes, other: bytes) -> bool:
 
 
 def quiet_beside(full: bytes) -> "list[tuple[str, int]]":
-    """Returns the newest versions of a file beside it that are whole and have not changed for a while, and their
+    """Returns the newest versions of a file next to it that are whole and have not changed for a while, and their
     age."""
     folder, own = os.path.split(full)
     found, now = [], time.time()
@@ -291,7 +291,7 @@ def converse(spec: "give.GiveSpec") -> None:
 def main() -> None:
     spec = start()
     gc.disable()  # of long lists that live to the end it finds nothing, again and again
-    signal.signal(signal.SIGIO, signal.SIG_IGN)  # somebody opens what is_written() holds just then
+    signal.signal(signal.SIGIO, signal.SIG_IGN)  # a process opens what is_written() holds just then
     try:
         converse(spec)
     except (Refused, OSError) as error:

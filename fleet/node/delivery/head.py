@@ -31,9 +31,9 @@ class Head:
             time.sleep(pause)
             waits, now = self.waits, time.monotonic()
             if now - slept > 2 * pause:
-                continue  # it is this node that slept: what the head has said meanwhile is still to be read
+                continue  # it is this node that slept: what the head has sent meanwhile is still to be read
             if waits is not None and now - waits > self.patience:
-                # what it does not read may fill the pipe: these words then go with this program
+                # what it does not read may fill the pipe: these messages then go with this program
                 start_thread(self.part).join(1.0)
                 os._exit(1)
 

@@ -60,7 +60,7 @@ def check_source(source: "Any") -> "code.Source":
 
 
 def is_source(one: "code.Source", other: "code.Source") -> bool:
-    """Tells by their ids; one without is another one each time."""
+    """Compares by ids; one without an id is another one each time."""
     return one["id"] == other["id"] != ""
 
 
@@ -176,7 +176,7 @@ class Journal:
         return next((row for row in reversed(rows) if same_source(row, entry)), None)
 
     def begin(self, rows: "list[Any]", source: "code.Source | None" = None) -> None:
-        """From here on what is there is a mixture, as far as anybody knows, of this source's with what was there."""
+        """From here on what is there is a mixture, as far as is known, of this source's with what was there."""
         rows = list({tuple(row): row for row in self.state["begun"] + rows}.values())
         by = [each for each in self.state["begun_by"] if each != source] + [source] * (source is not None)
         self.write("switching", json.dumps([by, rows]).encode() + b"\n")

@@ -3,7 +3,7 @@
     delivered    fleet put it there, and it is still that: it is replaced and deleted as the source goes
     seen         it was there, equal to the source, and is unchanged since: it is replaced as the source changes, never
                  deleted
-    own          all else: a run made it, somebody edited it, another delivery put it there too. It is neither
+    own          all else: a run made it, a user edited it, another delivery put it there too. It is neither
                  replaced nor deleted: it is left where the source has not changed since, and in the way where it has
 
 docs/sync.md has the table.
@@ -85,14 +85,14 @@ class Ownership:
         return self.digests[path]
 
     def status(self, path: str, st: "os.stat_result") -> "tuple[str, list[Any] | None]":
-        """(DELIVERED, SEEN or OWN; the row that says so)."""
+        """(DELIVERED, SEEN or OWN; the row that shows it)."""
         row = self.match(self.journal.known.get(path, []), path, st)
         return (OWN, None) if row is None else (row[STATUS], row)
 
     def match(
         self, rows: "list[list[Any]]", path: str, st: "os.stat_result", written: bool = True
     ) -> "list[Any] | None":
-        """The newest row that says of what is there that it was put there, or seen. written: also where it has been
+        """The newest row with what is there as put there, or seen. written: also where it has been
         written again since, with the same bytes."""
         row: list[Any]
         for row in reversed(rows):
@@ -111,7 +111,7 @@ class Ownership:
         self, path: str, st: "os.stat_result", by: "Collection[str]" = (DELIVERED, SEEN), written: bool = True
     ) -> bool:
         """Returns whether another delivery, to a folder around it or to one below the destination, put there what is
-        there. by: what its row says."""
+        there. by: what its row has."""
         full = at = os.path.join(self.dest.name, encode(path))
         while at != b"/":
             if at not in self.others:
@@ -125,7 +125,7 @@ class Ownership:
 
     @property
     def mine(self) -> "tuple[int, int] | None":
-        st = os.stat(self.journal.meta) if self.journal.meta else None  # none: whoever looks delivers nothing
+        st = os.stat(self.journal.meta) if self.journal.meta else None  # none: the reader delivers nothing
         return st and (st.st_dev, st.st_ino)
 
 

@@ -17,7 +17,7 @@ OTHER = (*CODE, ".md", ".rst", ".html", ".css", ".ipynb", ".png", ".jpg", ".npy"
 
 
 def is_private_key(path: str, size: int) -> bool:
-    """By what is in it. Not where it cannot be read: whoever reads it next says so."""
+    """By what is in it. Not where it cannot be read: its next reader reports that."""
     if size not in KEY_BYTES or path.endswith(OTHER):
         return False
     try:

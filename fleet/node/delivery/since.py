@@ -39,7 +39,7 @@ def beginning(run: str, root: str) -> int:
 
 
 def delivered(root: str) -> "Callable[[str], bool]":
-    """Returns a function that says of a path in root whether a sync put there what is there."""
+    """Returns a function that returns of a path in root whether a sync put there what is there."""
     dest = Beneath(reach(os.fsencode(os.path.realpath(root))))
     owner = Ownership(dest, Journal(b""))
 
@@ -55,8 +55,8 @@ def delivered(root: str) -> "Callable[[str], bool]":
 def written_since(
     mark: int, walk: Walk, entries: "list[chain.Entry]", is_delivered: "Callable[[str], bool]"
 ) -> "list[chain.Entry]":
-    """Returns what was not there, or not so, when a run began, and the folders that it is in. ctime tells, which nobody
-    sets: tar, cp -p and mv keep mtime. What a sync put there since is not the run's."""
+    """Returns what was not there, or not so, when a run began, and the folders that it is in. ctime shows it, which no
+    program sets: tar, cp -p and mv keep mtime. What a sync put there since is not the run's."""
 
     def is_since(when: int) -> bool:  # some file systems keep whole seconds
         return when >= (mark if when % 10**9 else mark // 10**9 * 10**9)
@@ -68,7 +68,7 @@ def written_since(
         mtime, ctime = walk.times[path]
         if path.rpartition("/")[0] in moved_here or kind == "d" and is_since(ctime) and not is_since(mtime):
             moved_here.add(path)  # a folder that came with all that is in it
-    for path, kind, *_ in reversed(entries):  # a folder comes behind what it holds
+    for path, kind, *_ in reversed(entries):  # a folder comes after what it holds
         is_new = path in moved_here or is_since(max(walk.times[path]))
         if path in kept or is_new and (kind != "d" or path not in filled) and not is_delivered(path):
             kept.update((path, path.rpartition("/")[0]))

@@ -29,7 +29,7 @@ class File:
         self.name, _kind, self.mode, self.size, self.mtime_ns, _link = entry
         self.entry = [self.name, "f", self.mode | 0o600, self.size, self.mtime_ns, ""]
         self.have, self.state = 0, "wanted"
-        self.epoch = 0  # the link that brought all of it; 0: several, or an earlier broadcast's
+        self.epoch = 0  # the link that sent all of it; 0: several, or an earlier broadcast's
         self.digest = ""
         self.received = False
 
@@ -133,7 +133,7 @@ class Store(Stream):
     def settled(self) -> bool:
         return self.left == 0
 
-    # -- whom it is received from --------------------------------------------------------------------------
+    # -- the hosts that it is received from --------------------------------------------------------------------------
     def from_another(self, epoch: int) -> None:
         """Another link takes over: it may bring what was not as it should be. The caller holds `ready`."""
         self.epoch = epoch
@@ -227,9 +227,9 @@ class Store(Stream):
             os.close(fd)
         good = f.target.stage.verified(f.entry)
         with self.ready:
-            # asked for again, where this disk's copy is not as it came; else from the start
+            # requested again, where this disk's copy is not as it came; else from the start
             f.have, self.at_least = good if good < f.size else 0, 0
-            # whose fault it is, where one link alone brought it
+            # whose fault it is, where one link alone sent it
             blamed = not f.have and f.epoch == self.epoch
             if blamed:
                 self.doubted.add(index)

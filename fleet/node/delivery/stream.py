@@ -6,7 +6,7 @@ from fleet.node.base.types import Callable, Iterable
 
 
 class Stopped(Exception):
-    """Whoever waited is to do something else now."""
+    """The thread that waited is to do something else now."""
 
 
 class Stream:

@@ -66,8 +66,9 @@ def last_holder(meta: bytes) -> str:
 
 
 def delivery(path: str, seconds: float) -> "dict[str, Any] | None":
-    """How the code at path (a folder or file) stands: {"folder", "state", "digest", "half": bool, "busy": who|null}, or
-    None when no sync delivered it. digest: null where it cannot be told. Waits `seconds` for a sync to end. manifest:
+    """The state of the code at path (a folder or file): {"folder", "state", "digest", "half": bool, "busy": who|null},
+    or None when no sync delivered it. digest: null where it cannot be determined. Waits `seconds` for a sync to end.
+    manifest:
     digest of what came last; source: whence; file: that of a file which is as it came, else null."""
     # a folder that was moved, and is linked from where it was, left its state folder there
     ways = (os.path.realpath(encode(path)), os.path.abspath(encode(path)))
@@ -144,14 +145,14 @@ def begin_from(code: "run.CodeInUse", run: str, seconds: float) -> "int | None":
         raise Refused("a sync from %s is replacing the code" % last_holder(meta), "launch again when it has ended")
     if identity(read_state(meta)) != code["digest"]:
         raise Refused("a sync from %s replaced the code while the run began" % last_holder(meta), "launch again")
-    with suppress(OSError):  # a full disk: a sync that waits will not know for whom
+    with suppress(OSError):  # a full disk: a sync that waits will not know the holder
         os.ftruncate(fd, 0)
         os.pwrite(fd, run.encode(), 0)
     return fd
 
 
 def wait_for_runs(meta: bytes, waiting: "Callable[..., Any]") -> None:
-    """Keep runs from beginning, until this program ends; waiting(run) is told of one that has to end that first."""
+    """Keep runs from beginning, until this program ends; waiting(run) receives one that has to end that first."""
     fd = open_begins(meta)
     if not try_lock(fd, fcntl.LOCK_EX):
         run = os.pread(fd, 256, 0).decode("utf-8", "replace")
@@ -167,7 +168,7 @@ def note_of(target: bytes) -> bytes:
 def note_delivery(target: bytes, meta: bytes, whole: bool = False) -> None:
     """Note what is at target: old and new mixed, or whole. meta: its state folder."""
     record = {"node": os.uname()[1], "target": decode(target), "state": decode(meta), "whole": whole}
-    with suppress(OSError, Refused):  # a home that cannot be written: nobody is warned
+    with suppress(OSError, Refused):  # a home that cannot be written: no warning is possible
         own_home(DATA)
         replace_file(note_of(target), json.dumps(record).encode())
 
@@ -229,7 +230,7 @@ def half_delivered(path: str) -> "dict[str, str | None] | None":
             return {"folder": record["target"], "busy": busy}
         except FileNotFoundError:
             with suppress(FileNotFoundError):  # so has another who looks
-                os.unlink(note)  # somebody took all of it away
+                os.unlink(note)  # another process removed all of it
         except OSError:
             continue  # a file system without locks
     return None

@@ -35,7 +35,7 @@ class Walk:
 
     mode: the folder's own, None of a file. skipped: sockets, fifos and devices left out. allocated: path -> bytes that
     a file with holes takes. linked: (device, inode) of each file that has other names. changing: what goes away
-    meanwhile is left out. copies: links that lead out of root are as what they lead to, where it says so of that.
+    meanwhile is left out. copies: links that lead out of root are as what they lead to, where it is so for that link.
     followed: those of them that are files. inodes: of files. times: path -> mtime and ctime, where it is `changing`.
     """
 
@@ -78,7 +78,7 @@ class Walk:
             moved()
             is_folder, inner = child.is_dir(follow_symlinks=False), None
             if child.name.endswith(STATE_FOLDERS) and (is_folder or child.name == SOURCE_MARK):
-                continue  # what fleet itself keeps beside destinations: this machine may be a node, too
+                continue  # what fleet itself keeps next to destinations: this machine may be a node, too
             if rules is not None:
                 inner = rules.take(inside + child.name, child, is_folder)
                 if inner is None:
@@ -159,7 +159,7 @@ def copies_of(
 
 
 def tell(walk: Walk, entries: "list[chain.Entry]") -> None:
-    """Tell the head what there is."""
+    """Send the head the list of what is here."""
     parts = in_parts(entries)
     for number, part in enumerate(parts, 1):
         last = number == len(parts)

@@ -1,4 +1,4 @@
-"""Tools of this node, run for what they say; what an interpreter tells of itself."""
+"""Tools of this node, run for their output; what an interpreter reports of itself."""
 
 import json
 import subprocess
@@ -66,7 +66,7 @@ print(json.dumps({"executable": sys.executable, "version": ".".join(map(str, sys
 """
 )
 
-# where `python -m NAME` finds it. A package is not run for that: an empty module stands for it. One that sets its
+# where `python -m NAME` finds it. A package is not run for that: an empty module takes its place. One that sets its
 # __path__ itself may have any module
 FIND_MODULE = (
     NOT_HERE
@@ -129,13 +129,13 @@ def run(argv: "list[str]", env: "dict[str, str]", cwd: "str | None" = None) -> "
 
 
 def last_line(*texts: str) -> str:
-    """The last thing said in any of the texts: where tools put the reason."""
+    """The last line of any of the texts: where tools put the reason."""
     lines = [line.strip() for t in texts for line in t.splitlines() if line.strip()]
     return lines[-1][:300] if lines else ""
 
 
 def ask_interpreter(path: str, env: "dict[str, str]") -> "tuple[dict[str, Any] | None, str | None]":
-    """(what ASK_PYTHON tells, None), or (None, why it does not work)."""
+    """(what ASK_PYTHON reports, None), or (None, why it does not work)."""
     status, out, err = 126, "", ""
     try:
         status, out, err = run([path, "-c", ASK_PYTHON], env)

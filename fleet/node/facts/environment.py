@@ -1,4 +1,4 @@
-"""The environment of the training interpreter, asked of the text that protocol/environment.py has."""
+"""The environment of the training interpreter, found by the text that protocol/environment.py has."""
 
 import os
 import re
@@ -10,7 +10,7 @@ from fleet.protocol.environment import SET, TELL
 
 
 def working_folder(given: "str | None") -> str:
-    """By its names, as `cd` has it; no file system is asked, for it may hang."""
+    """By its names, as `cd` has it; no file system is read, for it may hang."""
     return os.path.normpath(os.path.join(os.path.expanduser("~"), os.path.expanduser(given or "~")))
 
 

@@ -75,7 +75,7 @@ def imports(path: str, env: "dict[str, str]", modules: "list[str]") -> "dict[str
             [path, "-c", IMPORT, os.path.join(os.path.expanduser("~"), HOME, IMPORTS)] + modules, env
         )
     except OSError:
-        return {}  # another step's to say
+        return {}  # another step reports it
     try:
         failed = json.loads(out.strip().splitlines()[-1])
         return {name: last_line(str(why)) for name, why in failed.items()}

@@ -79,7 +79,7 @@ def interfaces() -> "dict[str, Any]":
         own = known.get(number(folder + "/ifindex") or 0, [])
         if reached and reached in [address.split("/")[0] for address in own]:
             toward_head = name
-        # a container host has dozens of veth ends that nobody talks to
+        # a container host has dozens of veth ends that no one sends to
         if name != "lo" and (own or os.path.exists(folder + "/device")):
             found.append(
                 {

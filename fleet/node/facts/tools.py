@@ -16,7 +16,7 @@ from fleet.node.facts.imports import imports
 from fleet.node.facts.system import find, text
 from fleet.protocol.environment import activating
 
-# how they are asked for their version: gcc before 7 knows only -dumpversion, later ones say no more than "12" to it
+# options that print their version: gcc before 7 knows only -dumpversion, later ones print no more than "12" for it
 GCC = (["-dumpfullversion", "-dumpversion"], r"^(\d+(?:\.\d+)*)$")
 INFOROM = 14  # nvidia-smi's status where it has warned of one, and all else is well
 GPU_FIELDS = "index,name,memory.total,uuid,driver_version,ecc.errors.uncorrected.volatile.total"
@@ -38,7 +38,8 @@ def driver() -> "dict[str, Any]":
 
 
 def versions(**tools: "dict[str, str | None]") -> "dict[str, str | None]":
-    """Returns the version of each tool, None where there is none; a tool that does not tell its version is left out."""
+    """Returns the version of each tool, None where there is none; a tool that does not print its version is left
+    out."""
     return {name: tool.get("version") for name, tool in tools.items() if not tool or tool["version"]}
 
 
@@ -110,7 +111,7 @@ class Tools:
         return shutil.which(name, path=os.pathsep.join(((env or self.env).get("PATH", os.defpath),) + places))
 
     def activate(self) -> "dict[str, str | None]":
-        """The environment behind the inventory's `activate` line; the fact is what went wrong, or null."""
+        """The environment after the inventory's `activate` line; the fact is what went wrong, or null."""
         line = self.spec.get("activate")
         problem = None
         if line:
@@ -163,7 +164,7 @@ class Tools:
     def program(
         self, env: "dict[str, str]", name: str, arguments: "list[str]", pattern: str, *places: str
     ) -> "dict[str, str | None]":
-        """{"path", "version"} of a tool, version None where it does not tell; nothing where there is none."""
+        """{"path", "version"} of a tool, version None where it prints none; nothing where there is none."""
         path = self.tool(name, *places, env=env)
         try:
             return {"path": path, "version": find(pattern, run([path] + arguments, env)[1])} if path else {}
@@ -171,7 +172,7 @@ class Tools:
             return {"path": path, "version": None}
 
     def compiler(self, env: "dict[str, str]", name: str, word: str) -> "dict[str, str | None]":
-        """The one that torch would take: the variable `word` has the last say. Clang has no version of gcc's."""
+        """The one that torch would take: the variable `word` decides last. Clang has no version of gcc's."""
         found = self.program(env, (env.get(word, "").split() or [name])[0], *GCC)
         return dict(found, version=None) if "clang" in (found.get("path") or "") else found
 
@@ -190,7 +191,7 @@ class Tools:
         return dict(versions(cuda_toolkit=self.nvcc(env)), compilers=versions(**compilers))
 
     def nccl(self) -> "dict[str, Any]":
-        """The system's NCCL, by its file name; the one that torch brings along is in facts["torch"]."""
+        """The system's NCCL, by its file name; the one that torch contains is in facts["torch"]."""
         self.activated.wait()
         folders = self.env.get("LD_LIBRARY_PATH", "").split(":") + [
             "/usr/lib/%s-linux-gnu" % platform.machine(),
@@ -202,7 +203,7 @@ class Tools:
         return {"nccl_library": found[0].rsplit(".so.", 1)[1] if found else None}
 
     def smi(self, query: str, width: int) -> "tuple[list[list[str]], str | None]":
-        """The rows that nvidia-smi answers with, and what it says is wrong; neither where there is none."""
+        """The rows that nvidia-smi answers with, and its error message; neither where there is none."""
         path = self.tool("nvidia-smi")
         if path is None:
             return [], None

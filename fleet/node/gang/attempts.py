@@ -1,4 +1,4 @@
-"""A run as a row of attempts: after a failure the whole gang is started again, as often as --max-restarts says; after
+"""A run as a row of attempts: after a failure the whole gang is started again, up to --max-restarts times; after
 the loss of a node with a spare in its place, as long as there are spares."""
 
 from typing import NamedTuple

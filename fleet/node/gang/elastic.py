@@ -40,7 +40,7 @@ class ElasticGang(Gang):
         renew: list[str] = []
         self._since = {host: self._since.get(host, now) for host in self.away}
         for host, since in self._since.items():
-            if host in self.absent:  # for one that never was nobody waits
+            if host in self.absent:  # for one that never was no node waits
                 self._since[host] = NEVER
             elif now - since > HANG_SECONDS:
                 self._since[host] = NEVER
@@ -88,7 +88,7 @@ class ElasticGang(Gang):
         return self.too_few("no rank lives", next(iter(self.away), None))
 
     def too_few(self, why: str, host: "str | None", code: int = EXIT_HOST_FAILED) -> "run.Verdict":
-        # a reason to stop everyone. host: that failed, or is away
+        # a reason to stop all nodes. host: that failed, or is away
         lost = host is not None and self.nodes[host].lost is not None
         able, least = len(self.able), self.least
         self.needed = "; %d of %d nodes can start ranks again, --nnodes asks for %d" % (able, len(self.nodes), least)

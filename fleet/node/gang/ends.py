@@ -8,12 +8,12 @@ from fleet.node.base.clock import Clock as Time
 from fleet.node.base.types import Any, Iterable, Sequence, run
 from fleet.protocol.codes import EXIT_CONNECT, EXIT_HOST_FAILED, EXIT_INTERRUPTED, EXIT_TIMEOUT
 
-CLOCK_SECONDS = 600.0  # for which a message shows how a node's clock stands
+CLOCK_SECONDS = 600.0  # for which a message shows the offset of a node's clock
 TAIL_BYTES = 4096  # of a text in a verdict
 SIGTERM, SIGKILL = 15, 9
 INTERRUPTED = "interrupted"
 BY = {"link": "lost", "node": "lost", "stalled": "stall", "lease": "lease"}  # else "failure"
-BY_HAND = ("interrupt", "stop", "queue")  # the ends that are nobody's failure
+BY_HAND = ("interrupt", "stop", "queue")  # the ends that are no failure
 # why a node ended its part by itself -> the exit code; see node/base/run_folder.py
 OWN_CAUSES = {
     "lease": EXIT_TIMEOUT,
@@ -129,7 +129,7 @@ def stopped_by(who: str) -> "run.Verdict":
 
 class Failure(NamedTuple):
     """The first thing that went wrong. rank None: the engine itself, or the node. what: "rank", "vanished", "engine",
-    "node", "link" (all nodes at once), "stalled" (no rank writes any more), or one of OWN_CAUSES. tail: last words."""
+    "node", "link" (all nodes at once), "stalled" (no rank writes any more), or one of OWN_CAUSES. tail: last lines."""
 
     host: str
     node_rank: int

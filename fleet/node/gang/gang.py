@@ -1,4 +1,4 @@
-"""The gang rule: what was heard from the nodes of an attempt -> whether all must stop, and which failure came first.
+"""The gang rule: the messages from the nodes of an attempt -> whether all must stop, and which failure came first.
 
 Times of nodes are put on the leader's clock by `Clock`, so that "first" means the same on all of them. Of an elastic
 run (`--nnodes MIN:MAX`, least > 0) the rule is another one, see elastic.py.
@@ -16,7 +16,7 @@ NEVER = float("inf")
 
 
 class Gang:
-    """Collects, and answers two questions: must everyone stop now (`heard`), and what failed first (`first`). nodes:
+    """Collects, and answers two questions: must all nodes stop now (`heard`), and what failed first (`first`). nodes:
     host -> (node rank, its ranks)."""
 
     least = 0  # of an elastic run: nodes that must be left
@@ -40,7 +40,7 @@ class Gang:
         return self.end is not None and self.end["by"] in BY_HAND
 
     def stop(self, end: "run.Verdict", now: float) -> bool:
-        """Notes that everyone is to stop; returns False when they were already."""
+        """Notes that all nodes are to stop; returns False when they were already."""
         if self.stopped_at is not None:
             return False
         self.stopped_at, self.end = now, end
@@ -48,7 +48,7 @@ class Gang:
 
     # -- messages of nodes ----------------------------------------------------------------------------------
     def heard(self, host: str, message: "run.News", now: float) -> "run.Verdict | None":
-        """Takes a message of a node in; returns a reason to stop everyone, or None."""
+        """Takes a message of a node in; returns a reason to stop all nodes, or None."""
         node = self.nodes[host]
         if "sent" in message:
             node.clock.heard(message["sent"], now)  # type: ignore[typeddict-item]
@@ -66,7 +66,7 @@ class Gang:
         return None
 
     def rank_ended(self, end: RankEnd) -> "run.Verdict | None":
-        """Returns a reason to stop everyone, or None. An engine that restarts ranks decides for itself."""
+        """Returns a reason to stop all nodes, or None. An engine that restarts ranks decides for itself."""
         self.nodes[end.host].ends[(end.rank, end.attempt)] = end
         if end.failed and not end.asked and not self.least and self.stopped_at is None:
             when = self.nodes[end.host].clock.here(end.time)
@@ -78,7 +78,7 @@ class Gang:
         node.status = status
         end = status.get("end")
         if end is not None and (self.end is None or end["by"] in BY_HAND and not self.by_hand):
-            self.end = end  # a rank's end may have been heard before, it is the answer
+            self.end = end  # a rank's end may have been received before, it is the answer
             return end
         if self.stopped_at is not None:
             return None
@@ -89,7 +89,7 @@ class Gang:
         return None
 
     def node_lost(self, host: str, heard: float, why: "run.Why | None" = None) -> "run.Verdict | None":
-        """why: a node is given up; heard: when it was last heard of, on the leader's clock."""
+        """why: a node is given up; heard: the time of its last message, on the leader's clock."""
         node = self.nodes[host]
         node.lost, node.why = heard, why
         return node.of_lost().reason("%s was lost" % host + (": " + why["message"] if why else ""))
@@ -148,8 +148,8 @@ class Gang:
         return LATE_SECONDS if node.status.get("signal") else 0.0
 
     def _before_stop(self, when: float) -> bool:
-        # Corrected times are never early (Clock), and never later than the message that brought them: what
-        # caused the stop lies before it, what the stop caused lies behind it.
+        # Corrected times are never early (Clock), and never later than the message that carried them: what
+        # caused the stop lies before it, what the stop caused lies after it.
         return when <= self._stop_began
 
     def rank_failures(self, collateral: "Callable[[RankEnd], bool]") -> "list[Failure]":

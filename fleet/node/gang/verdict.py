@@ -12,8 +12,8 @@ from fleet.node.gang.gang import Gang
 from fleet.protocol.codes import EXIT_CONNECT, EXIT_HOST_FAILED, EXIT_OK, name_of
 from fleet.protocol.state import FINAL
 
-# within which all nodes fall silent when it is this machine's own link: each is heard of every 2 s, and that it is not
-# is seen as late as this machine is busy
+# within which all nodes fall silent when it is this machine's own link: each sends a message every 2 s, and that it is
+# not is seen as late as this machine is busy
 LINK_SECONDS = 10.0
 MOST = 3  # of what is listed in a sentence
 
@@ -41,7 +41,7 @@ class Words:
         return failure
 
     def last(self, failure: Failure) -> str:
-        """Returns the last words of who failed."""
+        """Returns the last lines of the rank that failed."""
         return failure.tail
 
 

@@ -137,7 +137,7 @@ def end(
 ) -> "tuple[list[int], dict[int, str]]":
     """TERM, up to `grace` seconds, KILL. Returns ([pids that ended], {pid: why another did not})."""
     listening = {(entry["pid"], entry["start"]): entry for entry in scan(ports, dialled)}
-    # one that has gone by itself is not judged: whoever has its pid now is a stranger
+    # one that has gone by itself is not judged: the process that has its pid now is a stranger
     there = {pid: (born, uid) for pid, born, uid in approved if start_time(pid) == born}
     judged = {pid: judge(pid, uid, listening.get((pid, born)), force) for pid, (born, uid) in there.items()}
     reasons = {pid: reason for pid, reason in judged.items() if reason}

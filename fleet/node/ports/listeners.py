@@ -11,7 +11,7 @@ from fleet.node.base.types import Any
 from fleet.protocol.state import is_run_id
 
 TCP_IS_OPEN, TCP_LISTENS, UDP_LISTENS = "01", "0A", "07"  # of UDP what is bound, but not connected to one peer alone
-TEXT_LIMIT = 4096  # of what is told of a process: the head takes no longer text
+TEXT_LIMIT = 4096  # of what is reported of a process: the head takes no longer text
 
 
 def parse_listeners(
@@ -33,7 +33,7 @@ def parse_listeners(
         except (IndexError, ValueError):
             continue
         if ports is None or port in ports:
-            # 32-bit words in the machine's byte order
+            # 32-bit integers in the machine's byte order
             raw = b"".join(
                 raw[i : i + 4][::-1] if sys.byteorder == "little" else raw[i : i + 4] for i in range(0, len(raw), 4)
             )
@@ -43,7 +43,7 @@ def parse_listeners(
 
 
 def holders(inodes: "list[int]") -> "dict[int, list[int]]":
-    """{socket inode: [pid]} as far as /proc lets us see."""
+    """{socket inode: [pid]} as far as /proc shows it."""
     wanted = {"socket:[%d]" % inode: inode for inode in inodes}
     found: dict[int, list[int]] = {}
     for pid in pids():
@@ -62,7 +62,7 @@ def holders(inodes: "list[int]") -> "dict[int, list[int]]":
 
 
 def status_number(pid: int, field: bytes) -> "int | None":
-    """The first number behind `field` in /proc/PID/status: a real uid, a parent's pid; None when it is gone."""
+    """The first number after `field` in /proc/PID/status: a real uid, a parent's pid; None when it is gone."""
     found = re.search(rb"^%s:\s*(\d+)" % field, read_file("/proc/%d/status" % pid), re.M)
     return int(found.group(1)) if found else None
 
@@ -85,5 +85,5 @@ def describe(pid: int) -> "dict[str, Any]":
         "uid": uid,
         "age": age(born),
         "command": (command or read_file("/proc/%d/comm" % pid).strip()).decode("utf-8", "replace")[:TEXT_LIMIT],
-        "run_id": run if is_run_id(run) else None,  # anybody's process may say anything there
+        "run_id": run if is_run_id(run) else None,  # any user's process may have any text there
     }

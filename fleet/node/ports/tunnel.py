@@ -1,6 +1,6 @@
-"""A way into a listener of this node for a head that cannot dial it: stdin goes there, what it says goes to stdout.
+"""A way into a listener of this node for a head that cannot dial it: stdin goes there, what it sends goes to stdout.
 
-spec: {"addresses": [[address, port]]}, the first that answers is taken. Behind the preamble and the spec both ways
+spec: {"addresses": [[address, port]]}, the first that answers is taken. After the preamble and the spec both ways
 carry bytes as they are.
 """
 

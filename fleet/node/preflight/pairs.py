@@ -5,11 +5,11 @@ spec: {"listen": [addresses of this node], "token": this node's, hex, "seconds":
 at], "error": why not, or null}. The control line
 {"op": "dial", "seconds", "visits": [{"id": text, "address", "port", "token": that node's}]} begins visits. When they
 are over, {"reached": {id: how}, "links": {id: what was measured}} is sent; other visits may follow. seconds: to send
-for, as fast as it goes; 0: PACKET_BYTES. For the words see fleet/protocol/messages/facts.py. The program listens until
+for, as fast as it goes; 0: PACKET_BYTES. For the values see fleet/protocol/messages/facts.py. The program listens until
 its stdin ends, or {"op": "done"} comes, or the time is over.
 
 A visit connects, sends PACKET_BYTES, and is over when the other kernel has them all and the other program has proved by
-an HMAC that it has the token: an address that leads back here is nobody else's. A node that is busy is slow to prove
+an HMAC that it has the token: an address that leads back here is no other host's. A node that is busy is slow to prove
 it, and loses no packet; so what does not arrive is the network's doing. Each of two nodes sends to the other one.
 """
 
@@ -58,7 +58,7 @@ def idle_seconds() -> float:
 
 
 class Caller:
-    """A connection that somebody made: what it sends is dropped but for the nonce, which is answered with a proof."""
+    """A connection that a peer made: what it sends is dropped but for the nonce, which is answered with a proof."""
 
     def __init__(self, sock: socket.socket, token: str) -> None:
         self.sock, self.token, self.nonce = sock, token, b""

@@ -1,8 +1,8 @@
-"""Brings the facts of one node, for `check` and for a launch's preflight: all that fleet/rules looks at.
+"""Collects the facts of one node, for `check` and for a launch's preflight: all that fleet/rules looks at.
 
 spec: {"python": str|null, "activate": str|null, "env": {}, "workdir": str|null, "deadline": seconds}; "survey": true
-has it tell of all "interpreters" there, as it does anyway where the one that trains, or its torch, is missing;
-"modules": names of those to import; "packages": of those to tell of, all where it is not there; "way": see
+has it report all "interpreters" there, as it does anyway where the one that trains, or its torch, is missing;
+"modules": names of those to import; "packages": of those to report, all where it is not there; "way": see
 facts/way.py; for a launch also
 {"env_expand": {}, "run": str, "script": str, "program": bool, "module": bool, "configs": [paths],
 "unread": [paths], "node_rank",
@@ -12,7 +12,7 @@ nodes. The last J frame is {"facts": {...}}; see protocol/messages/facts.py and,
 and runs, sync_state.py, extension_builds.py, rendezvous.py and list_runs.py.
 
 Every step is a daemon thread: what does not answer by the deadline (a wedged NFS mount, nvidia-smi, df) is named
-in facts["timed_out"] and left behind. At the end the process group is killed, so no child outlives the probe.
+in facts["timed_out"] and abandoned. At the end the process group is killed, so no child outlives the probe.
 A fact is its value; null where there is none; missing where it is not known: its step timed out or failed. Sizes are
 bytes, limits numbers or "unlimited", link speeds Mbit/s.
 """

@@ -13,7 +13,7 @@ from fleet.node.facts.tools import Tools
 HASH_LIMIT = 16 << 20
 SYNC_WAIT = 5.0
 SHADOWS_MOST = 20
-# what else a script means that imports it, beside Python's own modules
+# what else a script means that imports it, in addition to Python's own modules
 PACKAGES = ("torch", "numpy", "deepspeed", "colossalai", "accelerate", "transformers")
 UNMEANT = ("test", "this", "antigravity", "idlelib")  # no program imports these from Python
 

@@ -1,10 +1,10 @@
-"""Builds one wheel from a source tree that was carried here, streams the log, brings the wheel back.
+"""Builds one wheel from a source tree that was sent here, streams the log, sends the wheel back.
 
 spec: {"python", "workdir", "activate", "env", "source": folder, "id": str, "mark": str, "grace": s, "wait": s for a
 sync of the source to end}. Stream 0 of the O frames is the log, stream 1 the wheel's bytes. J frames:
     {"event": "started", "argv"}   {"event": "built", "file", "size", "sha256"}, then its bytes
     {"event": "failed", "status", "message", "hint"}
-The tree is copied first: what one build leaves behind never gets into the next one's wheel. End of file on stdin
+The tree is copied first: what one build leaves never gets into the next one's wheel. End of file on stdin
 ends the build with every process it started; nothing of it stays.
 """
 
@@ -83,7 +83,7 @@ def build(spec: "messages.BuildSpec", work: str) -> "dict[str, Any] | None":
     path = training_python(tools)
     source = os.path.join(work, "src")
     copy_tree(os.path.expanduser(spec["source"]), source, spec["wait"])
-    # The node's pip configuration has no say: nothing is fetched, everything needed is in the interpreter.
+    # The node's pip configuration is not used: nothing is fetched, everything needed is in the interpreter.
     env = {name: value for name, value in tools.env.items() if not name.startswith("PIP_")}
     scratch = os.path.join(work, "tmp")  # pip's and the compiler's, which a build that is killed leaves there
     os.mkdir(scratch, 0o700)

@@ -1,4 +1,4 @@
-"""Installs carried wheels into the training interpreter, all of them or says why not, and imports them.
+"""Installs carried wheels into the training interpreter, all of them or reports why not, and imports them.
 
 spec: {"python", "workdir", "activate", "env", "folder": str, "mark": str, "wait": s for the lock, "deadline": s for an
 answer, "import_deadline": s for each wheel,
@@ -62,7 +62,7 @@ importing = threading.Event()
 
 
 def claim(answer: "dict[str, Any]", wait: float) -> None:
-    """Held to the end of this process. Beside the interpreter, so that every user and node that shares it sees it."""
+    """Held to the end of this process. Next to the interpreter, so that every user and node that shares it sees it."""
     key = hashlib.sha256(answer["target"].encode()).hexdigest()[:16]
     home = own_home(WHEELS)
     flags = os.O_RDWR | os.O_CREAT | os.O_CLOEXEC

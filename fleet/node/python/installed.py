@@ -10,8 +10,8 @@ from fleet.node.facts.ask import last_line
 from fleet.node.facts.tools import Tools
 from fleet.protocol.state import WHEELS, below_home
 
-# Runs in the training interpreter, whatever its age; asked on stdin, answers JSON on its last line.
-# A distribution is "there" when the RECORD it was installed with tells the files of the very wheel, and they exist:
+# Runs in the training interpreter, whatever its age; its request is on stdin, the answer JSON on its last line.
+# A distribution is "there" when the RECORD it was installed with lists the files of the very wheel, and they exist:
 # pip writes that RECORD last, over the wheel's own one, which names no INSTALLER: so an interrupted install has none.
 ASK_WHEELS = r"""
 import csv, hashlib, json, os, platform, re, sys, sysconfig
@@ -129,7 +129,7 @@ print(json.dumps(answer))
 def ask_python(
     argv: "list[str]", asked: bytes, env: "dict[str, str]", seconds: float, cwd: "str | None" = None
 ) -> "tuple[int | None, str, str]":
-    """(status, stdout, stderr) of a program that is told `asked` on stdin; killed after `seconds`, then status None."""
+    """(status, stdout, stderr) of a program that gets `asked` on stdin; killed after `seconds`, then status None."""
     child = subprocess.Popen(
         argv, env=env, cwd=cwd, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.PIPE
     )

@@ -28,7 +28,7 @@ def places(path: str, workdir: "str | None") -> "list[str]":
             roots += [os.path.join(folder, name), os.path.join(folder, name, "envs/*")]
     roots += [os.path.join(home, name) for name in OF_HOME]
     roots += text(home + "/.conda/environments.txt").splitlines()
-    # pyenv's shims are scripts that start what lies beside them
+    # pyenv's shims are scripts that start what lies next to them
     on_path = [re.sub("/shims$", "/versions/*/bin", folder) for folder in path.split(os.pathsep)]
     return on_path + [root + "/bin" for root in roots] + ["/usr/local/bin", "/usr/bin"]
 
@@ -46,7 +46,7 @@ def look(pattern: str) -> "dict[str, dict[str, str]]":
 
 
 def ask(path: str, env: "dict[str, str]") -> "dict[str, Any]":
-    """{path: what is told of it}, nothing for one that does not work."""
+    """{path: what is reported of it}, nothing for one that does not work."""
     said = ask_interpreter(path, env)[0]
     if said is None:
         return {}

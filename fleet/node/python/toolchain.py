@@ -51,13 +51,13 @@ class Toolchain:
     def build(self) -> "dict[str, Any]":
         path, env = self.tools.environment()
         if not path:
-            return {}  # the step `python` says so
+            return {}  # the step `python` reports it
         answer: dict[str, Any] = json.loads(run([path, "-c", ASK_BUILD], env)[1].strip().splitlines()[-1])
         return answer
 
     def gpus(self) -> "dict[str, Any]":
         facts = self.tools.gpus()
-        # a driver before 510 does not know the field, and says so with a status
+        # a driver before 510 does not know the field, and reports that by a status
         found, error = self.tools.smi("--query-gpu=index,compute_cap", 2) if facts.get("gpus") else ([], None)
         caps = {} if error else {int(index): said for index, said in found}
         for gpu in facts.get("gpus", ()):

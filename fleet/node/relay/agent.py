@@ -1,5 +1,5 @@
-"""Stands in for sshd where a scheduler starts processes and no user logs in. It dials the head, and starts the commands
-that the head requests, each with a connection of its own.
+"""Takes the place of sshd where a scheduler starts processes and no user logs in. It dials the head, and starts the
+commands that the head requests, each with a connection of its own.
 
 spec: {"head": [[address, port]], "tls": {"cert", "key", "peer"}, "step", "scope": marks of all that is started, "name":
 the variable that has this host's name, "unset": a pattern of variables that must not reach what is started here}.
@@ -88,7 +88,7 @@ def report(spec: "dict[str, Any]", context: "Any", number: int) -> None:
 
 
 def heed(spec: "dict[str, Any]", context: "Any") -> bool:
-    """Do what the head asks for; True where it says that this was all. OSError, or one of NONSENSE: it is gone."""
+    """Do what the head requests; True where it reports that this was all. OSError, or one of NONSENSE: it is gone."""
     link = dial(spec, context)
     link.sock.settimeout(None)
     while True:

@@ -12,12 +12,12 @@ from fleet.protocol.frames import EXIT, HEADER, OUTPUT, PREAMBLE
 
 BYTES = 1 << 16  # read at once
 WAITING = 1 << 20  # bytes that one side has not taken, beyond which the other is not read
-SLICE = 0.2  # seconds until a process's end is seen that has left somebody its pipes
+SLICE = 0.2  # seconds until a process's end is seen that has left its pipes to another process
 HEAD = Struct(HEADER)
 
 
 class Pump:
-    """sock: non-blocking; it says OUTPUT frames, of which an empty one is the end of stdin. It hears OUTPUT of
+    """sock: non-blocking; it sends OUTPUT frames; an empty one is the end of stdin. It receives OUTPUT of
     streams 1 and 2, and EXIT at last."""
 
     def __init__(self, sock: "Any", process: "subprocess.Popen[bytes]") -> None:
@@ -104,7 +104,7 @@ class Pump:
             del self._input[: os.write(self._stdin, self._input[:BYTES])]
         except BlockingIOError:
             pass
-        except OSError:  # nobody reads it
+        except OSError:  # no process reads it
             self._input.clear()
             self._closing = True
 

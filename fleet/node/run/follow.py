@@ -11,7 +11,7 @@ Sends
     J {"event": "status", "state": "running", "disk_full": bool}    what ranks write is lost, or is no more
     J {"event": "status", "sent", ...}  status.json, whenever it is new; state "lost": the supervisor
         was killed, or the folder removed
-    J {"event": "clock", "up", "sent"}    now and then: the fastest of these tells how far two clocks are apart;
+    J {"event": "clock", "up", "sent"}    now and then: the fastest of these shows how far two clocks are apart;
         "up": of an elastic run, how many ranks live here
     J {"event": "verdict", "verdict"}   how the run ended, once that is decided
     J {"event": "superseded"}    a request was refused: a later leader has been here
@@ -20,7 +20,7 @@ Sends
 Control lines: {"op": "ping"} or {"op": "renew"} renews the lease, {"op": "detach"} does away with it,
 {"op": "stop", "grace", "reason", "end", "interrupt": whether ranks get SIGINT first} stops the run,
 {"op": "renew-ranks"} ends its ranks, which an elastic engine then starts again,
-{"op": "over"} says that every rank on every node has ended well, so that nobody waits for an engine,
+{"op": "over"} reports that every rank on every node has ended well, so that no node waits for an engine,
 {"op": "have", "sizes": {name: bytes}} what the leader has of the logs: with --max-log the rest may go. End of file on
 stdin ends this program; the run goes on under its lease.
 """
@@ -56,12 +56,12 @@ CHUNK = 65536
 CHUNKS_A_TURN = 16
 BUSY_SECONDS, IDLE_SECONDS, AWAKE_SECONDS, LOOK_SECONDS = 0.01, 0.04, 1.0, 1.0
 OWNER_CHECK_SECONDS, DISK_CHECK_SECONDS = 0.5, 2.0
-VERDICT_SECONDS = 5.0  # after the end here, in which who leads the run says how it ended, or starts it again
+VERDICT_SECONDS = 5.0  # after the end here, in which the leader reports how the run ended, or starts it again
 FIRST_CLOCK_SECONDS, CLOCK_SECONDS, ELASTIC_CLOCK_SECONDS = 0.5, 15.0, 4.0
 
 
 class Stream:
-    """One growing file. begins: where what is left of it begins; asked after a read: what is gone reads as zeros."""
+    """One growing file. begins: where what is left of it begins; checked after a read: what is gone reads as zeros."""
 
     def __init__(
         self,
@@ -166,7 +166,7 @@ class Follower:
             path = os.path.join(self.folder, name)
             if is_log(name):
                 if self.logs and name not in self.streams:
-                    with suppress(FileNotFoundError):  # removed since it was listed: check_owners() tells
+                    with suppress(FileNotFoundError):  # removed since it was listed: check_owners() reports it
                         offset, number = self.offsets.get(name), len(self.streams)
                         self.streams[name] = Stream(path, name, number, offset, self.begins, self.say)
             elif name == STATUS or self.ours and name.startswith("rank") and name.endswith(".json"):
@@ -194,8 +194,8 @@ class Follower:
         return read_json(path)
 
     def check_owners(self, now: float) -> None:
-        """A run whose supervisor and guardian were both killed has nobody left to end it: do that here. Where its
-        folder was removed, they hear of no stop any more."""
+        """A run whose supervisor and guardian were both killed has no process left that ends it: do that here. Where
+        its folder was removed, they receive no stop any more."""
         if now - self.owners_checked < OWNER_CHECK_SECONDS or self.status.get("state") in FINAL:
             return
         self.owners_checked = now

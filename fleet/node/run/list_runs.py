@@ -1,4 +1,4 @@
-"""The runs of this node, live ones first of all: what each is, how it stands, and the last line that it wrote.
+"""The runs of this node, live ones first of all: what each is, its state, and the last line that it wrote.
 
 spec: {"prefix": of their ids, "live": only those that have not ended}. Answers J {"event": "runs", "runs": [...]}: see
 RunHere in fleet/protocol/messages/run.py.
@@ -101,7 +101,7 @@ def described(
 
 
 def one(name: str, live: bool) -> "run.RunHere | None":
-    """None where it is not asked for, or not this node's."""
+    """None where it is not requested, or not this node's."""
     folder = os.path.join(runs_root(), name)
     spec = read_json(os.path.join(folder, SPEC))
     if spec.get("node") != NODE or spec.get("run") != name.partition("@")[0]:

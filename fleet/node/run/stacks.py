@@ -50,7 +50,7 @@ def py_spy_of(pid: int) -> "str | None":
 
 
 def ask_py_spy(tool: str, pid: int, native: bool) -> "list[dict[str, Any]]":
-    """The threads as it tells them. Refused where it cannot."""
+    """The threads as it reports them. Refused where it cannot."""
     argv = [tool, "dump", "--json", "--pid", str(pid), "--native" if native else "--nonblocking"]
     seconds = NATIVE_SECONDS if native else PYTHON_SECONDS
     try:

@@ -2,10 +2,10 @@
 
 spec: {"run", "grace": s, "reason", "end", "attempt": the last one that is meant; without it none is to follow,
 "verdict": on the run, where that is over}.
-Answers J {"event": "stopped", "left": [pids], "was", "stuck", "verdict": that stands here}: was "running"; "gone" (it
-had ended already, or a later attempt is under way); "unknown" (never started here: a file ~/.fleet/runs/RUN@NODE.stop
-now makes a supervise that comes late refuse). left: pids that would not die; stuck: what they do instead, where there
-are any.
+Answers J {"event": "stopped", "left": [pids], "was", "stuck", "verdict": that is written here}: was "running"; "gone"
+(it had ended already, or a later attempt is under way); "unknown" (never started here: a file
+~/.fleet/runs/RUN@NODE.stop now makes a supervise that comes late refuse). left: pids that would not die; stuck: what
+they do instead, where there are any.
 """
 
 import os
@@ -61,7 +61,7 @@ def may_start_again(folder: str) -> bool:
 
 
 def ask(folder: str, grace: float, reason: str, end: "run.Verdict | None", clock: Clock) -> bool:
-    """Ask the supervisor, wait for it; True when it (or its guardian) has said how the run ended."""
+    """Request it of the supervisor, wait for it; True when it (or its guardian) has written how the run ended."""
     request_stop(folder, grace, reason, end)
     # TERM for `grace`, then KILL: a supervisor that needs longer is itself stopped or stuck
     began, margin = clock.monotonic(), MARGIN
@@ -70,7 +70,7 @@ def ask(folder: str, grace: float, reason: str, end: "run.Verdict | None", clock
         if status.get("state") in FINAL or not kept:
             return status.get("state") in FINAL
         if status.get("state") == "stopping":
-            margin = ENDING_MARGIN  # it waits for those that are slow to die, as whoever took its place would
+            margin = ENDING_MARGIN  # it waits for those that are slow to die, as a process in its place would
         clock.sleep(0.02)
     return False
 

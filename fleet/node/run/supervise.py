@@ -132,7 +132,7 @@ def guard(spec: "run.Starting", temporary: str, writer: int) -> None:
     from fleet.node.run.look.prune import KEPT_RUNS, prune_runs  # not before a run is over
 
     with suppress(OSError):  # another run's guardian does so, too
-        prune_runs(KEPT_RUNS - 1)  # beside this one
+        prune_runs(KEPT_RUNS - 1)  # alongside this one
 
 
 def answer() -> None:

@@ -62,7 +62,7 @@ class Times:
 
 
 def thinned(marks: "list[Mark]") -> "list[Mark]":
-    """The older half of them two by two: what the first of two tells, the second does, too."""
+    """The older half of them two by two: what the first of two shows, the second does, too."""
     half = len(marks) // 4 * 2
     return [(marks[i + 1][0], {**marks[i][1], **marks[i + 1][1]}) for i in range(0, half, 2)] + marks[half:]
 

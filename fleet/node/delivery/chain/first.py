@@ -1,4 +1,4 @@
-"""A node as the first sender of a chain: tells what it has, then serves whom the head names.
+"""A node as the first sender of a chain: reports what it has, then serves the hosts that the head names.
 
 Conversation (J frames out, control lines in):
     spec {"paths": [path], "copy_unsafe_links", "tls": {"cert", "key"}, "limit": bytes a second or null, "every": s,
@@ -6,7 +6,7 @@ Conversation (J frames out, control lines in):
     -> {"event": "tree", "entries", "allocated", "skipped", "linked", "unsafe", "mode", "more"}    of each path
     <- {"op": "ask", "files": [file]}
     -> {"event": "news", "digests": [[file, sha256]], "changed": [file]}
-    <- {"op": "next", "name", "epoch", "token", "addresses": [[address, port]]}    one more to send to, beside others
+    <- {"op": "next", "name", "epoch", "token", "addresses": [[address, port]]}    one more to send to, alongside others
     -> {"event": "link", "epoch", "kind", "why"}    sending failed
     -> {"event": "sent", "bytes", "grown": [file]}    every so often
     <- {"op": "end"}
@@ -29,7 +29,7 @@ say: "Callable[[chain.FirstMessage], None]" = send_json
 
 
 def tell_tree(path: str, follows: bool) -> "tuple[list[Any], list[int]]":
-    """Sends the head what there is; returns its regular files, and their inodes."""
+    """Sends the head the list of what is here; returns its regular files, and their inodes."""
     walk = Walk(path, copies=copies_of(follows))
     try:
         entries = list(walk.entries())

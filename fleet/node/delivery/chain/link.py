@@ -1,10 +1,10 @@
 """Links of the chain: TCP with mutual TLS 1.3, both ends holding the one certificate made for this transfer. Where
 there is a "peer" in an end's {"cert", "key"}, it accepts that certificate instead of its own.
 
-The predecessor dials. It says {"token", "epoch"}, the token being the HMAC-SHA256 of the epoch under the successor's
+The predecessor dials. It sends {"token", "epoch"}, the token being the HMAC-SHA256 of the epoch under the successor's
 secret, made by the head: good for this link only. The successor answers {"wants": [[from, to], ...]}; then those
 bytes follow, unframed, and the successor may ask again: {"wants": []} ends the link. Ranges are in order and apart. A
-newer epoch takes the place of an older link; whoever does not know the token, or has another certificate, gets nothing.
+newer epoch takes the place of an older link; a peer without the token, or with another certificate, gets nothing.
 """
 
 import errno
@@ -22,7 +22,7 @@ from fleet.node.base.wire import write_all
 CHUNK = 1 << 20
 HANDSHAKE_SECONDS = 5.0
 GONE_MILLISECONDS = 30000
-# what reading a line of somebody's may raise, besides OSError
+# what reading a peer's line may raise, besides OSError
 NONSENSE = (ValueError, KeyError, TypeError, AttributeError, RecursionError)
 
 
@@ -33,7 +33,7 @@ def link_token(secret: str, epoch: int) -> str:
 
 class Connected(ssl.SSLSocket):
     """One that was connected: whose peer has gone since fails in its handshake, and is closed there. Python's own
-    leaves it open where it finds nobody."""
+    leaves it open where it finds no peer."""
 
     def getpeername(self) -> "Any":
         try:
@@ -115,7 +115,7 @@ class Link:
 
 
 def shut(sock: "socket.socket | ssl.SSLSocket") -> None:
-    """Wake whoever reads or writes; from any thread."""
+    """Wake the threads that read or write; from any thread."""
     with suppress(OSError):
         socket.socket.shutdown(sock, socket.SHUT_RDWR)
 

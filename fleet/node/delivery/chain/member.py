@@ -13,7 +13,7 @@ Conversation (J frames out, control lines in):
     -> {"event": "lacks", "wants" | "files": ...}, any number of times: first parts
     -> {"event": "need", "wants", "files": [[from, to]], "bytes", "address", "port"}
     <- {"op": "go"}
-    <- {"op": "next", "epoch", "addresses": [[address, port]], "token"}     whom to send to
+    <- {"op": "next", "epoch", "addresses": [[address, port]], "token"}     the host to send to
     <- {"op": "digests", "files": [[file, sha256]]}
     <- {"op": "fail", "files": [[file, reason]]}      the source cannot give these
     -> {"event": "at", "position", "received", "placed", "sent"}  every so often
@@ -46,7 +46,7 @@ PLACERS = 8  # each waits for its file to be on disk; journals write many such w
 
 
 def tell_need(store: "Store", address: str, port: int) -> None:
-    """Tells what is lacking here; of long lists the first parts go ahead."""
+    """Reports what is lacking here; of long lists the first parts go ahead."""
     wants = store.wants()
     parts: dict[str, list[Any]] = {"wants": in_parts(wants), "files": in_parts(store.wanted_files())}
     for name, some in parts.items():
@@ -65,7 +65,7 @@ def tell_need(store: "Store", address: str, port: int) -> None:
 
 
 def report(store: "Store", sender: "Sender", every: float) -> None:
-    """Tell the head how far this node is, and that it is done."""
+    """Report to the head how far this node is, and that it is done."""
 
     def tell() -> None:
         placed, position = store.count - store.left, store.position()

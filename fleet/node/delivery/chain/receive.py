@@ -32,7 +32,7 @@ def addresses_to_bind(wanted: str) -> "list[Any]":
                 found.append(info)
     loopback = [i for i in found if i[4][0].startswith("127.") or i[4][0] == "::1"]
     if came_in and not (came_in[2].startswith("127.") or came_in[2] == "::1"):
-        # Debian's /etc/hosts gives a machine's own name a loopback address, which nobody else reaches
+        # Debian's /etc/hosts gives a machine's own name a loopback address, which no other machine reaches
         found = [i for i in found if i not in loopback]
     if len(came_in) == 4:
         found += socket.getaddrinfo(came_in[2].split("%")[0], 0, type=socket.SOCK_STREAM)
@@ -140,7 +140,7 @@ class Receiver:
 
         On a slow link each packet would wake us, and each TLS record of 16 KiB cost a write and a wake-up here and
         further on: so it is looked at a few milliseconds after the first packet. But whatever is waited for, the whole
-        chain behind waits for as well, at every hop.
+        chain after it waits for as well, at every hop.
         """
         count = 0
         if not link.sock.pending():

@@ -1,4 +1,5 @@
-"""The sending end of a link: dials whom the head names, sends what it asks for. The head itself sends so, too."""
+"""The sending end of a link: dials the host that the head names, sends what it asks for. The head itself sends so,
+too."""
 
 import errno
 import socket
@@ -15,7 +16,7 @@ if TYPE_CHECKING:
     Way = tuple[str, Callable[[], socket.socket]]  # what to call it, dials
 
 DIAL_SECONDS = 3.0
-ASKS = 5  # how often a successor may need everything anew
+ASKS = 5  # how often a successor may need everything again
 
 
 def way(address: str, port: int) -> "Way":
@@ -23,7 +24,7 @@ def way(address: str, port: int) -> "Way":
 
 
 class Sender:
-    """Sends to the successor that it was told of last. tell: what went wrong with that."""
+    """Sends to the successor that it was given last. tell: receives what went wrong with that."""
 
     def __init__(
         self,

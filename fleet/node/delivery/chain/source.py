@@ -19,10 +19,10 @@ BATCH_FILES, BATCH_SECONDS = 500, 0.2
 
 class Source(Stream):
     """files: the manifest's. roots: where each target's files lie. inodes: of the files. digests: file number ->
-    sha256. changed: files that nobody can have. grown: those that are longer than the manifest says; the digest is of
+    sha256. changed: files that no host can have. grown: those that are longer than in the manifest; the digest is of
     what they were.
 
-    on_news: told of digests and changed files; on_link: of links that broke. Both are called in threads of their own.
+    on_news: receives digests and changed files; on_link: links that broke. Both are called in threads of their own.
     """
 
     def __init__(
@@ -52,7 +52,7 @@ class Source(Stream):
         return sum(sender.sent for sender in list(self.senders.values()))
 
     def send_to(self, name: str, epoch: int, token: str, ways: "list[Way]") -> None:
-        """Serve a host, beside the others."""
+        """Serve a host, alongside the others."""
         if name not in self.senders:
             self.senders[name] = Sender(self, self.tls, lambda message: self.on_link(message), self.limit)
         self.senders[name].connect_to(epoch, token, ways)

@@ -11,7 +11,7 @@ from fleet.protocol.state import FINAL, SPEC
 
 
 def remains() -> "list[facts.Remains]":
-    """Ends runs whose supervisor and guardian were both killed; tells of them, and of processes that would not die."""
+    """Ends runs whose supervisor and guardian were both killed; reports them, and processes that would not die."""
     found: list[facts.Remains] = []
     for name in own_runs():
         with suppress(Exception):  # what holds something else than it should keeps no run from its start
@@ -24,7 +24,7 @@ def remains_of(folder: str) -> "list[facts.Remains]":
     spec = read_json(os.path.join(folder, SPEC))
     run = spec.get("run")
     if not isinstance(run, str) or run != os.path.basename(folder).partition("@")[0]:
-        return []  # somebody's copy of one
+        return []  # a user's copy of one
     if spec.get("node") != NODE or not since_boot(folder):
         return []
     status, kept = standing(folder)

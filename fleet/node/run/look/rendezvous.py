@@ -1,9 +1,9 @@
 """Meets all other nodes at the master's address and port.
 
 master: {"address": ip or name, "port", "token": hex, "is_me": bool, "peers": n}. The master listens on the port as
-the engine will, on all interfaces; every other node connects and shows the token, and says so once it has its answer: a
-peer that was too busy to wait for that comes again, and must find the port open. Peers close first, so that nothing of
-the exchange stays on the port.
+the engine will, on all interfaces; every other node connects and shows the token, and reports it once it has its
+answer: a peer that was too busy to wait for that comes again, and must find the port open. Peers close first, so that
+nothing of the exchange stays on the port.
 """
 
 import errno
@@ -94,13 +94,13 @@ def receive_peers(master: "dict[str, Any]", until: float, done: "threading.Event
 
 
 def visit_master(master: "dict[str, Any]", node_rank: int, until: float, done: "threading.Event") -> "dict[str, Any]":
-    """A peer's side: try until the master answers or the time is over; the last reason is told."""
+    """A peer's side: try until the master answers or the time is over; the last reason is reported."""
     facts: dict[str, Any] = {"ok": False, "error": None, "hint": None}
     where = "%s port %d" % (master["address"], master["port"])
     token = master["token"].encode()
     while True:
         try:
-            # short attempts: where packets are dropped, {"op": "done"} must still be heard
+            # short attempts: where packets are dropped, {"op": "done"} must still be received
             left = max(0.1, min(ATTEMPT_SECONDS, until - time.monotonic()))
             with socket.create_connection((master["address"], master["port"]), timeout=left) as link:
                 link.sendall(token + b" %d\n" % node_rank)

@@ -1,4 +1,4 @@
-"""The processes that train: of each rank that runs on this node, the one whose stack tells where it stands."""
+"""The processes that train: of each rank that runs on this node, the one whose stack shows where it is."""
 
 import os
 import re
@@ -8,7 +8,7 @@ from fleet.node.base.run_folder import RANK_WRAPPER
 from fleet.node.run.marks import marked
 
 ONCE_A_NODE = b"FLEET_FIRST_RANK"  # of a wrapper alone: the process below it does not find it
-# what an engine that a rank's own shell script starts sets anew for each process that it starts
+# what an engine that a rank's own shell script starts sets again for each process that it starts
 PLACE = (b"RANK", b"LOCAL_RANK", b"LOCAL_WORLD_SIZE", b"MASTER_PORT", b"TORCHELASTIC_RUN_ID")
 
 

@@ -1,7 +1,7 @@
-"""Arms a rank to tell where it stands: python imports it as sitecustomize, when it starts (stands alone).
+"""Arms a rank to report where it is: python imports it as sitecustomize, when it starts (stands alone).
 
 rank.py puts its folder before the rank's PYTHONPATH, and how to undo that into FLEET_ARM: "PID:SIGNAL:FILE", then what
-PYTHONPATH was, if it was set, behind a newline. Everything is as it would have been before the rank's own code
+PYTHONPATH was, if it was set, after a newline. Everything is as it would have been before the rank's own code
 begins: its environment, sys.path, and the sitecustomize that is there without this one. Python 2 syntax:
 that is what 'python' may be, and it is to see nothing of it either.
 """
@@ -37,7 +37,7 @@ told = disarm()
 try:
     arm(*told)
 except Exception:
-    pass  # nobody sees its stack, then
+    pass  # its stack is not shown, then
 ours = sys.modules.pop("sitecustomize", None)
 try:
     __import__("sitecustomize")

@@ -1,4 +1,4 @@
-"""Empties the pipes of a rank into its files. Stands alone, a part of rank.py, Python 3.6 syntax."""
+"""Empties the pipes of a rank into its files. Imports no other module, a part of rank.py, Python 3.6 syntax."""
 
 import fcntl
 import os
@@ -38,7 +38,7 @@ class Log:
         self.chunks: deque[memoryview] = deque()
         self.taken = self.written = self.gap = self.lost = 0
         self.moved, self.trouble, self.why = 0.0, "", ""
-        self.over = False  # nobody holds the pipe any more
+        self.over = False  # no process holds the pipe any more
 
     def stuck(self, seconds: float) -> bool:
         return self.taken > self.written and self.now() - self.moved > seconds

@@ -1,17 +1,18 @@
 """Runs one rank: its output to files of its own, its true end on record. rank.py ARGV...
 
 The engine starts it once a rank. It appends the rank's stdout and stderr, which are pipes as under ssh, to rank<R>.out
-and .err in $FLEET_RUN_DIR (drain.py, which stands beside it), passes signals on, writes rank<R>.json {"rank",
+and .err in $FLEET_RUN_DIR (drain.py, which is next to it), passes signals on, writes rank<R>.json {"rank",
 "local_rank", "pid", "wrapper": its own pid, "script": whether a shell runs it, "status": 0..255|null, "signal": n|null,
 "time", "started", "attempt", "begins": [bytes of .out, of .err that earlier attempts wrote], "signalled": whether the
 engine had it end, "until": bytes of .err that were written when SIGINT or SIGTERM came, where one did, "lost": [bytes
 of .out, of .err that the disk did not take], where there are any} as soon as the rank has ended. What cannot be started
-ends with 126 or 127 and a line in .err, as in a shell. A python is armed to tell where it stands, see arm.py.
+ends with 126 or 127 and a line in .err, as in a shell. A python is armed to report where it is, see arm.py.
 
 It ends as the rank did, so that the engine sees the truth, but not before all ranks of the node have ended: an engine
 that sees one fail ends the others by a clock of its own. An engine that starts ranks again sees it at once, unless the
-supervisor has them stop. SIGINT and SIGTERM reach the rank once each, whoever sends them. What is below a rank gets
-none of them before the rank has ended, then SIGTERM once; where the rank is a shell see addressed(). Python 3.6 syntax.
+supervisor has them stop. SIGINT and SIGTERM reach the rank once each, whatever process sends them. What is below a rank
+gets none of them before the rank has ended, then SIGTERM once; where the rank is a shell see addressed(). Python 3.6
+syntax.
 """
 
 import ctypes
@@ -31,7 +32,7 @@ if TYPE_CHECKING:
 try:
     from fleet.node.run.rank.drain import Logs
     from fleet.node.run.rank.watch import PASSED_ON, SHELLS, Watch
-except ImportError:  # in the run's folder they stand beside this file
+except ImportError:  # in the run's folder they are next to this file
     for part in ("drain.py", "watch.py"):
         with open(os.path.join(os.path.dirname(os.path.abspath(__file__)), part), encoding="utf-8") as f:
             exec(compile(f.read(), f.name, "exec"))
@@ -60,7 +61,7 @@ def whole(name: str, default: int) -> int:
 
 def count_attempts() -> int:
     """How many starts of this rank came before, by fleet and by an elastic engine; scripts that ask in the engine's
-    words are told so, too."""
+    variables get it, too."""
     count = whole("TORCHELASTIC_RESTART_COUNT", 0) + whole("FLEET_ATTEMPT", 0)
     if "TORCHELASTIC_RESTART_COUNT" in os.environ:
         most = max(whole("TORCHELASTIC_MAX_RESTARTS", 0), whole("FLEET_MAX_RESTARTS", 0))
@@ -79,7 +80,7 @@ def supervisors(folder: str) -> "set[int]":
 
 
 def fill(path: str, data: bytes) -> None:
-    """Write `path` beside its place, in space claimed at the start: a full disk does not hide how a rank ended."""
+    """Write `path` next to its place, in space claimed at the start: a full disk does not hide how a rank ended."""
     fd = os.open(path + ".new", os.O_WRONLY | os.O_CREAT, 0o600)
     os.write(fd, data.ljust(RESERVED))
     os.close(fd)
@@ -145,7 +146,7 @@ def arm(argv: "list[str]", base: str) -> None:
     folder = os.path.join(os.path.dirname(base), ARM)
     words = (interpreter_of(argv[0]) or []) + argv
     named = [re.match(r"python[0-9.]*$", os.path.basename(word)) is not None for word in words]
-    # it, or what the first line of a script names, maybe behind /usr/bin/env
+    # it, or what the first line of a script names, maybe after /usr/bin/env
     if not any(named[: len(words) - len(argv) + 1]) or not os.path.isdir(folder):
         return
     options = iter(words[named.index(True) + 1 :])
@@ -200,7 +201,7 @@ def interpreter_of(path: str) -> "list[str] | None":
 
 
 def finish(logs: Logs) -> None:
-    """Read what stands in the pipes now, and whether that was the end."""
+    """Read what is in the pipes now, and whether that was the end."""
     for _ in range(2):
         logs.read([log.reader for log in logs.all if not log.over])
     logs.settle()
@@ -212,7 +213,7 @@ def drain(logs: Logs) -> None:
     try:
         child = all(log.over for log in logs.all) or os.fork()
     except OSError:
-        return  # no process to be had: they write to nobody, as behind an ssh that has ended
+        return  # no process to be had: their output has no reader, as with an ssh that has ended
     if not child:
         try:
             prctl(PR_SET_NAME, b"fleet-drain")  # the rank has ended

@@ -1,4 +1,5 @@
-"""Starts ranks on a node: what an engine is told to run, or an engine itself. Stands alone, Python 3.6 syntax.
+"""Starts ranks on a node: what an engine is given to run, or an engine itself. Imports no other module, Python 3.6
+syntax.
 
 spawn.py                    the engine started one rank: become rank.py with the argv of command.json. The argv
                             comes by file because engines do not leave it alone: torchrun's parser eats options
@@ -69,7 +70,7 @@ def be_engine(first: int, count: int) -> int:
     signal.signal(signal.SIGTERM, end)
     signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGTERM})
     while alive:
-        # until it is reaped it can be signalled, and nobody else gets its pid
+        # until it is reaped it can be signalled, and no other process gets its pid
         pid = os.waitid(os.P_ALL, 0, os.WEXITED | os.WNOWAIT).si_pid  # type: ignore[union-attr]
         alive.discard(pid)
         _pid, status = os.waitpid(pid, 0)

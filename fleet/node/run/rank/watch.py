@@ -1,5 +1,5 @@
-"""Watches a rank until it has ended, and what it leaves: passes signals and output on. Stands alone, a part of rank.py,
-Python 3.6 syntax."""
+"""Watches a rank until it has ended, and what it leaves: passes signals and output on. Imports no other module, a part
+of rank.py, Python 3.6 syntax."""
 
 import ctypes
 import json
@@ -82,7 +82,7 @@ class Watch:
         self.only_signals.register(self.signals, select.POLLIN)
 
     def turn(self, most: "int | None" = None) -> None:
-        """Pass one signal on, and what there is of output; wait for either, `most` ms."""
+        """Pass one signal on, and the output so far; wait for either, `most` ms."""
         poll = select.poll()
         due = [log.reader for log in self.logs.all if log.is_due()]
         for fd in [self.signals] + due:

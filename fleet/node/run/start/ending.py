@@ -1,4 +1,4 @@
-"""The end of a run's processes, whoever started them and wherever they went."""
+"""The end of a run's processes, whatever started them and wherever they went."""
 
 import os
 import signal
@@ -21,7 +21,7 @@ from fleet.node.run.start.extension_builds import Builds
 from fleet.node.run.start.kernel_log import KernelLog, rank_records
 from fleet.protocol.state import FINAL, PID
 
-LEFTOVER_GRACE = 2.0  # of what is left when nobody waits for it any more
+LEFTOVER_GRACE = 2.0  # of what is left when no process waits for it any more
 TICK = 1 / os.sysconf("SC_CLK_TCK")  # the grain of start times, in seconds
 RECORD_GRACE = 5.0  # of a rank's wrapper: it puts on record how its rank ended, also on a node that swaps
 LINE_BYTES = 200
@@ -167,7 +167,7 @@ def bury(
     clock: Clock = CLOCK,
     began: "float | None" = None,
 ) -> "dict[str, Any]":
-    """End what a dead supervisor left behind and say so in status.json; returns that status. One that had its last word
+    """End what a dead supervisor left and write that to status.json; returns that status. One that wrote its end
     just before it was taken for dead, or was killed as deaf, keeps it. kernel: what was kept of its log since the run's
     beginning. began: when the node began to end it; now."""
     began, ending = began or clock.time(), Ending(run, grace, ancestors, clock=clock)
@@ -177,7 +177,7 @@ def bury(
     said = read_status(folder)
     if said.get("state") in FINAL:
         return dict(said, left=status["left"])
-    if said.get("state") == "stopping":  # the first word counts: what it was ended for
+    if said.get("state") == "stopping":  # the first reason counts: what it was ended for
         status.update(only(said, "reason", "cause", "began", "end"))
     if cause != "asked":
         ticks = read_json(os.path.join(folder, PID)).get("start") or 0
@@ -187,6 +187,6 @@ def bury(
 
 
 def bury_unkept(run: str, folder: str, grace: float = LEFTOVER_GRACE, clock: Clock = CLOCK) -> "dict[str, Any]":
-    """Ends what is left of a run that nobody keeps, and puts on record why; returns its status."""
+    """Ends what is left of a run without a supervisor, and puts on record why; returns its status."""
     cause, reason, began = fate(folder)
     return bury(run, folder, grace, reason, cause=cause, clock=clock, began=began)

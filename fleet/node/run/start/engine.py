@@ -108,7 +108,7 @@ def take_place(temporary: str, folder: str, attempt: int) -> bool:
 
 
 def take_name(temporary: str, run: str) -> str:
-    """Give the folder a name of the run in one step, so that nobody ever sees half of one; returns the new path."""
+    """Give the folder a name of the run in one step, so that no process ever sees half of one; returns the new path."""
     for name in run_names(run):
         folder = os.path.join(runs_root(), name)
         try:
@@ -156,7 +156,7 @@ class Beginning:
             try:
                 names = os.listdir(self.folder)
             except OSError:
-                names = []  # somebody removed it: the run is none the worse for that
+                names = []  # another process removed it: the run is none the worse for that
             if sum(name.startswith("rank") and name.endswith(".out") for name in names) >= len(self.spec["ranks"]):
                 self.until = now + self.settle
         return now >= (self.latest if self.until is None else self.until)
@@ -177,7 +177,7 @@ def engine_argv(spec: "run.Starting", folder: str) -> "list[bytes]":
             argv.append(item)
     activate = spec.get("activate")
     if activate:
-        # the line is the user's own shell code; argv goes behind it untouched, as positional parameters
+        # the line is the user's own shell code; argv follows it untouched, as positional parameters
         argv = running(activate) + [spec.get("python") or "", spec["cwd"] or "~"] + argv
     return [encode(item) for item in argv]
 
@@ -195,7 +195,7 @@ def engine_env(spec: "run.Starting", folder: str) -> "dict[bytes, bytes]":
 
 def planned(spec: "run.Starting", env: "dict[bytes, bytes]") -> "dict[str, Any]":
     """Returns what rank.py compares with what it finds, as its last step before the rank. env: of the variables that
-    the plan names a checksum, null where a launcher may set another value; none behind a user's own shell code."""
+    the plan names a checksum, null where a launcher may set another value; none after a user's own shell code."""
     plan: dict[str, Any] = {"cwd": working_folder(spec["cwd"])}
     about: Any = spec.get("about") or {}
     if not spec.get("activate"):
@@ -206,7 +206,7 @@ def planned(spec: "run.Starting", env: "dict[bytes, bytes]") -> "dict[str, Any]"
     if COMMAND in (spec.get("files") or {}):
         command = json.loads(spec["files"][COMMAND])
         plan.update(argv=crc32(b"\0".join(map(encode, command["argv"]))), local_rank_at=command["local_rank_at"])
-    if about.get("hosts") and not about["least"]:  # else who has which rank is the launcher's to say
+    if about.get("hosts") and not about["least"]:  # else who has which rank is the launcher's to decide
         plan["ranks"] = about["hosts"][spec["host"]]
         if b"FLEET_FIRST_RANK" not in env:
             plan["world"] = about["world_size"]

@@ -1,7 +1,8 @@
 """Builds of torch's extensions, DeepSpeed's ops among them, that were killed: part of preflight and of a run.
 
 Who builds one holds a new file `lock` in its folder open, and removes it in the end (torch's FileBaton); who wants
-the extension meanwhile waits until that file is gone. Killed in between it stays, and all wait for ever without a word.
+the extension meanwhile waits until that file is gone. Killed in between it stays, and all wait for ever without a
+message.
 So a lock that no process has open is stale; on a file system of several machines it may be one of another node.
 """
 
@@ -65,7 +66,7 @@ def is_shared(path: str) -> bool:
 
 
 def stale_locks(root: str) -> "dict[str, tuple[os.stat_result, bool]]":
-    """{path: (stat result, sure)} of the locks that nobody has open. sure: no process that is out of sight can."""
+    """{path: (stat result, sure)} of the locks that no process has open. sure: no process that is out of sight can."""
     found = find_locks(root)
     held = held_files({(st.st_dev, st.st_ino) for st in found.values()}) if found else ()
     return {
@@ -76,8 +77,8 @@ def stale_locks(root: str) -> "dict[str, tuple[os.stat_result, bool]]":
 
 
 class Builds:
-    """The stale locks that the run in a folder meets, and those that it leaves itself; where they are stands in the
-    file `builds`, for whoever ends the run when its supervisor cannot."""
+    """The stale locks that the run in a folder meets, and those that it leaves itself; their places are in the
+    file `builds`, for the process that ends the run when its supervisor cannot."""
 
     def __init__(self, folder: str) -> None:
         self.path = os.path.join(folder, "builds")

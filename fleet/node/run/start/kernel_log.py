@@ -28,7 +28,7 @@ _LINE = r"\[ *(\d+\.\d+)\] ?(.*)"
 
 
 class KernelLog:
-    """since: seconds of the monotonic clock; what was said before is of no interest. None: now, kept exactly."""
+    """since: seconds of the monotonic clock; what was logged before is of no interest. None: now, kept exactly."""
 
     def __init__(self, since: "float | None" = None, clock: Clock = CLOCK, kmsg: str = KMSG) -> None:
         self.clock = clock
@@ -43,7 +43,7 @@ class KernelLog:
             pass
 
     def told(self, folder: str, began: "float | None") -> "list[run.KernelLine] | None":
-        """The last lines that may say why ranks of this node ended; None where they were not to be had. began: when
+        """The last lines that may show why ranks of this node ended; None where they were not to be had. began: when
         all got SIGTERM for the head, None: they were not."""
         records = rank_records(folder)
         own = began is None or any(failed(record) and record.get("time", began) < began for record in records)
@@ -60,7 +60,7 @@ class KernelLog:
         ]
         more = oom_kills() - self.kills
         if more > 0 and not any("Killed process" in line["text"] for line in told):
-            text = "oom_kill %d in memory.events of the cgroup" % more  # all that a container is told
+            text = "oom_kill %d in memory.events of the cgroup" % more  # all that a container is shown
             told.append({"text": text, "time": self.clock.time(), "rank": None})
         return None if lines is None and not told else told
 

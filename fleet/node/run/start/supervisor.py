@@ -24,7 +24,7 @@ from fleet.node.run.times import Times
 from fleet.protocol.state import LEASE, OVER, STATUS, STOP
 
 TICK, ENDING_TICK = 0.05, 0.02
-MOST_TOLD = 5  # of the processes that a rank left behind
+MOST_TOLD = 5  # of the processes that a rank left running
 
 
 class Signals:
@@ -81,7 +81,7 @@ class Supervisor:
             caught = self.signals.wait(TICK if self.ending is None else ENDING_TICK)
             self.reap()
             if self.ended is not None and self.ending is None:
-                up, grace = ranks_up(self.folder), self.spec["grace"]  # up: somebody has killed their launcher
+                up, grace = ranks_up(self.folder), self.spec["grace"]  # up: another process has killed their launcher
                 self.ending = self.begin_ending(
                     grace if up else min(grace, LEFTOVER_GRACE), signal.SIGTERM if up else 0
                 )
@@ -141,7 +141,8 @@ class Supervisor:
             self.beginning.release()
 
     def look_whether_over(self) -> None:
-        """End an engine that has no rank left on any node: torchrun takes 1 s to say what their records have said."""
+        """End an engine that has no rank left on any node: torchrun takes 1 s to report what their records have
+        shown."""
         if not self.over and stamp_of(os.path.join(self.folder, OVER)):
             self.over = not ranks_up(self.folder)
             if self.over:
@@ -155,7 +156,7 @@ class Supervisor:
             self.ending = self.begin_ending(self.spec["grace"], signal.SIGTERM)
 
     def look_at_builds(self, now: float) -> None:
-        """Say which builds a rank may be waiting for in vain."""
+        """Report which builds a rank may be waiting for in vain."""
         if self.builds.look(now, self.engine):
             status = {"state": "running", "time": self.clock.time(), "builds": sorted(self.builds.told)[:20]}
             try_write(os.path.join(self.folder, STATUS), status)
