@@ -48,8 +48,8 @@ class BroadcastPlan(Broadcast):
 
 def plan(inventory: Inventory, request: SyncData, origin: Host | None = None) -> BroadcastPlan:
     """`PATH:DEST/` puts PATH inside DEST, `PATH:DEST` makes DEST that file or that folder's contents; `PATH` goes
-    to the same path, or below the host's workdir when it is relative. Looks at this machine's files only to tell a
-    colon in PATH from the one before DEST. origin: the host that has PATH, below its workdir when it is relative; all
+    to the same path, or below the host's workdir when it is relative. Looks at this machine's files only to distinguish
+    a colon in PATH from the one before DEST. origin: the host that has PATH, below its workdir when it is relative; all
     others are to get it. UsageError for what makes no sense."""
     hosts = tuple(host for host in inventory.hosts if origin is None or host.name != origin.name)
     if not hosts:

@@ -29,17 +29,17 @@ def cache() -> Path:
     user's."""
     base = os.environ.get("XDG_CACHE_HOME")
     folder = (Path(base) if base and os.path.isabs(base) else Path.home() / ".cache") / "fleet"
-    with contextlib.suppress(OSError):  # who needs it says why it cannot be made
+    with contextlib.suppress(OSError):  # its user reports why it cannot be made
         own_folder(folder, "$XDG_CACHE_HOME", make=True)
     return folder
 
 
 @contextlib.contextmanager
 def turn(name: str, what: str, runtime: Runtime, *, holder: str = "", within: float | None = None) -> Iterator[bool]:
-    """Hold the lock `name`; the next one says for whom it waits, and waits its turn. Yields whether it had to wait.
+    """Hold the lock `name`; the next one reports the holder, and waits its turn. Yields whether it had to wait.
 
-    what: "another sync of these wheels". holder: who this is, in words, for the others. Interrupted on Ctrl-C,
-    DeadlineError after `within` seconds. It ends with the process: one that was killed blocks nobody.
+    what: "another sync of these wheels". holder: who this is, as text for the others. Interrupted on Ctrl-C,
+    DeadlineError after `within` seconds. It ends with the process: one that was killed blocks no other.
     """
     path = cache() / "locks" / name
     began = time.monotonic()
@@ -63,11 +63,11 @@ def turn(name: str, what: str, runtime: Runtime, *, holder: str = "", within: fl
             f"cannot write {path}: {error.strerror}", hint="$XDG_CACHE_HOME may name a folder that can be written"
         ) from error
     try:
-        with contextlib.suppress(OSError):  # a full disk: then nobody is told who it is
+        with contextlib.suppress(OSError):  # a full disk: then the holder is not reported
             os.write(held, f"process {os.getpid()}{holder and ', '}{holder}".encode("utf-8", "surrogateescape"))
         yield waited
     finally:
-        path.unlink(missing_ok=True)  # before it is let go: whoever opened it meanwhile sees that it is gone
+        path.unlink(missing_ok=True)  # before it is let go: a process that opened it meanwhile sees that it is gone
         release(held)
 
 
@@ -79,7 +79,7 @@ def _by(path: Path) -> str:
 
 
 def _lock(path: Path) -> int | None:
-    """A descriptor that holds this lock file, None while somebody else does."""
+    """A descriptor that holds this lock file, None while another process does."""
     fd = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
     with contextlib.suppress(FileNotFoundError):
         if try_lock(fd, fcntl.LOCK_EX, fcntl.flock) and os.path.samestat(os.fstat(fd), path.stat()):
@@ -91,7 +91,7 @@ def _lock(path: Path) -> int | None:
 
 @contextlib.contextmanager
 def fresh(folder: Path) -> Iterator[Path]:
-    """An empty folder, for a while; what one that was killed had left there is gone."""
+    """An empty folder, for a while; what a killed process had left there is gone."""
     shutil.rmtree(folder, ignore_errors=True)
     folder.mkdir(parents=True, mode=0o700)
     try:
@@ -125,6 +125,6 @@ def remember(note: Path, value: dict[str, Any]) -> None:
 
 
 def head_id() -> str:
-    """Tells this cache from that of every other head: eight characters."""
+    """Distinguishes this cache from that of every other head: eight characters."""
     text = f"{socket.gethostname()} {uuid.getnode()} {cache()}"
     return hashlib.sha256(text.encode("utf-8", "surrogateescape")).hexdigest()[:8]

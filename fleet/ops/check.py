@@ -1,4 +1,4 @@
-"""`fleet check`: one round trip a host brings the facts, rules turn them into findings."""
+"""`fleet check`: one round trip a host fetches the facts, rules turn them into findings."""
 
 from __future__ import annotations
 
@@ -64,12 +64,12 @@ class CheckPlan:
 
 
 def plan(inventory: Inventory, request: Check) -> CheckPlan:
-    """Pure: what each host is to tell."""
+    """Pure: what each host is to report."""
     return CheckPlan(inventory.hosts, request, asked(inventory, request))
 
 
 def run(plan: CheckPlan, runtime: Runtime) -> Checked:
-    """Probe every host and judge them. exit_code: 122 and its like when a host could not be asked, else 123 with an
+    """Probe every host and judge them. exit_code: 122 and its like when a host could not be probed, else 123 with an
     error among the findings, else 0."""
 
     def task(host: Host) -> Facts:

@@ -24,7 +24,7 @@ from fleet.transport.input import Feed, distribute
 
 STREAMS: tuple[Literal["stdout"], Literal["stderr"]] = ("stdout", "stderr")
 SILENCE_SECONDS = 15.0
-END_SECONDS = 8.0  # behind the grace, what is killed has 5 s to go
+END_SECONDS = 8.0  # after the grace, what is killed has 5 s to go
 
 
 @dataclass(frozen=True)

@@ -1,6 +1,6 @@
 """`fleet kill-port`: shows who listens on ports, everywhere, and ends exactly those that were shown and agreed to.
 
-Two round trips: `look` brings what the plan is made of, `run` ends the processes approved, each named by pid, start
+Two round trips: `look` fetches what the plan is made of, `run` ends the processes approved, each named by pid, start
 time and owner.
 """
 
@@ -133,11 +133,11 @@ def look(inventory: Inventory, ports: Collection[int], runtime: Runtime) -> tupl
 
 
 def dialled(hosts: Sequence[Host], runtime: Runtime) -> dict[str, list[int]]:
-    """Host -> the ports of its address at which it is dialled, or another host behind it: what listens there carries
+    """Host -> the ports of its address at which it is dialled, or another host through it: what listens there carries
     connections, be it sshd or not."""
     targets = {}
     for host in hosts:
-        with suppress(ConnectError):  # of one that is asked, it is met again when it is connected to
+        with suppress(ConnectError):  # of one that is examined, it is met again when it is connected to
             if target := runtime.transport.resolve(host):
                 targets[host.name] = target
     ports = grouped((target.address, target.port) for target in targets.values())

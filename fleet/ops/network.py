@@ -24,7 +24,7 @@ MEASURE_SECONDS = 1.6
 STREAMS = 2
 AGAIN = 3  # rounds in which slow pairs are measured once more
 BENCH_SECONDS = 90.0
-# Runs in the training interpreter of each host, as one rank. The first time is not counted, the second says how often
+# Runs in the training interpreter of each host, as one rank. The first time is not counted, the second shows how often
 # there is time for it.
 ALL_REDUCE = (
     NOT_HERE
@@ -95,7 +95,7 @@ def circle(names: Sequence[str]) -> list[dict[str, list[str]]]:
 
 def again(names: Sequence[str], slow: Iterable[Pair]) -> list[dict[str, list[str]]]:
     """Returns rounds in which slow pairs have the network for themselves: hosts of many with partners of few first, as
-    a slow host is to be told from its partner."""
+    a slow host is to be distinguished from its partner."""
     left = {frozenset(pair) for pair in slow}
     times = {name: sum(name in pair for pair in left) for name in names}
     found = list[dict[str, list[str]]]()

@@ -1,5 +1,5 @@
 """`fleet pack`: fleet as one file, which any python3 from 3.6 on starts as a container's part in a run. What reads the
-words of ranks, and engines but torchrun, take a python3 of 3.10, and are in it for that."""
+output of ranks, and engines but torchrun, take a python3 of 3.10, and are in it for that."""
 
 from __future__ import annotations
 

@@ -39,8 +39,8 @@ class Visited(NamedTuple):
 
 
 def partners(names: Sequence[str]) -> dict[str, list[str]]:
-    """Returns whom each host dials: all others; where there are many, the first, its neighbours in the ring, and some
-    drawn. Equal names have equal partners."""
+    """Returns the hosts that each host dials: all others; where there are many, the first, its neighbours in the ring,
+    and some drawn. Equal names have equal partners."""
     if len(names) <= ALL_PAIRS:
         return {name: [other for other in names if other != name] for name in names}
     found: dict[str, list[str]] = {}
@@ -126,8 +126,8 @@ def visit(
     ways: Mapping[str, Mapping[str, Any]] = {},
 ) -> Visited:
     """Has hosts dial each other. at: the addresses that each listens at. ways: of hosts that find out where their ranks
-    do, see way(). rounds: whom each dials, one round after the other. seconds: for which each sends, over so many
-    streams. A host that fails has no part in the answer."""
+    do, see way(). rounds: the hosts that each dials, one round after the other. seconds: for which each sends, over so
+    many streams. A host that fails has no part in the answer."""
     tokens = {host.name: secrets.token_hex(16) for host in hosts}
     ports: dict[str, Listening] = {}
     number = {name: n for n, name in enumerate(tokens)}

@@ -14,8 +14,8 @@ R = TypeVar("R")
 
 @dataclass(frozen=True)
 class PerHost:
-    """Lines for each host, by its name; hosts of which the same is said are told of together. brief: what is said where
-    nobody asked for all of it (-v)."""
+    """Lines for each host, by its name; hosts with equal lines are shown together. brief: what is shown where
+    all of it was not requested (-v)."""
 
     said: Mapping[str, Sequence[str]]
     brief: Mapping[str, Sequence[str]] | None = None
@@ -23,7 +23,7 @@ class PerHost:
 
 @dataclass(frozen=True)
 class Files:
-    """(path, bytes) of each; of very many only the first are told."""
+    """(path, bytes) of each; of very many only the first are shown."""
 
     sizes: Sequence[tuple[str, int]]
 
@@ -61,8 +61,8 @@ class OnHosts:
 
 @dataclass(frozen=True)
 class Asked(OnHosts, Generic[R]):
-    """The plan of a verb that does what a request says, and settles nothing before. shown: of the request, as JSON.
-    text: what is done, in words."""
+    """The plan of a verb that does what a request has, and settles nothing before. shown: of the request, as JSON.
+    text: what is done, as text."""
 
     request: R
     shown: Mapping[str, Any]

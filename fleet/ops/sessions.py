@@ -45,7 +45,7 @@ class Sessions:
         self._open |= {name: session for name, session in opened.items() if session is not None}
 
     def keep(self, program: Program) -> None:
-        """For take_all(): it waits, with run.follow behind it."""
+        """For take_all(): it waits, with run.follow after it."""
         before = self._waiting.pop(program.host.name, None)
         if before is not None:
             before.close()
@@ -73,8 +73,8 @@ class Sessions:
         cancel: Cancel | None = None,
         fanout: int | None = None,
     ) -> tuple[dict[str, T], dict[str, FleetError]]:
-        """Do `work` for all hosts at once: (answers, errors) by host name, both in the order of `hosts`. what: in
-        words. fanout: at most so many at once."""
+        """Do `work` for all hosts at once: (answers, errors) by host name, both in the order of `hosts`. what: as
+        text. fanout: at most so many at once."""
         answers: dict[str, T] = {}
 
         def one(host: Host) -> Result:

@@ -192,7 +192,7 @@ def installed_ops(text: str) -> dict[str, bool]:
 
 
 def check_ops(path: Path, ops: Sequence[str], host: str) -> None:
-    """deepspeed drops an op that it does not know, or cannot compile, in silence: its wheel tells what is in it."""
+    """deepspeed drops an op that it does not know, or cannot compile, in silence: its wheel shows what is in it."""
     if not ops:
         return
     try:

@@ -27,7 +27,7 @@ def given_arch(text: str) -> tuple[str, ...]:
 
 def fleet_arch(facts: Mapping[str, Facts]) -> tuple[str, ...]:
     """The compute capabilities of all GPUs of all hosts, ascending; () when there are none anywhere. PreflightError
-    for a GPU that neither its driver nor the table knows, and for GPUs that cannot be asked."""
+    for a GPU that neither its driver nor the table knows, and for GPUs that cannot be queried."""
     found: set[str] = set()
     unknown: dict[str, list[str]] = {}
     for host, known in facts.items():

@@ -129,7 +129,7 @@ def _run(
 
 
 def _nothing(plan: GetPlan, of_run: bool) -> UsageError:
-    """Nothing is there to be brought."""
+    """No file to fetch is there."""
     if of_run:
         wrote = f"run {plan.what} has written nothing into its folder, on none of its hosts"
         return UsageError(wrote, hint="what it wrote elsewhere: fleet get /PATH; its logs: fleet logs " + plan.what)
@@ -189,7 +189,7 @@ def _ask(plan: GetPlan, places: Mapping[str, Place], runtime: Runtime, givers: G
     if not ways:
         return
     text = f"{counted(len(ways), 'file')} here would be replaced, which no get put there as it is: {few(ways)}"
-    givers.close() if not plan.request.force else None  # they begin anew: nobody knows how long an answer takes
+    givers.close() if not plan.request.force else None  # they begin again: it is not known how long an answer takes
     if not plan.request.force and not runtime.ask(f"{text}. Replace?"):
         to = ["--to", str(plan.to)] if plan.to != Path(".") else []
         line = shlex.join(["fleet", "get", plan.what, *to, "--force"])
@@ -250,7 +250,7 @@ def _put(plan: GetPlan, host: str, received: Received, place: Place) -> Result:
 
 
 def _asked(plan: GetPlan, runtime: Runtime) -> tuple[dict[str, Asked], list[Result]]:
-    """(what each host is asked for; of a run only its own hosts are, those that may be of it and did not answer)."""
+    """(what is requested of each host; of a run only its own hosts are, those that may be of it and did not answer)."""
     follows = plan.request.copy_unsafe_links
     if not plan.request.is_path:
         runs, answers = find(plan.inventory, runtime, live=False)

@@ -41,7 +41,7 @@ class Giver:
 
 class Givers:
     """The programs of the hosts. Those of no more hosts than may be connected at once go on, from their lists on; else
-    each begins anew when it is wanted."""
+    each begins again when it is wanted."""
 
     def __init__(self, runtime: Runtime, stay: bool, everything: bool) -> None:
         self.runtime, self.stay, self.everything = runtime, stay, everything
@@ -54,7 +54,7 @@ class Givers:
         return giver
 
     def take(self, host: Host, spec: GiveSpec) -> Giver:
-        """Returns one that is open; whoever has it closes it."""
+        """Returns one that is open; the caller closes it."""
         return self._open.pop(host.name, None) or Giver(host, spec, self.runtime, self.everything)
 
     def close(self) -> None:

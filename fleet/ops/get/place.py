@@ -1,4 +1,4 @@
-"""The folder that `get` brings something to, held open: what is there already, and how what came gets there."""
+"""The folder that `get` copies something to, held open: what is there already, and how what came gets there."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ class Came(NamedTuple):
 
 @contextlib.contextmanager
 def in_words(host: str | None, hint: str = "once that is mended, get it again: it goes on") -> Iterator[None]:
-    """Says what cannot be done with files here. HostFailed; for no host in particular, UsageError."""
+    """Names what cannot be done with files here. HostFailed; for no host in particular, UsageError."""
     kind = HostFailed if host else UsageError
     try:
         yield

@@ -37,8 +37,8 @@ def mtime_of(version: str) -> int:
 
 
 class Received:
-    """Brings what a place lacks into the stage, where each file is called by its path and its version there. growing,
-    gone: its paths that were brought as far as they were, and not at all. moving: with the quiet files beside each."""
+    """Fetches what a place lacks into the stage, where each file is called by its path and its version there. growing,
+    gone: its paths that were fetched as far as they went, and not at all. moving: with the quiet files next to each."""
 
     def __init__(self, host: Host, spec: GiveSpec, place: Place, givers: Givers) -> None:
         self.spec, self.place, self.givers, self.runtime = spec, place, givers, givers.runtime

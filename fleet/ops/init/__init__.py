@@ -1,6 +1,6 @@
-"""`fleet init`: an inventory from what is at hand, with what the hosts tell.
+"""`fleet init`: an inventory from what is at hand, with what the hosts report.
 
-What stands in an inventory that is there stays; what is missing in it is proposed. Nothing but that file is written,
+The contents of an inventory that is there stay; what is missing in it is proposed. Nothing but that file is written,
 on no machine.
 """
 
@@ -65,7 +65,7 @@ class InitPlan(OnHosts):
 
 @dataclass(frozen=True)
 class Proposal(Report):
-    """text: what the inventory is to hold; None: nobody could be asked, so nothing is known. rows: host -> heading ->
+    """text: what the inventory is to hold; None: no host could be probed, so nothing is known. rows: host -> heading ->
     what was found, for people."""
 
     text: str | None = None
@@ -125,9 +125,9 @@ def _added(given: Inventory, there: Inventory, defaults: Mapping[str, Any]) -> l
 
 
 def run(plan: InitPlan, runtime: SetupRuntime) -> Proposal:
-    """Ask the hosts, and propose. runtime.confirm: is shown host keys that nobody vouches for.
+    """Probe the hosts, and propose. runtime.confirm: is shown host keys that are not confirmed.
 
-    Each result's data: "found", what the inventory did not say, and "lacks", what could not be found; Report.data:
+    Each result's data: "found", what the inventory did not have, and "lacks", what could not be found; Report.data:
     "inventory", and "next", the commands to go on with."""
     inventory, failures = ask.trust(plan.inventory, plan.tofu, runtime)
     transport = SshTransport(ConnectOptions(plan.connect_timeout), hosts=(*inventory.hosts, *inventory.unselected))
@@ -189,7 +189,7 @@ def _next(results: tuple[Result, ...]) -> list[str]:
 
 
 def try_to_write(plan: InitPlan) -> None:
-    """HostFailed, UsageError where it cannot be written: nobody is asked in vain."""
+    """HostFailed, UsageError where it cannot be written: no host is probed in vain."""
     own.own_file(plan.path, "name another inventory: fleet -i FILE init")
     if plan.old is None:
         files.try_to_write(plan.path)

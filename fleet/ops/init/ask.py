@@ -31,7 +31,7 @@ def trust(inventory: Inventory, tofu: bool, runtime: SetupRuntime) -> tuple[Inve
     for host in inventory.hosts:
         try:
             runtime.transport.route(host)
-        except FleetError as error:  # what the ssh config says of it is nothing that fleet does
+        except FleetError as error:  # the ssh config has something of it that fleet does not do
             failures[host.name] = failed(host, error)
     clear = replace(inventory, hosts=tuple(host for host in inventory.hosts if host.name not in failures))
     setup = setup_ssh.plan(clear, clear, SetupSsh(mesh=False, tofu=tofu), Path.home())
@@ -65,7 +65,7 @@ def told(results: Mapping[str, Result]) -> dict[str, Facts]:
     return {name: result.read(HasFacts).facts for name, result in results.items() if result.ok}
 
 
-NEIGHBOURS = 8  # hosts that each dials: the ones behind it, in a ring
+NEIGHBOURS = 8  # hosts that each dials: the next ones in a ring
 
 
 def reach(

@@ -1,4 +1,4 @@
-"""From what hosts told to what an inventory says of them, and to its text. Pure."""
+"""From what hosts reported to their entries in an inventory, and to its text. Pure."""
 
 from __future__ import annotations
 
@@ -106,7 +106,7 @@ def interpreters(inventory: Inventory, facts: Mapping[str, Facts]) -> dict[str, 
 
 
 def _asked(facts: Facts) -> Interpreter | None:
-    """The one that was asked for: the inventory's, or one like the head's."""
+    """The requested one: the inventory's, or one like the head's."""
     python, torch = facts.get("python"), facts.get("torch")
     path, version = (python or {}).get("path"), (python or {}).get("version")
     if not torch or not path or not version:
@@ -132,7 +132,7 @@ def found(
     reached: Mapping[str, Iterable[str]],
     project: str = "",
 ) -> dict[str, Found]:
-    """Host -> what was found; of one that could not be asked that is where code is to lie: project is its folder's
+    """Host -> what was found; of one that could not be probed that is where code is to lie: project is its folder's
     name."""
     pythons, best = interpreters(inventory, facts), data_addresses(candidates, reached)
     places = [told.get("disks", {}).get("workdir") for told in facts.values()]

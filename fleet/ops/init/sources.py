@@ -36,7 +36,7 @@ _KEYWORDS = {
 
 @dataclass(frozen=True)
 class Given:
-    """inventory: the hosts, in order. notes: what of the source says nothing about a host, and is left out."""
+    """inventory: the hosts, in order. notes: what of the source does not describe a host, and is left out."""
 
     inventory: Inventory
     notes: tuple[str, ...] = ()
@@ -67,7 +67,7 @@ def _of_ansible(text: str, source: str) -> Given:
 
 
 def of_ssh_config(home: Path) -> Given:
-    """The hosts of ~/.ssh/config, which keeps what it says of them; those that setup-ssh put there are left out."""
+    """The hosts of ~/.ssh/config, which keeps its settings of them; those that setup-ssh put there are left out."""
     file = home / ".ssh" / "config"
     if not file.exists():
         raise InventoryError("nothing here names hosts: no ./fleet.yaml, no ./hostfile, no ~/.ssh/config", hint=PASTE)
@@ -93,7 +93,7 @@ def _named(config: SshConfig, source: str, *, fields: bool) -> Given:
 
 
 def _lines(text: str, source: str, old: Inventory | None, taken: Collection[str]) -> Given:
-    """A hostfile's. A log-in to a bare address gets a name that says so in logs: node1, node2, ..."""
+    """A hostfile's. A log-in to a bare address gets a name for logs: node1, node2, ..."""
     builder = Builder(source)
     lines = read_lines(text, builder)
     times = Counter(line.name for line in lines)

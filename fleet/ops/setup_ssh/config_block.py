@@ -1,7 +1,7 @@
 """fleet's block in an ssh config: its text, putting it in, taking it out. Pure.
 
-ssh takes the first value it finds, so the block stands at the top: what the inventory says wins over a
-`Host *` further down. It ends with an empty `Host *` section, so that options which stood at the top of the
+ssh takes the first value it finds, so the block is at the top: the inventory wins over a
+`Host *` further down. It ends with an empty `Host *` section, so that options which were at the top of the
 user's file, outside any section, still apply to every host and are not swallowed by fleet's last one.
 """
 
@@ -42,7 +42,7 @@ def _value(text: str, *, tokens: bool = False) -> str:
 def render(block: str, entries: Sequence[ConfigEntry], known_hosts: str, *, source: str = "the inventory") -> bytes:
     """The block's text, markers included. known_hosts: the file that holds the verified host keys.
 
-    UpdateHostKeys and CheckHostIP are off because they write into known_hosts behind everybody's back.
+    UpdateHostKeys and CheckHostIP are off because they write into known_hosts without notice.
     """
     origin = re.sub(r"[^ -~]", "?", f"# by 'fleet setup-ssh' for {source}; 'fleet setup-ssh --undo' removes it")
     out = [f"# >>> fleet {block} >>>", origin]
@@ -108,7 +108,7 @@ def names(data: bytes | None, block: str, where: str) -> frozenset[str]:
 
 
 def only(rendered: bytes, wanted: Collection[str]) -> bytes:
-    """A block's text without what it says of other hosts than these; nothing where it says nothing else."""
+    """A block's text without the lines of other hosts than these; nothing where it has no others."""
     kept: list[bytes] = []
     keep, any_host = True, False
     for line in split(rendered):

@@ -27,7 +27,7 @@ def raw(line: str) -> bytes:
 
 
 def append(data: bytes | None, lines: Sequence[bytes]) -> tuple[bytes | None, list[str]]:
-    """(`data` with `lines` behind it, the lines for the record); a last line without newline is ended first."""
+    """(`data` with `lines` after it, the lines for the record); a last line without newline is ended first."""
     if not lines:
         return data, []
     newline = b"\n" if data and not data.endswith(b"\n") else b""
@@ -41,7 +41,7 @@ def found(data: bytes | None, name: str) -> list[str]:
 
 
 def remove(data: bytes, lines: Iterable[str]) -> bytes:
-    """`data` without these lines. Of equal ones the last goes: the others are older, and somebody else's."""
+    """`data` without these lines. Of equal ones the last goes: the others are older, and another user's."""
     unwanted = Counter(map(raw, lines))
     kept = []
     for line in reversed(split(data)):
@@ -67,7 +67,7 @@ _BLOB = re.compile(rb"^[A-Za-z0-9+/]{20,}={0,3}$")
 
 @dataclass(frozen=True)
 class PublicKey:
-    """A public key: type and base64 blob are its identity, the comment is talk."""
+    """A public key: type and base64 blob are its identity, the comment is no part of it."""
 
     type: bytes
     blob: bytes
@@ -127,7 +127,7 @@ def lines_with_hosts(data: bytes | None, wanted: Iterable[tuple[Sequence[str], H
 
 
 def knows_hosts(data: bytes | None) -> bool:
-    """Returns whether a known_hosts file has hosts: a key beside it may be what lets its user in there."""
+    """Returns whether a known_hosts file has hosts: a key next to it may be the one that gives its user access."""
     return any(True for _ in parse(data or b"", ""))
 
 
@@ -163,7 +163,7 @@ def add_hosts(data: bytes | None, wanted: Iterable[tuple[Sequence[str], HostKey]
 
 def forget_hosts(data: bytes | None, names: Iterable[str], keep: HostKey | None = None) -> bytes | None:
     """The file without any key but `keep` for these names. A line shared with other names keeps those;
-    patterns, authorities and revocations are somebody's policy and stay."""
+    patterns, authorities and revocations are a user's policy and stay."""
     if data is None:
         return None
     gone = {name.lower() for name in names}

@@ -1,4 +1,4 @@
-"""Host keys: who is asked for it, what is known, what the user has to confirm. Before anything else is sent."""
+"""Host keys: which host is asked for it, what is known, what the user has to confirm. Before anything else is sent."""
 
 from __future__ import annotations
 
@@ -79,7 +79,7 @@ def settle(level: Sequence[HostPlan], request: SetupSsh, transport: SshTransport
 
 
 def _judge(plan: HostPlan, key: HostKey, transport: SshTransport, replaced: bool) -> None:
-    """ConnectError for a key that no user is to be asked about. replaced: what is on file does not count."""
+    """ConnectError for a key that no user is to confirm. replaced: what is on file does not count."""
     transport.known_hosts.of(plan.endpoint).check_revoked(key)
     if not replaced:
         _no_other_is_called_so(plan, {key.fingerprint}, transport)

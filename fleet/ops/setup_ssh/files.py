@@ -35,9 +35,9 @@ def read(path: Path) -> bytes | None:
 def write(path: Path, data: bytes | None, *, mode: int = 0o600, follow: bool = True) -> bool:
     """Make `path` hold `data` (None: not exist). True when something was changed.
 
-    A symlink keeps being one: its target is replaced; not `follow`: there is none but what somebody else puts there
-    meanwhile. The file keeps its mode and owner, where that is the user. Written beside it, synced, renamed: never half
-    there.
+    A symlink keeps being one: its target is replaced; not `follow`: there is none but what another user puts there
+    meanwhile. The file keeps its mode and owner, where that is the user. Written next to it, synced, renamed: never
+    half there.
     """
     target = Path(os.path.realpath(path)) if follow else path
     try:
@@ -100,7 +100,7 @@ BITS = {"rsa": ("-b", "3072")}
 def ensure_key(path: Path, key_type: str, seconds: float = 10.0) -> PublicKey:
     """The public half of the key pair at `path`, made when there is none (no passphrase, 0600).
 
-    An existing one with a passphrase is fine when the agent holds it (and says so within `seconds`), else
+    An existing one with a passphrase is fine when the agent holds it (and answers within `seconds`), else
     ConnectError(kind="auth").
     """
     if not path.exists():

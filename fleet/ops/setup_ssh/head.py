@@ -13,7 +13,7 @@ from fleet.transport.ssh.hostkeys import HostKey
 
 
 class Head:
-    """changed: what was changed on this machine, in words. leads: the hosts that plain ssh is led to, on this machine
+    """changed: what was changed on this machine, as text. leads: the hosts that plain ssh is led to, on this machine
     and among them: those that were set up. fresh: hosts that were never begun before. limit: seconds that the ssh-agent
     has to answer."""
 
@@ -40,8 +40,8 @@ class Head:
         before = config_block.names(files.read(self.config), self.plan.block, str(self.config))
         self.leads = before & {entry.name for entry in self.plan.head_entries}
         if before:
-            self.write_block()  # what the inventory no longer says must not lead anywhere any more
-        for path in self.ssh.glob(f"{files.WORK}*"):  # nobody else is at work here
+            self.write_block()  # what the inventory no longer has must not lead anywhere any more
+        for path in self.ssh.glob(f"{files.WORK}*"):  # no other process is at work here
             path.unlink(missing_ok=True)
         for path in self.plan.identities:
             if path.exists():
@@ -71,7 +71,7 @@ class Head:
         self.record.save()
 
     def not_begun(self, names: Iterable[str]) -> None:
-        """Nobody got in there."""
+        """No login succeeded there."""
         for name in list(names):
             self.record.forget(name)
 

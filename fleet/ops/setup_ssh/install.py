@@ -29,7 +29,7 @@ Files = dict[str, bytes]
 
 @dataclass
 class Reached:
-    """A host the head got into. changed: what was done there, in words. used: its own key when it was set up last."""
+    """A host the head got into. changed: what was done there, as text. used: its own key when it was set up last."""
 
     plan: HostPlan
     state: NodeState
@@ -83,7 +83,7 @@ def install(
 
 
 def by_key_or_password(hosts: Sequence[Host], runtime: SetupRuntime, task: Task, *, what: str) -> dict[str, Result]:
-    """Do it on every host. The password is asked for once, when the first host turns out not to take the key."""
+    """Do it on every host. The password is requested once, when the first host turns out not to take the key."""
     results = {r.host: r for r in on_each(hosts, runtime, task, what=what)}
     refused = [
         host
@@ -186,7 +186,7 @@ def mesh(reached: Mapping[str, Reached], head: Head, runtime: Runtime) -> tuple[
     for name, found in reached.items():
         try:
             files, added = wanted_files(found, reached, public, head)
-        except FleetError as error:  # a block whose markers somebody damaged
+        except FleetError as error:  # a block whose markers someone damaged
             broken.append(failed(found.plan.host, error))
             continue
         _warn_of_stale(found, reached, head, runtime)
@@ -247,7 +247,7 @@ def needs(found: Reached, reached: Mapping[str, Reached], keys: list[PublicKey],
 
 
 def _warn_of_stale(found: Reached, reached: Mapping[str, Reached], head: Head, runtime: Runtime) -> None:
-    """A node may remember a host as it was before it was installed anew; the head has verified who it is now."""
+    """A node may remember a host as it was before it was installed again; the head has verified who it is now."""
     kept = head.plan.request.replace_key
     wanted = {n: (r.plan.name, r.host_key) for r in reached.values() if r.plan.name not in kept for n in r.plan.names}
     stale: dict[str, set[str]] = {}

@@ -53,7 +53,7 @@ class NodeState:
 
 
 def quote(value: bytes | str) -> bytes:
-    """One word for any POSIX sh, byte for byte. HostFailed for NUL, which no shell can hold."""
+    """One token for any POSIX sh, byte for byte. HostFailed for NUL, which no shell can hold."""
     data = value.encode("utf-8", "surrogateescape") if isinstance(value, str) else value
     if b"\0" in data:
         raise HostFailed("a file in its ~/.ssh holds a NUL byte", hint="look at it before fleet adds to it")
@@ -83,7 +83,7 @@ def look(
 
 def call(name: str, *values: bytes | str) -> bytes:
     """Returns a call of a function of node.sh: put NAME CHECKSUM DATA LENGTH, drop NAME CHECKSUM, drop_key NAME
-    "TYPE BLOB", widen NAME WAS NOW, drop_dir. Each does nothing to what is not as it is said to be."""
+    "TYPE BLOB", widen NAME WAS NOW, drop_dir. Each does nothing to what is not as described."""
     return b" ".join([name.encode(), *map(quote, values)])
 
 

@@ -1,5 +1,5 @@
-"""Passwords: from a file, or typed once; handed out at most once a host, kept nowhere. With whom to ask, they are what
-setting up is given beside what every verb is."""
+"""Passwords: from a file, or typed once; handed out at most once a host, kept nowhere. With the function that asks,
+they are what setup-ssh is given in addition to what every verb is."""
 
 from __future__ import annotations
 
@@ -60,7 +60,7 @@ class Passwords:
 
 
 def read_password_file(path: str, names: Sequence[str]) -> Passwords:
-    """Passwords from a file that nobody else can read; "-" is stdin. `names`: the inventory's hosts.
+    """Passwords from a file that no other user can read; "-" is stdin. `names`: the inventory's hosts.
 
     UsageError (with the line, never with its text) for what is not understood.
     """
@@ -83,7 +83,7 @@ def read_password_file(path: str, names: Sequence[str]) -> Passwords:
 def parse(text: str, names: Sequence[str], where: str) -> Passwords:
     """The two forms of FORMAT_HINT. Blank lines do not count; in the second form '#' begins a comment line.
 
-    A single line is the second form only when its first word names hosts of this inventory.
+    A single line is the second form only when its first token names hosts of this inventory.
     """
     lines = [(number, line) for number, line in enumerate(text.split("\n"), 1) if line.strip()]
     lines = [(number, line.rstrip("\r")) for number, line in lines]
@@ -130,7 +130,7 @@ def _split(line: str, names: Sequence[str]) -> tuple[list[str] | None, str] | No
 
 
 def ask_once(passwords: Passwords, hosts: Sequence[str], ask: Callable[[Sequence[str]], str | None]) -> bool:
-    """Ask for the password of these hosts unless it is known; False when nobody could be asked."""
+    """Ask for the password of these hosts unless it is known; False when no user could be asked."""
     missing = [name for name in hosts if not passwords.has(name)]
     if missing:
         passwords.default = ask(missing)
@@ -140,10 +140,10 @@ def ask_once(passwords: Passwords, hosts: Sequence[str], ask: Callable[[Sequence
 Connect = Callable[[Callable[[Host], str | None] | None], Transport]
 
 
-# is shown host keys, or names of hosts, and returns what the user says; None when there is nobody to ask
+# is shown host keys, or names of hosts, and returns the user's answer; None when no user can answer
 @dataclass(frozen=True)
 class NewKey:
-    """A host key nobody vouches for yet. old: fingerprints on file that it would replace."""
+    """A host key that is not confirmed yet. old: fingerprints on file that it would replace."""
 
     host: str
     target: str

@@ -50,7 +50,7 @@ class HostPlan:
 
 @dataclass(frozen=True)
 class SetupPlan:
-    """levels: hosts in the order they can be reached, gateways before what is behind them."""
+    """levels: hosts in the order they can be reached, gateways before their hosts."""
 
     block: str
     everyone: Inventory
@@ -149,13 +149,13 @@ class SetupPlan:
 def plan(inventory: Inventory, everyone: Inventory, request: SetupSsh, home: Path) -> SetupPlan:
     """The plan for the hosts of `inventory`, a selection of `everyone`: config blocks are about all of them.
 
-    Reads the user's ssh config as it is without fleet's blocks, so that what an inventory no longer says, or
-    another one said, does not live on in there.
+    Reads the user's ssh config as it is without fleet's blocks, so that what an inventory no longer has, or
+    another one had, does not live on in there.
     """
     block = Record.load(home, everyone.source).block
     transport = SshTransport(home=home, hosts=everyone.hosts)
     transport.config = SshConfig(home, edit=config_block.without_any)
-    with ThreadPoolExecutor() as pool:  # where ssh itself is asked about them, a few at a time
+    with ThreadPoolExecutor() as pool:  # where ssh itself is run for them, a few at a time
         made = pool.map(lambda host: _host_plan(host, transport, request, home), everyone.hosts)
         plans = dict(zip(everyone.names, made, strict=True))
         found = pool.map(lambda name: transport.resolve(Host(name, name)), everyone.names)

@@ -25,7 +25,7 @@ from fleet.ops.setup_ssh import files
 from fleet.rules.units import counted
 from fleet.runtime import Runtime
 
-TURN_SECONDS = 600.0  # somebody may be looking for a password
+TURN_SECONDS = 600.0  # a user may be looking for a password
 
 
 def block_name(source: str) -> str:

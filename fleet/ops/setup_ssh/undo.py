@@ -1,4 +1,4 @@
-"""`fleet setup-ssh --undo`: takes away what the record says was added, and nothing else."""
+"""`fleet setup-ssh --undo`: takes away what was added according to the record, and nothing else."""
 
 from __future__ import annotations
 
@@ -190,7 +190,7 @@ def _undo_level(hosts: list[Host], record: Record, runtime: SetupRuntime) -> dic
     def go_on(hosts: list[Host]) -> None:
         for result in on_each(hosts, runtime, task, what=UNDOING) if hosts else ():
             if result.error is not None and result.error.kind == "auth":
-                # an undo was there that was cut off before it heard that the last thing was done: the key is gone
+                # an undo was there that was cut off before the report that the last thing was done: the key is gone
                 record.forget(result.host)
                 result = Result(result.host, ok=True, answer=Undone())
             results[result.host] = result

@@ -1,4 +1,4 @@
-"""Files as they are without what the record says was added: a host's as calls of node.sh, the head's own."""
+"""Files without what was added according to the record: a host's as calls of node.sh, the head's own."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from fleet.runtime import Runtime
 
 
 def calls_for(state: NodeState, trace: Trace, where: str) -> tuple[list[bytes], list[str]]:
-    """(what to do on the node, the same in words). Pure."""
+    """(what to do on the node, the same as text). Pure."""
     calls: list[bytes] = []
     words: list[str] = []
 
@@ -99,7 +99,7 @@ def undo_head(home: Path, record: Record, runtime: Runtime) -> list[str]:
 
 
 def _may_go(path: Path, ssh: Path, runtime: Runtime) -> bool:
-    """Is true where a key that fleet made lets its user in nowhere else. Where other hosts are known, the user
+    """Is true where a key that fleet made gives its user access nowhere else. Where other hosts are known, the user
     decides."""
     if not path.exists() or not edits.knows_hosts(files.read(ssh / "known_hosts")):
         return True

@@ -152,7 +152,7 @@ def _bring(plan: WheelsPlan, wheels: Sequence[Wheel], facts: Facts, runtime: Run
     """Carry what is lacking and install it, one sync of these wheels at a time."""
     inventory, name = plan.inventory, digest_of_set(wheels)
     with turn(name, "another sync of these wheels", runtime) as waited:
-        if waited:  # whoever was before us may have brought them
+        if waited:  # the sync before us may have sent them
             facts = _ask(inventory, wheels, runtime)
         _refuse(inventory, wheels, facts, plan.request.force)
         _consent(plan, wheels, facts, runtime)

@@ -23,7 +23,7 @@ from fleet.ops.wheels.wheel import Wheel, digest_of, read_folder
 from fleet.runtime import Runtime
 
 DONE = ".complete"
-# of an index, in pip's words: no answer, or one that is no index's
+# of an index, in pip's output: no answer, or one that is no index's
 _UNREACHED = re.compile(
     r"Failed to establish a new connection.*|Temporary failure in name resolution.*|NameResolutionError.*|"
     r"Cannot connect to proxy.*|Connect(?:ion|Timeout)Error.*|SSLError.*|Read timed out.*|"
@@ -84,7 +84,7 @@ def _download(
 
 
 def _failure(out: str, held: Mapping[str, str]) -> FleetError:
-    """Returns what pip's output says, as an error."""
+    """Returns what pip's output reports, as an error."""
     if REFUSED in out:
         began = re.findall(r"(?m)^ *(?:Collecting|Processing) (.+)", out) or ["something that a wheel depends on"]
         return UsageError(f"{began[-1].strip()} {NO_WHEEL}", hint=BUILD)

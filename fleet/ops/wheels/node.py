@@ -129,7 +129,7 @@ def install(
     import_seconds: float,
 ) -> tuple[Result, ...]:
     """Install the carried wheels on every host of the inventory. folder: where they lie there. facts: by host name.
-    Its answer is what a host has in the end, "unknown" where it was lost before it could say."""
+    Its answer is what a host has in the end, "unknown" where it was lost before it could report."""
     mine = {host.name: lacking(facts[host.name], wheels) for host in inventory.hosts}
     lost = {name: states(facts[name], wheels) | {w.name: "unknown" for w in some} for name, some in mine.items()}
 
@@ -166,7 +166,7 @@ def install(
     return tuple(r if r.answer else replace(r, answer=HasWheels(wheels=lost[r.host])) for r in results)
 
 
-# also what syncs left that were never brought to their end
+# also what unfinished syncs left
 CLEAN = (
     f'cd ~/{HOME}/{WHEELS} 2>/dev/null && rm -rf -- "$0" ".$0{CODE_STATE}" ".$0{DATA_STATE}" && '
     f"find . -maxdepth 1 -mtime +7 -name '*{'?' * 24}-{'?' * 8}*' -exec rm -rf -- {{}} +"

@@ -3,8 +3,8 @@ their values checked, then one ASCII requirement a line, each a name that indexe
 refused by its line.
 
 pip runs the setup of folders, editable projects, repositories and source archives, also with --only-binary, and reads
-a file in ways that nobody sees: it ends lines where str.splitlines does, takes the encoding from a comment, looks for
-names among files. https://pip.pypa.io/en/stable/reference/requirements-file-format/ is what such a file may hold.
+a file in ways that are not visible: it ends lines where str.splitlines does, takes the encoding from a comment, looks
+for names among files. https://pip.pypa.io/en/stable/reference/requirements-file-format/ is what such a file may hold.
 """
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ WHEEL = re.compile(
 ARCHIVE = r"\.(zip|whl|tar|tgz|tbz|txz|tlz|tar\.(gz|bz2|xz|lzma|lz))"
 # what pip takes for a path, a URL or an archive, and not for a name
 PLACE = rf"(?i)[/\\]|^\.|{ARCHIVE}\s*(\[|;|$)"
-# a line that pip reads as it stands: no second space, nothing that begins an option or a comment
+# a line that pip reads without change: no second space, nothing that begins an option or a comment
 PLAIN_LINE = r"[!-~]+( [!-\"$-,.-~][!-~]*)*"
 HASH = re.compile("(md5|sha1|sha224|sha256|sha384|sha512)=[0-9A-Fa-f]+")  # of a URL
 STRONG = re.compile("(sha256|sha384|sha512):[0-9A-Fa-f]+")  # of --hash
@@ -151,7 +151,7 @@ class Requirements:
                 raise _Refused("has a value that fleet does not hand to pip", "it takes URLs, folders and names")
 
     def _requirement(self, line: str, folder: Path) -> str:
-        """How pip is asked for it."""
+        """How pip is given it."""
         text, *hashes = map(str.rstrip, re.split(r"\s-{2}hash[= ]\s*", line))  # \s+ would be quadratic
         if other := re.search(r"\s(--?\w[\w-]*)", text if all(map(STRONG.fullmatch, hashes)) else line):
             raise _Refused(

@@ -36,7 +36,7 @@ DAMAGE = (
     ValueError,
     RuntimeError,
 )
-# the largest wheels there are, of 15,000 files, tell 2 MiB, and unpack to the fourfold
+# the largest wheels there are, of 15,000 files, are 2 MiB of metadata, and unpack to the fourfold
 TOLD_BYTES = 8 << 20
 PLAIN_BYTES, PACKED_BY = 256 << 20, 100
 SDISTS = (".tar.gz", ".zip", ".tar.bz2", ".tgz")
@@ -159,7 +159,7 @@ def _examine(path: Path, stopped: Stopped) -> Wheel:
 
 
 def check_kind(path: Path) -> None:
-    """One of DAMAGE where it is not a file that holds what a wheel says about itself; the rest of it is not read."""
+    """One of DAMAGE where it is not a file that holds a wheel's metadata; the rest of it is not read."""
     with open_regular(str(path)) as file, zipfile.ZipFile(file) as archive:
         _dist_info(archive.namelist(), parse_wheel_filename(path.name)[0])
 
@@ -179,7 +179,7 @@ def _unpacked(archive: zipfile.ZipFile, packed: int) -> int:
 
 
 def _told(archive: zipfile.ZipFile, name: str) -> bytes:
-    """A file that tells something of the wheel; BadZipFile where it tells more than any wheel has to."""
+    """A file of the wheel's metadata; BadZipFile where it is larger than any wheel needs."""
     size = archive.getinfo(name).file_size
     if size > TOLD_BYTES:
         raise zipfile.BadZipFile(f"{name} is {size} bytes long")
@@ -195,8 +195,8 @@ def _rows(record: str, files: int) -> list[list[str]]:
 
 
 def _compare(archive: zipfile.ZipFile, rows: Iterable[list[str]]) -> None:
-    """Read every byte; BadZipFile where a file is damaged, of another size than RECORD says, or would be put elsewhere
-    than it seems. (Digests in RECORD are wrong in wheels that pip takes without a word.)"""
+    """Read every byte; BadZipFile where a file is damaged, of another size than in RECORD, or would be put elsewhere
+    than it seems. (Digests in RECORD are wrong in wheels that pip takes without a warning.)"""
     bad = archive.testzip()
     if bad is not None:
         raise zipfile.BadZipFile(f"bad checksum of {bad}")
@@ -212,7 +212,7 @@ def _compare(archive: zipfile.ZipFile, rows: Iterable[list[str]]) -> None:
 
 
 def _dist_info(names: Iterable[str], name: str) -> str:
-    """The folder of what the wheel says about itself; BadZipFile unless there is one, complete."""
+    """The folder of the wheel's metadata; BadZipFile unless there is one, complete."""
     names = set(names)
     folders = {n.split("/")[0] for n in names if n.split("/")[0].endswith(".dist-info")}
     own = [f for f in folders if canonicalize_name(f[: -len(".dist-info")].rpartition("-")[0]) == name]
@@ -226,7 +226,7 @@ def _dist_info(names: Iterable[str], name: str) -> str:
 
 
 def identity_of(rows: Iterable[list[str]], info: str) -> str:
-    """sha256 over path, digest and size of all files that keep their content when installed: pip writes scripts anew,
+    """sha256 over path, digest and size of all files that keep their content when installed: pip writes scripts again,
     and puts the parts of NAME.data elsewhere."""
     data = info[: -len(".dist-info")] + ".data/"
     kept = []

@@ -21,7 +21,7 @@ from fleet.rules.kernel import KERNEL
 
 Tail = Callable[..., str]
 CUT = "the host hangs, or the link to it is cut"
-# what Python, C and the shell say of it
+# messages of Python, C and the shell about it
 MISSING = re.compile(
     r"(?:FileNotFoundError|No such file or directory).{0,200}?['\"]([^'\"\n]{1,4096})['\"]|"
     r"([^\s:'\"]{1,255}): No such file or directory"
@@ -50,8 +50,8 @@ def before_stop(end: RankEnd, tail: Tail) -> Cause | None:
 
 
 def noted(failure: Failure, gang: Gang) -> list[KernelLine] | None:
-    """Returns what the kernel of the failed host said since the run began, but of other ranks; the time counts from the
-    failure. None: it could not be read."""
+    """Returns what the kernel of the failed host logged since the run began, but of other ranks; the time counts from
+    the failure. None: it could not be read."""
     node = gang.nodes[failure.host]
     lines, clock = node.status.get("kernel"), node.clock
     if lines is None:
@@ -78,7 +78,7 @@ def why_of(error: FleetError) -> Why:
 
 def not_sent(text: str, run: RunRecord) -> str | None:
     """Returns what to do about the file that a rank missed, where it lies on this head, in the folder that the run was
-    started in, and is left out by syncs. text: the rank's last words."""
+    started in, and is left out by syncs. text: the rank's last lines."""
     document = read_object(run.logs / RUN)
     folder, hosts = (document.get("fleet") or {}).get("folder"), document.get("hosts") or {}
     if not isinstance(folder, str):
@@ -91,7 +91,7 @@ def not_sent(text: str, run: RunRecord) -> str | None:
     return None
 
 
-# -- in words ---------------------------------------------------------------------------------------------
+# -- as text ---------------------------------------------------------------------------------------------
 def hint(failure: Failure, run: RunRecord) -> str | None:
     """Returns a hint by the way it ended, where no log line gives one."""
     host, lost = failure.host, (failure.why and failure.why["hint"]) or CUT
@@ -111,14 +111,14 @@ def hint(failure: Failure, run: RunRecord) -> str | None:
 
 
 def alone(nodes: int, lease: float | None) -> str:
-    """While nothing is heard of any node."""
+    """While no node sends anything."""
     who = f"all {nodes} nodes are silent at once" if nodes > 1 else "the node is silent"
     long = "for ever: this run has no lease" if lease is None else f"for {lease:g} s (--lease)"
     return f"{who}; is it this machine's own link? They are waited for: they go on without this machine {long}"
 
 
 def fate(lease: float | None, helper: int | None) -> str:
-    """Returns, in words, how ranks end on a host that was given up. helper: the pid of what goes on trying."""
+    """Returns, as text, how ranks end on a host that was given up. helper: the pid of what goes on trying."""
     ends = "its ranks run until somebody stops them: this run has no lease"
     if lease is not None:
         ends = f"its ranks end by themselves {lease:g} s after it lost the head"

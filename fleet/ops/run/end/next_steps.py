@@ -13,9 +13,9 @@ from fleet.ops.run.kept.record import RunRecord
 
 TAIL = 100
 NOT_THE_SCRIPT = ("lease", "signal", "supervisor", "removed", "reboot")  # what ended it
-RUNS_DIR = Path("runs")  # where logs are unless --runs-dir says otherwise
+RUNS_DIR = Path("runs")  # where logs are unless --runs-dir names another folder
 READERS = ("attach", "launch", "logs")  # verbs of next steps that have that option
-# a script that tells of its checkpoint
+# a script that prints its checkpoint
 _SAVED = re.compile(
     r"(?:sav(?:ed|ing)|wrote|writ(?:ing|ten)|checkpoint\w*|snapshot)\b.{0,99}?\w\.(?:pt|pth|bin|ckpt|safetensors|npz)\b|"
     r"(?:sav(?:ed|ing)|wrote|writing|written)\b.{0,60}?checkpoint|Saving model checkpoint to",
@@ -24,7 +24,7 @@ _SAVED = re.compile(
 
 
 def next_steps(failure: FirstFailure, run: RunRecord, said: Iterable[str]) -> list[str]:
-    """said: last words of ranks."""
+    """said: last lines of ranks."""
     steps, file = [], run.logs / STACKS_FILE
     stacks = [shlex.join(["cat", str(file)])] if file.exists() else []  # who only looked on has none
     if failure.what == "link":

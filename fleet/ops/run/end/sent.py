@@ -1,4 +1,4 @@
-"""Reads how a run of containers ended, by what they sent: the container that leads it has the last words of ranks that
+"""Reads how a run of containers ended, by what they sent: the container that leads it has the last lines of ranks that
 failed, and no logs of other containers."""
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ READ = ("first_failure", "next", "tracebacks", "hosts")
 
 
 class Sent:
-    """The logs of a host, as far as they were sent: the last words of its ranks. folder: where they are there."""
+    """The logs of a host, as far as they were sent: the last lines of its ranks. folder: where they are there."""
 
     def __init__(self, folder: Path, texts: Mapping[str, Mapping[str, str]]) -> None:
         self.folder, self._texts = folder, texts
@@ -28,7 +28,7 @@ class Sent:
 
 
 def logs_of(gang: Gang, texts: Texts, path: Path) -> dict[str, Any]:
-    """Returns by host what stands for its logs."""
+    """Returns by host what takes the place of its logs."""
     found: dict[str, dict[str, Mapping[str, str]]] = {host: {} for host in gang.nodes}
     for (host, rank), sent in texts.items():
         found[host][f"rank{rank}.err"] = sent

@@ -55,7 +55,7 @@ class Written(Words):
 
     def blamed(self, failure: Failure, gang: Gang) -> Failure:
         """Returns the failure of the rank that raised an error of its own, before a stop reached it, but ended later
-        than those whom it left: a rank may hang in its clean-up for as long as it likes."""
+        than those that it left: a rank may hang in its clean-up for as long as it likes."""
         mine = [end for end in gang.last_attempts() if (end.host, end.rank) == (failure.host, failure.rank)]
         if failure.what != "rank" or not any(map(self.answers, mine)):
             return failure
@@ -98,7 +98,7 @@ def summarise(
     verdict: Verdict | None,
 ) -> Report:
     """Pure but for reading the logs' tails. `incomplete`: hosts of which log bytes are missing on the head. verdict:
-    None where nobody has said yet how the run ended."""
+    None where the run's end is not known yet."""
     tail = tails(gang, logs)
     results = _results(run, gang)
     told = verdict and verdict["first"]
@@ -219,8 +219,8 @@ def _result(gang: Gang, host: str, run: RunRecord) -> Result:
 
 
 def _last(failure: Failure, gang: Gang, logs: Mapping[str, NodeLogs], tail: Tail) -> tuple[str, str, int | None]:
-    """(the name of the log that tells more, its end, the exit code that goes with it, None where none does). What a
-    rank had raised of its own before it was told to end is its end."""
+    """(the name of the log that shows more, its end, the exit code that goes with it, None where none does). What a
+    rank had raised of its own before it was requested to end is its end."""
     host, rank, status = failure.host, failure.rank, failure.exit_code
     if rank is None:
         return "node.log", logs[host].tail("node.log", TAIL_BYTES), status
@@ -235,10 +235,10 @@ def _last(failure: Failure, gang: Gang, logs: Mapping[str, NodeLogs], tail: Tail
 def describe(
     verdict: Verdict, failure: Failure, run: RunRecord, logs: Mapping[str, NodeLogs], gang: Gang, tail: Tail
 ) -> FirstFailure:
-    """The first failure: who, how, its traceback or last lines, a hint, and the log that tells more."""
+    """The first failure: who, how, its traceback or last lines, a hint, and the log that shows more."""
     name, text, status = _last(failure, gang, logs, tail)
     text = text or failure.tail
-    # else its log tells only what its node did to it, but for a thread that others of a stalled rank wait for
+    # else its log shows only what its node did to it, but for a thread that others of a stalled rank wait for
     ran = failure.what in ("rank", "engine", "vanished") or (failure.what == "stalled" and status is None)
     if not ran:
         text, status = "", 128 + SIGKILL if failure.what == "supervisor" else None

@@ -201,7 +201,7 @@ class Recorded:
 
 
 def recorded(word: str, runs_dir: Path, ask: Callable[[str], bool | None]) -> Recorded:
-    """Returns how a run was started that has a folder here; UsageError where nothing tells how it was started. ask:
+    """Returns how a run was started that has a folder here; UsageError where nothing records how it was started. ask:
     whether to believe what this user's fleet did not write."""
     if is_run_id(word) and os.path.lexists(runs_dir / word) and (why := own.foreign(runs_dir / word)) is not None:
         raise UsageError(f"{runs_dir / word} {why}, and is not read", hint=AGAIN)

@@ -102,7 +102,7 @@ def _follow(plan: Asked[Attach], runtime: Runtime, sessions: Sessions) -> Report
             attempt = record.attempt
             found, _ = _known(plan, runtime, sessions, begins=True)
             record = found.record(plan.request.runs)
-            decides = not found.live and record.attempt == attempt  # nobody starts it again
+            decides = not found.live and record.attempt == attempt  # no process starts it again
     finally:
         folder.release()
 
@@ -111,7 +111,7 @@ def _known(
     plan: Asked[Attach], runtime: Runtime, sessions: Sessions, *, begins: bool = False
 ) -> tuple[FoundRun, tuple[Result, ...]]:
     """Returns the run, and how asking each host went. Where it has only just begun, or an attempt begins, nodes that do
-    not know of that yet are asked again: who followed the others alone would take their end for the run's."""
+    not know of that yet are queried again: who followed the others alone would take their end for the run's."""
     until = time.monotonic() + START_SECONDS
     while True:
         runs, asked = find(plan.inventory, runtime, live=False, sessions=sessions)
@@ -183,8 +183,8 @@ def take(found: FoundRun, runs_dir: Path) -> RunFolder:
 
 # -- looking on while a process of this machine follows it: its events and logs from its folder, its report
 def watch(plan: LogsPlan, folder: RunFolder, runtime: Runtime) -> Report | None:
-    """Looks on until the run is over: its report. None: it is left, or nobody follows it any more; then the folder is
-    ours. plan: its tail is 0."""
+    """Looks on until the run is over: its report. None: it is left, or no process follows it any more; then the folder
+    is ours. plan: its tail is 0."""
     onlooker = Onlooker(folder.path, plan, runtime.emit)
     while not runtime.detach.is_set() and not runtime.cancel.is_set():
         free = folder.hold()

@@ -65,8 +65,8 @@ def bring(
 
 
 def wait_for(folder: RunFolder, runtime: Runtime, poll: Callable[[], object]) -> None:
-    """Somebody else on this machine, or a job, brings the logs, until the run is over, or nobody does: another may take
-    over."""
+    """Another process on this machine, or a job, fetches the logs, until the run is over, or none does: another may
+    take over."""
     job, seen = submitted(folder.path), time.monotonic()
     asking = Asking(SOURCES.get(job.on).queue(), job.job) if job is not None else None
     while not runtime.cancel.is_set():

@@ -40,8 +40,8 @@ class Known(Inside):
 
 @dataclass(frozen=True)
 class FoundRun:
-    """A run as its nodes tell of it. parts: by this inventory's names, in node-rank order. replaced: hosts on which an
-    earlier attempt is still live. inventory: all hosts that were asked, by name; answered: of
+    """A run as its nodes report it. parts: by this inventory's names, in node-rank order. replaced: hosts on which an
+    earlier attempt is still live. inventory: all hosts that were queried, by name; answered: of
     those, who did."""
 
     run_id: str
@@ -110,8 +110,8 @@ class FoundRun:
     @property
     def state(self) -> str:
         """ "running", "stopping", "restarting" (its head waits with the next attempt), "starting" (that begins, nowhere
-        yet), "lost" (nobody on a node cares for it any more), "done", "stopped", "failed",
-        "unknown" (it is over where that is known) or "open" (nobody has said how it ended)."""
+        yet), "lost" (no process on a node keeps it any more), "done", "stopped", "failed",
+        "unknown" (it is over where that is known) or "open" (its end was never reported)."""
         states = [part["status"].get("state") for part in self.parts.values()]
         if self.live:
             forgotten = any(not over(part) and not part["alive"] for part in self.parts.values())
@@ -257,7 +257,7 @@ def find(
 
 
 def read(told: Iterable[SomeRun]) -> tuple[list[RunHere], list[str]]:
-    """(what a node tells of its runs, the ids of those that it tells nonsense of)."""
+    """(what a node reports of its runs, the ids of those with invalid reports)."""
     known: list[RunHere] = []
     odd: list[str] = []
     for run in told:

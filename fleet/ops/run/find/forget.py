@@ -1,4 +1,4 @@
-"""`fleet forget RUN`: gives up a run whose hosts are gone for good. No host is asked."""
+"""`fleet forget RUN`: gives up a run whose hosts are gone for good. No host is contacted."""
 
 from __future__ import annotations
 

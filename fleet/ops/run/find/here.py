@@ -1,5 +1,5 @@
-"""Finds the run that a word means: of those that nodes tell of, and for a verb that ends or follows one, of those that
-have a folder here, though no node may know of it any more. Another one is named by its whole id."""
+"""Finds the run that an argument means: of those that nodes report, and for a verb that ends or follows one, of those
+that have a folder here, though no node may know of it any more. Another one is named by its whole id."""
 
 from __future__ import annotations
 
@@ -37,8 +37,8 @@ Kept = TypedDict(
 
 
 def chosen(word: str, runs: Sequence[FoundRun], asked: Iterable[Result], runs_dir: Path) -> FoundRun:
-    """The run that a word means, of those that have a folder here and of what find() told; UsageError, or ConnectError
-    where hosts that may know it did not answer."""
+    """The run that an argument means, of those that have a folder here and of what find() returned; UsageError, or
+    ConnectError where hosts that may know it did not answer."""
     known = {run.run_id: run for run in runs}
     silent = [result for result in asked if result.error is not None]
     try:
@@ -63,8 +63,8 @@ def chosen_here(
     inventory: Inventory,
     ask: Callable[[str], bool | None],
 ) -> FoundRun:
-    """The run that a word means, of what find() found, or of what this machine knows; errors as chosen(). ask: whether
-    that run is meant, where a folder tells so that this user's fleet did not make."""
+    """The run that an argument means, of what find() found, or of what this machine knows; errors as chosen(). ask:
+    whether that run is meant, where the answer comes from a folder that this user's fleet did not make."""
     found = _chosen_here(word, runs, asked, runs_dir, inventory)
     folder = runs_dir / found.run_id
     if found.run_id == word or is_ours(folder) or ask(f"Your fleet did not make {folder}. Is that run meant?"):
@@ -96,7 +96,7 @@ def _chosen_here(
 
 
 def hosts_of(word: str, runs_dir: Path, inventory: Inventory) -> Inventory:
-    """The hosts that a run of this folder was started on, where its folder tells: nobody waits for others."""
+    """The hosts that a run of this folder was started on, where its folder has them: no other host is waited for."""
     told = read_object(runs_dir / (meant(word, names(runs_dir)) or word) / RUN)
     kept = [it for each in (told, *restarts_of(told)) if isinstance(it := each.get("hosts"), dict | list)]
     hosts = tuple(host for host in inventory.hosts if any(host.name in it for it in kept))
@@ -104,8 +104,8 @@ def hosts_of(word: str, runs_dir: Path, inventory: Inventory) -> Inventory:
 
 
 def from_folder(path: Path, inventory: Inventory) -> FoundRun | None:
-    """A run whose end is not known here, and that no node reports; None where its folder does not say on which it was
-    started."""
+    """A run whose end is not known here, and that no node reports; None where its folder does not record on which it
+    was started."""
     summary = read_object(path / "summary.json")
     if summary.get("end") or not summary.get("unknown", True):
         return None

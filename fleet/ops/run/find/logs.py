@@ -1,4 +1,4 @@
-"""`fleet logs RUN`: what its ranks wrote, from the run's folder on this machine, what is missing is brought first."""
+"""`fleet logs RUN`: what its ranks wrote, from the run's folder on this machine, what is missing is fetched first."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ from fleet.runtime import Runtime
 
 
 def run(plan: LogsPlan, runtime: Runtime) -> Report:
-    """Emits Output. A host's result is an error where its logs could not be brought."""
+    """Emits Output. A host's result is an error where its logs could not be fetched."""
     with closing(Sessions(runtime)) as sessions:
         return _shown(plan, runtime, sessions)
 
@@ -67,7 +67,7 @@ def _shown(plan: LogsPlan, runtime: Runtime, sessions: Sessions) -> Report:
         if plan.request.follow and folder.held and found is not None and found.live:
             errors = _brought_meanwhile(found, folder, runtime, sessions, poll)
         is_others = not folder.held or submitted(folder.path) is not None
-        folder.release()  # for long nobody may read on what is shown, as in a pager
+        folder.release()  # for long no user may read on what is shown, as in a pager
         if plan.request.follow and is_others:
             wait_for(folder, runtime, poll)
         poll()
@@ -103,7 +103,7 @@ def _brought_meanwhile(
 
 
 def _named(plan: LogsPlan, runtime: Runtime, sessions: Sessions) -> tuple[str, FoundRun | None]:
-    """The run, and what its nodes know of it; None where all of it is here, or brought here by another process, or
+    """The run, and what its nodes know of it; None where all of it is here, or fetched by another process, or
     nothing is known there any more."""
     run_id, here = local(plan.request.run, plan.request.runs, plan.request.since)
     if here:
@@ -128,8 +128,9 @@ def _named(plan: LogsPlan, runtime: Runtime, sessions: Sessions) -> tuple[str, F
 
 
 def local(word: str, runs_dir: Path, since: float | None) -> tuple[str, bool]:
-    """(the run of this machine that the word means, or ""; whether no node need be asked for what is to be shown of it:
-    all is here, or another process of this machine brings it)."""
+    """(the run of this machine that the argument means, or ""; whether no node need be queried for what is to be shown
+    of it:
+    all is here, or another process of this machine fetches it)."""
     run_id = run_here(word, runs_dir)
     if run_id is None:
         return "", False

@@ -1,4 +1,4 @@
-"""`fleet stacks RUN`: where its ranks stand."""
+"""`fleet stacks RUN`: where its ranks are."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from fleet.runtime import Runtime
 
 def run(plan: Asked[Stacks], runtime: Runtime) -> Report:
     """data: "run", "places" (rules.stacks.Place), "summary", "absent": ranks that have ended, or not begun. A host's
-    data["ranks"] is what its ranks told."""
+    data["ranks"] is what its ranks reported."""
     runs, asked = find(plan.inventory, runtime, live=False)
     found = chosen(plan.request.run, runs, asked, plan.request.runs)
     if not found.live:

@@ -1,4 +1,4 @@
-"""`fleet stop RUN`: ends a run on all its nodes, whoever started it."""
+"""`fleet stop RUN`: ends a run on all its nodes, whatever head started it."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ from fleet.transport.program import call
 
 
 def note(folder: RunFolder, reason: str, grace: float) -> None:
-    """Notes, where nobody here follows the run, that it is not to be led again."""
+    """Notes, where no process here follows the run, that it is not to be led again."""
     with suppress(OSError, UsageError):  # no such folder here, another user's, a disk that cannot be written
         if folder.hold():
             folder.event(StopAll(reason=reason, grace=grace))
@@ -56,7 +56,7 @@ def end_here(found: FoundRun, runs_dir: Path, runtime: Runtime, end: Verdict) ->
 
 
 def run(plan: Asked[Stop], runtime: Runtime) -> Report:
-    """Hosts that do not answer are tried again by a process that this one leaves behind; they are errors here."""
+    """Hosts that do not answer are tried again by a process that this one leaves running; they are errors here."""
     inventory = hosts_of(plan.request.run, plan.request.runs, plan.inventory)
     runs, asked = find(inventory, runtime, live=False)
     found = chosen_here(plan.request.run, runs, asked, plan.request.runs, inventory, runtime.ask)

@@ -40,8 +40,8 @@ CONNECT_SECONDS = 5.0
 RETRY_SECONDS = 2.0
 FETCHING = threading.Lock()  # hosts of one run share its folder
 LOOK_SECONDS = 1.0
-LOG = "leader.log"  # in the run's folder: what it says besides
-LEADS = b"leads\n"  # what it says once it does
+LOG = "leader.log"  # in the run's folder: what it writes besides
+LEADS = b"leads\n"  # what it writes once it does
 BEGIN_SECONDS = 120.0  # in which it does, on a busy machine; one that ends before that is not waited for
 MARGIN_SECONDS = 60.0
 NO_LEASE_SECONDS = 7 * 86400.0  # nothing else ends a run that needs no head
@@ -55,8 +55,8 @@ def patience(record: RunRecord) -> float:
 def stop_behind(
     record: RunRecord, hosts: Sequence[Host], runtime: Runtime, end: Verdict | None, verdict: Verdict | None = None
 ) -> str:
-    """Have the run stopped on these hosts, once they answer, and its logs brought. Returns what becomes of its ranks
-    there, in words. end: why it is stopped. verdict: on it; None: there is none, or another attempt follows."""
+    """Have the run stopped on these hosts, once they answer, and its logs fetched. Returns what becomes of its ranks
+    there, as text. end: why it is stopped. verdict: on it; None: there is none, or another attempt follows."""
     spec = _spec(record, hosts, runtime.transport, end=end, verdict=verdict)
     if runtime.background and spec["transport"] in TRANSPORTS.names:  # this process stays for it, see wait()
         threading.Thread(target=stop, args=(spec,), name=HELPER).start()
@@ -75,9 +75,9 @@ def wait() -> None:
 def lead_behind(
     record: RunRecord, folder: RunFolder, transport: Transport, hosts: Sequence[Host], course: Any, ended: Any
 ) -> int:
-    """Have the run led by a process of its own: it has the folder's lock from the beginning, so that nobody takes the
-    run for one that is over or was left. Returns its pid. FleetError: nobody on this machine leads it. hosts: all that
-    it may need. course, ended: JSON, see follow_run()."""
+    """Have the run led by a process of its own: it has the folder's lock from the beginning, so that no process takes
+    the run for one that is over or was left. Returns its pid. FleetError: no process on this machine leads it. hosts:
+    all that it may need. course, ended: JSON, see follow_run()."""
     # it holds values of variables, which are written nowhere: it goes to our own child, through a pipe
     spec = _spec(record, hosts, transport, lock=folder.lock, course=course, ended=ended)
     process = _start("launch.leader:lead", record, spec)
@@ -212,7 +212,7 @@ def _fetch(
     spec: FollowSpec = {"run": run, "offsets": {}, "attempt": attempt}
     how = Following(spec, transport, node_timeout=SILENCE_SECONDS, clock=clock)
 
-    def is_late(follower: Follower) -> bool:  # it went again: nobody else waits for it
+    def is_late(follower: Follower) -> bool:  # it went again: no other process waits for it
         now, since = clock.monotonic(), follower.silent_since
         return now > until or since is not None and now - since > SILENCE_SECONDS
 
@@ -231,7 +231,8 @@ def _fetch(
 
 def correct_summary(folder: RunFolder, complete: Collection[str], attempt: int) -> None:
     """Notes that the logs which these hosts have of an attempt are complete now. Who followed the run lets its folder
-    go when it is written; who follows it again tells of them anew. That of a later attempt does not tell of them."""
+    go when it is written; a process that follows it again reports them again. That of a later attempt does not report
+    them."""
     if folder.is_aside(attempt) or not folder.hold(HANDOVER_SECONDS):
         return
     try:

@@ -1,4 +1,4 @@
-"""Brings what nodes have of a run's logs to its folder here, where no loop of a launch drives their followers."""
+"""Fetches what nodes have of a run's logs to its folder here, where no loop of a launch drives their followers."""
 
 from __future__ import annotations
 

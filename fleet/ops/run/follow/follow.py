@@ -1,7 +1,7 @@
 """Follows one node of a run in a thread of its own: logs into files, what happens into a queue, over lost connections.
 
 The thread never gives up by itself: it reconnects and goes on at the files' sizes until the run's end is here
-with the last byte, or until `give_up` is called. `silent_since` tells the launch's loop when to do that.
+with the last byte, or until `give_up` is called. `silent_since` shows the launch's loop when to do that.
 """
 
 from __future__ import annotations
@@ -27,11 +27,11 @@ from fleet.transport.program import Program
 
 RETRY_SECONDS, SELDOM_SECONDS = 0.5, 60.0
 FULL_RETRY_SECONDS = 2.0
-SILENCE_SECONDS = 45.0  # of who only brings logs: a third of it ends a connection
+SILENCE_SECONDS = 45.0  # of one that only fetches logs: a third of it ends a connection
 FULL_PATIENCE_SECONDS = 10.0
 NONSENSE_LIMIT = 3
 HEARTBEAT_MOST, PING_MOST, REPORT_SECONDS = 2.0, 10.0, 1.0
-# 64 ranks that were restarted 100 times tell a third of it after a lost connection
+# 64 ranks that were restarted 100 times report a third of it after a lost connection
 TOLD_BYTES, TOLD_A_SECOND, LINE_BYTES = 4 << 20, 1 << 16, 200
 
 
@@ -81,14 +81,14 @@ def pause_after(seconds: float, least: float) -> float:
 
 
 class _Allowance:
-    """How much a node may tell of its run, besides its logs: what comes at once, and so much a second after that."""
+    """How much a node may report of its run, besides its logs: what comes at once, and so much a second after that."""
 
     def __init__(self, clock: Clock) -> None:
         self._clock = clock
         self._left, self._then = float(TOLD_BYTES), clock.monotonic()
 
     def spend(self, size: int) -> None:
-        """ProtocolError when it tells more; each message counts as the line that it makes in events.jsonl."""
+        """ProtocolError when it reports more; each message counts as the line that it makes in events.jsonl."""
         now = self._clock.monotonic()
         self._left = min(TOLD_BYTES, self._left + (now - self._then) * TOLD_A_SECOND)
         self._then = now
@@ -102,7 +102,7 @@ class _Restart(Exception):
 
 
 class Follower(threading.Thread):
-    """Follows one node. logs: its files. waiting: a program there, with run.follow behind it, to start with."""
+    """Follows one node. logs: its files. waiting: a program there, with run.follow after it, to start with."""
 
     def __init__(self, host: Host, logs: NodeLogs, how: Following, waiting: Program | None = None) -> None:
         super().__init__(name=f"follow {host.name}", daemon=True)
@@ -121,7 +121,8 @@ class Follower(threading.Thread):
         self._allowance = _Allowance(how.clock)
         self._reported = 0.0
         self._advice = set(ADVICE)
-        # of a run of many nodes that says nothing, heartbeats and pings, which renew the lease, are all there is to do
+        # of a run of many nodes that reports nothing, heartbeats and pings, which renew the lease, are all there is to
+        # do
         self._ping = min(PING_MOST, (how.lease or inf) / 4)
         self._beat = min(HEARTBEAT_MOST, self._silence / 2.5)
 
@@ -220,10 +221,10 @@ class Follower(threading.Thread):
         streams: dict[int, tuple[str, int]] = {}
         full_since = looked = self._clock.monotonic()
         poll = min(self._beat, self._ping)
-        # who would be heard of in time is not cut off before: the next try begins python anew
+        # a node that would answer in time is not cut off before: the next try begins python again
         silence, first = self._silence, 2 * self._silence
         for frame in program.frames(silence=silence, first=first, cancel=self._cancel, poll=poll, ping=self._ping):
-            if self._cancel.is_set():  # whoever gave this up may let another one write these files
+            if self._cancel.is_set():  # the caller that gave this up may let another one write these files
                 return
             if self.silent_since is not None:
                 self.silent_since = None

@@ -1,4 +1,4 @@
-"""Words what is reported of a node while its run is followed: each function returns what Run.say() takes."""
+"""Formulates what is reported of a node while its run is followed: each function returns what Run.say() takes."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ Said = tuple[Level, str, RunEvent, str | None, str | None]
 ROOM = "make room there: 'fleet exec -w {} -- df -h' shows where"
 FULL = ": the disk of ~/.fleet/runs is full there: what its ranks write waits, and is lost if that lasts"
 STATUS_FIELDS = ("state", "reason", "engine_status", "signal", "left", "disk_full")
-# of what Heard tells: how bad it is, what to say of the host, and what to do
+# of what Heard reports: how bad it is, what to print of the host, and what to do
 REMARKS: Mapping[str, tuple[Level, str, str | None, type[Remark]]] = {
     "dropped": ("warning", ": {reason}; trying again", None, Dropped),
     "resumed": ("info", " is back; its logs go on where they stopped", None, Resumed),

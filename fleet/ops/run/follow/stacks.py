@@ -1,4 +1,4 @@
-"""Asks nodes where the ranks of a run stand."""
+"""Queries nodes where the ranks of a run are."""
 
 from __future__ import annotations
 

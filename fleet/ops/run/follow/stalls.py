@@ -1,6 +1,6 @@
-"""Ranks that are done long before others, ranks that hang, runs that say nothing: each is told once, and with it where
-the ranks stand. With --stall-timeout a run that says nothing is over. Where a rank timed out, all are stopped only when
-it is known where the others stand."""
+"""Ranks that are done long before others, ranks that hang, silent runs: each is reported once, and with it where
+the ranks are. With --stall-timeout a silent run is over. Where a rank timed out, all are stopped only when
+it is known where the others are."""
 
 from __future__ import annotations
 
@@ -38,8 +38,8 @@ from fleet.runtime import Runtime
 from fleet.transport.base import Cancel, Transport
 
 LOOK_SECONDS = 0.5
-TAKE_SECONDS = 45.0  # for the stacks of all ranks: longer than a host that does not tell its own is waited for
-LONGEST_LINE = 4000  # of what nodes tell, in that file
+TAKE_SECONDS = 45.0  # for the stacks of all ranks: longer than a host that does not send its own is waited for
+LONGEST_LINE = 4000  # of what nodes report, in that file
 HOLD_SECONDS = 10.0  # between the first rank's time-out and the stop: others time out, too, who is missing is looked at
 
 MEETING_SECONDS = 30.0  # in which launchers of a user's own meet, unless each node was given itself as the master

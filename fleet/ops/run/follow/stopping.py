@@ -1,5 +1,5 @@
-"""How a run under way is ended: who is lost, who is told to stop, and who does not. Whose fault silence is: a node's,
-or this machine's own."""
+"""How a run under way is ended: who is lost, which nodes get the stop, and which do not stop. Whose fault silence is: a
+node's, or this machine's own."""
 
 from __future__ import annotations
 
@@ -28,15 +28,15 @@ from fleet.runtime import Runtime
 from fleet.transport.base import Cancel, Transport, ended
 from fleet.transport.program import call
 
-STUBBORN_SECONDS = 20.0  # beyond the grace: SIGKILL takes up to 10 s to be told from hanging in the kernel
+STUBBORN_SECONDS = 20.0  # beyond the grace: SIGKILL takes up to 10 s to be distinguished from hanging in the kernel
 ASK_SECONDS, RETRY_SECONDS = 30.0, 2.0  # of the witness
-# how often the user has asked to stop
+# how often the user has requested the stop
 AT_ONCE, LEAVE = 2, 3
 
 
 class Stopping:
-    """Stops one attempt. followers: by host; an elastic run replaces some. say: as Run.say. spares: hosts that stand
-    by. leads: True where a node without messages is lost, and not only unknown here."""
+    """Stops one attempt. followers: by host; an elastic run replaces some. say: as Run.say. spares: hosts that wait
+    to step in. leads: True where a node without messages is lost, and not only unknown here."""
 
     def __init__(
         self,
@@ -52,7 +52,7 @@ class Stopping:
         self._clock = runtime.clock
         self._followers, self._spares = followers, spares
         self._patience = 0.0
-        self._stop_by: dict[str, float] = {}  # by host, once they have been told to
+        self._stop_by: dict[str, float] = {}  # by host, once they have the request to
         self._killed = False
         self._undrained: set[str] = set()  # hosts that went while the rest of their logs came
         self.left: list[Host] = []  # that could not be reached when the run ended
@@ -60,7 +60,7 @@ class Stopping:
         self._witness = Witness(record.run_id, runtime.transport, runtime.clock)
 
     def stop_if(self, end: Verdict | None) -> None:
-        """Tell all nodes to stop, once, where there is a reason to."""
+        """Send all nodes the stop, once, where there is a reason to."""
         said = end and {**end, "who": end["who"] or whoami(), "attempt": self.record.attempt}
         if said is not None and self.gang.stop(said, self._clock.time()):
             self._tell_all(self._grace(), said["message"])
@@ -70,14 +70,14 @@ class Stopping:
         record = self.record
         if not self.gang.by_hand:
             return record.grace
-        # who set one has it where a batch system asks for the stop: it was told of that
+        # a user who set one has it where a batch system requests the stop: the system was given it
         own = (
             record.about["stop_grace"] == record.grace and self.gang.end is not None and self.gang.end["by"] == "queue"
         )
         return record.grace if own else min(record.about["stop_grace"], self.runtime.cancel.within)
 
     def lose(self, host: str, when: float, error: FleetError) -> None:
-        """Give a node up. when: it was last heard of, in seconds since the epoch."""
+        """Give a node up. when: the time of its last message, in seconds since the epoch."""
         self._followers[host].give_up()
         if not self.leads:
             self.gang.unknown.add(host)
@@ -139,7 +139,7 @@ class Stopping:
             node, follower = self.gang.nodes[host], self._followers[host]
             if node.ended or node.lost is not None or node.state in FINAL:
                 continue  # of one that has stopped the rest of its logs comes, however long that takes
-            if follower.silent_since is not None:  # it may not have heard of it; its silence has its own limit
+            if follower.silent_since is not None:  # it may not have received it; its silence has its own limit
                 self._stop_by[host] = now + self._patience
             elif now >= by:
                 follower.give_up()
@@ -148,7 +148,7 @@ class Stopping:
                 self.say("error", of_host(host, " did not stop in time"), Stubborn(), host)
 
     def _asked_for(self) -> Verdict:
-        """The stop that `cancel` stands for: what this machine is part of may be at its end."""
+        """The stop that `cancel` means: what this machine is part of may be at its end."""
         over = ended(self.runtime.transport) if self.runtime.cancel.within < inf else None
         return run_end("queue", *over) if over else run_end("interrupt", INTERRUPTED, EXIT_INTERRUPTED)
 
@@ -192,7 +192,7 @@ class Witness:
     def __init__(self, run_id: str, transport: Transport, clock: Clock) -> None:
         self._spec: RunsSpec = {"prefix": run_id, "live": True}
         self._transport, self._clock = transport, clock
-        self._answered: float | None = None  # when it was asked, by the clock's monotonic(), if the last time went well
+        self._answered: float | None = None  # when it was requested, by clock.monotonic(), if the last time went well
         self._thread: threading.Thread | None = None
 
     def look(self, hosts: Sequence[Host], since: float) -> bool:

@@ -16,7 +16,7 @@ RUN = "run.json"
 
 
 def read_told(path: Path) -> tuple[dict[str, Any], str | None]:
-    """(a JSON object, {} where the file has none; what is wrong with the file, in words)."""
+    """(a JSON object, {} where the file has none; what is wrong with the file, as text)."""
     try:
         found = own.read_json(path)
     except FileNotFoundError:
@@ -33,7 +33,7 @@ def read_object(path: Path) -> dict[str, Any]:
 
 
 def restarts_of(document: Mapping[str, Any]) -> list[dict[str, Any]]:
-    """Returns what a run.json tells of the run's restarts."""
+    """Returns what a run.json has of the run's restarts."""
     told = document.get("restarts")
     return [each for each in told if isinstance(each, dict)] if isinstance(told, list) else []
 

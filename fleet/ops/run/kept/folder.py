@@ -26,7 +26,7 @@ from fleet.ops.run.kept.state import STOPPER, state_of, stoppers
 from fleet.protocol.state import ATTEMPT, STATE, WRITER
 
 SIGN_SECONDS = 2.0
-HANDOVER_SECONDS = 20.0  # in which who followed a run lets the next one do it
+HANDOVER_SECONDS = 20.0  # in which who followed a run leaves it to the next one
 STACKS_FILE = "stacks.txt"
 MADE = ".made"  # that this user's fleet made it
 CURRENT = ".attempt"  # the number of the one whose logs are in HOST/, where it is not the first
@@ -65,7 +65,7 @@ class RunFolder(Record):
 
     @classmethod
     def open(cls, runs_dir: Path, run_id: str) -> RunFolder:
-        """Returns that of a run which was started before, wherever; made if need be, and held if nobody else does.
+        """Returns that of a run which was started before, wherever; made if need be, and held if no other process does.
         UsageError as create()."""
         path = runs_dir / run_id
         try:
@@ -81,7 +81,7 @@ class RunFolder(Record):
         return folder
 
     def sign(self) -> None:
-        """Shows every few seconds that somebody follows the run here. A lock that was removed is made anew."""
+        """Shows every few seconds that a process follows the run here. A lock that was removed is made again."""
         now = time.monotonic()
         if now >= self._signed + SIGN_SECONDS:
             self._signed = now
@@ -131,7 +131,7 @@ class RunFolder(Record):
         return self.lock is not None
 
     def hold(self, seconds: float = 0.0) -> bool:
-        """Becomes the one who writes here, until release() or this process's end; False when somebody else still is
+        """Becomes the one who writes here, until release() or this process's end; False when another process still is
         after so long. UsageError where the folder is another user's, or a link."""
         if (why := own.foreign(self.path)) is not None:
             raise UsageError(f"{self.path} {why}", hint=f"take it away, or give another {OPTION}")
@@ -139,7 +139,7 @@ class RunFolder(Record):
         if not wait_for(fd, fcntl.LOCK_EX, seconds, lock=fcntl.flock):
             os.close(fd)
             return False
-        os.utime(fd)  # nobody has asked for it since
+        os.utime(fd)  # no process has requested it since
         self.lock = fd
         return True
 
@@ -150,12 +150,12 @@ class RunFolder(Record):
         adopt(lock)
 
     def ask_for(self) -> None:
-        """Asks who only brings logs here to let go."""
+        """Requests that a process which only fetches logs here releases the lock."""
         with contextlib.suppress(OSError):
             os.utime(self.path / WRITER, (0, 0), follow_symlinks=False)
 
     def asked_for(self) -> bool:
-        """Returns whether somebody did, since we hold it."""
+        """Returns whether a process did, since we hold it."""
         return self.lock is not None and os.fstat(self.lock).st_mtime == 0
 
     def release(self) -> None:
@@ -235,7 +235,7 @@ class RunFolder(Record):
     def notice(
         self, level: Level, message: str, event: RunEvent, host: str | None = None, hint: str | None = None
     ) -> Notice:
-        """A line of events.jsonl, and the notice of it for whoever looks on."""
+        """A line of events.jsonl, and the notice of it for the onlookers."""
         return self.keep(Notice(level, message, host, hint, (event,)))
 
     def keep(self, notice: Notice) -> Notice:
@@ -255,7 +255,7 @@ class RunFolder(Record):
     def _alone(self) -> Iterator[None]:
         """No other process amends a document here meanwhile."""
         with contextlib.ExitStack() as lock:
-            with contextlib.suppress(OSError):  # no folder any more: write_json() says so
+            with contextlib.suppress(OSError):  # no folder any more: write_json() reports it
                 events = lock.enter_context(open(self.path / "events.jsonl", "r+b", opener=own.private))
                 lock.enter_context(alone(events.fileno()))
             yield

@@ -27,14 +27,14 @@ BACK_OFF = 1.3
 
 
 def job_of(word: str, runs_dir: Path) -> tuple[str, Submitted] | None:
-    """(the run that a word means, its job); None where there is none here, or no queue has it."""
+    """(the run that an argument means, its job); None where there is none here, or no queue has it."""
     run_id = run_here(word, runs_dir)
     job = None if run_id is None else submitted(runs_dir / run_id)
     return None if run_id is None or job is None else (run_id, job)
 
 
 def run_here(word: str, runs_dir: Path) -> str | None:
-    """Returns the run that a word means, of those that have a folder here."""
+    """Returns the run that an argument means, of those that have a folder here."""
     return meant(word, names(runs_dir))
 
 
@@ -67,7 +67,7 @@ def has_ended(folder: Path) -> bool:
 
 @dataclass
 class Asking:
-    """The queue, asked no more often than a site bears. last: what it answered."""
+    """The queue, queried no more often than a site bears. last: what it answered."""
 
     queue: Queue
     job: str
@@ -93,7 +93,7 @@ class Asking:
 
 
 def with_jobs(runs: Sequence[LocalRun]) -> list[LocalRun]:
-    """The same, where the queue knows more of them than their folders: it is asked once for all."""
+    """The same, where the queue knows more of them than their folders: one query is for all."""
     jobs = {run.run: job for run in runs if run.state == "open" and (job := submitted(Path(run.logs))) is not None}
     of_source = defaultdict[str, list[str]](list)
     for job in jobs.values():

@@ -36,8 +36,8 @@ ASIDE = re.compile(rf"{ATTEMPT}[0-9]+")
 class LocalRun:
     """state: "done", "failed", "stopped", "unknown" (how it ended on some of its hosts), "followed" (a process here
     writes to its folder), "unattended" (it was left to itself, and no process here leads it any more), "queued" (its
-    job waits), or "open": it has no summary, and nobody here follows it. started: seconds since the epoch.
-    size: bytes. exit_code: None while it has no summary. broken: what is wrong with what tells of it, in words; None:
+    job waits), or "open": it has no summary, and no process here follows it. started: seconds since the epoch.
+    size: bytes. exit_code: None while it has no summary. broken: what is wrong with its documents, as text; None:
     nothing. stopping: hosts on which a process still stops it, as they did not answer."""
 
     run: str
@@ -64,7 +64,7 @@ def _each(runs_dir: Path, read: Callable[[Path], T]) -> Iterator[T]:
 
 
 def names(runs_dir: Path) -> list[str]:
-    """The one that was launched last first, then the others by their time; behind those that were launched here those
+    """The one that was launched last first, then the others by their time; after those that were launched here those
     that only have a folder, and those that never began."""
     last = last_begun(runs_dir)
 
@@ -82,7 +82,7 @@ def names(runs_dir: Path) -> list[str]:
 
 
 def last_begun(runs_dir: Path) -> str | None:
-    """The run that was the last to begin here, whatever the clock said then: `latest` leads to it."""
+    """The run that was the last to begin here, whatever the clock showed then: `latest` leads to it."""
     with suppress(OSError):
         link = runs_dir / LATEST
         if own.is_mine(link.lstat().st_uid, link, runs_dir) and is_run_id(name := os.readlink(link)):
@@ -96,7 +96,7 @@ def _folders(runs_dir: Path) -> list[Path]:
 
 
 def passed_over(runs_dir: Path) -> list[str]:
-    """The folders that look like runs' and are not read, and why, in words."""
+    """The folders that look like runs' and are not read, and why, as text."""
     return [f"{path} {why}, and is passed over" for path, why in _looked_at(runs_dir) if why is not None]
 
 
@@ -143,7 +143,7 @@ def prunable(runs: list[LocalRun], keep: int, days: float, max_size: float | Non
 
 def prune(run: LocalRun) -> list[str]:
     """Take away what fleet wrote to its folder, and the folder, where nothing else is in it: what is. UsageError where
-    somebody writes to it, or it cannot be removed."""
+    a process writes to it, or it cannot be removed."""
     folder = RunFolder(Path(run.logs))
     link = folder.path.with_name(LATEST)
     try:
@@ -189,7 +189,7 @@ def platform_of(path: Path) -> str | None:
 
 
 def _read(path: Path) -> LocalRun:
-    live = followed(path)  # first: who follows it writes the summary before it lets go
+    live = followed(path)  # first: who follows it writes the summary before it releases the lock
     plan, summary = (read_object(path / name) for name in DOCUMENTS)
     code = summary.get("exit_code")
     state = (
@@ -231,6 +231,6 @@ def _size(file: Path) -> int:
 
 
 def broken(path: Path) -> str | None:
-    """Returns what is wrong with the documents that a run's folder has, in words."""
+    """Returns what is wrong with the documents that a run's folder has, as text."""
     faults = ((name, read_told(path / name)[1]) for name in DOCUMENTS)
     return next((f"{path / name} {wrong}" for name, wrong in faults if wrong not in (None, MISSING)), None)

@@ -50,7 +50,7 @@ class NodeLogs:
                 raise UsageError(f"{folder} {why}", hint=f"look at it, and take it away: ls -ld {folder}")
         found = {p.name: p.stat().st_size for p in self.folder.iterdir() if LOG.fullmatch(p.name)}
         stored = read_object(self.folder / GAPS)
-        # by log, how far its size lies behind the offset on the node
+        # by log, how much smaller its size is than the offset on the node
         self._behind: dict[str, int] = stored.get("behind", {})
         self.gaps = stored.get("bytes", {})
         self._sizes = {name: size + self._behind.get(name, 0) for name, size in found.items()}
@@ -80,7 +80,7 @@ class NodeLogs:
         """Append what is not there yet of `data`, which begins at `offset`; returns that new part.
 
         A disk that takes nothing sets `blocked`: the file then ends early and this and all that follows is
-        dropped, to be fetched again from the file's size on. So does a file that somebody else removed, or wrote to.
+        dropped, to be fetched again from the file's size on. So does a file that another process removed, or wrote to.
         ProtocolError when bytes are missing in between.
         """
         if self.blocked:

@@ -37,7 +37,7 @@ class RunRecord:
     term: int = 1
 
     def but(self, **told: Any) -> RunRecord:
-        """Returns the same, where something else is told about it."""
+        """Returns the same, where something else is reported about it."""
         return replace(self, about=cast("About", {**self.about, **told}))
 
     @property
@@ -72,7 +72,7 @@ class RunRecord:
 
 
 def about_of(hosts: Mapping[str, tuple[int, int]], **told: Any) -> About:
-    """Returns what nodes keep of a run. hosts: as About has them. told: what is not as it is where nothing is said."""
+    """Returns what nodes keep of a run. hosts: as About has them. told: the fields that differ from their defaults."""
     about: About = {
         "engine": "engine",
         "script": "",

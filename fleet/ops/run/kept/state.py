@@ -28,9 +28,9 @@ def state_of(folder: Path) -> dict[str, Any]:
     """Returns what the file holds, {} where it is not there, or damaged. A process in it is as processes.myself() has
     it:
 
-    leader: who follows the run, None: nobody any more. since: when it began to. leads: whether the run is its to lead,
-    and is not known to be over. lease: seconds that nodes go on without it, None: for ever. detached: whether that is
-    no one's terminal. stopper-MACHINE-THREAD: who stops the run on `hosts`, which did not answer.
+    leader: who follows the run, None: no process any more. since: when it began to. leads: whether the run is its to
+    lead, and is not known to be over. lease: seconds that nodes go on without it, None: for ever. detached: whether
+    that is no one's terminal. stopper-MACHINE-THREAD: who stops the run on `hosts`, which did not answer.
     """
     return read_object(folder / STATE)
 
@@ -62,8 +62,8 @@ def stoppers(state: Mapping[str, Any]) -> list[Mapping[str, Any]]:
 
 
 def without_head(folder: Path) -> tuple[float, float | None] | None:
-    """Returns (the last sign of life of who led it, in seconds since the epoch, its lease) of a run that nobody of this
-    machine leads any more, and that may go on; None of others: those that are over, and those whose lease is."""
+    """Returns (the last sign of life of who led it, in seconds since the epoch, its lease) of a run that no process of
+    this machine leads any more, and that may go on; None of others: those that are over, and those whose lease is."""
     state = state_of(folder)
     with suppress(OSError):  # pruned meanwhile
         if state.get("leads") and lives(state.get("leader")) is False:

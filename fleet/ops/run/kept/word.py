@@ -1,4 +1,4 @@
-"""The run that a word means, of those that are known. Pure."""
+"""The run that an argument means, of those that are known. Pure."""
 
 from __future__ import annotations
 
@@ -11,8 +11,8 @@ from fleet.rules.units import few
 
 
 def choose(word: str, here: Sequence[str], others: Iterable[str] = ()) -> str:
-    """The run that a word means: an id, "latest" (of those here), a name (its newest run), a unique prefix. here: those
-    that have a folder here, as names() has them; others: those that nodes tell of, newest first. UsageError."""
+    """The run that an argument means: an id, "latest" (of those here), a name (its newest run), a unique prefix. here:
+    those that have a folder here, as names() has them; others: those that nodes report, newest first. UsageError."""
     run_ids = [*dict.fromkeys((*here, *others))]
     if not word:  # what an unset variable leaves; every run begins so, and where there is but one it would be meant
         raise UsageError("RUN is empty", hint="'fleet ps --all' lists them; 'latest' is the newest")
@@ -50,6 +50,6 @@ def no_such_rank(run_id: str, asked: Iterable[int], known: Iterable[int]) -> Usa
 
 
 def is_part_of_name(word: str, run_id: str) -> bool:
-    """Is true where it is but the first letters of the run's name, which something else may be called, too."""
+    """Is true where it is but the first characters of the run's name, which something else may be called, too."""
     name = run_name(run_id) or run_id
     return name.startswith(word) and word != name

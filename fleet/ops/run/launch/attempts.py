@@ -1,4 +1,4 @@
-"""Follows a run to its end, attempt by attempt: where a failure need not be the end (course.py), its nodes are asked
+"""Follows a run to its end, attempt by attempt: where a failure need not be the end (course.py), its nodes report
 whether nothing is left of the last attempt, and started again, by the code that started them first. The run keeps
 its id.
 """
@@ -54,7 +54,7 @@ def follow_run(
 ) -> Report:
     """Follows it to its end, attempt by attempt; writes summary.json. waiting: by host, what started its part. run: of
     the attempt under way, where it was made already. ended: that one is over, and `course` is what follows. decides:
-    nobody who leads it starts it again, though we only look on; else it is left, where one may."""
+    no leader starts it again, though we only look on; else it is left, where one may."""
     read_all()
     nodes: dict[str, Host] = {}  # of all attempts, the last one's first
     last: Run | None = None
@@ -76,7 +76,7 @@ def follow_run(
                 run.runtime = runtime
                 report = run.follow()
             lasted = runtime.clock.monotonic() - began
-            # all heads tell the run's end to its nodes in one order, and the first one's word goes
+            # all heads send the run's end to its nodes in one order, and the first one's verdict counts
             nodes = {host.name: host for host in record.hosts} | nodes
             after = course and course.after(report, lasted) if run.leads and run.gang.verdict is None else None
             if after is None and not (decides or run.may_decide(report)):
@@ -106,7 +106,7 @@ def follow_run(
             ended.told.update(attempt=record.attempt, hosts=[host.name for host in record.hosts])
         restarts.append(ended.told)
         ended = None
-        with suppress(FleetError):  # on a full disk; the events tell it, too
+        with suppress(FleetError):  # on a full disk; the events have it, too
             folder.amend(RUN, restarts=restarts)
 
 
@@ -225,7 +225,7 @@ def begin_with_spares(
         plan, failed = go_on(plan, error)
         for name, why in failed.items():
             runtime.emit(record_left_out(folder, name, why))
-        # who asks to leave it is heard once it runs
+        # who asks to leave it is served once it runs
         return begin(
             Course(replace(plan, attempt=record.attempt + 1)),
             record,

@@ -1,4 +1,4 @@
-"""Begins another attempt of a run: its nodes are asked whether nothing is left of the last one, and started again, by
+"""Begins another attempt of a run: its nodes report whether nothing is left of the last one, and started again, by
 the code that started them first."""
 
 from __future__ import annotations
@@ -96,7 +96,7 @@ def _begin(
 def check(plan: Plan, last: RunRecord, sessions: Sessions, until: float, waiting: ExitStack) -> Plan:
     """That every host is there and nothing of earlier attempts is left; the plan with a port that is free. Until then,
     by the runtime's clock, nodes wait; they know of the run until `waiting` is closed. Left, Interrupted: once it is
-    asked for."""
+    requested."""
     runtime, first, ports = sessions.runtime, plan.hosts[0].name, plan.ports
     hurry = Cancel()
     for latch in (runtime.cancel, runtime.detach):

@@ -1,8 +1,8 @@
 """Runs that go on with fewer nodes and take them back: `--nnodes MIN:MAX`, torchrun's own elasticity.
 
-torchrun's agents agree on who takes part; fleet lets them. A node that goes away is no reason to stop while enough are
-left, and its agent is started again when its host answers. Ranks that wait for one which will never answer notice it
-after half an hour: they are ended, so that their agents start them again without it.
+torchrun's agents agree on who takes part; fleet leaves it to them. A node that goes away is no reason to stop while
+enough are left, and its agent is started again when its host answers. Ranks that wait for one which will never answer
+notice it after half an hour: they are ended, so that their agents start them again without it.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ NO_ENTRY = ("auth", "host-key", "unknown-host-key")
 class Elastic:
     """Handles nodes that went in an elastic run. plan: to start one again; None where another head planned it.
 
-    followers, say, post: the run's. `watch` and `back` are called in its loop.
+    followers, post and `say` are the run's. `watch` and `back` are called in its loop.
     """
 
     def __init__(
@@ -63,7 +63,7 @@ class Elastic:
         self._threads: list[threading.Thread] = []
 
     def watch(self) -> run.Verdict | None:
-        """Several times a second. Returns a reason to stop everyone, or None."""
+        """Several times a second. Returns a reason to stop all nodes, or None."""
         turn = self._gang.look(self._clock.monotonic())
         for host in turn.went:
             self._went(host)
@@ -179,7 +179,7 @@ class Elastic:
         self._say("info", said, Back(attempt=self._attempts[host]), host)
 
     def close(self) -> None:
-        """Nobody is taken back any more."""
+        """No host is taken back any more."""
         self._cancel.set()
         for thread in self._threads:
             thread.join(START_SECONDS + STOP_SECONDS)

@@ -1,7 +1,7 @@
 """The process that leads a run on in the background, fleet-leader, in the place of the one that led it before.
 
-follow/behind.py starts it. A run needs none: without one its nodes go on, and `fleet attach` leads it again, from where
-its logs end here.
+follow/behind.py starts it. A run needs none: without one its nodes go on, and `fleet attach` leads it again, from
+where its logs end here.
 """
 
 from __future__ import annotations

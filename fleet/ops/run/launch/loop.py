@@ -43,7 +43,7 @@ TICK, JOIN_SECONDS = 0.5, 5.0
 
 
 class Run:
-    """A run under way, whoever started it. plan: where this machine planned it."""
+    """A run under way, whatever process started it. plan: where this machine planned it."""
 
     def __init__(
         self,
@@ -65,7 +65,7 @@ class Run:
         self._heard: queue.Queue[Heard | None] = queue.Queue()
         self._undo = [latch.on_set(lambda: self._heard.put(None)) for latch in (runtime.cancel, runtime.detach)]
         self.gang.verdict = record.verdict
-        if known := record.verdict or record.end:  # what its ranks did is the answer, in whatever order that is heard
+        if known := record.verdict or record.end:  # what its ranks did is the answer, in whatever order it is received
             self.gang.stop(known, self._clock.time())
         self.gang.unknown = set(record.unknown)
         for name in record.unknown:
@@ -163,7 +163,7 @@ class Run:
         return well or self.leads or not self.record.restartable or self.gang.verdict is not None
 
     def conclude(self, report: Report, nodes: Mapping[str, Host]) -> Report:
-        """Says to all nodes how the run ended, unless that is known: its report. report: of the attempt that was the
+        """Sends all nodes how the run ended, unless that is known: its report. report: of the attempt that was the
         last. nodes: of all attempts."""
         verdict = drafted(report)
         if verdict is not None and self.record.verdict is None:
@@ -211,11 +211,11 @@ class Run:
             follower.join(JOIN_SECONDS)
             follower.drop()
 
-    # -- what is heard ------------------------------------------------------------------------------------
+    # -- what is received ------------------------------------------------------------------------------------
     def say(
         self, level: Level, message: str, event: RunEvent, host: str | None = None, hint: str | None = None
     ) -> None:
-        """One event: a line of events.jsonl, and a Notice for whoever looks on."""
+        """One event: a line of events.jsonl, and a Notice for the onlookers."""
         self.runtime.emit(self.folder.notice(level, message, event, host, hint))
 
     def _on_message(self, heard: Heard) -> None:

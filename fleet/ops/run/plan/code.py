@@ -17,9 +17,9 @@ _CHANGES = ("--ignore-submodules=dirty",)
 
 
 def look(folder: str, seconds: float = SECONDS) -> tuple[dict[str, Any], bytes]:
-    """Returns what git says of it, and the diff against its commit: b"" where there is none, or too much of it.
+    """Returns what git reports of it, and the diff against its commit: b"" where there is none, or too much of it.
 
-    folder: where it was asked. commit: full, None where there is none. branch: None where none is checked out. dirty:
+    folder: where git ran. commit: full, None where there is none. branch: None where none is checked out. dirty:
     files that git knows have changed. untracked: how many entries it does not know. sha256: of the diff. why: what is
     not known, and for what reason."""
     names = ("commit", "branch", "dirty", "untracked", "sha256", "why")

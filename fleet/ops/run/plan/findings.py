@@ -34,7 +34,7 @@ SCRIPT = "script-missing"
 
 def findings(plan: Plan, facts: Mapping[str, Mapping[str, Any]], complete: bool = True) -> list[Finding]:
     """facts: host name -> what node/preflight/probe.py reports. complete: all nodes answered; if not, that they could
-    not meet says nothing."""
+    not meet has no meaning."""
     nodes = {node.host.name: node for node in plan.nodes}
     here = Here(plan)
     found = judge({name: view(facts[name], want(plan, nodes[name], complete, here)) for name in nodes if name in facts})
@@ -120,7 +120,7 @@ def _event(of: Finding) -> Found:
 
 
 def refuse(plan: Plan, found: list[Finding], errors: Mapping[str, FleetError], emit: Emit) -> None:
-    """Tell everything that was found; raise when anything of it forbids the start."""
+    """Report everything that was found; raise when anything of it forbids the start."""
     if any(isinstance(error, Interrupted) for error in errors.values()):
         raise Interrupted("interrupted in preflight; nothing was started")
     full = refusing(found)

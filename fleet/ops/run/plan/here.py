@@ -1,4 +1,4 @@
-"""The code of the folder that a run is started in, beside what its nodes have."""
+"""The code of the folder that a run is started in, compared with what its nodes have."""
 
 from __future__ import annotations
 

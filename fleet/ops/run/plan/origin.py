@@ -51,7 +51,7 @@ def age(folder: RunFolder, started: float) -> float:
 
 
 class Origin:
-    """Writes it at once, and once more with what git says, which is asked while the nodes start. Emits what is not as
+    """Writes it at once, and once more with what git reports, which runs while the nodes start. Emits what is not as
     it was in the run that this one repeats."""
 
     def __init__(
@@ -144,7 +144,7 @@ def _of_code(before: Mapping[str, Any], now: Mapping[str, Any]) -> Iterator[tupl
     then = before.get("code") or {"why": "nobody asked"}
     was, is_, where = then.get("commit"), now.get("commit"), f"the code in {now.get('folder')}"
     if was is None and then.get("why"):
-        return  # git told nothing then
+        return  # git reported nothing then
     apply = " && git apply " + quote(f"{before.get('logs')}/{then['diff']}") if then.get("diff") else ""
     stash = "git stash && " if now.get("dirty") else ""  # a checkout takes changes along, and a diff does not fit them
     hint = f"to have it as it was: {stash}git checkout {_short(was)}{apply}" if was else None

@@ -49,7 +49,7 @@ class NodePlan(Node):
         return [str(word) for word in self.start.argv]
 
     def told(self, argv: Sequence[str]) -> list[str]:
-        """Returns what is started there, in words."""
+        """Returns what is started there, as text."""
         of_rank = shlex.join(self.start.command)
         return ["starts", f"engine: {shlex.join(argv)}", f"each rank: {of_rank}", *around(self.describe())]
 
@@ -113,7 +113,7 @@ def counted_there(host: Host, job: Job, request: Launch) -> bool:
 
 
 def met_by_name(request: Launch, nodes: Sequence[Node]) -> Launch:
-    """--master-addr HOST means that host, whose name need not say anything to the others; it can only be node 0. A
+    """--master-addr HOST means that host, whose name need not resolve on the others; it can only be node 0. A
     number means itself."""
     first, address = nodes[0].host.name, request.master_addr
     if not address or ":" in address or address.replace(".", "").isdecimal():

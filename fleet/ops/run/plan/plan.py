@@ -44,7 +44,7 @@ COUNTED = {"slots": "GPUs", "gpu": "GPUs", "auto": "GPUs, or else CPUs,", "cpu":
 @dataclass(frozen=True)
 class Plan:
     """A whole run. attempt: how many starts of it came before. master_port 0 never occurs: an automatic one is the run
-    id's first candidate. spares: hosts that stand by to take a lost one's place.
+    id's first candidate. spares: hosts that wait to take a lost one's place.
     absent: nodes that an elastic run begins without, and why. asked: the request before hosts were left out or
     replaced. typed: the command line that it comes from."""
 
@@ -76,7 +76,7 @@ class Plan:
 
     @property
     def guessed(self) -> list[str]:
-        """Hosts of which nobody knows yet how many ranks they run."""
+        """Hosts whose number of ranks is not known yet."""
         hosts = (node.host for node in self.nodes if node.host.name not in self.facts)
         return [host.name for host in hosts if counted_there(host, self.job, self.request)]
 

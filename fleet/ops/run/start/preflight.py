@@ -1,4 +1,4 @@
-"""Preflight: one round trip to all nodes at once; everything that is wrong is said at once, nothing starts."""
+"""Preflight: one round trip to all nodes at once; everything that is wrong is reported at once, nothing starts."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ KEPT = frozenset(
 )
 # options by which scripts are given a configuration of DeepSpeed's, of which each rank would die that finds none
 CONFIG_OPTION = re.compile(r"--(?:deepspeed|ds)(?:[-_]config)?(?:=(.*))?")
-MAX_CPUS = 4096  # more ranks than any node runs, whatever a broken one says it has
+MAX_CPUS = 4096  # more ranks than any node runs, whatever a broken one reports
 
 
 def preflight(plan: Plan, sessions: Sessions) -> Plan:
@@ -67,10 +67,10 @@ def ask_all(plan: Plan, master: tuple[str, int], sessions: Sessions) -> tuple[di
         try:
             facts = ask(sessions.get(host), spec, sessions.runtime.cancel, hurry=hurry)
             if port_is_taken(facts):
-                hurry.set()  # the meeting has failed: nobody needs to wait for it to its end
+                hurry.set()  # the meeting has failed: no node needs to wait for it to its end
             return facts
         except BaseException:
-            hurry.set()  # nobody needs to wait for this one any more
+            hurry.set()  # no host needs to wait for this one any more
             raise
 
     return sessions.each(plan.hosts, connect_and_ask, "preflight")

@@ -1,4 +1,4 @@
-"""Hosts that stand by: what a run goes on with when one of its own fails before it starts, or is lost."""
+"""Spare hosts: what a run goes on with when one of its own fails before it starts, or is lost."""
 
 from __future__ import annotations
 
@@ -82,6 +82,6 @@ def left_out(host: str, why: FleetError) -> str:
 
 
 def record_left_out(folder: RunFolder, host: str, why: FleetError, spare: str | None = None) -> Notice:
-    """A line of events.jsonl; returns what is said of it. spare: takes its place."""
+    """A line of events.jsonl; returns what is printed of it. spare: takes its place."""
     text = left_out(host, why) + (f"; {spare} takes its place" if spare else "")
     return folder.notice("warning", text, LeftOut(kind=why.kind, spare=spare), host, why.hint)

@@ -35,7 +35,7 @@ SETTLE_SECONDS = 10.0  # after its ranks' start, in which they import their code
 
 @contextmanager
 def step(runtime: Runtime, name: str, hosts: int, out: Sized = ()) -> Iterator[None]:
-    """A part of the way to running ranks: says how long it took, and that nothing of it is under way any more. out:
+    """A part of the way to running ranks: reports how long it took, and that nothing of it is under way any more. out:
     those that are left out by its end."""
     began = time.monotonic()
     yield
@@ -130,7 +130,7 @@ def start_all(plan: Plan, record: RunRecord, sessions: Sessions) -> Mapping[str,
             raise HostFailed(Reason.of_node(answer["message"]), host=host.name, hint=answer["hint"])
         return answer
 
-    # an interrupt lets the starts under way end: what is not known to run cannot be stopped for sure
+    # on an interrupt the starts under way go on to their end: what is not known to run cannot be stopped for sure
     answers, errors = sessions.each(plan.hosts, start, "start")
     errors = {name: error for name, error in errors.items() if error.kind != NOT_BEGUN}
     if errors or sessions.runtime.cancel.is_set():
@@ -158,7 +158,7 @@ def start_all(plan: Plan, record: RunRecord, sessions: Sessions) -> Mapping[str,
 
 def stop_all(plan: Plan, sessions: Sessions, grace: float, end: run.Verdict) -> list[Host]:
     """Run the stop program on all nodes; also forbids a supervisor that comes late to start. Returns the hosts that
-    could not be told."""
+    could not be reached."""
     spec: run.StopSpec = {"run": plan.run_id, "grace": grace, "reason": end["message"], "end": end}
     return _stop({**spec, "attempt": plan.attempt}, plan.hosts, sessions)[1]
 
@@ -178,8 +178,8 @@ def agree(
     run_id: str, verdict: run.Verdict, hosts: tuple[Host, ...], sessions: Sessions, attempt: int | None
 ) -> tuple[run.Verdict, list[Host]]:
     """Puts a verdict on all nodes of a run that is over. Another head may have come to one at the same moment: what the
-    first node has is the run's. Returns it, and the hosts that could not be told. attempt: as in StopSpec, None: none
-    is to follow."""
+    first node has is the run's. Returns it, and the hosts that could not be reached. attempt: as in StopSpec, None:
+    none is to follow."""
     spec: run.StopSpec = {"run": run_id, "grace": 0.0, "reason": verdict["message"], "end": verdict, "verdict": verdict}
     if attempt is not None:
         spec["attempt"] = attempt

@@ -52,7 +52,7 @@ def sync_code(plan: Plan, runtime: Runtime) -> None:
 
 
 def lost(done: Synced) -> str:
-    """Returns what a sync took away on a host, in words."""
+    """Returns what a sync removed on a host, as text."""
     return f"{done.deleted or 0} deleted, {done.overwritten or 0} replaced in {done.to}" if done.changed else ""
 
 

@@ -1,4 +1,4 @@
-"""`fleet launch` from where hosts are only asked for: a batch script, its job, and the wait for it."""
+"""`fleet launch` from where hosts are only requested: a batch script, its job, and the wait for it."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ class SubmitPlan(Asked[Submit]):
 
 
 def plan_of(request: Submit) -> SubmitPlan:
-    """UsageError for what cannot be asked for."""
+    """UsageError for what cannot be requested."""
     run_id = new_run_id(request.name, request.name)
     env_file(request.env)  # whether it can be one
     given = [f"--env-file={request.runs / run_id / VARIABLES}"] if request.env else []

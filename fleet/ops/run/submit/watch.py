@@ -1,5 +1,5 @@
 """Looks on at a run that its job leads: the wait in the queue, then what the job writes into the run's folder, which a
-shared file system brings here. No node is asked, and the queue seldom."""
+shared file system shows here. No node is queried, and the queue seldom."""
 
 from __future__ import annotations
 
