@@ -3,7 +3,7 @@ asks it which interpreter that is. Nowhere else is `python` of the inventory res
 
 `python` is a path, with ~ as the node has it, from the workdir where it is relative; or a name on the PATH; or "", for
 python3. The folder of an interpreter that is named by its path, or that is an environment's own, is put first on PATH.
-A virtual environment's link to its python is not followed: what lies behind that knows nothing of the environment.
+A virtual environment's link to its python is not followed: its target knows nothing of the environment.
 """
 
 # fleet_enter PYTHON WORKDIR: fleet_python is its path, empty where there is none. Works under set -eu, too.

@@ -1,4 +1,4 @@
-"""The files that fleet keeps on a node: each name once, for both halves. files.py tells what they hold.
+"""The files that fleet keeps on a node: each name once, for both halves. files.py describes what they hold.
 
 A file that does not hold what it must (another version's, a damaged one) counts as one that is not there.
 """
@@ -23,23 +23,23 @@ RESTARTING, STARTING = "restarting", "starting"
 # and refuses all else.
 PROTOCOL = 1
 LISTED = ("run", "node", "protocol", "host", "node_rank", "ranks", "lease")  # of SPEC
-LATEST = "latest"  # the newest run that has begun, as a word, and as a link beside its folder
+LATEST = "latest"  # the newest run that has begun, as a name, and as a link next to its folder
 WRITER = ".lock"  # in a run's folder on the head: who writes there holds it
-STATE = "state.json"  # beside it: what is done with the run
+STATE = "state.json"  # next to it: what is done with the run
 FINAL = ("exited", "stopped", "lost")  # how a run may have ended on a node: "state" of its STATUS
 LEASE, STOP, OVER, NEXT, TRIMMED = "lease", "stop", "over", "next", "trimmed"
 VERDICT = "verdict.json"
 ATTEMPT = "attempt"  # and its number: the folder of one that another followed, on nodes and on the head
 COMMAND, TIMES = "command.json", "times"
 ARMED = "arm/sitecustomize.py"
-# in a run's folder, beside each rank: file -> module of node/run/rank
+# in a run's folder, next to each rank: file -> module of node/run/rank
 OF_RANKS = {name + ".py": name for name in ("rank", "drain", "watch", "spawn", "console")}
 OF_RANKS[ARMED] = "arm"
 NAME_CHARACTERS = frozenset("abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789._-")
 LONGEST_NAME = 48
 LOG_NAME = r"node\.log|rank([0-9]{1,9})\.(out|err)"
 
-# what remembers a delivery: in its destination, or beside it as .NAME + this
+# what remembers a delivery: in its destination, or next to it as .NAME + this
 CODE_STATE, DATA_STATE = ".fleet-sync", ".fleet-data"
 STAGE_THERE = ".fleet-stage"  # ends the name of a folder on a file system that is mounted in a destination
 GET_STAGE = ".fleet-get"  # what has come of a get that is not whole yet
@@ -49,7 +49,7 @@ STATE_FOLDERS = (CODE_STATE, DATA_STATE, STAGE_THERE, GET_STAGE, SOURCE_MARK)
 # .gitignore of runs/ and builds/ on the head
 OF_THE_HEAD = "*\n# fleet's own: neither git nor a sync takes this folder along\n"
 LOCK = "lock"
-INSTALL_LOCK = ".fleet-install.lock"  # beside the packages of an interpreter
+INSTALL_LOCK = ".fleet-install.lock"  # next to the packages of an interpreter
 
 
 def run_name(run: str) -> "str | None":

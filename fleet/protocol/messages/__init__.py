@@ -1,1 +1,1 @@
-"""Every message of every program, a module for each; their programs' docstrings tell what the fields mean."""
+"""Every message of every program, a module for each; their programs' docstrings describe the fields."""

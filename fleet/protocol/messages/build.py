@@ -33,7 +33,7 @@ Toolchain = TypedDict(
 )
 ToolchainFacts = TypedDict("ToolchainFacts", {"facts": Toolchain})
 BuildStarted = TypedDict("BuildStarted", {"event": Literal["started"]})
-# behind it come the wheel's bytes, as output 1
+# after it come the wheel's bytes, as output 1
 Built = TypedDict(
     "Built",
     {

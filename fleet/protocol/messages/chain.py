@@ -1,4 +1,4 @@
-"""The chain that data goes along: what its members say.
+"""The chain that data goes along: the messages of its members.
 
 Files are numbers: of the manifest's regular files, from 0.
 """
@@ -39,7 +39,7 @@ At = TypedDict("At", {"event": Literal["at"], "position": Count, "received": Cou
 # sending to the next one failed
 Trouble = Literal["lost", "unreachable", "protocol"]
 Link = TypedDict("Link", {"event": Literal["link"], "epoch": int, "kind": Trouble, "why": str})
-# epoch: of the link that brought it
+# epoch: of the link that sent it
 Corrupt = TypedDict("Corrupt", {"event": Literal["corrupt"], "file": int, "epoch": int})
 # problems: path, why it is not there. left: of the node's own. aside: where what was replaced is kept
 Done = TypedDict(
@@ -61,7 +61,8 @@ class Refused(Failed, total=False):
     kind: Literal["sync", "mixed"]
 
 
-# -- what a node says of files that it has, and as the first sender of a chain --------------------------------------
+# -- a node's messages about files that it has, and as the first sender of a chain
+# --------------------------------------
 Mode = Annotated[int, lambda mode: 0 <= mode <= 0o7777]
 # path (bytes as surrogateescape text, relative; "" is the source itself), kind, mode, size, mtime_ns, link target
 Nanoseconds = Annotated[int, lambda number: abs(number) < 1 << 63]

@@ -1,4 +1,4 @@
-"""Code sync: what a node says while it is sent what it lacks."""
+"""Code sync: a node's messages while it receives what it lacks."""
 
 from collections.abc import Sequence
 from typing import Annotated, Literal, TypedDict

@@ -132,7 +132,7 @@ Data = TypedDict("Data", {"folder": str, "busy": Text})
 Shadows = TypedDict("Shadows", {"folder": str, "files": list[str]})
 # the lock of an extension that torch builds
 Build = TypedDict("Build", {"path": str, "sure": bool})
-# of a run that nobody keeps any more. ended: just now. left: the processes that would not die, in words
+# of a run without a supervisor. ended: just now. left: the processes that would not die, as text
 Remains = TypedDict("Remains", {"run": RunId, "ended": bool, "left": list[str]})
 # of RunHere
 Facts = TypedDict(

@@ -1,4 +1,4 @@
-"""`fleet get`: what a node says of files that it gives."""
+"""`fleet get`: a node's messages about files that it gives."""
 
 from typing import Annotated, Literal, TypedDict
 
@@ -24,7 +24,7 @@ Piece = TypedDict("Piece", {"event": Literal["piece"], "offset": Count})
 # all of it was sent, and it did not change meanwhile. growing: more has been, or is being, appended to it
 Given = TypedDict("Given", {"event": Literal["given"], "sha256": Sha256, "growing": bool})
 # of files that are wanted from `index` on: version and digest of each, "" where it is of the version that the head has;
-# the bytes of those of which it has nothing are one output frame behind this
+# the bytes of those of which it has nothing are one output frame after this
 Row = Annotated[
     str,
     Matching("|[0-9]{1,18}( -?[0-9]{1,20}){3} [0-9a-f]{64}"),

@@ -1,4 +1,4 @@
-"""kill-port: what a node tells of who listens."""
+"""kill-port: a node's messages about listeners."""
 
 from typing import TypedDict
 

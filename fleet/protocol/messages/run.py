@@ -1,4 +1,4 @@
-"""A run: what nodes say of its start, of its ranks and of its end."""
+"""A run: nodes' messages about its start, its ranks and its end."""
 
 from typing import Annotated, Any, Literal, TypedDict
 
@@ -19,7 +19,8 @@ class NotStarted(Failed, total=False):
     forbidden: bool
 
 
-# left, of earlier attempts. port: the first of those asked about that is free. forbidden: the run was stopped for good
+# left, of earlier attempts. port: the first of those in the request that is free. forbidden: the run was stopped for
+# good
 Ready = TypedDict("Ready", {"event": Literal["ready"], "left": list[int], "port": Whole | None, "forbidden": bool})
 # output `id` is that file's from here on; its first byte is at `offset`
 Stream = TypedDict(
@@ -83,9 +84,9 @@ First = TypedDict(
 )
 # How a run ended, as every head has it: who leads it decides, once. One that goes with a stop tells why, and is written
 # on each node before its ranks are stopped. by: "done", "interrupt" (at the head that led it), "stop" ('fleet stop'),
-# "queue" (the batch system that owns the nodes), "stall", "lost" (a node: host), "lease" (no head was heard for so
-# long) or "failure" (of a rank, an engine or a node, on host). code: the run's exit code. who: USER@HEAD. message: for
-# people. unknown: hosts of which the end was not known. time: when that was said, on the clock of who did.
+# "queue" (the batch system that owns the nodes), "stall", "lost" (a node: host), "lease" (no message of a head came for
+# so long) or "failure" (of a rank, an engine or a node, on host). code: the run's exit code. who: USER@HEAD. message:
+# for people. unknown: hosts of which the end was not known. time: when that was decided, on the clock of its author.
 EndedBy = Literal["done", "interrupt", "stop", "queue", "stall", "lost", "lease", "failure"]
 Verdict = TypedDict(
     "Verdict",
@@ -107,8 +108,8 @@ _Stopped = TypedDict("_Stopped", {"event": Literal["stopped"], "left": list[int]
 
 
 class Stopped(_Stopped, total=False):
-    """left: pids that would not die; stuck: in words. was: "running", "gone" (it had ended), "unknown" (never was).
-    verdict: that stands there."""
+    """left: pids that would not die; stuck: as text. was: "running", "gone" (it had ended), "unknown" (never was).
+    verdict: that is written there."""
 
     stuck: list[str]
     verdict: Verdict | None
@@ -151,14 +152,14 @@ class Status(RunState):
 # all has been sent; the sizes that files have in the end
 End = TypedDict("End", {"event": Literal["end"], "sizes": dict[str, int]})
 
-# what the clock of this node says. up: ranks that live here, of an elastic run
+# the time of this node's clock. up: ranks that live here, of an elastic run
 Clock = TypedDict("Clock", {"event": Literal["clock"], "up": Whole | None, "sent": Time})
 Superseded = TypedDict("Superseded", {"event": Literal["superseded"]})
 Judged = TypedDict("Judged", {"event": Literal["verdict"], "verdict": Verdict})
 News = RankEnded | Status | Clock | Superseded | Judged | Failed
 Followed = Stream | End | News
 
-# what a run tells of itself, so that any head can find it and take it up. owner: USER@HEAD. started: by its clock
+# a run's description of itself, so that any head can find it and take it up. owner: USER@HEAD. started: by its clock
 # hosts: the name that its head has for each node -> its first rank and how many, in node-rank order. attempt: how many
 # starts of the whole gang came before this one; max_restarts: how many failures it may take. spares: how many lost
 # nodes it may take. stall_timeout: seconds of silence after which it is over, None: never. least: of an elastic run,
@@ -186,8 +187,9 @@ About = TypedDict(
 )
 
 # a run on one node. protocol: of the fleet that started it, see state.PROTOCOL. devices: GPUs that it was given, None:
-# all. host: what the head that started it calls this node. alive: its supervisor, or who stands in for it. up: how many
-# of its ranks live. lease, grace, node_timeout, silent, unheard: seconds; silent: since a rank wrote its last, None:
+# all. host: what the head that started it calls this node. alive: its supervisor, or the process in its place. up: how
+# many of its ranks live. lease, grace, node_timeout, silent, unheard: seconds; silent: since a rank wrote its last,
+# None:
 # none has. last: that line. unheard: since a head was there, None: it needs none any more. term: of its last leader.
 RunHere = TypedDict(
     "RunHere",
@@ -215,12 +217,12 @@ RunHere = TypedDict(
         "verdict": Verdict | None,
     },
 )
-# a run that may be described by what else there is, or by nothing
+# a run that may be described by other fields, or by none
 SomeRun = TypedDict("SomeRun", {"run": RunId})
 # runs: each is read as a RunHere on its own, so that none hides the others
 RunsHere = TypedDict("RunsHere", {"event": Literal["runs"], "runs": list[SomeRun]})
 
-# what is told of a run to one that is to start beside it
+# what a run that is to start receives of one that lives there
 LiveRun = TypedDict("LiveRun", {"run": RunId, "about": About | None, "devices": list[Whole] | None})
 # those that keep another one from its start
 Neighbours = TypedDict("Neighbours", {"event": Literal["neighbours"], "runs": list[LiveRun]})
@@ -246,7 +248,7 @@ class FollowSpec(_Follow, total=False):
     logs: bool
 
 
-# prefix: of the ids of the runs asked about. live: only those that have not ended
+# prefix: of the ids of the runs in the request. live: only those that have not ended
 RunsSpec = TypedDict("RunsSpec", {"prefix": str, "live": bool})
 # devices: that it is to have, None: all
 NeighboursSpec = TypedDict("NeighboursSpec", {"run": str, "devices": list[int] | None})
@@ -267,7 +269,7 @@ class StopSpec(_Stop, total=False):
 _Ready = TypedDict("_Ready", {"run": str, "attempt": int, "ports": list[int]})
 
 
-# of SPEC what tells of a run that has not begun on a node
+# of SPEC what describes a run that has not begun on a node
 Part = TypedDict(
     "Part",
     {
@@ -295,7 +297,7 @@ class ReadySpec(_Ready, total=False):
 CodeInUse = TypedDict("CodeInUse", {"state": str, "digest": str, "settle": float})
 
 
-# files: name -> text, put into the run's folder. lease, grace, node_timeout: seconds. argv: words, or what only the
+# files: name -> text, put into the run's folder. lease, grace, node_timeout: seconds. argv: arguments, or what only the
 # node knows. env: literal; env_expand: expanded there; unset: a pattern of the names that it does not pass on. alone:
 # it shares its GPUs with no other run.
 StartSpec = TypedDict(

@@ -11,8 +11,8 @@ Short = Annotated[str, lambda text: len(text) <= MAX_NAME]
 Frame = TypedDict("Frame", {"name": Short, "file": Short, "line": Whole, "native": bool})
 # frames: the innermost first. main: it is the process's main thread
 Thread = TypedDict("Thread", {"name": Short, "main": bool, "frames": list[Frame]})
-# pid: of the process that trains. by: what told it. state: one letter, as ps has it. waits: in which function of the
-# kernel, "" for none. why: it is not by py-spy
+# pid: of the process that trains. by: the source of it. state: one letter, as ps has it. waits: in which function of
+# the kernel, "" for none. why: it is not by py-spy
 RankStack = TypedDict(
     "RankStack",
     {

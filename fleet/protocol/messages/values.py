@@ -20,7 +20,7 @@ Path = Annotated[str, Matching("[^\0\ud800-\udc7f\udd00-\udfff]+")]
 Within = Annotated[Path, lambda path: not {"", ".", ".."} & set(path.split("/"))]
 Count = Annotated[int, lambda number: 0 <= number < 1 << 62]
 Sha256 = Annotated[str, Matching("[0-9a-f]{64}")]
-# what a program says in the end that could not do its work
+# the last message of a program that could not do its work
 Failed = TypedDict("Failed", {"event": Literal["failed"], "message": str, "hint": str | None})
 
 
@@ -33,7 +33,7 @@ class Claim(TypedDict):
 
 
 class Delivery(Claim):
-    """On one host. patience: seconds after which a head that says nothing is gone."""
+    """On one host. patience: seconds after which a silent head is gone."""
 
     host: str
     patience: float

@@ -1,4 +1,4 @@
-"""Wheels: what a node tells of its Python, and of an install."""
+"""Wheels: a node's messages about its Python, and of an install."""
 
 from typing import Annotated, Literal, TypedDict
 
@@ -70,7 +70,7 @@ class Asked(TypedDict):
 
 
 class Carried(Asked):
-    """One that was brought here. modules: what to import to see it work."""
+    """One that was sent here. modules: what to import to see it work."""
 
     file: str
     sha256: str
