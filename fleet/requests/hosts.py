@@ -45,7 +45,7 @@ class SetupSsh(Request):
 
     password: of every host that does not take the key yet. replace_key: names of hosts that may have another host key.
     key_type: of keys that are made, None: ed25519, and whatever key is in use. limit: seconds for each pair that is
-    verified. confirm: is shown host keys that nobody vouches for (passwords.NewKey). undo: takes away what this
+    verified. confirm: is shown host keys that are not confirmed (passwords.NewKey). undo: takes away what this
     added."""
 
     password: str | None = field(default=None, repr=False)

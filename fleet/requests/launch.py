@@ -31,16 +31,16 @@ class Launch(OfRun):
     """Start `script` as ranks on all hosts. Times are seconds.
 
     nnodes: take the first N hosts, None all but the spares; "MIN:MAX" goes on while MIN are left. spares: so many hosts
-    stand by to take lost ones' places. nproc_per_node: ranks a node: a number, "gpu", "cpu" or "auto" (GPUs, or else
+    wait to take lost ones' places. nproc_per_node: ranks a node: a number, "gpu", "cpu" or "auto" (GPUs, or else
     CPUs), None: each host's slots. engine: None is torchrun, or for a shell script "command", once a node. module:
-    `script` is one's name, as behind python -m. no_python: it is a program, which the engine starts as it is.
+    `script` is one's name, as after python -m. no_python: it is a program, which the engine starts as it is.
     master_port: 0 chooses one. options: those that only this engine has.
 
     clean_env: ranks see none of OF_LAUNCHERS, which the nodes have, but those of keep_env.
 
     lease: how long nodes go on without a head, None for ever. node_timeout: silence after which a node is lost.
     stall_timeout: silence of all ranks after which the run is over, None: never. grace: between SIGTERM and SIGKILL,
-    None: 30 of a stop that was asked for, 10 after a failure. max_log: bytes that a node keeps of a log which is here,
+    None: 30 of a requested stop, 10 after a failure. max_log: bytes that a node keeps of a log which is here,
     0: all. max_restarts: after a failure all ranks are started again, so often. detach: once it runs it goes on without
     this program, and `attach` follows it. share: also where another run is live. preflight: False starts in spite of
     what it finds.
@@ -48,8 +48,8 @@ class Launch(OfRun):
     sync: mirror `folder` to the nodes' workdir first. force: also over what another folder delivered. max_delete: as of
     Sync. as_there: run what lies on the nodes, though another source delivered it. folder: also the
     workdir of hosts that have none; None: the current one. runs_dir: where runs/RUN is made. repeats: the run that this
-    one is another of. claims: the id that it has, and attempt: which one of it this is, where a queue was asked for it
-    before."""
+    one is another of. claims: the id that it has, and attempt: which one of it this is, where it was submitted to a
+    queue before."""
 
     script: str = field(kw_only=False)
     args: Sequence[str] = field(default=(), kw_only=False)
@@ -148,7 +148,7 @@ class Launch(OfRun):
 
     @property
     def nodes(self) -> tuple[int | None, int]:
-        """(most, least): it starts on so many at most, None: whatever there is; and goes on while so many are left, 0:
+        """(most, least): it starts on so many at most, None: all that are there; and goes on while so many are left, 0:
         all must be."""
         if self.nnodes is None:
             return None, 0
@@ -187,7 +187,7 @@ class Launch(OfRun):
 
     @property
     def document(self) -> dict[str, Any]:
-        """For run.json: what makes the same request once more. An engine's own options stand among the others."""
+        """For run.json: what makes the same request once more. An engine's own options are among the others."""
         asked = {name: value for name, value in self.given().items() if name not in NOT_REPEATED}
         return {**asked, **self.options}
 

@@ -1,4 +1,4 @@
-"""An option, declared once: a field of a request has its default, its range, and what every door tells of it."""
+"""An option, declared once: a field of a request has its default, its range, and its description at every door."""
 
 from __future__ import annotations
 

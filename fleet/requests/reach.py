@@ -1,4 +1,4 @@
-"""How hosts are reached, whatever is asked of them."""
+"""How hosts are reached, for every request."""
 
 from __future__ import annotations
 

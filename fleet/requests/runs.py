@@ -57,7 +57,7 @@ class Stop(OfRun):
 
 @dataclass(frozen=True, kw_only=True)
 class Forget(OfRun):
-    """Give up a run of this machine whose hosts are gone for good: none is asked."""
+    """Give up a run of this machine whose hosts are gone for good: none is contacted."""
 
     run: str = field(kw_only=False)
 
@@ -95,9 +95,9 @@ class Stacks(OfRanks, OfRun):
 
 @dataclass(frozen=True, kw_only=True)
 class Get(OfRun):
-    """Bring a path of the hosts, relative to their workdir, or what a run wrote in its folder, to the folder `to` of
-    this machine. force: replace what is here, and no get put there as it is, without asking. all: repositories of git,
-    too. copy_unsafe_links: bring what links that lead out of it lead to."""
+    """Fetch a path of the hosts, relative to their workdir, or what a run wrote in its folder, to the folder `to` of
+    this machine. force: replace what is here, and no get put there as it is, without consent. all: repositories of git,
+    too. copy_unsafe_links: fetch what links that lead out of it lead to."""
 
     what: str = field(kw_only=False)
     to: str | os.PathLike[str] = option(".", "Where to [here].", metavar="DIR")

@@ -11,9 +11,9 @@ from fleet.requests.runs import OfRun
 
 @dataclass(frozen=True, kw_only=True)
 class Submit(OfRun):
-    """Have a job launch what `command` says, on the first of its nodes, as it would be typed there behind `launch`.
+    """Have a job launch what `command` says, on the first of its nodes, as it would be typed there after `launch`.
 
-    env: variables of the run, whose values stand in no command line and no script. on: the source whose queue it is.
+    env: variables of the run, whose values are in no command line and no script. on: the source whose queue it is.
     name: what the run is called by. nodes: how many, as the queue takes it. options: the queue's own. only, without:
     node sets. grace: seconds in which ranks save their work, where a user set them. detach: leave it in the queue.
     made: comments of the script."""
@@ -31,6 +31,6 @@ class Submit(OfRun):
     made: Sequence[str] = ()
 
     def asked(self) -> dict[str, Any]:
-        """Nodes and the queue's options: what the same is asked for by."""
+        """Nodes and the queue's options: what requests the same."""
         more = {"nodes": self.nodes, "nodelist": self.only, "exclude": self.without, "grace": self.grace}
         return {**self.options, **{name: value for name, value in more.items() if value}}
