@@ -54,7 +54,7 @@ REMEDIES = (
 
 
 def first_error(log: str) -> str | None:
-    """The line that tells what broke; None where nothing looks like an error."""
+    """The line that shows what broke; None where nothing looks like an error."""
     lines = [line.strip() for line in log.splitlines()]
     for pattern in ERRORS:
         for line in lines:

@@ -60,7 +60,7 @@ def _example(values: list[str]) -> str:
 
 
 def _join(values: list[str]) -> str:
-    """Distinct values of one detail. Of "10.0.0.1 port 22" and "10.0.0.2 port 22" only the word that differs folds."""
+    """Distinct values of one detail. Of "10.0.0.1 port 22" and "10.0.0.2 port 22" only the token that differs folds."""
     rows = [value.split(" ") for value in values]
     if len({len(row) for row in rows}) == 1 and not any(", " in value for value in values):
         columns = [list(dict.fromkeys(column)) for column in zip(*rows, strict=True)]

@@ -1,5 +1,5 @@
 """Which compilers build ops for which GPUs: bounds of gcc by CUDA and by torch, each with its remedy; and the compute
-capability of NVIDIA's GPUs, for drivers too old to say it themselves.
+capability of NVIDIA's GPUs, for drivers too old to report it themselves.
 
 Sources: the upper bounds are those of CUDA's own crt/host_config.h ("unsupported GNU version!"), listed in NVIDIA's
 CUDA Installation Guide for Linux, "Host Compiler Support Policy", and repeated by torch in
@@ -54,7 +54,7 @@ def gcc_bounds(torch: str | None, cuda: str | None) -> tuple[int | None, int | N
 
 
 def another_gcc(major: int) -> str:
-    """How to get that gcc beside the system's, and have fleet use it."""
+    """How to get that gcc in addition to the system's, and have fleet use it."""
     return (
         f"Debian, Ubuntu: apt-get install g++-{major}, then env: {{CC: gcc-{major}, CXX: g++-{major}}} in the "
         f"inventory; CentOS 7: devtoolset-{major}, RHEL 8 and later: gcc-toolset-{major}, then activate: "
@@ -63,7 +63,7 @@ def another_gcc(major: int) -> str:
 
 
 # -- compute capabilities
-# In order: the first pattern found in the name, as a word, decides. Letters behind a number are part of a word.
+# In order: the first pattern found in the name, as a word, decides. Letters after a number are part of a token.
 CAPABILITIES: tuple[tuple[str, str], ...] = (
     # Blackwell
     (r"G?B300", "10.3"),

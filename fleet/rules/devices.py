@@ -18,7 +18,7 @@ def cuda_of(view: View) -> str:
 
 
 def no_driver(view: View) -> str | None:
-    """Only where nvidia-smi says that there is no GPU: one that hangs, or fails, is the driver's."""
+    """Only where nvidia-smi reports that there is no GPU: one that hangs, or fails, is the driver's."""
     plugged, cuda = view.get("pci_gpus"), cuda_of(view)
     if not plugged or not cuda or lookup(view, "driver") is not None or view.get("gpus") != []:
         return None
@@ -29,7 +29,7 @@ def too_few(view: View) -> str | None:
     found, want = view.get("gpus"), view["want"]
     if found is None or view.get("gpu_error") or no_driver(view):
         return None
-    # slots are ranks: on CPU-only hosts they say nothing about GPUs
+    # slots are ranks: on CPU-only hosts they mean nothing about GPUs
     indexed = max(want.devices or (-1,)) + 1
     wanted = max(want.ranks or 0, indexed)
     has_some = found or view.get("pci_gpus") or indexed
@@ -49,7 +49,7 @@ def count(view: View) -> Any:
 
 
 def some(view: View) -> Any:
-    """Returns True where there is a GPU. An inventory that counts ranks does not show on what."""
+    """Returns True where there is a GPU. An inventory that counts ranks does not show their devices."""
     unknown = view.get("gpus") is None or view.get("gpu_error") or no_driver(view)
     return MISSING if unknown else bool(view["gpus"])
 

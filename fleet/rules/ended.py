@@ -32,7 +32,7 @@ _ASIDE = re.compile(
     r"Set the environment variable HYDRA_FULL_ERROR"
 )
 # the line above a traceback: of what ends nothing, of a thread, of a child, of another exception, of a logger; a cause
-# that was never raised itself has no traceback, and stands above without one
+# that was never raised itself has no traceback, and is above without one
 _ABOVE = re.compile(
     r"(?P<ignored>Exception ignored |Error in (?:atexit|sys\.\w*hook)|Exception in .*threading|future: <|--- Logging)|"
     r"Exception in thread (?P<thread>.*):$|(?P<child>Process \S+:$)|"
@@ -43,7 +43,7 @@ _LAUNCHERS = re.compile(
     r"torch\.distributed\.elastic\.multiprocessing\.errors\.ChildFailedError|"
     r"subprocess\.CalledProcessError: Command '\[.*python"
 )
-_OUTERMOST = ("<module>", "_run_module_as_main", "_run_code", None)  # where an exception ends up that nobody caught
+_OUTERMOST = ("<module>", "_run_module_as_main", "_run_code", None)  # where an uncaught exception ends up
 # what a thread raises that only waits for another one
 _WAITS = re.compile(r"(?:\w+\.)*(?:Empty|Full|TimeoutError|BrokenBarrierError|CancelledError)$")
 # a process's last lines where there is no traceback: a shell's, an interpreter's, native code's, a parser's of
@@ -77,7 +77,8 @@ _ORDER = [hint.pattern for hint in HINTS]
 
 @dataclass(frozen=True)
 class Cause:
-    """Describes what a process died of. why: in a line. remedy: the next step, in which {host} stands for its host.
+    """Describes the cause of a process's end. why: in a line. remedy: the next step, in which {host} stands for its
+    host.
     traceback: the exception that ended it, with those it is chained to. collateral: it only reports another rank's
     death. own: it raised an error of its own. unfit: its host is not fit for another run without a repair. kernel: the
     line that explains it."""
@@ -93,7 +94,7 @@ class Cause:
 
 def ended_by(tail: str, status: int | None = None, kernel: Sequence[KernelLine] | None = None) -> Cause:
     """Returns the cause of a process's end. tail: the end of its stderr. status: its exit code, 128 + n of a signal;
-    None: not known. kernel: what the kernel said of it, or of no other, with the seconds from its end; None: not
+    None: not known. kernel: what the kernel logged of it, or of no other, with the seconds from its end; None: not
     known."""
     if status == 0:
         return Cause()
@@ -112,8 +113,8 @@ def ended_by(tail: str, status: int | None = None, kernel: Sequence[KernelLine] 
 
 
 class _Block(NamedTuple):
-    """A traceback, with those it is chained to. number: of the line behind its exception. above: what the line above
-    makes of it. by_torch: torch wrote it, of what nobody caught."""
+    """A traceback, with those it is chained to. number: of the line after its exception. above: what the line above
+    makes of it. by_torch: torch wrote it, of an uncaught exception."""
 
     trace: str
     parts: Sequence[Part]
@@ -140,7 +141,7 @@ class _Text:
         for first, end in [(first, end) for is_trace, first, end in split(raw) if is_trace]:
             trace = "\n".join(self.lines[first:end])
             parts = parts_of(trace)
-            # behind an exception its message goes on, or the program does: that is not to be told apart
+            # after an exception its message goes on, or the program does: that is not to be distinguished
             number = end - parts[-1].exception.count("\n") + parts[-1].at
             inside.update(range(first, number))
             above = _ABOVE.match(next((line for line in reversed(self.lines[:first]) if line.strip()), ""))
@@ -148,11 +149,11 @@ class _Text:
         self.outside = [(n, line) for n, line in enumerate(self.lines) if line.strip() and n not in inside]
 
     def after(self, block: _Block) -> list[str]:
-        """Returns the lines that were written behind it."""
+        """Returns the lines that were written after it."""
         return [line for n, line in self.outside if n >= block.number and not _ASIDE.match(line)]
 
     def goes_on(self, number: int, behind: Sequence[str]) -> bool:
-        """Returns whether a process went on behind a line: it wrote more than while it ends, or the like of before."""
+        """Returns whether a process went on after a line: it wrote more than while it ends, or the like of before."""
         if len(behind) > LAST_LINES or any(map(_GOES_ON.search, behind)):
             return True
         alike = {_NUMBER.sub("#", line) for line in behind}
@@ -179,7 +180,7 @@ class _Text:
         return last if last and last.of("thread") and not self.after(last) and status in FAILED else None
 
     def of_traceback(self, block: _Block) -> Cause:
-        """Returns the cause that a traceback tells of: of those that are chained the root, unless it says nothing."""
+        """Returns the cause that a traceback shows: of those that are chained the root, unless it is empty."""
         parts = block.parts
         hints = [self._hint(f"{part.exception}\nraised in {part.file}") for part in parts]
         answers = [
@@ -209,7 +210,7 @@ class _Text:
             if len(behind) > most or _FATAL.match(line) and self.goes_on(n, behind):
                 break
             if _FATAL.match(line) and not _GOES_ON.search(line) and "Warning: " not in line:
-                # an argument parser says what it knows before
+                # an argument parser prints what it knows before
                 found.append("\n".join(self.lines[:n][-LAST_LINES:] + [line]) if ": error: " in line else line)
             elif not _ASIDE.match(line):
                 behind.append(line)

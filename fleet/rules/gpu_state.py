@@ -65,7 +65,7 @@ def held(view: View) -> str | None:
 
 
 def busy(view: View) -> Said | None:
-    known = {run["run"] for run in neighbours(view)}  # of which is told, or which may be there
+    known = {run["run"] for run in neighbours(view)}  # which are reported, or may be there
     found = [
         process
         for process in view.get("gpu_processes") or ()

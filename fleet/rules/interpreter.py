@@ -20,7 +20,7 @@ REINSTALL = (
     "another one (LD_LIBRARY_PATH), or a package to be installed again"
 )
 LISTED = 4
-PLAIN = re.compile(r"/[\w./+@-]+")  # what YAML reads as it stands
+PLAIN = re.compile(r"/[\w./+@-]+")  # what YAML reads without change
 
 
 def broken(view: View) -> Said | None:

@@ -17,7 +17,7 @@ from fleet.rules.causes import Cause, by_cause
 from fleet.rules.rule import SEVERITIES, Finding, Kind, Rule, Said, Severity, View, lookup
 from fleet.rules.units import amount, few, shown
 
-# in the order in which equally bad findings are told
+# in the order in which equally bad findings are shown
 RULES: tuple[Rule, ...] = (
     *launch.RULES,
     *pairs.RULES,
@@ -65,7 +65,7 @@ def groups(values: Mapping[Whose, Any]) -> list[tuple[Any, list[Whose]]]:
 
 
 def has_majority(grouped: Sequence[tuple[Any, list[str]]]) -> bool:
-    """True where one value has more hosts than any other; else nobody can say who deviates."""
+    """True where one value has more hosts than any other; else it is not known which deviates."""
     return len(grouped) == 1 or len(grouped[0][1]) > len(grouped[1][1])
 
 
@@ -79,7 +79,7 @@ def _apply(rule: Rule, views: Mapping[str, View], needed: Collection[str]) -> It
         applies = lookup(view, rule.when) if rule.when else True
         value = rule.of(view)
         if value is None and rule.kind == "equal" and rule.needs in needed:
-            continue  # that it is missing is said of that host alone
+            continue  # that it is missing is reported of that host alone
         # anything else, MISSING among it, cannot be judged
         fits = Mapping if rule.kind == "contents" else str | int | float | Said | pairs.Seen | links.Links | None
         if isinstance(applies, bool | int) and applies and isinstance(value, fits):

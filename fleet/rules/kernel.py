@@ -23,7 +23,7 @@ def _out_of_memory(pattern: str, why: str, remedy: str) -> Hint:
     return Hint(pattern, remedy, why, signals=(SIGKILL,), words=_LOST_A_CHILD, sudden=True)
 
 
-SUDDEN_SECONDS = 30.0  # between what the kernel said and what that explains; two clocks drift apart with the years
+SUDDEN_SECONDS = 30.0  # between the kernel's line and what that explains; two clocks drift apart with the years
 
 KERNEL = (
     _out_of_memory(

@@ -121,7 +121,7 @@ def synced(view: View) -> Any:
 
 # -- ranks, and the way to the master --------------------------------------------------------------------------
 def crowded(view: View) -> Said | None:
-    """More ranks than GPUs, because the command line said so."""
+    """More ranks than GPUs, because of the command line."""
     want = view["want"]
     usable = sum(want.devices is None or gpu["index"] in want.devices for gpu in view.get("gpus") or ())
     shared = want.part is not None and 0 < usable < (want.part.ranks or 0)

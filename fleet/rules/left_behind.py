@@ -33,12 +33,12 @@ def of_locks(host: str, locks: Sequence[str], sure: bool = True) -> tuple[str, s
     return f"{who}: a rank that wants what is built there waits for ever, without a word", remedy
 
 
-# -- what runs left behind --------------------------------------------------------------------------------------
+# -- what runs left --------------------------------------------------------------------------------------
 UNDYING = "what hangs in the kernel ends when the mount or the driver that it waits for answers, or with a reboot"
 
 
 def left(said: View) -> list[str]:
-    """The processes that outlived SIGKILL, of a node's last word on a run."""
+    """The processes that outlived SIGKILL, of a node's last report on a run."""
     return said.get("stuck") or [str(pid) for pid in said.get("left") or ()]
 
 

@@ -15,7 +15,7 @@ SLOW = 0.6  # of the median
 
 
 def slow_pairs(rates: Mapping[Pair, float]) -> set[Pair]:
-    """Returns the pairs that are slow beside the others; of fewer than three links none can be told."""
+    """Returns the pairs that are slow compared with the others; of fewer than three links none can be judged."""
     usual = median(rates.values()) if len(rates) > 2 else 0.0
     return {pair for pair, rate in rates.items() if rate < SLOW * usual}
 
@@ -31,8 +31,8 @@ class Links(NamedTuple):
 
 
 def slow(rule: Rule, values: Mapping[str, Links]) -> Iterator[Finding]:
-    """Yields whose links are slow beside the others'; of whom only pairs are, those. One whose sender had no processor
-    for more is not judged."""
+    """Yields hosts whose links are slow compared with the others'; where only pairs are slow, those. One whose sender
+    had no processor for more is not judged."""
     rates = {
         (a, b): link["mbit"]
         for a, of in values.items()

@@ -25,7 +25,7 @@ class Cell:
 
 @dataclass(frozen=True)
 class Matrix:
-    """titles: of the columns behind the fact's name. rows: (fact, cells), as many cells as titles."""
+    """titles: of the columns after the fact's name. rows: (fact, cells), as many cells as titles."""
 
     titles: tuple[str, ...]
     rows: tuple[tuple[str, tuple[Cell, ...]], ...]
@@ -36,7 +36,7 @@ def matrix(views: Mapping[str, View], max_columns: int) -> Matrix:
 
     Where hosts differ in more ways than fit, there are two columns instead: what most have, and who has what else.
     """
-    # a newline in what a node says must not look like a row of ours
+    # a newline in a node's text must not look like a row of ours
     texts = {name: {label: " ".join(show(view).split()) for label, show in ROWS} for name, view in views.items()}
     columns = [names for _, names in groups({name: tuple(row.values()) for name, row in texts.items()})]
     fits = len(columns) <= max_columns
@@ -111,7 +111,7 @@ def _link(view: View) -> str:
 
 
 def _offset(s: float) -> str:
-    # what a round trip can tell; less is noise
+    # what a round trip can show; less is noise
     if abs(s) < 0.005:
         return "0.00 s"
     return f"{s:+.2f} s" if abs(s) < 100 else ("-" if s < 0 else "+") + seconds(abs(s))

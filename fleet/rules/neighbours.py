@@ -1,4 +1,4 @@
-"""Runs that live on a host already: nobody shares its GPUs with them unasked."""
+"""Runs that live on a host already: no run shares its GPUs with them without consent."""
 
 from __future__ import annotations
 

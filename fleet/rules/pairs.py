@@ -1,4 +1,4 @@
-"""Which hosts do not reach each other, as the smallest set of causes: a host that nobody reaches is one, not one for
+"""Which hosts do not reach each other, as the smallest set of causes: a host that no other reaches is one, not one for
 each of its pairs."""
 
 from __future__ import annotations
@@ -32,9 +32,10 @@ Shape = Literal["host", "in", "out", "split", "pair", "one"]
 
 
 class Cause(NamedTuple):
-    """One that explains pairs which do not work. hosts: whom it is about; of a split, one side, the smaller one. shape:
-    "host": it reaches nobody and nobody it; "in": nobody reaches it; "out": it reaches nobody; "split": nobody here
-    reaches anybody there; "pair": two do not reach each other; "one": the first does not reach the second."""
+    """One that explains pairs which do not work. hosts: those that it is about; of a split, one side, the smaller one.
+    shape:
+    "host": it reaches no host and none reaches it; "in": none reaches it; "out": it reaches none; "split": no host here
+    reaches any there; "pair": two do not reach each other; "one": the first does not reach the second."""
 
     shape: Shape
     hosts: tuple[str, ...]

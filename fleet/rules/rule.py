@@ -53,7 +53,7 @@ class Said(NamedTuple):
 
 @dataclass(frozen=True)
 class Finding:
-    """Something that is not as it should be. id: the rule's. hosts: whom it is about, in inventory order."""
+    """Something that is not as it should be. id: the rule's. hosts: those that it is about, in inventory order."""
 
     id: str
     severity: Severity
@@ -72,10 +72,10 @@ class Rule:
     wrong, must be empty; a Said is a sentence of its own. "somewhere": at least one host has it.
     "distinct": no two hosts share it. "digest": those that have one have the same. "partly": true on all hosts, or on
     none. "contents": {name: value} is the same everywhere. "closed", "stalled", "slow": see rules/pairs.py.
-    what: what the fact is called in the message. says: the sentence of a "clear" one, in which {value} is the fact.
+    what: the name of the fact in the message. says: the sentence of a "clear" one, in which {value} is the fact.
     when: a fact that must be true for the rule to apply to a host.
     needs: "python", a module of it, or "launch": an error if what is to run needs it, and in a launch, else a warning.
-    covered_by: the rules of which it is only another sign. run: a launch tells its warnings in full.
+    covered_by: the rules of which it is only another sign. run: a launch shows its warnings in full.
     A host that lacks the fact because its step timed out is not judged.
     """
 
@@ -126,7 +126,7 @@ class Part:
 class Want:
     """Describes what is wanted of the host of that name.
 
-    ranks: the inventory's `slots`, None where it does not say. devices: the GPU indexes that were selected, None for
+    ranks: the inventory's `slots`, None where it has none. devices: the GPU indexes that were selected, None for
     all. modules: what the interpreter must be able to import. deadline: seconds a step had there. part: in the run
     that a launch is about.
     """

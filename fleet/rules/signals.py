@@ -42,12 +42,12 @@ _MEANINGS = {
 
 
 def signal_of(status: int | None) -> int:
-    """Returns the signal that an exit code stands for, 0 for none."""
+    """Returns the signal that an exit code means, 0 for none."""
     return status - 128 if status is not None and 128 < status <= 128 + 64 else 0
 
 
 def signalled(signal: int, kernel_known: bool) -> tuple[str | None, str | None]:
-    """Returns (why, remedy) where nothing else tells. kernel_known: what the kernel said is known, and explains
+    """Returns (why, remedy) where nothing else explains it. kernel_known: the kernel's log is known, and explains
     nothing."""
     if signal == SIGKILL and kernel_known:
         return _BY_HAND

@@ -1,4 +1,4 @@
-"""Stacks of ranks, those that stand in the same place as one, and the odd one out. Pure."""
+"""Stacks of ranks, those in the same place as one, and the odd one out. Pure."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from fleet.rules.units import counted
 _LIBRARY = re.compile(r".*/(?:site|dist)-packages/|.*/lib/python\d[^/]*/|^<frozen ")
 _STANDARD = re.compile(r".*/lib/python\d[^/]*/(?!(?:site|dist)-packages/)|^<frozen ")
 IMPORTING = "<frozen importlib._bootstrap>"
-# where a rank stands, by a file of its stack, where the innermost function says little
+# where a rank is, by a file of its stack, where the innermost function shows little
 LANDMARKS = (("torch/utils/data/dataloader.py", "DataLoader"), (IMPORTING, "import"))
 NAME_WIDTH = 40
 NO_PY_SPY = "no py-spy there"
@@ -27,9 +27,9 @@ BRING_PY_SPY = "py-spy tells more: 'fleet sync --wheels FILE' brings it, with py
 
 @dataclass(frozen=True)
 class Place:
-    """Ranks whose main threads stand in the same place. ranks: in order; hosts: theirs. at: "all_reduce
-    (train.py:20)". of: what one of them told, who told most. odd: most
-    ranks stand at another place of the code."""
+    """Ranks whose main threads are in the same place. ranks: in order; hosts: theirs. at: "all_reduce
+    (train.py:20)". of: what one of them reported, the one that reported most. odd: most
+    ranks are at another place of the code."""
 
     ranks: tuple[int, ...]
     hosts: tuple[str, ...]
@@ -82,7 +82,7 @@ def place_of(stack: RankStack) -> str:
 
 
 def _identity(stack: RankStack) -> object:
-    """Equal where ranks stand in the same place: by python's frames, whoever told them, else by all names."""
+    """Equal where ranks are in the same place: by python's frames, whatever reported them, else by all names."""
     frames = main_frames(stack)
     python = [
         (frame["name"].rpartition(".")[2], frame["file"], frame["line"]) for frame in frames if not frame["native"]
@@ -91,7 +91,7 @@ def _identity(stack: RankStack) -> object:
 
 
 def places(found: Mapping[str, Sequence[RankStack]]) -> list[Place]:
-    """The ranks by equal stacks, most of them first. found: by host. Where more than half stand at one place of the
+    """The ranks by equal stacks, most of them first. found: by host. Where more than half are at one place of the
     code, all others are odd."""
     told = sorted(((h, stack) for h, stacks in found.items() for stack in stacks), key=lambda it: it[1]["rank"])
     alike = groups({number: repr(_identity(stack)) for number, (_, stack) in enumerate(told)})
@@ -138,7 +138,7 @@ def lines(found: Sequence[Place], *, threads: bool = False) -> Iterator[str]:
 
 
 def remarks(found: Mapping[str, Sequence[RankStack]]) -> Iterator[str]:
-    """Why not all is told that could be, and of whom."""
+    """Why not all is shown that could be, and of which ranks."""
     told = [((stack["by"], stack["why"]), host) for host, stacks in found.items() for stack in stacks if stack["why"]]
     for (by, why), hosts in grouped(told).items():
         yield f"{fold(hosts)}: by {by} only: {why}"

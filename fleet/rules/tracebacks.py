@@ -10,7 +10,7 @@ HEADER = "Traceback (most recent call last):"
 DIRECT_CAUSE = "The above exception was the direct cause"
 CHAINED = ("During handling of the above exception", DIRECT_CAUSE)
 _PREFIX = re.compile(r"^\[rank\d+\]:\s?")  # torch puts it before each line of an uncaught exception
-_SYNTAX = re.compile(r'  File ".+", line \d+')  # a script's own syntax error stands without a header
+_SYNTAX = re.compile(r'  File ".+", line \d+')  # a script's own syntax error has no header
 _FRAME = re.compile(r'\s*File "(.+)", line \d+(?:, in (.+))?')
 _INSIDE = re.compile(r'^\s*File "(.+)", line \d+', re.MULTILINE)
 _EXCEPTION = re.compile(r"[A-Za-z_][\w.]*(?:: |$)")
@@ -30,13 +30,13 @@ def plain(lines: Sequence[str]) -> list[str]:
 
 
 def states(text: str) -> list[str]:
-    """Returns the lines of a text; one that a progress bar rewrote in its last state, without a traceback behind it."""
+    """Returns the lines of a text; one that a progress bar rewrote in its last state, without a traceback after it."""
     whole = _GLUED.sub(r"\n\1", text.replace("\0", ""))
     return [line.rstrip("\r").rpartition("\r")[2] for line in whole.split("\n")]
 
 
 def split(lines: Sequence[str]) -> Iterator[tuple[bool, int, int]]:
-    """(whether it is a traceback, first line, line behind the last) of all parts, in order. A traceback goes with those
+    """(whether it is a traceback, first line, line after the last) of all parts, in order. A traceback goes with those
     that it is chained to."""
     bare, at = plain(lines), 0
     headers = [i for i, line in enumerate(bare) if is_header(line)]
@@ -55,14 +55,14 @@ def split(lines: Sequence[str]) -> Iterator[tuple[bool, int, int]]:
 
 
 def _begin(bare: Sequence[str], start: int, least: int) -> int:
-    """A cause that was never raised has no traceback, and stands above the one that it is chained to."""
+    """A cause that was never raised has no traceback, and is above the one that it is chained to."""
     while start - least >= 4 and bare[start - 2].startswith(CHAINED) and _EXCEPTION.match(bare[start - 4]):
         start -= 4
     return start
 
 
 def _end(bare: Sequence[str], start: int) -> int:
-    """The exception's line is the first behind the header that is not indented; its message may go on."""
+    """The exception's line is the first after the header that is not indented; its message may go on."""
     end = start + 1
     while end < len(bare) and bare[end].startswith((" ", "\t")):
         end += 1
@@ -85,7 +85,7 @@ class Part:
 
     @property
     def at(self) -> int:
-        """Returns the line of its text that says what was raised: of what it wraps, the innermost."""
+        """Returns the line of its text that shows what was raised: of what it wraps, the innermost."""
         lines = self.exception.split("\n")
         nested = max((n for n, line in enumerate(lines) if _NESTED in line), default=-1)
         after = (n for n, line in enumerate(lines) if n > nested and line.strip() and not line.startswith("  "))

@@ -1,4 +1,4 @@
-"""A host's facts, made comparable: what its node told, and what follows from it."""
+"""A host's facts, made comparable: what its node reported, and what follows from it."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from fleet.protocol.steps import OWN_SECONDS
 from fleet.rules.rule import MISSING, GiB, View, Want
 
 NOTABLE = ("accelerate", "transformers", "numpy")
-# steps that wait for the activate line: where that hangs, they say nothing of their own
+# steps that wait for the activate line: where that hangs, they mean nothing of their own
 BEHIND_ACTIVATE = (
     "python",
     "compilers",

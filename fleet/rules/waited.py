@@ -1,4 +1,4 @@
-"""Ranks that waited for others until it timed out, against all ranks of the run: who is missing, or nobody. Pure."""
+"""Ranks that waited for others until it timed out, against all ranks of the run: the missing ranks, or none. Pure."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ def timed_out(text: str) -> bool:
 
 def who_waited(said: Mapping[int, str]) -> tuple[str, str, list[int]] | None:
     """Returns (why, remedy, ranks that did not come to where the others waited). said: the end of what each rank of the
-    run wrote. None: nobody timed out, or it is not to be told who came."""
+    run wrote. None: no rank timed out, or it is not known which came."""
     places = dict[str, list[int]]()
     for rank, text in said.items():
         if timed_out(text):

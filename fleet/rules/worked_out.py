@@ -1,4 +1,4 @@
-"""Remedies that are worked out of what a log says, for the table of hints. Pure."""
+"""Remedies that are worked out from a log, for the table of hints. Pure."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ def batch_sizes(found: re.Match[str]) -> str:
     return f"this run has {ranks} ranks: {how} would fit; DeepSpeed works out what is left away of the three"
 
 
-# -- checkpoints that only some nodes have: what ranks say that go on from one, and what those that find none
+# -- checkpoints that only some nodes have: messages of ranks that go on from one, and what those that find none
 # as transformers, accelerate and Lightning name what is not there, and as scripts do; the path is \1 or \2
 NO_CHECKPOINT = (
     r"(?:No valid checkpoint found in output directory|Can't find a valid checkpoint at|Tried to find|"
