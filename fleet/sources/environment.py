@@ -1,4 +1,4 @@
-"""The source `env`: a platform has started this command in every container. Nobody reaches another container, so only
+"""The source `env`: a platform has started this command in every container. No container reaches another one, so only
 `fleet launch` knows it, and each runs its own part: fleet/node/container."""
 
 from __future__ import annotations

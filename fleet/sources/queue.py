@@ -24,7 +24,7 @@ class State(Enum):
 
 @dataclass(frozen=True)
 class Standing:
-    """How a job stands. name: as the queue calls it (PENDING, TIMEOUT). reason: why it waits, in the queue's words.
+    """The state of a job. name: as the queue calls it (PENDING, TIMEOUT). reason: why it waits, in the queue's text.
     begins: when it is expected to, in seconds since the epoch. code: the exit code of a run that the queue ended."""
 
     state: State
@@ -48,16 +48,16 @@ class Queue(ABC):
 
     @abstractmethod
     def script(self, ask: Submit) -> str:
-        """A batch script, which runs under the system's own command, too. UsageError for what cannot be asked for."""
+        """A batch script, which runs under the system's own command, too. UsageError for what cannot be requested."""
 
     @abstractmethod
     def submit(self, script: Path, run: str, output: Path) -> str:
         """Its job's number. run: the run that it is for, which the job is to know. output: of the job, if the script
-        names no other file. UsageError, in the queue's own words, where it is refused."""
+        names no other file. UsageError, with the queue's own message, where it is refused."""
 
     @abstractmethod
     def look(self, jobs: Sequence[str]) -> dict[str, Standing]:
-        """How each of them stands, by one question."""
+        """The state of each of them, by one query."""
 
     @abstractmethod
     def check(self, job: str, script: Path) -> None:

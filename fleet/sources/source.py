@@ -25,7 +25,7 @@ class Condition:
 
 class Source(ABC):
     """Gives hosts. name: as --on has it. transport: how they are reached, as --transport has it. options: those of
-    `fleet launch` by which hosts are asked for, where they are waited for in a queue."""
+    `fleet launch` by which hosts are requested, where they are waited for in a queue."""
 
     name: str
     transport: str
@@ -38,14 +38,14 @@ class Source(ABC):
 
     @abstractmethod
     def inventory(self, environ: Mapping[str, str]) -> Inventory:
-        """Its hosts. UsageError where this process is in nothing of this kind, or what it says makes no sense."""
+        """Its hosts. UsageError where this process is in nothing of this kind, or its variables make no sense."""
 
     def known(self, partition: str | None) -> tuple[Inventory, Mapping[str, Condition]]:
         """All hosts that there are, or those of a partition, and how each of them is. UsageError, HostFailed."""
         raise UsageError(f"{self.name} knows the hosts of what it is in, and no others", hint=f"--on {self.name}")
 
     def run_of(self, environ: Mapping[str, str]) -> tuple[str | None, int]:
-        """(the run that what this process is in was asked for, None: for no certain one; how often it was begun again,
+        """(the run that what this process is in was requested, None: for no certain one; how often it was begun again,
         by its queue)."""
         return None, 0
 

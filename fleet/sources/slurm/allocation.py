@@ -1,4 +1,4 @@
-"""Hosts of a Slurm allocation: what its variables and `scontrol` say of it."""
+"""Hosts of a Slurm allocation: what its variables and `scontrol` report of it."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ def counts(text: str) -> list[int]:
 
 
 def gpus(job: str) -> dict[str, int]:
-    """Node -> GPUs, as `scontrol show job -d` says."""
+    """Node -> GPUs, as `scontrol show job -d` reports."""
     found = dict[str, int]()
     for line in job.splitlines():
         told = fields(line)
@@ -40,7 +40,7 @@ def gpus(job: str) -> dict[str, int]:
 
 
 def addresses(nodes: str) -> Iterator[tuple[str, str]]:
-    """(node, address) as `scontrol show node -o` says."""
+    """(node, address) as `scontrol show node -o` reports."""
     for line in nodes.splitlines():
         told = fields(line)
         if "NodeName" in told:

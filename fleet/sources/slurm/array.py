@@ -1,4 +1,4 @@
-"""Nodes that are an array of jobs, one node each: task 0 leads, waits until all are there, and lets go of all.
+"""Nodes that are an array of jobs, one node each: task 0 leads, waits until all are there, and releases all.
 
 Each node is reached by a step of its own job. The other tasks hold their nodes for as long as such a step runs there.
 """

@@ -17,7 +17,7 @@ from fleet.transport.slurm import OVER, epoch, run_slurm, scontrol
 WAITING = {"PENDING", "REQUEUED", "REQUEUE_FED", "REQUEUE_HOLD", "SPECIAL_EXIT", "RESV_DEL_HOLD"}
 RUNNING = {"CONFIGURING", "RUNNING", "COMPLETING", "SUSPENDED", "STOPPED", "SIGNALING", "RESIZING", "STAGE_OUT"}
 FORMAT = "%i|%T|%S|%r"
-# part of what sbatch says -> what helps
+# part of sbatch's message -> what helps
 HINTS = {
     "invalid partition": "sinfo -s shows the partitions",
     "invalid account": "sacctmgr show associations user=$USER shows the accounts",

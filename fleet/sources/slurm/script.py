@@ -13,7 +13,7 @@ from fleet.requests.submit import Submit
 from fleet.sources.slurm.array import DEFAULT_WAIT, HOLD, LEADS, WAIT
 from fleet.transport.slurm import WITHIN_SECONDS
 
-EARLY_SECONDS = 30  # before the end of the grace that a user gives ranks: time to tell of it
+EARLY_SECONDS = 30  # before the end of the grace that a user gives ranks: time to report it
 # those of sbatch that are passed on as they are, but for the CPUs; any other one by --sbatch-arg
 OPTIONS = (
     Option("nodes", "Nodes to ask for [--nnodes, else 1].", "N"),

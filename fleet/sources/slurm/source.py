@@ -1,4 +1,4 @@
-"""The source `slurm`: an allocation, and the queue in which one is asked for."""
+"""The source `slurm`: an allocation, and the queue in which one is requested."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ class Slurm(Source):
         from fleet.sources.slurm.allocation import inventory_of  # node sets take long to import
 
         if array.WAIT in environ and not jobs_of(environ):
-            os.environ.update(array.gathered(environ))  # for the transport, and for what is left behind
+            os.environ.update(array.gathered(environ))  # for the transport, and for cleanup
             environ = os.environ
         return inventory_of(environ)
 
