@@ -1,7 +1,7 @@
 """fabric's Connection, over fleet's transport: host keys verified, the inventory, ~/.ssh/config, gateways, deadlines.
 
 Importing this module makes fabric's own names mean these: there is no Connection of fabric's in this process that
-would trust a key which nobody knows."""
+would trust an unknown key."""
 
 from __future__ import annotations
 
@@ -194,7 +194,7 @@ def jump(gateway: Any) -> str:
 
 
 class Group(fabric.ThreadingGroup):  # type: ignore[misc]
-    """No more hosts at once than --fanout says, and no new ones after Ctrl-C."""
+    """No more hosts at once than --fanout, and no new ones after Ctrl-C."""
 
     def __init__(self, *hosts: str, **kwargs: Any) -> None:
         self.extend([Connection(host, **kwargs) for host in hosts])
@@ -217,5 +217,5 @@ for module in (fabric, fabric.connection, fabric.group, fabric.tasks):
     module.Connection = Connection
 for module in (fabric, fabric.group):
     module.ThreadingGroup = Group
-# nothing here connects by it; should anything ever, it trusts nobody
+# nothing here connects by it; should anything ever, it trusts no key
 fabric.connection.AutoAddPolicy = paramiko.RejectPolicy

@@ -1,4 +1,5 @@
-"""A task file, as `fleet play tasks.py[:NAME] [ARGS]` names it: read, and its words made the calls that were meant."""
+"""A task file, as `fleet play tasks.py[:NAME] [ARGS]` names it: read, and its arguments made the calls that were
+meant."""
 
 from __future__ import annotations
 
@@ -51,7 +52,7 @@ class Step:
 
 
 class TaskFile:
-    """A file that was read. Its module runs once a process, whoever asks for it again."""
+    """A file that was read. Its module runs once a process, however often it is requested."""
 
     def __init__(self, path: Path, sudo_password: str | None = None) -> None:
         self.path = path
@@ -86,8 +87,8 @@ class TaskFile:
         raise UsageError(f"{self.path}: there is no task '{name}'", hint=self._hint([]))
 
     def steps(self, words: Sequence[str], inventory: Inventory | None, *, chosen: bool) -> list[Step]:
-        """The calls that the words mean, in their order. inventory: the hosts of tasks that name none; None: there is
-        no inventory. chosen: somebody chose them, which counts more than what a task names."""
+        """The calls that the arguments mean, in their order. inventory: the hosts of tasks that name none; None: there
+        is no inventory. chosen: the user chose them, which counts more than what a task names."""
         parser = Parser(initial=ParserContext(), contexts=self.tasks.to_contexts())
         try:
             found = parser.parse_argv(list(words))[1:]

@@ -59,7 +59,7 @@ def printing_to(sink: Sink | None) -> Iterator[None]:
 
 
 class Printed:
-    """Stands for sys.stdout (or stderr) while tasks run: what a host's thread prints is that host's."""
+    """Takes the place of sys.stdout (or stderr) while tasks run: what a host's thread prints is that host's."""
 
     def __init__(self, name: Name, real: Any) -> None:
         self.name, self.real = name, real
@@ -94,7 +94,7 @@ def printed_by_host() -> Iterator[None]:
 class Ground:
     """inventory: all hosts, so that a task may open a connection to any. runtime: None while a file is only read.
     passwords: those of connect_kwargs, by the name of the host. opened: what closes the connections of tasks. claimed:
-    files of this machine that a task brings -> the host that it brings them from."""
+    files of this machine that a task fetches -> the host that it fetches them from."""
 
     inventory: Inventory
     runtime: Runtime | None = None

@@ -1,4 +1,4 @@
-"""Tasks, planned and run: a step after the other, each on all its hosts at once, as many as --fanout says."""
+"""Tasks, planned and run: a step after the other, each on all its hosts at once, as many as --fanout."""
 
 from __future__ import annotations
 
@@ -57,7 +57,7 @@ class TasksPlan:
 
 
 def run(plan: TasksPlan, runtime: Runtime, told: Told = lambda step, report: None) -> Report:
-    """Up to the first step that fails. told: hears of each step as it ends."""
+    """Up to the first step that fails. told: receives each step as it ends."""
     results: dict[str, Result] = {}
     reports: list[Report] = []
     with printed_by_host():
@@ -81,7 +81,7 @@ def run(plan: TasksPlan, runtime: Runtime, told: Told = lambda step, report: Non
 
 
 class _Running:
-    """over: the task said that nothing is to follow."""
+    """over: by the task, nothing is to follow."""
 
     def __init__(self, file: TaskFile, step: Step, runtime: Runtime) -> None:
         self.file, self.step, self.runtime = file, step, runtime

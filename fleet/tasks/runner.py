@@ -1,4 +1,4 @@
-"""How a task's commands run: on a host as `fleet exec` runs them, which leaves nothing behind; over a channel of their
+"""How a task's commands run: on a host as `fleet exec` runs them, which leaves nothing there; over a channel of their
 own where something is typed into them (a watcher, a terminal)."""
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ STREAMS: tuple[Literal["out"], Literal["err"]] = ("out", "err")
 
 
 def _nul_in(text: str, what: str) -> None:
-    """UsageError: a shell would leave it out without a word."""
+    """UsageError: a shell would leave it out without a message."""
     if "\0" in text:
         raise UsageError(f"{what} holds a NUL character", hint="c.put brings bytes to a host")
 
@@ -51,7 +51,7 @@ class _Shown(Runner):
             super().write_our_output(stream, string)
 
     def respond(self, buffer_: list[str]) -> None:
-        if self.watchers:  # else all that came would be put together at every piece, for nobody
+        if self.watchers:  # else all that came would be put together at every piece, for no reader
             super().respond(buffer_)
 
     def ended_by_cancel(self, runtime: Runtime, end: Callable[[], object]) -> None:
@@ -63,7 +63,7 @@ class _Shown(Runner):
 
     @property
     def typed_into(self) -> bool:
-        """Somebody may still have something to say to it."""
+        """It may still get input."""
         return bool(self.streams["in"] or self.watchers or self.using_pty)
 
 
@@ -104,7 +104,7 @@ class RemoteRunner(_Shown, Remote):  # type: ignore[misc]
 
     def _run_body(self, command: str, **kwargs: Any) -> Any:
         said = {**self.context.config.run, **{key: value for key, value in kwargs.items() if value is not None}}
-        # no password is known: sudo is told nothing, rather than the word None
+        # no password is known: sudo gets nothing, rather than the text None
         said["watchers"] = [watcher for watcher in said["watchers"] if getattr(watcher, "response", "") != "None\n"]
         if self.context.forward_agent or any(said[key] for key in NEED_A_CHANNEL):
             return super()._run_body(command, **kwargs)
