@@ -56,7 +56,7 @@ class Target:
 
 
 class Cancel:
-    """A latch that says "stop": set once, watched by every loop that waits. set() may be called from a signal
+    """A latch that means "stop": set once, watched by every loop that waits. set() may be called from a signal
     handler, at any moment. count: how often its user did. within: seconds in which who set it wants all to be over."""
 
     def __init__(self) -> None:
@@ -67,7 +67,7 @@ class Cancel:
         self._lock = threading.Lock()
 
     def set(self, *, asked: bool = True) -> None:
-        """asked: its user asks for it; else what this process runs in does."""
+        """asked: its user requests it; else the surroundings of this process do."""
         self.count += asked
         if not self._flag:
             self._flag = True
@@ -102,8 +102,8 @@ class Cancel:
 
 
 class Silence:
-    """How long nothing was heard; time in which this process itself was held up (Ctrl-Z, a suspended machine) is no
-    silence of anybody's. Ask often: `seconds` tells being held up from the time since it was asked last."""
+    """How long nothing was received; time in which this process itself was held up (Ctrl-Z, a suspended machine) is no
+    silence of a peer. Call it often: by `seconds` it distinguishes being held up from the time since the last call."""
 
     def __init__(self, clock: Clock = CLOCK) -> None:
         self._clock = clock
@@ -113,7 +113,7 @@ class Silence:
         self._heard = self._asked = self._clock.monotonic()
 
     def word_at(self, then: float) -> None:
-        """A word that came by itself, while nobody looked."""
+        """A message that came by itself, while no reader looked."""
         self._heard = max(self._heard, then)
 
     def seconds(self) -> float:
@@ -198,7 +198,7 @@ class Channel(Protocol):
 
 @runtime_checkable
 class Drowsy(Protocol):
-    """A channel that need not wake its reader for what tells of life only."""
+    """A channel that need not wake its reader for heartbeats only."""
 
     @property
     def passed_at(self) -> float:
@@ -218,7 +218,7 @@ class Answering(Protocol):
 class Session(Protocol):
     """An open, authenticated connection to one host; thread-safe, several channels at once.
 
-    address: the numeric one that this machine reached it at; None where another machine did, or nobody had to.
+    address: the numeric one that this machine reached it at; None where another machine did, or none had to.
     """
 
     host: Host
@@ -251,7 +251,7 @@ class Transport(Protocol):
 
 
 class Near:
-    """The half of a transport that goes nowhere by itself: there is no address to find, and no gateway."""
+    """The half of a transport that connects to no host by itself: there is no address to find, and no gateway."""
 
     def resolve(self, host: Host) -> None:
         return None

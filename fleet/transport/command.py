@@ -1,7 +1,7 @@
 """One command on a host, for which nothing but its sh is started: see command.sh, which outlives it there, ends it when
-the head says so, falls silent or is gone, and tells how it ended.
+the head requests it, falls silent or is gone, and reports how it ended.
 
-What it tells stands amid the command's own output, behind a word that the command cannot know.
+What it reports is amid the command's own output, after a token that the command cannot know.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ from fleet.transport.input import Feed
 from fleet.transport.shell import EATEN, Conversation, foreign
 
 NODE_SILENCE_SECONDS = 60
-STUCK_SECONDS = 2.0  # in which it is told how the command ended, where other processes of it would not
+STUCK_SECONDS = 2.0  # in which it is reported how the command ended, where other processes of it would not
 # what bash (or dash) does not let anybody set, or not to any value
 _OF_BASH = (
     "BASHOPTS BASHPID BASH_ALIASES BASH_ARGC BASH_ARGV BASH_ARGV0 BASH_CMDS BASH_COMMAND BASH_LINENO BASH_SOURCE "
@@ -68,7 +68,7 @@ class Words:
         words = (
             [*map(word, self.argv)] if self.argv is not None else ['"${SHELL:-/bin/sh}"', "-c", word(self.line or "")]
         )
-        # the line is the user's own shell code; argv goes behind it untouched, as positional parameters
+        # the line is the user's own shell code; argv follows it untouched, as positional parameters
         if self.within:
             words = [*map(word, (*running(self.activate, needed=True), *self.within)), *words]
         elif self.activate:
@@ -85,17 +85,18 @@ class Words:
 
 
 def word(text: str) -> str:
-    """A word as sh reads it in what is one_line()."""
+    """A token as sh reads it in what is one_line()."""
     return "'" + text.replace("'", "'\\''").replace("\n", "'\"$fleet_nl\"'") + "'"
 
 
 def one_line(text: str) -> str:
-    """A line of words, for an sh that reads it as one; line ends in them take a process."""
+    """A line of arguments, for an sh that reads it as one; line ends in them take a process."""
     return 'fleet_nl=$(printf "\\nx"); fleet_nl=${fleet_nl%x}; ' + text if '"$fleet_nl"' in text else text
 
 
 class _Stream:
-    """One output of a node: what the command prints, and what command.sh tells. rest: what is not told apart yet."""
+    """One output of a node: what the command prints, and what command.sh reports. rest: what is not distinguished
+    yet."""
 
     def __init__(self, key: bytes) -> None:
         self._key, self.rest = key, b""
@@ -115,10 +116,10 @@ class _Stream:
                 yield data[:at]
             message, data = data[at + len(self._key) : end], data[end + 1 :]
             tell(message)
-            if message.startswith(b"exit "):  # what comes behind it is not the command's, but of what it left behind
+            if message.startswith(b"exit "):  # what comes after it is not the command's, but of what it left running
                 self.ended = True
                 return
-        if at < 0:  # the beginning of the word may be the end of what came
+        if at < 0:  # the beginning of the token may be the end of what came
             at = data.rfind(b"\0", -len(self._key))
             if at < 0 or not self._key.startswith(data[at:]):
                 at = len(data)
@@ -133,7 +134,8 @@ class Command(Conversation):
     mark: what its processes carry in their environment. grace: seconds between SIGTERM and SIGKILL. feed: what goes to
     its standard input, which is empty without.
 
-    When output() is through: `status` as a shell says it, 128+n for signal n; None where it could not be ended. `left`:
+    When output() is through: `status` as a shell reports it, 128+n for signal n; None where it could not be ended.
+    `left`:
     pid and command line of each process that could not be ended then; None where it ended by itself."""
 
     def __init__(self, session: Session, words: Words, mark: str, grace: float, feed: Feed | None = None) -> None:
@@ -203,9 +205,9 @@ class Command(Conversation):
             yield from self._pieces(said)
             if self._streams[0].ended and self._streams[1].ended:
                 return
-            if self._streams[0].started:  # before that it is nobody's word: a forced `cat` sends our own back
+            if self._streams[0].started:  # before that it is no message: a forced `cat` sends our own back
                 quiet.word()
-        # its status comes behind that it was ended; where some of it could not be, maybe never
+        # its status comes after the report that it was ended; where some of it could not be, maybe never
         until = self.clock.monotonic() + (STUCK_SECONDS if self.left else patience)
         while not (self._streams[0].ended and self._streams[1].ended) and self.clock.monotonic() < until:
             said = self._channel.recv_both(POLL_SECONDS)
@@ -235,11 +237,11 @@ class Command(Conversation):
             raise ProtocolError(f"{message[:60]!r} where it tells of the command", self.host.name)
 
     def _ended(self) -> None:
-        """Both outputs have ended. Raises what explains it, unless the command was told to have ended."""
+        """Both outputs have ended. Raises what explains it, unless the end of the command was reported."""
         out, err = self._streams
         if out.ended:  # a startup file has closed stderr
             return
         status = self._status(out.started, err.rest or out.rest)
         if status < 128:
             raise HostFailed(f"the shell around the command ended with {status} before it", host=self.host.name)
-        self.status = status  # by a signal that the command sent to whoever it could reach
+        self.status = status  # by a signal that the command sent to all that it could reach

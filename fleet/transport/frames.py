@@ -87,7 +87,7 @@ class Decoder:
 
     @property
     def noisy(self) -> bool:
-        """More came than a chatty login shell says, and no program of fleet."""
+        """More came than a chatty login shell prints, and no program of fleet."""
         return not self.started and len(self._buffer) > NOISE_LIMIT
 
     def feed(self, data: bytes) -> Iterator[Frame]:

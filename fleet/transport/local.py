@@ -21,7 +21,7 @@ from fleet.transport.streams import STDERR_BYTES, Started, Streams
 
 READ_BYTES = 1 << 16
 SLICE_SECONDS = 0.2
-MOST_BYTES = 64 << 20  # that a command of this machine says
+MOST_BYTES = 64 << 20  # that a command of this machine prints
 
 
 def finish(
@@ -182,7 +182,7 @@ class ProcessChannel(Streams):
         except OSError:
             self._open.clear()
         if not any(said) and 0 not in self._open.values() and self._process.poll() is not None:
-            self._open.clear()  # what it has left behind may hold its stderr open
+            self._open.clear()  # what it has left running may hold its stderr open
         return (said[0], said[1]) if any(said) or not self._open else None
 
     def wait(self, timeout: float) -> int | None:
@@ -211,7 +211,7 @@ class LocalSession(Started[ProcessChannel]):
 
 
 class LocalTransport(Near):
-    """Runs everything here, whatever the host is called. Only used where the user asked for it."""
+    """Runs everything here, whatever the host's name is. Only used where the user requested it."""
 
     name = "local"
 

@@ -2,13 +2,13 @@
 
 What was found of pdsh 2.34, and what is done about it:
 
-- It gives the `ssh` that it starts no stdin, passes on whole lines only, and of those what stands before a NUL; and it
-  splits PDSH_SSH_ARGS at blanks, quotes or not. So a script called ssh stands in its PATH: that takes the streams which
-  pdsh itself was started with, and has the words that lead to the host's connection.
+- It gives the `ssh` that it starts no stdin, passes on whole lines only, and of those what precedes a NUL; and it
+  splits PDSH_SSH_ARGS at blanks, quotes or not. So a script called ssh is in its PATH: that takes the streams which
+  pdsh itself was started with, and has the argv that leads to the host's connection.
 - It replaces %h, %u, %n and %% also in the command, which is sent with each % doubled.
-- It writes what it thinks of an exit status to stderr, which is no word of the command's: it has none.
+- It writes what it thinks of an exit status to stderr, which is no output of the command: it has none.
 - It takes a host's end for its own (-S) only as the largest of all, and has one stdin: one pdsh a command. That costs
-  some milliseconds beside those of its ssh.
+  some milliseconds in addition to those of its ssh.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ eval "exec $words "'"$@" <$streams/3 >$streams/4 2>$streams/5'
 """
 # pdsh takes the host's end for another one's: a shell there that waits knows how the command was ended
 _WAIT = "exec sh -c 'exec 3>&2 2>/dev/null; (exec sh -c \"$1\" 2>&3 3>&-); exit $?' fleet"
-# of ssh; those without effect here, or that would be in the way of what fleet says itself, are left out
+# of ssh; those without effect here, or that would be in the way of fleet's own options, are left out
 _OPTIONS = "1246ab:c:e:fgi:kl:m:no:p:qstvxyAB:CD:E:F:GI:J:KL:MNO:P:Q:R:S:TVw:W:XYZ"
 _IDLE = {f"-{letter}" for letter in "AEGKMNOQSTVWXYflnpqstv"}
 _NOT_PDSHS = ("PDSH_SSH_ARGS", "PDSH_SSH_ARGS_APPEND", "DSHPATH", "WCOLL")
@@ -78,8 +78,8 @@ class PdshSession(OpensshSession):
 
 
 class PdshTransport(OpensshTransport):
-    """Runs the pdsh of this machine. What PDSH_SSH_ARGS and PDSH_SSH_ARGS_APPEND say holds for the hosts; the inventory
-    is over it, and host keys are verified whatever it says."""
+    """Runs the pdsh of this machine. The contents of PDSH_SSH_ARGS and PDSH_SSH_ARGS_APPEND hold for the hosts; the
+    inventory is over it, and host keys are verified whatever they are."""
 
     name = "pdsh"
 

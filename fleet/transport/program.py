@@ -95,7 +95,7 @@ def closure(module: str) -> dict[str, bytes]:
 
 def pack(modules: str, texts: Mapping[str, bytes], codes: Mapping[str, CodeType] | None = None) -> bytes:
     """Returns what the bootstrap reads to run main() of some modules. First comes the length of node/loader.py between
-    two equal words, so that the bootstrap sees if the login shell has taken a part of it. Then come that text, the
+    two equal tokens, so that the bootstrap sees if the login shell has taken a part of it. Then come that text, the
     modules, and the code that some have."""
     body = zlib.compress(marshal.dumps((dict(texts), KIND, marshal.dumps(dict(codes or {}), 2)), 2), 3)
     boot = (text_of("fleet.node.loader") or b"") + f"\nrun(f, {modules.split()!r}, {len(body)})\n".encode()
@@ -114,8 +114,8 @@ def compiled(module: str) -> CodeType:
 
 @cache
 def read_all() -> None:
-    """Read the node half as it is now. Who follows a run for days sends that, whatever an upgrade of fleet has put in
-    its place meanwhile."""
+    """Read the node half as it is now. A command that follows a run for days sends that, whatever an upgrade of fleet
+    has put in its place meanwhile."""
     root = Path(str(files("fleet")))
     for path in (*root.glob("node/**/*.py"), *root.glob("protocol/**/*.py")):
         module = ".".join(("fleet", *path.relative_to(root).with_suffix("").parts))
@@ -125,8 +125,8 @@ def read_all() -> None:
 
 @cache
 def shipped(name: str) -> bytes:
-    """A program, named below fleet.node as "run.stop", as it goes over the wire; its spec comes behind it. Those named
-    behind it are sent with it, and begin when their own spec comes: Program.go_on()."""
+    """A program, named below fleet.node as "run.stop", as it goes over the wire; its spec comes after it. Those named
+    after it are sent with it, and begin when their own spec comes: Program.go_on()."""
     modules = [f"fleet.node.{each}" for each in name.split()]
     texts = {module: text for each in modules for module, text in closure(each).items()}
     return pack(" ".join(modules), texts, {name: compiled(name) for name, text in texts.items() if text})
@@ -161,7 +161,7 @@ class Program(Conversation):
         self.send_bytes(json.dumps(message).encode() + b"\n")
 
     def ping(self) -> None:
-        """Let the program know that we live; what is being sent just now tells it as well."""
+        """Send the program that we live; what is being sent just now shows it as well."""
         self.send_bytes(b'{"op": "ping"}\n', wait=False)
 
     def send_eof(self) -> None:
@@ -187,8 +187,9 @@ class Program(Conversation):
 
         silence: seconds without any byte after which the host counts as lost. first: the same of its first byte, before
         which a busy node starts python; None: no other. deadline: by clock.monotonic(). poll: seconds in which all this
-        is looked at once. ping: every so many seconds the program hears that we live. watchdog: of frames and
-        heartbeats that tell of work done, and of bytes that it takes; who waits for other progress, too, feeds it.
+        is looked at once. ping: every so many seconds the program receives that we live. watchdog: of frames and
+        heartbeats that report work done, and of bytes that it takes; a caller that waits for other progress, too, feeds
+        it.
         Raises ConnectError (lost, stalled, no-python, protocol), DeadlineError, Interrupted.
         """
         decoder = self._decoder
@@ -206,7 +207,7 @@ class Program(Conversation):
                     return
             if decoder.noisy:
                 raise foreign(self.host.name, decoder.rest)
-            if came and decoder.started:  # before that it is nobody's word: a forced `cat` sends our own back
+            if came and decoder.started:  # before that it is no message: a forced `cat` sends our own back
                 quiet.word()
             came = b""
             if drowsy is not None and decoder.between_frames:
@@ -238,7 +239,7 @@ class Program(Conversation):
     def _ended(self, decoder: Decoder) -> FleetError:
         """Why the stream ended before its X frame."""
         name = self.host.name
-        ended = self._channel.wait(ENDING_SECONDS)  # what it says of its end is whole by then
+        ended = self._channel.wait(ENDING_SECONDS)  # its report of its end is whole by then
         said = self._channel.recv_stderr().decode("utf-8", "replace").strip()
         if not decoder.started and ended == 127:
             broken = said.splitlines()[-1][-300:] if "shared librar" in said else ""
@@ -274,7 +275,7 @@ def last_word(
     silence: float | None = 15.0,
     cancel: Cancel | None = None,
 ) -> T:
-    """The last message of one that ends, or that another one is behind. ProtocolError when that is no `answer`."""
+    """The last message of one that ends, or that another one follows. ProtocolError when that is no `answer`."""
     deadline = None if timeout is None else program.clock.monotonic() + timeout
     last: dict[str, Any] = {}
     for frame in program.frames(silence=silence, deadline=deadline, cancel=cancel):

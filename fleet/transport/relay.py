@@ -1,4 +1,4 @@
-"""Channels of an agent (fleet/node/relay): one TLS connection each, on which both ends say frames."""
+"""Channels of an agent (fleet/node/relay): one TLS connection each, on which both ends send frames."""
 
 from __future__ import annotations
 

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from typing_extensions import Self
 
 OUTPUT_LIMIT = 64 << 20
-# how long what said its last word may take to end; a connection that is lost tells so at once
+# how long a program may take to end after its last message; a lost connection shows it at once
 ENDING_SECONDS = 20.0
 
 
@@ -30,7 +30,7 @@ def run_line(
     out = bytearray()
     try:
         if stdin:
-            # it may have ended already (a nologin shell): then reading tells why, better than this does
+            # it may have ended already (a nologin shell): then reading shows why, better than this does
             with contextlib.suppress(ConnectError):
                 channel.send(stdin)
         channel.send_eof()
@@ -71,9 +71,9 @@ _ASK = (
 )
 
 
-# of PAM, where nobody gets further before a new one is set
+# of PAM, where no login gets further before a new one is set
 _EXPIRED = re.compile(r"(?i)password.*(?:has expired|change required|must be changed)")
-_LINE = 500  # characters that such a line has at most: a node may say what it will
+_LINE = 500  # characters that such a line has at most: a node may send what it will
 
 
 def foreign(host: str, said: bytes, what: str = "fleet's program") -> ConnectError:
@@ -118,7 +118,8 @@ def stalled(host: str, seconds: float) -> ConnectError:
 
 
 def stdin_eaten(session: Session) -> ConnectError:
-    """The error for a host whose login shell reads what is meant for fleet's program; with the file, where it tells."""
+    """The error for a host whose login shell reads what is meant for fleet's program; with the file, where it names
+    it."""
     try:
         said = run_line(session, f"exec sh -c {shlex.quote(_ASK)}", timeout=10.0).stdout
     except FleetError:
@@ -156,7 +157,7 @@ class Conversation:
         """Sends bytes to its stdin, from any thread, each whole. wait: or not at all while others are being sent."""
         if not self._sending.acquire(blocking=wait):
             return
-        # It may have ended already: then reading tells why, better than this does. What could not be sent once is not
+        # It may have ended already: then reading shows why, better than this does. What could not be sent once is not
         # tried again: a ping must not wait for a node that reads nothing.
         try:
             if not self._deaf:

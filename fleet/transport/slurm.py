@@ -13,10 +13,10 @@ from fleet.errors import EXIT_CONNECT, EXIT_HOST_FAILED, EXIT_INTERRUPTED, EXIT_
 from fleet.transport.local import finish
 
 ASK_SECONDS, WHY_SECONDS = 30.0, 5.0
-WITHIN_SECONDS = 25.0  # a stop is over before Slurm's KillWait, 30 s if nobody set another
+WITHIN_SECONDS = 25.0  # a stop is over before Slurm's KillWait, 30 s if no other is set
 EARLY_SECONDS = 900.0  # before the time limit: a signal that comes then comes because of it (--signal)
 JOBS = "FLEET_SLURM_JOBS"  # lab01=17,lab02=18: by which job each node is reached
-# how a job ended -> the exit code of its run, where that could not tell itself
+# how a job ended -> the exit code of its run, where that could not report it itself
 OVER = {
     "COMPLETED": EXIT_HOST_FAILED,
     "FAILED": EXIT_HOST_FAILED,
@@ -126,8 +126,8 @@ def epoch(date: str) -> float | None:
 
 
 def fields(line: str) -> dict[str, str]:
-    """KEY=VALUE words of a line that scontrol writes with -o, or of one that begins with blanks. The first of two: from
-    25.11 on a job's command line (SubmitLine) stands behind what Slurm says of it."""
+    """KEY=VALUE fields of a line that scontrol writes with -o, or of one that begins with blanks. The first of two:
+    from 25.11 on a job's command line (SubmitLine) follows Slurm's fields of it."""
     found = dict[str, str]()
     for word in line.split():
         name, equals, value = word.partition("=")

@@ -2,9 +2,9 @@
 
 srun takes its options from SLURM_* too, and a batch script's environment is full of them: it is given none.
 
-What it writes to its tasks goes to all of them. So what it reads from them says who is who: an agent prints the digest
-of a token that it has drawn, srun tells which task has (`--label`), and tasks are in the order of `--nodelist`
-(`--distribution=arbitrary`). Who dials and says a host's name shows the token of that host, or is not heard.
+What it writes to its tasks goes to all of them. So what it reads from them identifies them: an agent prints the digest
+of a token that it has drawn, srun shows which task has (`--label`), and tasks are in the order of `--nodelist`
+(`--distribution=arbitrary`). A dialler that gives a host's name shows the token of that host, or is refused.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ STRANGERS = 64  # who dial at once, each with a handshake's time
 END_SECONDS = 5.0
 PROOF = re.compile(b" *([0-9]{1,9}): %s\n" % PRINTED.replace("%s", "([0-9a-f]{64})").encode())
 ENDS = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP, signal.SIGQUIT)
-# what a step says of its own tasks: a library that reads it takes itself for one of them
+# a step's variables about its own tasks: a library that reads it takes itself for one of them
 OF_TASKS = (
     "SLURM_(STEP.*|TASK.*|NTASKS.*|NPROCS|PROCID|LOCALID|NODEID|GTIDS|SRUN_.*|LAUNCH_.*|CPU_BIND.*|MEM_BIND.*|"
     "DISTRIBUTION|PRIO_PROCESS|UMASK|TOPOLOGY_.*|CPUS_ON_NODE|CPUS_PER_TASK)|SRUN_.*|PMI_.*|PMI2_.*|PMIX_.*"
@@ -196,7 +196,7 @@ class Step:
         return link
 
     def _refused(self, host: Host) -> ConnectError:
-        """In Slurm's own words."""
+        """With Slurm's own message."""
         wait([self._srun.reader], END_SECONDS)
         lines = [line for line in self._srun.said.splitlines() if line.strip()]
         said = (

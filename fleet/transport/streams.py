@@ -37,7 +37,7 @@ class Streams:
         raise NotImplementedError
 
     def _pause(self, reading: bool) -> None:
-        """Wait a little, until it takes something or, where `reading`, says something."""
+        """Wait a little, until it takes something or, where `reading`, sends something."""
 
     def send(self, data: bytes, *, patience: float = SEND_PATIENCE) -> None:
         """Blocks while the process takes nothing. What it writes meanwhile is taken in, so that one which writes

@@ -24,7 +24,7 @@ from fleet.transport.ssh.endpoint import Endpoint
 
 NOBODY = "fleet.invalid"  # an ssh that finds no connection to share gets nowhere by itself
 END_SECONDS = 10.0
-LISTEN_SECONDS = 0.002  # between its word that it is let in and its socket
+LISTEN_SECONDS = 0.002  # between its message that it is let in and its socket
 
 
 class NoClient(ConnectError):
@@ -53,7 +53,7 @@ _DIALS = re.compile(rb"debug1: Connecting to \S+ \[([^\]]+)\] port ")
 
 
 class Master(Helper):
-    """Ends with abort(). control: its socket. refusals: what the host said when it was asked for a way to another one.
+    """Ends with abort(). control: its socket. refusals: the host's messages to a request for a way to another one.
     via: the gateway's. address: the number it was reached at; None where another machine, or a command, leads there."""
 
     def __init__(self, argv: Sequence[str], control: Path, via: Master | None) -> None:
@@ -61,7 +61,7 @@ class Master(Helper):
         self.address: str | None = None
         self.refusals: list[str] = []
         self._settled = threading.Event()
-        self._ours = True  # nothing of it is the host's own word
+        self._ours = True  # nothing of it is the host's own message
         with starting():
             super().__init__(argv, "fleet-openssh")
         self.reader.add_done_callback(lambda _: self._settled.set())
@@ -119,15 +119,15 @@ def through(gateway: Master | None, endpoint: Endpoint) -> list[str]:
     return ["-o", f"ProxyCommand={share} -W '[%h]:%p' {NOBODY}", "-o", "ProxyUseFdpass=no"]
 
 
-# A socket's path holds 108 bytes, and ssh puts 17 behind it at first. Nothing in it may mean something to ssh.
+# A socket's path holds 108 bytes, and ssh appends 17 to it at first. Nothing in it may mean something to ssh.
 _FIT = re.compile(r"/[A-Za-z0-9_./-]{,60}")
 # It ends with fleet, however that ends. Renamed first, so that a connection that comes about just now finds no folder.
-# What it is renamed to lies in the private folder too: nobody else can have put anything there. Each connection, also
+# What it is renamed to lies in the private folder too: no other user can have put anything there. Each connection, also
 # one that is not through yet, has a file called as its process; that may by now be another's number.
 _WATCH = """read x; mv "$1/c" "$1/over" || exit 0
 for f in "$1/over"/*; do p=${f##*/}; grep -qsF "$1/c/" "/proc/$p/cmdline" && kill "$p"; done; rm -rf "$1" """
-# What ssh is told about a host key when the inventory pins one: any other is revoked; that one is good, unless a key of
-# its type is on file, which then speaks for itself.
+# The settings for ssh about a host key when the inventory pins one: any other is revoked; that one is good, unless a
+# key of its type is on file, which then speaks for itself.
 _PIN = """[ "$6" != NONE ] || exit 0
 [ "$1" = "$3" ] || { echo "@revoked $4 $5 $6"; exit 0; }
 case ",$2," in *",$5,"*) ;; *) echo "$4 $5 $6" ;; esac
@@ -151,11 +151,11 @@ class Folder:
         (self.path / "pin").write_text(_PIN)
         if home != Path(pwd.getpwuid(os.getuid()).pw_dir):
             (self.path / "config").write_text(_config(home, "all"))
-        # in its second reading Host stands for the address
+        # in its second reading Host means the address
         (self.path / "again").write_text(_config(home, "final all"))
 
     def socket(self) -> Path:
-        """A path for another connection's socket. What is called as a process beside it ends with fleet."""
+        """A path for another connection's socket. A file named as a process next to it ends with fleet."""
         return self.path / "c" / f"{next(self._numbers)}.sock"
 
     def config(self, again: bool) -> list[str]:

@@ -1,4 +1,4 @@
-"""Why `ssh` could not connect, read from what it says at LogLevel DEBUG1."""
+"""Why `ssh` could not connect, read from its output at LogLevel DEBUG1."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from fleet.transport.ssh.known_hosts import Entry, parse
 
 _CODES = {os.strerror(code).lower(): code for code in errno.errorcode}
 _KEY_TYPES = {"-cert-": "*-cert-*", "ed25519": "*ed25519*", "ecdsa": "ecdsa-*", "rsa": "*rsa*"}
-# what ssh says of itself, and not of the connection
+# ssh's lines about itself, and not about the connection
 _TALK = re.compile(r"debug\d: |Warning: |Authenticated to |@@@|Transferred: |Bytes per second: ")
 
 
@@ -38,7 +38,7 @@ class Said:
 
     @property
     def key_types(self) -> str | None:
-        """The pattern of algorithms that the presented host key stands for."""
+        """The pattern of algorithms that the presented host key has."""
         found = self._last(r"Server host (?:key|certificate): (\S+) ")
         return next((pattern for word, pattern in _KEY_TYPES.items() if found and word in found[1]), None)
 
@@ -70,7 +70,7 @@ class Said:
         return unknown(self._endpoint, key)
 
     def _refusal(self) -> FleetError | None:
-        """The reasons that ssh words clearly."""
+        """The reasons that ssh formulates clearly."""
         for pattern, error in (
             (r"Permission denied \((.*)\)|Too many authentication failures", self._not_let_in),
             (r"Could not resolve hostname (\S+): (.+?)\r?$", unresolved),

@@ -18,7 +18,7 @@ from fleet.transport.ssh.gates import ClosedEarly, Gateways, lost, pause
 from fleet.transport.ssh.known_hosts import KnownHosts
 from fleet.transport.streams import Started
 
-# What holds whatever the user's config says: no question, no key taken unseen, nothing on stdout that is not the
+# What holds whatever the user's config has: no question, no key taken unseen, nothing on stdout that is not the
 # command's, no port of this machine opened once a host, no connection that outlives its user, or waits for a
 # host that has died.
 _ALWAYS = (
@@ -35,11 +35,11 @@ _ALWAYS = (
     "ServerAliveInterval=10",
     "ServerAliveCountMax=3",
 )
-# What the user's config may have ssh give to a host that it logs in to, and no connection of fleet's own does: whoever
-# is root there could use it. `fleet ssh` is the user's own, and leaves it to the config.
+# What the user's config may have ssh give to a host that it logs in to, and no connection of fleet's own does: a user
+# who is root there could use it. `fleet ssh` is the user's own, and leaves it to the config.
 _GIVES_NOTHING = ("ForwardAgent=no", "ForwardX11=no", "Tunnel=no")
 # The same, of keywords that some OpenSSH do not know: for a config that has them. With LogVerbose, a
-# channel's `ssh` would talk amid what the command says.
+# channel's `ssh` would talk amid the command's output.
 _IF_NAMED = (
     "GSSAPIDelegateCredentials=no",
     "ForkAfterAuthentication=no",
@@ -68,12 +68,12 @@ class OpensshChannel(ProcessChannel):
     def _read(self, timeout: float) -> tuple[bytes, bytes] | None:
         said = super()._read(timeout)
         if said == (b"", b"") and super().wait(0.5) == 255 and self._master.lost():
-            raise self._lost()  # the end of what it says is the connection's
+            raise self._lost()  # the end of its output is the connection's
         return said
 
     def wait(self, timeout: float) -> int | None:
         status = super().wait(timeout)
-        # 255 is also what ssh ends with when the connection is gone; the connection's own end tells
+        # 255 is also what ssh ends with when the connection is gone; the connection's own end shows it
         return None if status == 255 and self._master.lost() else status
 
 
@@ -94,7 +94,7 @@ class OpensshSession(Started[OpensshChannel]):
         return OpensshChannel([*self._argv, "--", self.host.name, command], self.host, self._master)
 
     def client(self, *options: str, command: Sequence[str] = ()) -> list[str]:
-        """The words of an `ssh` for the user's own terminal, over this connection. Options come before what holds for
+        """The argv of an `ssh` for the user's own terminal, over this connection. Options come before what holds for
         all others."""
         return [self._argv[0], *options, *self._argv[1:], "--", self.host.name, *command]
 
@@ -109,7 +109,7 @@ class OpensshSession(Started[OpensshChannel]):
 
 class OpensshTransport(Routed):
     """Runs the `ssh` of this machine. Gateways of the inventory and of ProxyJump are connected once, for all hosts
-    behind them."""
+    reached through them."""
 
     name = "openssh"
 
@@ -169,7 +169,7 @@ class OpensshTransport(Routed):
         deadline: Deadline,
         more: Sequence[str] = (),
     ) -> tuple[Master, list[str]]:
-        """A connection, and the words that lead there."""
+        """A connection, and the argv that leads there."""
         refused: FleetError | None = None
         without: list[str] = []
         retries = 0

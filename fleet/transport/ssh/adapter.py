@@ -12,7 +12,7 @@ from fleet.transport.ssh.library import Message, Packetizer
 from fleet.transport.ssh.library import paramiko as paramiko
 from fleet.transport.ssh.node_channel import NodeChannel
 
-# what of paramiko is nobody else's to use, by the class that it belongs to
+# what of paramiko no other module may use, by the class that it belongs to
 PRIVATE = {
     "Transport": "_channel_handler_table _channels _next_channel _parse_channel_open_failure "
     "_parse_channel_open_success _parse_disconnect _send_user_message _unlink_channel _verify_key",
@@ -54,7 +54,7 @@ class Packets(Packetizer):
         return data
 
     def start_handshake(self, timeout: float) -> None:
-        """The handshake is bounded by whoever waits for it."""
+        """The handshake is bounded by its caller's wait."""
 
     def readline(self, timeout: float) -> str:
         line = super().readline(timeout)
@@ -64,8 +64,8 @@ class Packets(Packetizer):
 
 
 class Connection(paramiko.Transport):  # type: ignore[misc]
-    """paramiko's Transport with NodeChannels. judge: told the host key inside the key exchange; when it raises, not one
-    byte more is sent. key_algorithms: for host keys, best first. goodbye: what the server said at last."""
+    """paramiko's Transport with NodeChannels. judge: gets the host key inside the key exchange; when it raises, not one
+    byte more is sent. key_algorithms: for host keys, best first. goodbye: the server's last message."""
 
     _channel_handler_table = {
         **paramiko.Transport._channel_handler_table,

@@ -1,4 +1,4 @@
-"""`ssh -G`: OpenSSH's own word on the settings of one host."""
+"""`ssh -G`: OpenSSH's own answer on the settings of one host."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from fleet.transport.base import Cancel, Once
 from fleet.transport.local import finish
 from fleet.transport.ssh.settings import HEEDED, UNHEEDED, Query, Settings, expand, tilde, tokens, words
 
-SECONDS = 10.0  # a command of the user's own (Match exec) or a name server may be behind it
+SECONDS = 10.0  # a command of the user's own (Match exec) or a name server may hold it up
 _FILES = ("userknownhostsfile", "globalknownhostsfile")
 # ssh -G shows these with ~ and tokens put in, the others as they are written
 _EXPANDED = (*_FILES, "identityagent")
@@ -56,7 +56,7 @@ class SshClient:
         self._at_once = threading.BoundedSemaphore(max(2, os.cpu_count() or 1))
 
     def ask(self, query: Query, why: str, cancel: Cancel | None = None) -> Settings:
-        """The settings for this host. why: the FILE:LINE for whose sake ssh is asked. ConnectError(kind="config")."""
+        """The settings for this host. why: the FILE:LINE that ssh runs for. ConnectError(kind="config")."""
         answer = self._once(query, lambda: self._compare(query, why, cancel))
         return {key: list(values) for key, values in answer.items()}
 
@@ -103,7 +103,7 @@ class SshClient:
         return placed
 
     def _read_spellings(self, key: str) -> tuple[dict[str, tuple[list[str], str]], list[tuple[list[str], str]]]:
-        """({value as ssh -G shows it: (its words, FILE:LINE)}, the same of those that ssh puts something into)."""
+        """({value as ssh -G shows it: (its tokens, FILE:LINE)}, the same of those that ssh puts something into)."""
         plain: dict[str, tuple[list[str], str]] = {}
         for raw, where in self._lines.get(key, {}).items():
             parts = words(raw)
@@ -113,7 +113,7 @@ class SshClient:
         return plain, open_ends if key in _EXPANDED else []
 
     def _run(self, argv: list[str], why: str, cancel: Cancel | None) -> Settings:
-        """{keyword: [(value, ""), ...]} of all that ssh says."""
+        """{keyword: [(value, ""), ...]} of all that ssh prints."""
         # glob(3), which Include is read by, takes ~ from HOME
         env = {**os.environ, "HOME": str(self._home)}
         config = self._whole() if "/dev/stdin" in argv else b""

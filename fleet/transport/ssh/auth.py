@@ -71,7 +71,7 @@ def authenticate(
         tried.append("password")
         if attempt("password", password):
             return
-    # a server that asks interactively has not been told the password yet
+    # a server that asks interactively has not received the password yet
     if (
         password is not None
         and "password" not in (allowed or ["password"])

@@ -54,7 +54,7 @@ class SshChannel(Streams):
     def send_eof(self) -> None:
         with contextlib.suppress(Exception):
             self._channel.shutdown_write()
-        self._channel.bell.set()  # whoever reads looks whether it is to go on
+        self._channel.bell.set()  # the reader checks whether it is to go on
 
     @property
     def passed_at(self) -> float:
@@ -128,7 +128,7 @@ class SshSession:
         return self.link.answers(Deadline.after(ANSWER_SECONDS, Cancel()))
 
     def _asked(self, command: str, deadline: Deadline) -> NodeChannel:
-        """A channel that was asked to run it, and has answered or closed."""
+        """A channel that has the request to run it, and has answered or closed."""
         link, channel = self._open(deadline)
         link.post(lambda: channel.ask(command), deadline, "the start of a command")
         in_time = deadline.wait(channel.event)
@@ -149,7 +149,7 @@ class SshSession:
                 try:
                     return self._of_another(deadline)
                 except ConnectError as error:
-                    unreached = error  # a password, say, that is sent once: not tried again
+                    unreached = error  # a password, for example, that is sent once: not tried again
             # sshd counts a command whose channel was closed until it has ended
             retries += 1
             if not pause(retries, deadline):

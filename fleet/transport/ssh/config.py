@@ -2,7 +2,7 @@
 
 The reader here follows what nearly every file holds: Host with patterns, plain keywords with plain values, Include,
 and the "Match final all" of Red Hat's. Where a host comes upon anything else (quotes, tokens, Match, ...), `ssh -G`
-itself is asked about it, so that nothing is read in two ways.
+itself reads it, so that nothing is read in two ways.
 """
 
 from __future__ import annotations
@@ -90,13 +90,13 @@ class _File:
 
 
 def _matches(patterns: tuple[str, ...] | None, name: str) -> bool:
-    """ssh's patterns: * and ?, one that begins with ! and matches excludes. As case stands."""
+    """ssh's patterns: * and ?, one that begins with ! and matches excludes. Case counts."""
     hits = [p for p in patterns or () if fnmatchcase(name, p.lstrip("!"))]
     return patterns is None or (bool(hits) and not any(p.startswith("!") for p in hits))
 
 
 class SshConfig:
-    """The user's and the system's ssh_config, read once; `home` stands for ~.
+    """The user's and the system's ssh_config, read once; `home` replaces ~.
 
     edit: what the user's file is to be taken for (the same lines, some of them empty)."""
 
@@ -138,7 +138,7 @@ class SshConfig:
         return found if isinstance(found, dict) else self._client.ask(query, found, cancel)
 
     def hosts(self) -> list[str]:
-        """The names, not the patterns, that stand behind Host, in order."""
+        """The names, not the patterns, that follow Host, in order."""
         with self._lock:
             roots = self._load()
         return list(dict.fromkeys(name for root in roots for name in root.names()))

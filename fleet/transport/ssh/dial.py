@@ -67,7 +67,7 @@ def dial(address: str, port: int, deadline: Deadline) -> socket.socket:
 
 
 def resolve_name(address: str, port: int, deadline: Deadline) -> list[tuple[int, Any]]:
-    """[(family, sockaddr), ...]. A resolver that hangs is left behind in its (daemon) thread."""
+    """[(family, sockaddr), ...]. A resolver that hangs is left in its (daemon) thread."""
     try:
         version = ipaddress.ip_address(address).version
         return [(socket.AF_INET if version == 4 else socket.AF_INET6, (address, port))]
@@ -89,7 +89,7 @@ def resolve_name(address: str, port: int, deadline: Deadline) -> list[tuple[int,
 
 
 def unresolved(name: str, why: str) -> ConnectError:
-    """The error for a name that nobody knows."""
+    """The error for an unknown name."""
     return ConnectError(
         Reason("the name '{at}' does not resolve: " + why, at=name),
         kind="resolve",
@@ -119,7 +119,7 @@ def _connect(family: int, sockaddr: Any, deadline: Deadline, where: str) -> sock
             sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
             sock.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
             if hasattr(socket, "TCP_USER_TIMEOUT"):
-                # a writer must not wait for ever for a peer that takes nothing: frozen, or behind a cut cable
+                # a writer must not wait for ever for a peer that takes nothing: frozen, or with its cable cut
                 sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_USER_TIMEOUT, STALLED_SECONDS * 1000)
             unless_connected.pop_all()
             return sock
@@ -132,7 +132,7 @@ _NO_WAY = (
     *(errno.EHOSTUNREACH, errno.ENETUNREACH, errno.EHOSTDOWN, errno.ENETDOWN, errno.EADDRNOTAVAIL),
     *(errno.EACCES, errno.EPERM, errno.EINVAL, errno.EAFNOSUPPORT),
 )
-# what the kernel said: (in fleet's words, kind, hint)
+# the kernel's error: (fleet's text, kind, hint)
 _OS_ERRORS = {
     errno.ECONNREFUSED: ("{at} refused the connection", "refused", "is sshd running there, and on this port?"),
     errno.ETIMEDOUT: ("no answer from {at}", "timeout", "is the host up, does a firewall drop the port?"),
@@ -153,7 +153,7 @@ _LOST = (
 
 
 def os_error(error: OSError, where: str) -> FleetError:
-    """The FleetError for what the kernel said about a connection to `where`."""
+    """The FleetError for the kernel's error about a connection to `where`."""
     code = error.errno
     if code in _FULL:
         return LimitError(
@@ -165,7 +165,7 @@ def os_error(error: OSError, where: str) -> FleetError:
 
 
 def reached(sock: Any) -> str | None:
-    """The address at the other end; None where it leads nobody else there."""
+    """The address at the other end; None where it leads no other there."""
     try:
         address = sock.getpeername()[0] if isinstance(sock, socket.socket) else ""
         return None if ipaddress.ip_address(address).is_loopback else str(address)

@@ -32,11 +32,11 @@ class Endpoint(Target):
     """Everything needed to connect to one host.
 
     proxy_jump: hops in order, as written ("[user@]host[:port]" or an inventory name). identities_only: offer
-    nothing but identity_files. explicit_identities: somebody named them, they are not defaults.
-    notes: what of the ssh config fleet did not follow, for hints. certificates: beside those that lie next to their
+    nothing but identity_files. explicit_identities: a user named them, they are not defaults.
+    notes: what of the ssh config fleet did not follow, for hints. certificates: in addition to those next to their
     keys. agent: the socket of the user's agent. revoked: a file of host keys that are not to be trusted.
-    proxy_command: "FILE:LINE" ("" where ssh -G tells of it) of a command that leads there instead of TCP.
-    by_address: the config says something of its address that it does not say of its name.
+    proxy_command: "FILE:LINE" ("" where ssh -G reports it) of a command that leads there instead of TCP.
+    by_address: the config has settings for its address that it does not have for its name.
     """
 
     identity_files: tuple[Path, ...]

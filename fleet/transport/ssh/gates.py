@@ -1,4 +1,4 @@
-"""Connections that many hosts share, trying again, and the words for those that fail. Needs no paramiko."""
+"""Connections that many hosts share, trying again, and the errors for those that fail. Needs no paramiko."""
 
 from __future__ import annotations
 
@@ -12,9 +12,9 @@ from fleet.model import Host
 from fleet.transport.base import Made, Once
 from fleet.transport.ssh.dial import Deadline
 
-# what sshd dropped before its banner is tried again: nothing was attempted, so that harms nobody
+# what sshd dropped before its banner is tried again: nothing was attempted, so that does no harm
 EARLY_RETRIES = 4
-# a gateway that failed is not tried again at once by the thousand hosts behind it
+# a gateway that failed is not tried again at once by the thousand hosts reached through it
 RETRY_SECONDS = 2.0
 
 
@@ -104,7 +104,7 @@ def refused_by_gateway(code: int, text: str, gateway: str, where: str) -> Connec
 
 
 def unanswered_through(gateway: str, at: str, seconds: float) -> ConnectError:
-    """The error for who says nothing, though its gateway leads there."""
+    """The error for a silent host, though its gateway leads there."""
     said = "no answer from {at} through gateway {gateway} within {s} s"
     return ConnectError(
         Reason(said, gateway=gateway, at=at, s=f"{seconds:g}"),
@@ -114,8 +114,8 @@ def unanswered_through(gateway: str, at: str, seconds: float) -> ConnectError:
 
 
 def no_banner(at: str, said: str | None, seconds: float | None) -> ConnectError:
-    """The error for who did not say that it speaks SSH. said: what it said instead. seconds: those that it had; None
-    where it closed the connection."""
+    """The error for a host that did not open with SSH's banner. said: what it sent instead. seconds: those that it had;
+    None where it closed the connection."""
     if seconds is None and (said is None or "MaxStartups" in said):
         return ClosedEarly(
             Reason("{at} closed the connection before its SSH banner", at=at),

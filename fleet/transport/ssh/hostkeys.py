@@ -73,7 +73,7 @@ def changed(host: Host, key: object, known: Entry) -> ConnectError:
 
 
 def unknown(endpoint: Endpoint, key: object, authorities: Sequence[Entry] = ()) -> ConnectError:
-    """Nothing says that this key is the right one, or a wrong one."""
+    """Nothing shows that this key is the right one, or a wrong one."""
     said = Reason(
         "unknown host key: it presented {key}, and nothing is on file for {name}", key=key, name=endpoint.known_name
     )

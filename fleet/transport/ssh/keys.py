@@ -25,8 +25,8 @@ AGENT_HINT = "end that agent and start another, or do without: 'unset SSH_AUTH_S
 
 
 class Agent:
-    """The agent at `address` (default: $SSH_AUTH_SOCK; "": there is none), asked for its keys once. trouble: what is
-    wrong with it, in words."""
+    """The agent at `address` (default: $SSH_AUTH_SOCK; "": there is none), queried for its keys once. trouble: what is
+    wrong with it, as text."""
 
     def __init__(self, address: str | None = None) -> None:
         self.address = os.environ.get("SSH_AUTH_SOCK", "") if address is None else address
@@ -51,9 +51,9 @@ class Agent:
             conn.settimeout(self._seconds)
             conn.connect(self.address)
             return tuple(self._bounded(key) for key in agent_over(conn).get_keys())
-        except (TimeoutError, BlockingIOError):  # it says nothing, or accepts nobody
+        except (TimeoutError, BlockingIOError):  # it sends nothing, or accepts no one
             self._hangs()
-        except Exception:  # nobody listens there, or no agent does: paramiko raises what its parser trips over
+        except Exception:  # no process listens there, or no agent does: paramiko raises what its parser trips over
             self.close()
         return ()
 
@@ -85,7 +85,7 @@ class Agent:
         """Let go of it."""
         conn, self._conn = self._conn, None
         if conn is not None:
-            with contextlib.suppress(OSError):  # wakes whoever waits for an answer
+            with contextlib.suppress(OSError):  # wakes the thread that waits for an answer
                 conn.shutdown(socket.SHUT_RDWR)
             conn.close()
 
@@ -118,7 +118,7 @@ class Keyring:
 
     def offers(self, endpoint: Endpoint, notes: list[str], deadline: Deadline) -> Iterator[tuple[str, Any]]:
         """(what to call it, key), best first, none twice; remarks on keys that cannot be used go to `notes`. The agent
-        is not asked before its turn: one that hangs is nothing to whom a file's key lets in."""
+        is not queried before its turn: one that hangs does not matter to a user whom a file's key lets in."""
         offered: set[bytes] = set()
         for name, key in self._all(endpoint, notes, deadline):
             if key.asbytes() not in offered:
@@ -129,7 +129,7 @@ class Keyring:
 
     def _all(self, endpoint: Endpoint, notes: list[str], deadline: Deadline) -> Iterator[tuple[str, Any]]:
         agent = self.agent(endpoint)
-        # half of what is left: a password may have to be tried behind it
+        # half of what is left: a password may have to be tried after it
         patience = max(0.1, deadline.left() / 2)
         any_file = False
         for file in endpoint.certificates:

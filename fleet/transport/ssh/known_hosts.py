@@ -37,7 +37,7 @@ class HostKey:
 
     @property
     def text(self) -> str:
-        """ "ssh-ed25519 AAAA...", the part of a known_hosts line behind the name."""
+        """ "ssh-ed25519 AAAA...", the part of a known_hosts line after the name."""
         return f"{self.type} {base64.b64encode(self.blob).decode()}"
 
     def __str__(self) -> str:
@@ -86,7 +86,7 @@ class Entry:
 def parse(data: bytes, source: str) -> list[Entry]:
     """Entries of a known_hosts file. Lines that are not one are skipped, as ssh does.
 
-    A line ends at "\\n" and at nothing else, words at blanks and tabs: what looks like a break to Python (U+2028,
+    A line ends at "\\n" and at nothing else, tokens at blanks and tabs: what looks like a break to Python (U+2028,
     vertical tab, ...) would let a comment vouch for a key.
     """
     entries = []
@@ -203,7 +203,7 @@ class KnownHosts:
         others = self._lookup(bare, endpoint.known_hosts_files, marked=bool(known)) if bare != name else []
         both = (*entries, *others)
         return OnFile(
-            # as OpenSSH: a key on file without the port speaks for the host, its absence or difference says nothing
+            # as OpenSSH: a key on file without the port speaks for the host, its absence or difference means nothing
             known,
             [e for e in others if not e.marker] if not known else [],
             [e for e in both if e.marker == "@revoked"],

@@ -75,7 +75,7 @@ class Link(Connection):
         return "--transport openssh may speak what its sshd offers; 'ssh -v' to it shows what that is"
 
     def open(self, kind: str, deadline: Deadline, target: tuple[str, int] | None = None) -> NodeChannel:
-        """Open a channel ("session", or "direct-tcpip" to `target`). ChannelRefused when the server says no."""
+        """Open a channel ("session", or "direct-tcpip" to `target`). ChannelRefused when the server refuses."""
         if self.broken:
             raise self.failure(True, deadline.seconds, "the opening of a channel")
         event = threading.Event()
@@ -139,7 +139,7 @@ class Link(Connection):
 
 
 class ChannelRefused(Exception):
-    """The server said no to a channel. code: 1 prohibited, 2 connect failed, 3 unknown type, 4 resources."""
+    """The server refused a channel. code: 1 prohibited, 2 connect failed, 3 unknown type, 4 resources."""
 
     def __init__(self, code: int, text: str) -> None:
         super().__init__(text)

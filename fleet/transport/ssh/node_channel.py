@@ -27,11 +27,11 @@ class Bell(threading.Event):
 
 
 class NodeChannel(paramiko.Channel):  # type: ignore[misc]
-    """A channel that understands exit-signal (status 128+n), and says nothing more once it has said CHANNEL_CLOSE.
-    bell: rung when there is something to read, or nothing more will be. denied: a request was, in words.
+    """A channel that understands exit-signal (status 128+n), and sends nothing more once it has sent CHANNEL_CLOSE.
+    bell: rung when there is something to read, or nothing more will be. denied: a request was, as text.
 
-    paramiko's own may send data, or the end of it, from one thread behind the close from another. sshd
-    answers that by dropping the whole connection, and with it all 63 other hosts behind a gateway.
+    paramiko's own may send data, or the end of it, from one thread after the close from another. sshd
+    answers that by dropping the whole connection, and with it all 63 other hosts of a gateway.
     """
 
     def __init__(self, chanid: int) -> None:
@@ -64,7 +64,7 @@ class NodeChannel(paramiko.Channel):  # type: ignore[misc]
         return size
 
     def _feed(self, m: Message) -> None:
-        """beat: what wakes nobody, where nothing else has come since it was set."""
+        """beat: what wakes no thread, where nothing else has come since it was set."""
         data = m.get_binary()
         # in this order: taken() unsets it before it takes anything
         if self.beat and not self.unread() and data == self.beat and self._passed - self._told < PASSED_BYTES:

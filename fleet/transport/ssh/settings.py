@@ -1,4 +1,4 @@
-"""Settings of one host, as an ssh_config gives them: which are followed, their words, and what they were asked for."""
+"""Settings of one host, as an ssh_config gives them: which are followed, their tokens, and their purpose."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from fleet.errors import ConnectError
 SEVERAL = ("identityfile", "certificatefile")
 # {lower-case keyword: [(value, "FILE:LINE"), ...]}, for keywords that are set
 Settings = dict[str, list[tuple[str, str]]]
-# The keywords fleet heeds, and those it cannot and says so; ssh -G names a hundred more
+# The keywords fleet heeds, and those it cannot and reports; ssh -G names a hundred more
 HEEDED = (
     "hostname",
     "port",
@@ -78,7 +78,7 @@ IDLE = _forms(
         r"[A-Z][A-Z0-9_* \t]*": "sendenv",
     }
 )
-# A distribution names its algorithms rightly; whether a user does is for ssh to say.
+# A distribution names its algorithms rightly; whether a user does is for ssh to decide.
 IDLE_SYSTEM = IDLE | _forms(
     {
         r"[+^-]?[A-Za-z0-9@.,*-]+": "ciphers macs kexalgorithms gssapikexalgorithms hostkeyalgorithms requiredrsasize "
@@ -154,7 +154,7 @@ def words(value: str) -> list[str]:
 
 
 def tilde(text: str, home: Path) -> str:
-    """~ is `home`, ~user what the system says."""
+    """~ is `home`, ~user what the system has."""
     if text == "~" or text.startswith("~/"):
         return str(home) + text[1:]
     return os.path.expanduser(text)  # noqa: PTH111

@@ -1,6 +1,6 @@
 """The ssh transport: paramiko, with host keys always verified, one authentication plan and a bound on every wait.
 
-A gateway has one authenticated connection, shared by everything behind it; each host behind it is one direct-tcpip
+A gateway has one authenticated connection, shared by all hosts reached through it; each of them is one direct-tcpip
 channel, which neither MaxStartups nor MaxSessions counts.
 """
 
@@ -70,7 +70,7 @@ class SshTransport(Routed):
         )
 
     def host_key(self, host: Host, cancel: Cancel, key_type: str | None = None) -> HostKey:
-        """The key that whoever answers at this host presents, unverified; nothing is sent to it but a key
+        """The key that the server at this host presents, unverified; nothing is sent to it but a key
         exchange. `key_type`: ask for that type only ("ssh-ed25519", "ssh-rsa", ...)."""
         with named(host):
             endpoint = self.resolve(host, cancel)
@@ -169,7 +169,7 @@ class SshTransport(Routed):
 
 
 def dial_through(gateway: Link, name: str, address: str, port: int, deadline: Deadline) -> NestedSocket:
-    """A connection from the gateway to address:port. ConnectError says whose fault it is when it fails."""
+    """A connection from the gateway to address:port. ConnectError names the cause when it fails."""
     try:
         return NestedSocket(gateway, gateway.open("direct-tcpip", deadline, (address, port)))
     except ChannelRefused as error:
@@ -183,8 +183,8 @@ def dial_through(gateway: Link, name: str, address: str, port: int, deadline: De
 
 def must_answer(gateway: Link, name: str, tried: Deadline) -> None:
     """Raise ConnectError(kind="gateway") when it is the gateway that is lost or hangs, so that it is not taken for
-    the host behind it. One that hangs is given up, and connected anew by whoever needs it next: all that goes through
-    it is lost then, so it has as much time as the host that was `tried`."""
+    the host reached through it. One that hangs is given up, and connected again by the next that needs it: all that
+    goes through it is lost then, so it has as much time as the host that was `tried`."""
     if gateway.broken or not gateway.answers(Deadline.after(tried.seconds, tried.cancel)):
         gateway.abort()
         raise ConnectError(
@@ -214,7 +214,7 @@ class NestedSocket:
         self.abort()
 
     def abort(self) -> None:
-        """Wake whoever reads, tell the gateway without waiting for it."""
+        """Wake the readers, notify the gateway without waiting for it."""
         self._channel.in_buffer.close()
         if not self._channel.closed and self._gateway.is_active():
             self._gateway.quietly(self._channel.close)
