@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
 
 def __getattr__(name: str) -> Any:
-    """`open` and its like, imported when they are asked for: all else of fleet is imported by way of this module."""
+    """`open` and its like, imported when they are requested: all else of fleet is imported by way of this module."""
     if name in ("api", "open", "reopen", "runs"):
         api = import_module("fleet.api")
         return api if name == "api" else getattr(api, name)

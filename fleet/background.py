@@ -1,4 +1,4 @@
-"""Threads beside the one that works: daemons, so that none keeps this process from ending."""
+"""Threads alongside the one that works: daemons, so that none keeps this process from ending."""
 
 from __future__ import annotations
 

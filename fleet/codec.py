@@ -32,7 +32,7 @@ Reader = Callable[[Any], Any]
 CLASS, EVENT = "class", "event"
 # of a field's metadata: what it is called in documents, where that is left out for None; it does not leave this process
 KEY, STAYS = "key", "stays"
-SPREAD = "**"  # the key of a mapping whose items stand among the fields
+SPREAD = "**"  # the key of a mapping whose items are among the fields
 OF_ERROR = ("message", "hint", "where", "host", "kind")
 MOST = (1 << 64) - 1
 
@@ -71,7 +71,7 @@ def where_known(key: str | None = None) -> Any:
 
 
 def spread() -> Any:
-    """A field of an answer whose items stand among the fields."""
+    """A field of an answer whose items are among the fields."""
     return field(default_factory=dict, metadata={KEY: SPREAD})
 
 
@@ -266,7 +266,7 @@ def _record(kind: Any, bounds: Bounds) -> Reader:
 
 
 def _names(kind: Any) -> tuple[Any, ...]:
-    """Returns the names by which a value says that it is of this kind: a message's events, a dataclass's own."""
+    """Returns the names by which a value shows that it is of this kind: a message's events, a dataclass's own."""
     if isinstance(kind, type) and is_dataclass(kind):
         return (kind.__name__,)
     event = hints(kind).get(EVENT) if typing.is_typeddict(kind) else None

@@ -27,9 +27,9 @@ def on_each(
 ) -> tuple[Result, ...]:
     """Run `task` on every host, `runtime.fanout` at a time; results in the order of `hosts`.
 
-    Emits a Round, and Started and Finished for every host. what: what the task does, in words. A FleetError becomes
+    Emits a Round, and Started and Finished for every host. what: what the task does, as text. A FleetError becomes
     Result.error; so does anything else, with kind "internal". The connection is closed as soon as a host is done.
-    After a cancel a task has `drain` seconds to clean up before it is left behind. Raises LimitError before the start
+    After a cancel a task has `drain` seconds to clean up before it is abandoned. Raises LimitError before the start
     when this machine cannot hold so many connections.
     """
     fanout.check_limits(len(hosts), runtime.fanout)

@@ -22,7 +22,7 @@ class Event:
 
 @dataclass(frozen=True)
 class Round(Event):
-    """Work begins that goes over all of `hosts`; none: it is done on this machine. what: in words ("installing"), ""
+    """Work begins that goes over all of `hosts`; none: it is done on this machine. what: as text ("installing"), ""
     for the verb itself; none of both: nothing is under way any more."""
 
     what: str

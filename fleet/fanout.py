@@ -17,7 +17,7 @@ from fleet.transport.base import Cancel
 T = TypeVar("T")
 R = TypeVar("R")
 
-# After a cancel: how long work that is under way may take to clean up before it is left behind.
+# After a cancel: how long work that is under way may take to clean up before it is abandoned.
 TURN_SECONDS = 0.5
 DRAIN_SECONDS = 2.0
 # Interpreter, terminal, log files, gateways, name lookups: what these take, and what they get where it is to be had.
@@ -66,7 +66,7 @@ def run(
                 left_at = time.monotonic() + drain
             if left_at is not None and len(open_items) <= len(waiting):  # nothing is under way
                 break
-            try:  # in turns: a signal that comes just before a wait is handled only behind it
+            try:  # in turns: a signal that comes just before a wait is handled only after it
                 answer = done.get(timeout=TURN_SECONDS if left_at is None else max(0.0, left_at - time.monotonic()))
             except queue.Empty:
                 if left_at is None:

@@ -22,7 +22,7 @@ class Host:
 
     name: what users, logs and JSON call it. address: where SSH goes (default: name). data_address: where
     training traffic goes, MASTER_ADDR (default: address). user/port/identity_file/proxy_jump: None means
-    "what ~/.ssh/config says, else OpenSSH's default". host_key: a pinned fingerprint "SHA256:...".
+    "what ~/.ssh/config has, else OpenSSH's default". host_key: a pinned fingerprint "SHA256:...".
     slots: ranks a node runs by default; None means one per GPU, else 1. devices: GPU indexes a selection
     left to this node, None for all. python: the training interpreter. activate: a shell line run before
     commands. workdir: where code lives. env: variables for everything run there.
@@ -111,7 +111,7 @@ class Job:
     env: literal values; env_expand: values whose $NAME parts are expanded on the node. engine_args: options passed
     through to the engine. engine_options: those that the engine declares, by name. kind: whether `script` is a Python
     script, a module or a program. files: name -> text, what the engine finds in the run's folder on each node. notes:
-    what the engine has to say of the job.
+    the engine's notes on the job.
     """
 
     script: str

@@ -41,7 +41,7 @@ def around(path: Path) -> int | None:
 
 def own_folder(path: Path, option: str, *, make: bool = False) -> bool:
     """Returns whether it is there, as it must be; made (0700) where need be, with a .gitignore: neither git nor a sync
-    takes it along. option: names another one. UsageError where it is somebody else's, or others could write there;
+    takes it along. option: names another one. UsageError where it is another user's, or others could write there;
     OSError."""
     hint = f"take it away, mend its owner or mode, or name another folder with {option}"
     new = not os.path.lexists(path)
@@ -59,7 +59,7 @@ def own_folder(path: Path, option: str, *, make: bool = False) -> bool:
 
 
 def foreign(path: Path, info: os.stat_result | None = None) -> str | None:
-    """Returns why what lies in a folder of the user's is not read, in words: it is a link, or another user put it
+    """Returns why what lies in a folder of the user's is not read, as text: it is a link, or another user put it
     there."""
     info = info or path.lstat()
     if stat.S_ISLNK(info.st_mode):

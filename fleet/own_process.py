@@ -30,7 +30,7 @@ def own_process(
 ) -> subprocess.Popen[bytes]:
     """Returns a new process, in a session of its own, that calls `function` ("module:name") with `spec`.
 
-    spec: JSON; it goes through a pipe, so that no argv and no environment shows it. path: folders that come behind
+    spec: JSON; it goes through a pipe, so that no argv and no environment shows it. path: folders that come after
     this process's own in sys.path. The current folder is / and is in no sys.path. OSError where no process starts.
     """
     here = os.getcwd()

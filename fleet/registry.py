@@ -1,4 +1,4 @@
-"""Things by name, loaded when they are asked for: fleet's own, a line each, and those that other packages name as entry
+"""Things by name, loaded when they are requested: fleet's own, a line each, and those that other packages name as entry
 points."""
 
 from __future__ import annotations
@@ -20,11 +20,11 @@ T = TypeVar("T")
 @dataclass(frozen=True)
 class Registry(Generic[T]):
     """what: what they are, in messages. kind: the class that each is an instance of, or a subclass to be made without
-    arguments; `type` where they are classes that somebody else makes. own: name -> "module:attribute". group: of the
+    arguments; `type` where they are classes that another package makes. own: name -> "module:attribute". group: of the
     entry points by which other packages add to them.
 
     Which other packages there are is looked up only where it matters, since that takes about 40 ms: for a name that is
-    not fleet's own, and for all names. A package that cannot be loaded is in nobody's way but its own."""
+    not fleet's own, and for all names. A package that cannot be loaded affects no other."""
 
     what: str
     kind: type[Any]

@@ -61,7 +61,7 @@ def node_of(name: str, address: str, facts: Mapping[str, Any]) -> SlurmNode:
 
 
 def node_line(name: str, **said: object) -> str:
-    """Returns a node's line of slurm.conf, without what there is nothing to say of."""
+    """Returns a node's line of slurm.conf, without empty fields."""
     return f"NodeName={name}{''.join(f' {key}={value}' for key, value in said.items() if value)} State=UNKNOWN\n"
 
 

@@ -16,7 +16,7 @@ PIECE = 1 << 18
 
 
 class Spool:
-    """The file behind the streams of one verb. It takes half of what is free on its disk at most."""
+    """The file of the streams of one verb. It takes half of what is free on its disk at most."""
 
     def __init__(self) -> None:
         self.held = 0

@@ -51,7 +51,7 @@ def _near(word: str, known: Iterable[str]) -> str | None:
 
 
 def operands(words: list[str]) -> list[str]:
-    """Positional arguments, behind "--" where one of them could be taken for an option."""
+    """Positional arguments, after "--" where one of them could be taken for an option."""
     return ["--", *words] if any(word.startswith("-") for word in words) else words
 
 

@@ -17,7 +17,7 @@ def option(name: str, value: str) -> list[str]:
 
 @dataclass(frozen=True)
 class Param:
-    """One thing a verb can be told. flag/value: options, spelled `on` (and `off`); argument: positional."""
+    """One setting of a verb. flag/value: options, spelled `on` (and `off`); argument: positional."""
 
     kind: Literal["flag", "value", "argument"]
     on: str = ""
