@@ -5,7 +5,7 @@
 
 A type is made of TypedDict, dataclasses, lists, tuples, mappings, Literal, Union, Annotated with predicates, str, int,
 float, bool, None and Any. bool is no int, an int is a float. Keys that a TypedDict does not know are kept, those that a
-dataclass does not know are left out; fields that it misses have their defaults. Bounds say how much a value may hold:
+dataclass does not know are left out; fields that it misses have their defaults. Bounds limit how much a value may hold:
 no honest program sends more than those of WIRE. Errors keep what users see of them.
 """
 

@@ -18,8 +18,8 @@ class Runtime:
     """transport: reaches hosts. fanout: hosts worked on at once. emit: takes events. cancel: set on Ctrl-C. detach: set
     when a run is to go on without this process, or, with `stay`, without a terminal: that is called, with what to show,
     and this process leads the run on. ask: puts a question that is answered by yes or no, None where no user can be
-    asked. clock: by which what lasts too long is given up. background: no caller waits for this process, which stays as
-    long as there is anything to do for its run."""
+    reached. clock: by which what lasts too long is given up. background: no caller waits for this process, which stays
+    as long as there is anything to do for its run."""
 
     transport: Transport
     fanout: int = Reach.fanout

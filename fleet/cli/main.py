@@ -128,7 +128,7 @@ def remind(ctx: click.Context) -> None:
 
     try:
         found = list(reminders(Path("runs")))
-    except UsageError:  # said where its runs are asked for
+    except UsageError:  # reported when its runs are requested
         return
     for notice in found:
         talk(f"{click.style('warning: ', fg='yellow')}{clean(notice.message)}", notice.hint, selection=False)

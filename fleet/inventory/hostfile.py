@@ -221,7 +221,7 @@ def _login(word: str, rest: Sequence[str]) -> Login | None:
 
 
 def _bracketed(word: str) -> str:
-    """ssh takes root@fd00::1 as it is: what stands behind a ':' there is no port."""
+    """ssh takes root@fd00::1 as it is: what follows a ':' there is no port."""
     user, at, host = word.rpartition("@")
     return f"{user}{at}[{host}]" if is_ipv6(host) else word
 

@@ -13,7 +13,7 @@ SECRET = re.compile(
 # a value of several parts, one of which has such a name: JSON, options, a header of HTTP
 _S = SECRET.pattern
 _NAMED = re.compile(rf"({_S})[\w-]*[\"']*\s*[=:]|-[\w-]*({_S})[\w-]*\s|\bbearer\s", re.IGNORECASE)
-# of libraries' settings; what of these is a secret has a name that says so
+# of libraries' settings; what of these is a secret has a name that shows it
 _SETTINGS = re.compile(
     "(NCCL|GLOO|TORCH|PYTORCH|CUDA|OMP|MKL|UCX|OMPI|DEEPSPEED|ACCELERATE|TRITON|HF|TRANSFORMERS|WANDB|PYTHON)_"
 )

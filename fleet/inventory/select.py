@@ -141,7 +141,7 @@ def _check_devices(host: Host, devices: Iterable[int], option: str) -> None:
 class Groups:
     """definitions: group -> expressions whose union it is. hosts: every host, in the inventory's order.
 
-    "@all" is every host unless a group of that name is defined. `in` tells whether a token means a host.
+    "@all" is every host unless a group of that name is defined. `in` is true where a token means a host.
     """
 
     def __init__(self, definitions: Mapping[str, Sequence[str]], hosts: Sequence[Host]) -> None:

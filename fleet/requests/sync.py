@@ -27,8 +27,7 @@ class Sync(Request):
     the node's own files that they name. keep: leave a node's own files. delete_excluded: delete what was delivered and
     is left out now. max_delete: files that may be deleted on a host; "all"; None: not most of what is there. all: send
     what is left out without consent, but private keys. copy_unsafe_links: send what links that lead out point to.
-    source_id:
-    what the source is known by, for sources that are made again and again."""
+    source_id: what the source is known by, for sources that are made again and again."""
 
     source: str | os.PathLike[str] = field(default=".", kw_only=False)
     to: str | None = field(

@@ -63,7 +63,7 @@ def another_gcc(major: int) -> str:
 
 
 # -- compute capabilities
-# In order: the first pattern found in the name, as a word, decides. Letters after a number are part of a token.
+# In order: the first pattern found in the name, as a token, decides. Letters after a number are part of a token.
 CAPABILITIES: tuple[tuple[str, str], ...] = (
     # Blackwell
     (r"G?B300", "10.3"),

@@ -33,9 +33,8 @@ Shape = Literal["host", "in", "out", "split", "pair", "one"]
 
 class Cause(NamedTuple):
     """One that explains pairs which do not work. hosts: those that it is about; of a split, one side, the smaller one.
-    shape:
-    "host": it reaches no host and none reaches it; "in": none reaches it; "out": it reaches none; "split": no host here
-    reaches any there; "pair": two do not reach each other; "one": the first does not reach the second."""
+    shape: "host": it reaches no host and none reaches it; "in": none reaches it; "out": it reaches none; "split": no
+    host here reaches any there; "pair": two do not reach each other; "one": the first does not reach the second."""
 
     shape: Shape
     hosts: tuple[str, ...]

@@ -5,7 +5,7 @@ from __future__ import annotations
 from fleet.protocol.codes import name_of
 
 SIGBUS, SIGFPE, SIGILL, SIGKILL, SIGSEGV = 7, 8, 4, 9, 11
-CRASHES = (SIGILL, 5, 6, SIGBUS, SIGFPE, SIGSEGV, 31)  # that a process mostly brings about itself
+CRASHES = (SIGILL, 5, 6, SIGBUS, SIGFPE, SIGSEGV, 31)  # that a process mostly causes itself
 _NATIVE = "a crash in native code", "a crash in native code: PYTHONFAULTHANDLER=1 (--env) shows where"
 _NOTICE = (
     "a notice, mostly of preemption or of a time limit that nears, which the script does not handle",

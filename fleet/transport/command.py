@@ -135,8 +135,7 @@ class Command(Conversation):
     its standard input, which is empty without.
 
     When output() is through: `status` as a shell reports it, 128+n for signal n; None where it could not be ended.
-    `left`:
-    pid and command line of each process that could not be ended then; None where it ended by itself."""
+    `left`: pid and command line of each process that could not be ended then; None where it ended by itself."""
 
     def __init__(self, session: Session, words: Words, mark: str, grace: float, feed: Feed | None = None) -> None:
         super().__init__(session, session.start(command_line()))

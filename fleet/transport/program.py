@@ -104,7 +104,7 @@ def pack(modules: str, texts: Mapping[str, bytes], codes: Mapping[str, CodeType]
 
 @cache
 def compiled(module: str) -> CodeType:
-    """A module's code, as python keeps it beside its text; tracebacks name the file as they do on any node."""
+    """A module's code, as python keeps it next to its text; tracebacks name the file as they do on any node."""
     name = module.replace(".", "/") + ".py"
     code = SourceFileLoader(module, str(files("fleet") / name.partition("/")[2])).get_code(module)
     assert code is not None
@@ -189,8 +189,7 @@ class Program(Conversation):
         which a busy node starts python; None: no other. deadline: by clock.monotonic(). poll: seconds in which all this
         is looked at once. ping: every so many seconds the program receives that we live. watchdog: of frames and
         heartbeats that report work done, and of bytes that it takes; a caller that waits for other progress, too, feeds
-        it.
-        Raises ConnectError (lost, stalled, no-python, protocol), DeadlineError, Interrupted.
+        it. Raises ConnectError (lost, stalled, no-python, protocol), DeadlineError, Interrupted.
         """
         decoder = self._decoder
         quiet = Silence(self.clock)

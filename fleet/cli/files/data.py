@@ -139,9 +139,9 @@ def _short(names: list[str]) -> str:
 @common_options
 def get(what: str, sources: str | None, **given: Any) -> int:
     """Bring files of the hosts here: a PATH, relative to the host's workdir, or what a RUN wrote in its folder since it
-    began. A word without a '/' is a run if there is one.
+    began. A name without a '/' is a run if there is one.
 
-    It gets the name that was asked for. Where all hosts answered and one has it, it comes as it is; else each host has
+    It gets the requested name. Where all hosts answered and one has it, it comes as it is; else each host has
     a folder of its own. What an earlier get put here is replaced, anything else only with your consent, or --force.
 
     All is verified by digest, and each file comes as it was at one moment: one that is written to all the time is an

@@ -80,7 +80,7 @@ class _Line(ShellComplete):
         option, equals, _ = incomplete.partition("=")
         if incomplete.startswith("--") and "_" in option and not equals:  # as it was begun
             found = [CompletionItem(f"--{item.value[2:].replace('-', '_')}", item.type, item.help) for item in found]
-        if equals and option.startswith("-"):  # click takes it away, the shell wants the whole word
+        if equals and option.startswith("-"):  # click takes it away, the shell wants the whole token
             found = [CompletionItem(f"{option}={item.value}", item.type, item.help) for item in found]
         return found
 
@@ -113,7 +113,7 @@ class Bash(_Line, BashComplete):
         if item.type == "plain" and not typed.startswith(("'", '"')):
             before = _split(os.environ["COMP_HEAD"])[-1]
             last = max(before.rfind(char) for char in os.environ["COMP_BREAKS"] or "\n")
-            value = value[last + (before[last : last + 1] != "@") :]  # an '@' is broken at, and begins the word
+            value = value[last + (before[last : last + 1] != "@") :]  # an '@' is broken at, and begins the token
         return f"{item.type},{value}"
 
 

@@ -20,7 +20,7 @@ _COMMAND = re.compile(rf"{_FLEET}(?P<rest>(?:{_VERBS})(?![\w-])(?! --help)[^;`\n
 _FLAGS = re.compile(r"launch(?P<flags>(?: --[\w-]+)+)(?=['.,]|\Z)")  # of a launch without its script
 
 _line = Settings()
-_launch: tuple[list[str], list[str]] | None = None  # the running launch: its words before the script, those from it on
+_launch: tuple[list[str], list[str]] | None = None  # the running launch: its argv before the script, and from it on
 
 
 @contextmanager

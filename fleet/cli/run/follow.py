@@ -52,7 +52,7 @@ def show_summary(report: Report, view: LaunchView) -> None:
             talk(f"run {run} goes on as before", f"'fleet attach {run}' looks on again")
             return
         talk(f"run {run} goes on by itself; its logs come to {left.logs}", f"fleet attach {run}")
-        verb = "ps" if left.world_size else "runs"  # of a job, nobody knows yet
+        verb = "ps" if left.world_size else "runs"  # of a job: not known yet
         talk("  " + as_typed(f"'fleet {verb}' shows it, 'fleet logs -f' its output, 'fleet stop {run}' ends it"))
         return
     summary = report.read(RunSummary)

@@ -131,7 +131,7 @@ def launch(
 ) -> int:
     """Start SCRIPT as ranks on all hosts, follow it, and collect every rank's logs in runs/RUN/HOST/.
 
-    Everything behind SCRIPT is the script's own. Exit: the first failing rank's code, 128+n for signal n.
+    Everything after SCRIPT is the script's own. Exit: the first failing rank's code, 128+n for signal n.
 
     --from and --again take SCRIPT and all options from an earlier run (its id, a unique prefix, its name, 'latest');
     those given now win.

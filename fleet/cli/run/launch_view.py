@@ -41,7 +41,7 @@ from fleet.events import Event, Notice, Output, Round
 from fleet.rules.causes import together
 
 BUFFER_BYTES = 32 << 20
-SCREEN_BYTES = 1 << 20  # nobody reads more at once: a terminal shows what is new rather than all of a flood
+SCREEN_BYTES = 1 << 20  # no user reads more at once: a terminal shows what is new rather than all of a flood
 PIPE_PROGRESS_SECONDS = 10.0
 LIVE_SECONDS, IDLE_SECONDS = 0.1, 0.5  # between two drawings; while nothing but the time moves
 STUCK_SECONDS = 10.0  # without a line that its reader takes, at the end

@@ -37,9 +37,9 @@ RUNS_DIR = runs_dir_option("Where logs are, on this machine.")
 @asked(Ps, "all")
 @common_options
 def ps(**given: bool) -> int:
-    """Show the runs on the hosts: who started them, how they stand, and the last line that a rank wrote.
+    """Show the runs on the hosts: who started them, their state, and the last line that a rank wrote.
 
-    The hosts are asked, so that runs of other heads are there, too.
+    The hosts are queried, so that runs of other heads are there, too.
     """
     enter_all()
     return perform(lambda fleet: fleet.plan.ps(**given), lambda it: show_runs(it, given["all"]), asked_for=True)
@@ -110,7 +110,7 @@ def show_stopped(report: Report) -> None:
 @RUNS_DIR
 @common_options
 def forget(run: str, runs_dir: Path) -> int:
-    """Give up a run whose hosts are gone for good. None is asked (what still runs there goes on), no process of this
+    """Give up a run whose hosts are gone for good. None is contacted: what still runs there goes on. No process of this
     machine waits for one any more, and what is here of its logs stays, until 'fleet runs --prune'.
     """
     return perform(lambda fleet: fleet.plan.forget(run, runs_dir=runs_dir), show_forgotten)

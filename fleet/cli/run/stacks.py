@@ -32,11 +32,11 @@ from fleet.rules.stacks import BRING_PY_SPY, NO_PY_SPY, lines, places, remarks
 @runs_dir_option("Where logs are, on this machine.")
 @common_options
 def stacks(run: str, rank: frozenset[int] | None, all_threads: bool, native: bool, runs_dir: Path) -> int:
-    """Show where the ranks of a live run stand: the stack of each, those in the same place together, most of them
+    """Show where the ranks of a live run are: the stack of each, those in the same place together, most of them
     first. RUN is an id, a unique prefix, a name, or 'latest'.
 
-    Asked are py-spy, where the training interpreter's environment has it, else python's faulthandler, else the kernel.
-    The run goes on as it would have. --native holds a rank for some tenths of a second.
+    The sources are py-spy, where the training interpreter's environment has it, else python's faulthandler, else the
+    kernel. The run goes on as it would have. --native holds a rank for some tenths of a second.
     """
     return perform(
         lambda fleet: fleet.plan.stacks(run, rank=rank, native=native, runs_dir=runs_dir),

@@ -62,7 +62,7 @@ def hosts(form: str, source: str | None, partition: str | None) -> int:
     """Show the hosts in node-rank order, or write them as another tool reads them.
 
     Needs no network. -w and -x choose, as everywhere. --from slurm asks Slurm, whose states and reasons (sinfo -R)
-    stand beside its nodes.
+    are next to its nodes.
     """
     settings = settings_of()
     settings.json = settings.json or form == "json"  # so that an error is JSON too

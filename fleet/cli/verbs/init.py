@@ -39,7 +39,7 @@ def init(source: str | None, tofu: bool, yes: bool) -> int:
     they reach each other.
 
     FILE: a hostfile, an ssh config, an inventory, or lines 'ssh root@IP -p PORT'; '-': stdin. Without it: the
-    inventory that is there, ./hostfile, or the hosts of ~/.ssh/config. What stands in an inventory stays, comments
+    inventory that is there, ./hostfile, or the hosts of ~/.ssh/config. What is in an inventory stays, comments
     too; what is missing is shown, and written when you agree.
     """
     settings = settings_of()

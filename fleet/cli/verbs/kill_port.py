@@ -34,7 +34,7 @@ COMMAND_WIDTH = 60
 def kill_port(ports: list[int], yes: bool, force: bool, grace: float, runs: tuple[str, ...]) -> int:
     """Show who listens on a port, TCP or UDP, on every host, and end them: only them, and only when you agree.
 
-    PORT is a port or a range, 29500-29510. Other ports of a process, which it would give up too, stand under ALSO.
+    PORT is a port or a range, 29500-29510. Other ports of a process, which it would give up too, are under ALSO.
     What carries this connection is never ended, nor is a live run's that is not named. Exit: 1 when a port is still
     taken.
     """

@@ -126,7 +126,7 @@ class Play(Verb):
         parser.allow_interspersed_args = False
         try:
             first = parser.parse_args(list(args))[0].get("file")
-        except click.ClickException:  # told below
+        except click.ClickException:  # reported below
             first = None
         ctx.allow_interspersed_args = not (isinstance(first, str) and NamedTasks.of(first))
         return super().parse_args(ctx, args)
@@ -158,7 +158,7 @@ def play(
     whole before anything runs (121). The common options given here hold for every step.
 
     TASKS.py: its fabric tasks (@task) on all hosts at once, each with its own connection; ARGS are their options,
-    and further tasks. --list behind it shows them.
+    and further tasks. --list after it shows them.
     """
     if named := NamedTasks.of(file):
         if vars_ or from_:

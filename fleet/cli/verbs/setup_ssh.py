@@ -130,7 +130,7 @@ def show(report: Report) -> None:
 def setup_ssh(replace_key: tuple[str, ...], **given: Any) -> int:
     """Passwordless SSH from here to every host and between all of them, every pair verified.
 
-    The password is asked for once, used only where the key is not accepted yet, and kept nowhere. Host keys are
+    The password is requested once, used only where the key is not accepted yet, and kept nowhere. Host keys are
     checked against the inventory's host_key, or shown and confirmed. Run twice, the second run changes nothing.
     """
     from fleet.inventory.select import select

@@ -75,8 +75,7 @@ def start_thread(target: "Callable[..., object]", *args: object) -> "Thread":
 
 def start_heartbeat(seconds: float = HEARTBEAT_SECONDS) -> None:
     """A thread that sends the head heartbeats; it ends quietly when the head is gone. From an earlier call there is
-    one:
-    this sets the period from now on."""
+    one: this sets the period from now on."""
     begun = bool(_pause)
     _pause[:] = [seconds]
 

@@ -1,4 +1,4 @@
-"""`fleet explain-env`: what a platform's variables tell about this container, what is wrong with them, and what starts
+"""`fleet explain-env`: what a platform's variables mean for this container, what is wrong with them, and what starts
 the same by hand."""
 
 import os

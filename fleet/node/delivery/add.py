@@ -16,8 +16,7 @@ from fleet.node.delivery.sync_state import note_delivery
 
 def take_stock(store: "Store", allocated: "dict[str, int]", force: "bool | Sequence[str]", head: "Head") -> None:
     """Decides of every file whether it is here or is to come, with a question to the head where this node cannot
-    decide; makes room.
-    allocated: bytes that a file with holes takes."""
+    decide; makes room. allocated: bytes that a file with holes takes."""
     for target in store.targets:
         assert target.tree
         target.told = Comparison(Ownership(target.tree, target.journal), target.entries, (), force)

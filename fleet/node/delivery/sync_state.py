@@ -68,8 +68,7 @@ def last_holder(meta: bytes) -> str:
 def delivery(path: str, seconds: float) -> "dict[str, Any] | None":
     """The state of the code at path (a folder or file): {"folder", "state", "digest", "half": bool, "busy": who|null},
     or None when no sync delivered it. digest: null where it cannot be determined. Waits `seconds` for a sync to end.
-    manifest:
-    digest of what came last; source: whence; file: that of a file which is as it came, else null."""
+    manifest: digest of what came last; source: whence; file: that of a file which is as it came, else null."""
     # a folder that was moved, and is linked from where it was, left its state folder there
     ways = (os.path.realpath(encode(path)), os.path.abspath(encode(path)))
     real, found = next(((way, at) for way in ways for at in [find_delivery(way)] if at), (b"", None))

@@ -26,8 +26,7 @@ MENDS = {
 class Target:
     """A folder, or one file in it: the tree is then the folder around it. path: where it goes, absolute bytes. kind:
     "f" or "d". suffix: of its state folder, which distinguishes one kind of delivery from another. made: the folder is
-    new.
-    entries: what is to be there, as in the journal; told: the summary of that."""
+    new. entries: what is to be there, as in the journal; told: the summary of that."""
 
     def __init__(self, path: str, kind: str, suffix: str = DATA_STATE) -> None:
         self.kind, self.suffix = kind, encode(suffix)

@@ -10,7 +10,7 @@ from fleet.node.gang.ends import BY_HAND, SIGTERM, Failure, NodeState, RankEnd
 if TYPE_CHECKING:
     Parts = Mapping[str, tuple[int, Sequence[int]]]
 
-TIE_SECONDS = 0.1  # what clocks corrected over one connection cannot tell apart
+TIE_SECONDS = 0.1  # what clocks corrected over one connection cannot distinguish
 LATE_SECONDS = 0.5  # by which a busy supervisor notices what ended its engine
 NEVER = float("inf")
 

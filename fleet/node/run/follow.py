@@ -1,9 +1,9 @@
 """Streams a run's files to the head from given offsets, reports how ranks and the run end, renews the lease.
 
 spec: {"run", "offsets": {name: bytes}, "attempt": n, "once": bool, "passive": bool, "heartbeat": s, "waits": bool,
-"logs": bool}, the last six if need be: of an earlier attempt, send what is there now, renew nothing, how often to tell
-that this node lives, wait for the verdict of who leads it, send no logs. Files: rank<R>.out, rank<R>.err, node.log.
-Sends
+"logs": bool}, the last six if need be: of an earlier attempt, send what is there now, renew nothing, how often to
+report that this node lives, wait for the verdict of who leads it, send no logs. Files: rank<R>.out, rank<R>.err,
+node.log. Sends
     J {"event": "stream", "id", "name", "offset"}  once a file, then its bytes as O frames of that id, in order; again
         where bytes before the offset are no longer there (--max-log)
     J {"event": "rank", "sent", ...}    rank<R>.json, whenever it is new; after what that rank wrote, as a rule;

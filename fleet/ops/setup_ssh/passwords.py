@@ -130,7 +130,7 @@ def _split(line: str, names: Sequence[str]) -> tuple[list[str] | None, str] | No
 
 
 def ask_once(passwords: Passwords, hosts: Sequence[str], ask: Callable[[Sequence[str]], str | None]) -> bool:
-    """Ask for the password of these hosts unless it is known; False when no user could be asked."""
+    """Ask for the password of these hosts unless it is known; False when no user could answer."""
     missing = [name for name in hosts if not passwords.has(name)]
     if missing:
         passwords.default = ask(missing)

@@ -82,11 +82,12 @@ First = TypedDict(
         "tail": str,
     },
 )
-# How a run ended, as every head has it: who leads it decides, once. One that goes with a stop tells why, and is written
-# on each node before its ranks are stopped. by: "done", "interrupt" (at the head that led it), "stop" ('fleet stop'),
-# "queue" (the batch system that owns the nodes), "stall", "lost" (a node: host), "lease" (no message of a head came for
-# so long) or "failure" (of a rank, an engine or a node, on host). code: the run's exit code. who: USER@HEAD. message:
-# for people. unknown: hosts of which the end was not known. time: when that was decided, on the clock of its author.
+# How a run ended, as every head has it: who leads it decides, once. One that goes with a stop has the reason, and is
+# written on each node before its ranks are stopped. by: "done", "interrupt" (at the head that led it), "stop" ('fleet
+# stop'), "queue" (the batch system that owns the nodes), "stall", "lost" (a node: host), "lease" (no message of a head
+# came for so long) or "failure" (of a rank, an engine or a node, on host). code: the run's exit code. who: USER@HEAD.
+# message: for people. unknown: hosts of which the end was not known. time: when that was decided, on the clock of its
+# author.
 EndedBy = Literal["done", "interrupt", "stop", "queue", "stall", "lost", "lease", "failure"]
 Verdict = TypedDict(
     "Verdict",
@@ -118,9 +119,9 @@ class Stopped(_Stopped, total=False):
 # what scripts that ended well left in their background, and fleet had to end. commands: the first of them
 Behind = TypedDict("Behind", {"rank": Whole, "count": Whole, "commands": list[str]})
 
-# status.json. killed: ranks that had to be, or what they left. kernel: lines since the run's beginning that may say why
-# it ended. builds: locks that a rank waits for in vain. began: when this node began to end its part. end: where a head
-# had it stopped, why.
+# status.json. killed: ranks that had to be, or what they left. kernel: lines since the run's beginning that may show
+# why it ended. builds: locks that a rank waits for in vain. began: when this node began to end its part. end: where a
+# head had it stopped, why.
 RunState = TypedDict(
     "RunState",
     {
@@ -189,8 +190,8 @@ About = TypedDict(
 # a run on one node. protocol: of the fleet that started it, see state.PROTOCOL. devices: GPUs that it was given, None:
 # all. host: what the head that started it calls this node. alive: its supervisor, or the process in its place. up: how
 # many of its ranks live. lease, grace, node_timeout, silent, unheard: seconds; silent: since a rank wrote its last,
-# None:
-# none has. last: that line. unheard: since a head was there, None: it needs none any more. term: of its last leader.
+# None: none has. last: that line. unheard: since a head was there, None: it needs none any more. term: of its last
+# leader.
 RunHere = TypedDict(
     "RunHere",
     {

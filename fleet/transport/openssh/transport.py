@@ -39,7 +39,7 @@ _ALWAYS = (
 # who is root there could use it. `fleet ssh` is the user's own, and leaves it to the config.
 _GIVES_NOTHING = ("ForwardAgent=no", "ForwardX11=no", "Tunnel=no")
 # The same, of keywords that some OpenSSH do not know: for a config that has them. With LogVerbose, a
-# channel's `ssh` would talk amid the command's output.
+# channel's `ssh` would write amid the command's output.
 _IF_NAMED = (
     "GSSAPIDelegateCredentials=no",
     "ForkAfterAuthentication=no",

@@ -1,4 +1,4 @@
-"""Arms a rank to report where it is: python imports it as sitecustomize, when it starts (stands alone).
+"""Arms a rank to report where it is: python imports it as sitecustomize, when it starts (imports no module of fleet).
 
 rank.py puts its folder before the rank's PYTHONPATH, and how to undo that into FLEET_ARM: "PID:SIGNAL:FILE", then what
 PYTHONPATH was, if it was set, after a newline. Everything is as it would have been before the rank's own code

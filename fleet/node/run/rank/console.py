@@ -1,4 +1,6 @@
-"""Starts an engine's launcher as its console script does: console.py MODULE NAME ARGV... (stands alone).
+"""Starts an engine's launcher as its console script does: console.py MODULE NAME ARGV...
+
+Imports no module of fleet.
 
 `python -m MODULE` puts the working folder first on sys.path, and what lies there, be it a queue.py or a checkout of
 torch, takes the place of what the launcher imports. A console script has its own folder there, and its path in

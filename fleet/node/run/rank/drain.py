@@ -1,4 +1,4 @@
-"""Empties the pipes of a rank into its files. Imports no other module, a part of rank.py, Python 3.6 syntax."""
+"""Empties the pipes of a rank into its files. A part of rank.py; imports no module of fleet; Python 3.6 syntax."""
 
 import fcntl
 import os

@@ -1,4 +1,4 @@
-"""Starts ranks on a node: what an engine is given to run, or an engine itself. Imports no other module, Python 3.6
+"""Starts ranks on a node: what an engine is given to run, or an engine itself. Imports no module of fleet. Python 3.6
 syntax.
 
 spawn.py                    the engine started one rank: become rank.py with the argv of command.json. The argv

@@ -1,5 +1,5 @@
-"""Watches a rank until it has ended, and what it leaves: passes signals and output on. Imports no other module, a part
-of rank.py, Python 3.6 syntax."""
+"""Watches a rank until it has ended, and what it leaves: passes signals and output on. A part of rank.py; imports no
+module of fleet; Python 3.6 syntax."""
 
 import ctypes
 import json

@@ -2,8 +2,8 @@
 
 Who builds one holds a new file `lock` in its folder open, and removes it in the end (torch's FileBaton); who wants
 the extension meanwhile waits until that file is gone. Killed in between it stays, and all wait for ever without a
-message.
-So a lock that no process has open is stale; on a file system of several machines it may be one of another node.
+message. So a lock that no process has open is stale; on a file system of several machines it may be one of another
+node.
 """
 
 import glob

@@ -129,8 +129,7 @@ def _named(plan: LogsPlan, runtime: Runtime, sessions: Sessions) -> tuple[str, F
 
 def local(word: str, runs_dir: Path, since: float | None) -> tuple[str, bool]:
     """(the run of this machine that the argument means, or ""; whether no node need be queried for what is to be shown
-    of it:
-    all is here, or another process of this machine fetches it)."""
+    of it: all is here, or another process of this machine fetches it)."""
     run_id = run_here(word, runs_dir)
     if run_id is None:
         return "", False

@@ -230,9 +230,9 @@ def _fetch(
 
 
 def correct_summary(folder: RunFolder, complete: Collection[str], attempt: int) -> None:
-    """Notes that the logs which these hosts have of an attempt are complete now. Who followed the run lets its folder
-    go when it is written; a process that follows it again reports them again. That of a later attempt does not report
-    them."""
+    """Notes that the logs which these hosts have of an attempt are complete now. The process that followed the run
+    releases its folder when that is written; a process that follows it again reports them again. That of a later
+    attempt does not report them."""
     if folder.is_aside(attempt) or not folder.hold(HANDOVER_SECONDS):
         return
     try:
