@@ -129,7 +129,7 @@ class Plans:
     def setup_ssh(self, request: SetupSsh) -> Planned:
         """Passwordless SSH from here to every host and, with `mesh`, between all of them. password: of every host that
         does not take the key yet. replace_key: names of hosts that may have another host key. limit: for each pair that
-        is verified. confirm: is shown host keys that no known_hosts file confirms. undo: takes away what this added."""
+        is verified. confirm: is shown host keys that are not confirmed. undo: takes away what this added."""
         from fleet.delivery.unasked import note_password_file
         from fleet.ops import setup_ssh
         from fleet.ops.setup_ssh import undo as undoing

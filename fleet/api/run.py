@@ -123,7 +123,7 @@ class Run:
             self.stop()
             self.wait()
             raise
-        self._events.put(None)  # for the next look
+        self._events.put(None)  # for the next reader
         self.wait()
 
     def wait(self) -> Report:

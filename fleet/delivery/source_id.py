@@ -3,7 +3,7 @@ destination is the source itself, through whichever link or mount.
 
 A source carries a witness, a random number: in the git-dir of its work tree, else in a small file that no sync sends.
 It is believed together with a record in ~/.fleet/source-ids of the folder where it was seen: a witness travels with
-a copy of the folder. Neither a path nor an inode is one: others have them after `rm` and `mv`.
+a copy or an unpacked archive of the folder. Neither a path nor an inode is one: others have them after `rm` and `mv`.
 """
 
 from __future__ import annotations

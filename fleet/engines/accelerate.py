@@ -67,7 +67,7 @@ OPTIONS = (
 
 class Accelerate(Engine):
     """`accelerate-launch`. Its configuration is read on the head, and lies in the run's folder on
-    each node as it is; its settings of hosts, ranks, address, port and launcher is overridden."""
+    each node as it is; its settings of hosts, ranks, address, port and launcher are overridden."""
 
     modules = ("torch", "accelerate")
     options = OPTIONS

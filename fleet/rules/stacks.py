@@ -28,7 +28,7 @@ BRING_PY_SPY = "py-spy tells more: 'fleet sync --wheels FILE' brings it, with py
 @dataclass(frozen=True)
 class Place:
     """Ranks whose main threads are in the same place. ranks: in order; hosts: theirs. at: "all_reduce
-    (train.py:20)". of: what one of them reported, the one that reported most. odd: most
+    (train.py:20)". of: the report of the one that reported most. odd: most
     ranks are at another place of the code."""
 
     ranks: tuple[int, ...]

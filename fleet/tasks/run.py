@@ -81,7 +81,7 @@ def run(plan: TasksPlan, runtime: Runtime, told: Told = lambda step, report: Non
 
 
 class _Running:
-    """over: by the task, nothing is to follow."""
+    """over: the task requested that nothing follows."""
 
     def __init__(self, file: TaskFile, step: Step, runtime: Runtime) -> None:
         self.file, self.step, self.runtime = file, step, runtime

@@ -161,7 +161,7 @@ class Program(Conversation):
         self.send_bytes(json.dumps(message).encode() + b"\n")
 
     def ping(self) -> None:
-        """Send the program that we live; what is being sent just now shows it as well."""
+        """Report to the program that we live; what is being sent just now shows it as well."""
         self.send_bytes(b'{"op": "ping"}\n', wait=False)
 
     def send_eof(self) -> None:
@@ -187,7 +187,7 @@ class Program(Conversation):
 
         silence: seconds without any byte after which the host counts as lost. first: the same of its first byte, before
         which a busy node starts python; None: no other. deadline: by clock.monotonic(). poll: seconds in which all this
-        is looked at once. ping: every so many seconds the program receives that we live. watchdog: of frames and
+        is looked at once. ping: every so many seconds the program receives a heartbeat. watchdog: of frames and
         heartbeats that report work done, and of bytes that it takes; a caller that waits for other progress, too, feeds
         it. Raises ConnectError (lost, stalled, no-python, protocol), DeadlineError, Interrupted.
         """

@@ -134,7 +134,7 @@ class Judge:
     def _silent(self, now: float) -> list[Verdict]:
         there = [hop for hop in self._chain.hops.values() if not hop.away]
         silent = [hop for hop in there if now - hop.heard > self._patience(hop, now)]
-        # with all of them silent at once, it is the head that is cut off: the connections themselves will fail
+        # with all of them silent at once, it is the head that is cut off: the connections themselves will show it
         if len(silent) == len(there) > 1:
             return []
         for hop in silent:

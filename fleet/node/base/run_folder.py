@@ -253,7 +253,7 @@ def since_boot(folder: str) -> bool:
 
 
 def fate(folder: str) -> "tuple[str, str, float | None]":
-    """Returns (cause, reason, when that was, if it was before now) of a run without a supervisor and that has no final
+    """Returns (cause, reason, when that was, if it was before now) of a run that has neither a supervisor nor a final
     status."""
     if not os.path.exists(os.path.join(folder, PID)):
         return "removed", "the run's folder there was removed", None

@@ -39,7 +39,7 @@ def beginning(run: str, root: str) -> int:
 
 
 def delivered(root: str) -> "Callable[[str], bool]":
-    """Returns a function that returns of a path in root whether a sync put there what is there."""
+    """Returns a function: a path in root -> whether a sync put there what is there."""
     dest = Beneath(reach(os.fsencode(os.path.realpath(root))))
     owner = Ownership(dest, Journal(b""))
 

@@ -111,7 +111,7 @@ class Tools:
         return shutil.which(name, path=os.pathsep.join(((env or self.env).get("PATH", os.defpath),) + places))
 
     def activate(self) -> "dict[str, str | None]":
-        """The environment after the inventory's `activate` line; the fact is what went wrong, or null."""
+        """The environment that results from the inventory's `activate` line; the fact is what went wrong, or null."""
         line = self.spec.get("activate")
         problem = None
         if line:

@@ -40,7 +40,7 @@ class ElasticGang(Gang):
         renew: list[str] = []
         self._since = {host: self._since.get(host, now) for host in self.away}
         for host, since in self._since.items():
-            if host in self.absent:  # for one that never was no node waits
+            if host in self.absent:  # no node waits for one that never was
                 self._since[host] = NEVER
             elif now - since > HANG_SECONDS:
                 self._since[host] = NEVER

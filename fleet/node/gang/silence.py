@@ -3,7 +3,7 @@
 from fleet.node.base.types import Mapping, Sequence
 from fleet.node.gang.gang import NEVER
 
-EARLY_SECONDS = 60.0  # that ranks may go on after another one has ended well, without output
+EARLY_SECONDS = 60.0  # that ranks may go on after another one has ended well, without a report
 QUIET_SECONDS = 300.0  # that a whole run which has spoken may be silent without a report
 MUTE_SECONDS = 900.0  # that it may be from its start on: imports, a compilation
 GAP_SECONDS = 3.0  # between two looks: this machine itself slept, and has not read yet what ranks wrote meanwhile

@@ -61,8 +61,7 @@ class Refused(Failed, total=False):
     kind: Literal["sync", "mixed"]
 
 
-# -- a node's messages about files that it has, and as the first sender of a chain
-# --------------------------------------
+# -- a node's messages about files that it has, and as the first sender of a chain ----------------------------------
 Mode = Annotated[int, lambda mode: 0 <= mode <= 0o7777]
 # path (bytes as surrogateescape text, relative; "" is the source itself), kind, mode, size, mtime_ns, link target
 Nanoseconds = Annotated[int, lambda number: abs(number) < 1 << 63]

@@ -38,7 +38,7 @@ class Said:
 
     @property
     def key_types(self) -> str | None:
-        """The pattern of algorithms that the presented host key has."""
+        """The pattern of algorithms for the presented host key."""
         found = self._last(r"Server host (?:key|certificate): (\S+) ")
         return next((pattern for word, pattern in _KEY_TYPES.items() if found and word in found[1]), None)
 

@@ -220,7 +220,7 @@ def _result(gang: Gang, host: str, run: RunRecord) -> Result:
 
 def _last(failure: Failure, gang: Gang, logs: Mapping[str, NodeLogs], tail: Tail) -> tuple[str, str, int | None]:
     """(the name of the log that shows more, its end, the exit code that goes with it, None where none does). What a
-    rank had raised of its own before it was requested to end is its end."""
+    rank had raised of its own before its stop is its end."""
     host, rank, status = failure.host, failure.rank, failure.exit_code
     if rank is None:
         return "node.log", logs[host].tail("node.log", TAIL_BYTES), status

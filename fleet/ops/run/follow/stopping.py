@@ -52,7 +52,7 @@ class Stopping:
         self._clock = runtime.clock
         self._followers, self._spares = followers, spares
         self._patience = 0.0
-        self._stop_by: dict[str, float] = {}  # by host, once they have the request to
+        self._stop_by: dict[str, float] = {}  # by host, once they have the stop request
         self._killed = False
         self._undrained: set[str] = set()  # hosts that went while the rest of their logs came
         self.left: list[Host] = []  # that could not be reached when the run ended

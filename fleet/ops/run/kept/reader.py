@@ -22,7 +22,7 @@ from fleet.requests.runs import Logs
 E = TypeVar("E", bound=RunEvent)
 CHUNK = 1 << 20
 MOST_EVENTS = 1 << 28  # bytes of the file; one that is larger is none of fleet's
-HUSHED = (RunOver, NodeStarted, Cleaned, Submitted, Version)  # reported by the onlooker itself, or to none
+HUSHED = (RunOver, NodeStarted, Cleaned, Submitted, Version)  # reported by the onlooker itself, or to no one
 MOST_LINE = 1 << 20  # of an event; what is longer is none
 
 

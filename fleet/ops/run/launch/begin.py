@@ -1,4 +1,4 @@
-"""Begins another attempt of a run: its nodes report whether nothing is left of the last one, and started again, by
+"""Begins another attempt of a run: its nodes report whether anything is left of the last one, and are started again, by
 the code that started them first."""
 
 from __future__ import annotations
