@@ -45,8 +45,8 @@ class Source(ABC):
         raise UsageError(f"{self.name} knows the hosts of what it is in, and no others", hint=f"--on {self.name}")
 
     def run_of(self, environ: Mapping[str, str]) -> tuple[str | None, int]:
-        """(the run for which the surroundings of this process were requested, None: for no certain one; how often its queue
-        began it again)."""
+        """(the run for which the surroundings of this process were requested, None: for no certain one; how often its
+        queue began it again)."""
         return None, 0
 
     def enter(self, job: str) -> dict[str, str]:

@@ -1,4 +1,5 @@
-"""Host keys: which hosts are queried for theirs, what is known, what the user has to confirm. Before anything else is sent."""
+"""Host keys: which hosts are queried for theirs, what is known, what the user has to confirm. Before anything else is
+sent."""
 
 from __future__ import annotations
 
