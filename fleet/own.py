@@ -1,5 +1,5 @@
-"""The user's own folders on the head: runs/, builds/, ~/.fleet. They are entered through no link that anybody else
-made, belong to the user (or root), and are not open to all, as a destination on a node."""
+"""The user's own folders on the head: runs/, builds/, ~/.fleet. They are entered through no link that another user
+made. They belong to the user (or root), and are not open to all, as a destination on a node."""
 
 from __future__ import annotations
 

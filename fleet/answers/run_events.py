@@ -208,7 +208,7 @@ class Room(RunEvent, event="room"):
 
 @dataclass(frozen=True, kw_only=True)
 class Gap(RunEvent, event="gap"):
-    """so many `bytes` that a `rank` wrote are in no log, as its node's disk did not take them, or so many of a log
+    """so many `bytes` that a `rank` wrote are in no log, as its node's disk did not take them; or so many of a log
     (`file`) are not here, as its node keeps no more"""
 
     bytes: int

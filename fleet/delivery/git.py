@@ -1,7 +1,7 @@
 """git of this machine, as fleet runs it.
 
-It runs no hook, pager, diff or file system monitor program that a repository's settings name, writes nothing, asks
-no question, takes nothing from GIT_* variables, and is ended when it takes long or its output is large.
+It runs no hook, pager, diff or file system monitor program that a repository's settings name, and writes nothing. It
+asks no question and takes nothing from GIT_* variables. It is ended when it takes long or its output is large.
 """
 
 from __future__ import annotations

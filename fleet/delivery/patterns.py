@@ -176,8 +176,8 @@ def read_patterns(path: str, base: str, ours: bool = False, follow: bool = False
 
 
 class Scope:
-    """The ignore files of that name in the folder `top` and below it, read when they are requested, and those that hold
-    for all of it. Paths are absolute, those of folders end with "/". empty: no pattern was read so far."""
+    """The ignore files of that name in the folder `top` and below it, and those that hold for all of it. They are read
+    when requested. Paths are absolute, those of folders end with "/". empty: no pattern was read so far."""
 
     def __init__(self, top: str, name: str, common: Sequence[str | Path] = ()) -> None:
         self._top, self._name = top, name

@@ -1,4 +1,4 @@
-"""The id that a source is known by, and, while a sync is under way, an empty folder in it that shows a node that its
+"""The id that a source is known by. While a sync is under way, an empty folder in the source shows a node that its
 destination is the source itself, through whichever link or mount.
 
 A source carries a witness, a random number: in the git-dir of its work tree, else in a small file that no sync sends.

@@ -1,8 +1,8 @@
 """The fields a host may have, and what each accepts. One table for YAML and hostfiles alike.
 
 Every parser takes text and returns the value of the matching model.Host field, or raises FieldError; who calls
-it knows the file and the line. Values end up in argv, ssh configs and programs, so what could be read as an
-option, a pattern or an escape code is refused here, once.
+it knows the file and the line. Values end up in argv, ssh configs and programs. So what could be read as an option, a
+pattern or an escape code is refused here, once.
 """
 
 from __future__ import annotations

@@ -1,9 +1,9 @@
 """Node sets, "gpu[01-04,07]", expanded by ClusterShell within bounds and in the order they were written.
 
-Left to itself ClusterShell sorts, reads groups from config files whose entries are shell commands, expands
-"gpu[1-999999999]" in memory, and takes "gpu1[5-12]" for the 98 hosts gpu[15-112]. So it is given what it does
-well: RangeSet turns a bounded range into padded indexes, NodeSet (RESOLVER_NOGROUP) does the algebra and the
-folding; putting names together, in the order written, is done here.
+Left to itself ClusterShell sorts, and reads groups from config files whose entries are shell commands. It expands
+"gpu[1-999999999]" in memory, and takes "gpu1[5-12]" for the 98 hosts gpu[15-112]. So it is given what it does well:
+RangeSet turns a bounded range into padded indexes, NodeSet (RESOLVER_NOGROUP) does the algebra and the folding; putting
+names together, in the order written, is done here.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """`fleet sync [SRC] [--to DEST]`: code to every host; and the inventory's `sync:` section, which a bare `fleet sync`
 carries. An inventory is often a colleague's, and names files of this machine: what it may send without a question is
-kept in ~/.fleet/agreed, a line an answer, sha256 of the inventory's path and the paths it may send.
+kept in ~/.fleet/agreed. A line is an answer: sha256 of the inventory's path and the paths it may send.
 """
 
 from __future__ import annotations

@@ -95,8 +95,8 @@ def closure(module: str) -> dict[str, bytes]:
 
 def pack(modules: str, texts: Mapping[str, bytes], codes: Mapping[str, CodeType] | None = None) -> bytes:
     """Returns what the bootstrap reads to run main() of some modules. First comes the length of node/loader.py between
-    two equal tokens, so that the bootstrap sees if the login shell has taken a part of it. Then come that text, the
-    modules, and the code that some have."""
+    two equal tokens: by these the bootstrap sees if the login shell has taken a part. Then come that text, the modules,
+    and the code that some have."""
     body = zlib.compress(marshal.dumps((dict(texts), KIND, marshal.dumps(dict(codes or {}), 2)), 2), 3)
     boot = (text_of("fleet.node.loader") or b"") + f"\nrun(f, {modules.split()!r}, {len(body)})\n".encode()
     return b"fleet %d fleet\n" % len(boot) + boot + body

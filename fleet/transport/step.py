@@ -2,8 +2,8 @@
 
 srun takes its options from SLURM_* too, and a batch script's environment is full of them: it is given none.
 
-What it writes to its tasks goes to all of them. So what it reads from them identifies them: an agent prints the digest
-of a token that it has drawn, srun shows which task has (`--label`), and tasks are in the order of `--nodelist`
+What it writes to its tasks goes to all of them. So what it reads from them identifies them. An agent prints the digest
+of a token that it has drawn, and srun shows which task has (`--label`). Tasks are in the order of `--nodelist`
 (`--distribution=arbitrary`). A dialler that gives a host's name shows the token of that host, or is refused.
 """
 

@@ -63,9 +63,9 @@ def table(
 ) -> list[str]:
     """Rows in aligned columns; a column that is empty in every row is left out. Cells may hold several lines.
 
-    once: where there is more than one row, columns after the first `keys` that are equal in all of them leave the
-    table for a line below it that begins with this. shorten: of the last column the beginning will do. What does not
-    fit `width` then becomes a paragraph a row, broken at blanks."""
+    once: with more than one row, columns after the first `keys` that are equal in all rows leave the table. They are
+    then a line below it that begins with this. shorten: of the last column the beginning will do. What does not fit
+    `width` then becomes a paragraph a row, broken at blanks."""
     all_of_them = [(title, [row[i] for row in rows]) for i, title in enumerate(titles)]
     columns = [c for i, c in enumerate(all_of_them) if i < keys or any(c[1])]
     same: list[tuple[str, str]] = []

@@ -188,8 +188,8 @@ def other_command(
 
 def own_input(asked: bool | None) -> tuple[BinaryIO | None, bool]:
     """Returns standard input, where it is to be sent, and whether what waits there is not: without an option, input
-    that was given to fleet alone is sent, one that it shares with its caller (a script, a loop over a file of hosts) is
-    the caller's. UsageError where that is a file of which the caller has read nothing: its reader is not known."""
+    that was given to fleet alone is sent. One that fleet shares with its caller (a script, a loop over a file of hosts)
+    is the caller's. UsageError where that is a file of which the caller has read nothing: its reader is not known."""
     if asked and terminal.interactive(sys.stdin):
         raise UsageError("--stdin: standard input is a terminal, which is not read", hint="give it a file: < FILE")
     ours, waits = os.fstat(0), False

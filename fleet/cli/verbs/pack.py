@@ -41,7 +41,7 @@ def pack(file: Path) -> int:
 @click.option("--platform", metavar="NAME", help="Whose variables these are, where several would fit.")
 @without(*NOT_HERE, "dry_run")
 def explain_env(platform: str | None) -> int:
-    """Show what a platform's variables mean here, what is wrong with them, and the lines for torchrun,
+    """Show what a platform's variables mean here and what is wrong with them. Also show the lines for torchrun,
     accelerate and deepspeed that start the same by hand. Exit: 2 where something is wrong.
     """
     from fleet.node.container.explain import main

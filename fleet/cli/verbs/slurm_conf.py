@@ -47,8 +47,8 @@ def steps(first: str, folder: str) -> list[str]:
 @click.option("--force", is_flag=True, help="Replace files that are there.")
 @common_options
 def slurm_conf_(folder: Path, cluster: str, partition: str, force: bool) -> int:
-    """Write slurm.conf, gres.conf and cgroup.conf for the inventory's hosts, from their report of CPUs, memory
-    and GPUs, and show what to do with them. The first host is the controller.
+    """Write slurm.conf, gres.conf and cgroup.conf for the inventory's hosts, from their report of CPUs, memory and
+    GPUs. Show what to do with these files. The first host is the controller.
     """
     for option, name in (("--cluster", cluster), ("--partition", partition)):
         if not name.isidentifier():

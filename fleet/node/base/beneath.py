@@ -1,10 +1,10 @@
 """A destination on this node, held open: nothing that a neighbour puts in the way of a name leads what is done here to
 another place.
 
-Each name is looked up in the folder that is open, never through a link, and each folder on the way must be ours or
-root's and closed to others (see check_folder, check_way). at() gives "/proc/self/fd/N/NAME", which every call takes as
-a path: N stays the folder that was looked at, wherever another process moves it. No call that follows a last link may
-be given one.
+Each name is looked up in the folder that is open, never through a link. Each folder on the way must be ours or root's
+and closed to others (see check_folder, check_way). at() gives "/proc/self/fd/N/NAME", which every call takes as a path:
+N stays the folder that was looked at, wherever another process moves it. No call that follows a last link may be given
+one.
 """
 
 import collections

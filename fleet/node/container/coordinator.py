@@ -1,6 +1,6 @@
-"""Leads a run of containers: a process of its own in the container where all meet, one loop over its connections, which
-drives the rule of fleet/node/gang as a head does. It begins each attempt, has all stop, decides how the run ended, and
-writes runs/RUN.
+"""Leads a run of containers: a process of its own in the container where all meet. One loop over its connections drives
+the rule of fleet/node/gang as a head does. It begins each attempt, has all stop, decides how the run ended, and writes
+runs/RUN.
 
 spec, one line on stdin: {"run", "runs", "started", "about": {"job", "least", "most"}, "port", "secret", "engine",
 "grace", "stop_grace", "node_timeout", "max_restarts", "stall_timeout"}. It prints one line: {"port"}, or {"refused",

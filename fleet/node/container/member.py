@@ -1,9 +1,9 @@
-"""This container's part in a run: it starts what the container that leads sends, attempt by attempt, passes on what its
-node's program reports (run.follow), and what is requested of that one. Its ranks' logs come to runs/RUN/HOST and to its
-own output.
+"""This container's part in a run: it starts what the container that leads sends, attempt by attempt. It passes on what
+its node's program reports (run.follow), and what is requested of that program. Its ranks' logs come to runs/RUN/HOST
+and to its own output.
 
-The exit code is that of the verdict where the first failure was here, 1 where another container failed first, 123 where
-its part could not begin, 128+n after signal n.
+The exit code is that of the verdict where the first failure was here, and 1 where another container failed first. It is
+123 where its part could not begin, 128+n after signal n.
 """
 
 import os

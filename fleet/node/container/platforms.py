@@ -1,7 +1,7 @@
 """Names the variables of each platform for what a distributed run needs, in the environment of each of its containers.
 
 A platform is a table: adding one is adding a table. The first whose `signs` are all set, and whose `unless` are not, is
-the one that a process is in, so those that set more come first. A thing's value is that of the first variable that is
+the one that a process is in. So those that set more come first. A thing's value is that of the first variable that is
 set. VARIABLE:READER, see variables.py, where the variable holds it among others.
 
 sure: "source" (read in the platform's own code), "documented", "notes" (of a user), "seen" (live, in the lab).

@@ -1,5 +1,5 @@
-"""The policy `add`: files of several targets are put where they are to be, nothing is ever taken away, and nothing of
-the node's own replaced without consent (ownership.py)."""
+"""The policy `add`: files of several targets are put where they are to be. Nothing is ever taken away, and nothing of
+the node's own is replaced without consent (ownership.py)."""
 
 import os
 

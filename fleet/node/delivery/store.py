@@ -61,8 +61,8 @@ def joined(ranges: "Iterable[tuple[int, int]]") -> "list[list[int]]":
 
 
 def of_inner(targets: "list[Target]", entries: "list[Any]") -> "set[int]":
-    """Returns the numbers of the entries that do not count, since a destination that lies in theirs has something else
-    for that path, or for a folder that it is in."""
+    """Returns the numbers of the entries that do not count: a destination that lies in theirs has something else for
+    that path, or for a folder that it is in."""
     full = [os.path.join(targets[number].path, encode(path)).rstrip(b"/") for number, path, *_ in entries]
     goes: dict[bytes, tuple[int, str]] = {}  # the innermost target that has something for it, and the kind of that
     for index in sorted(range(len(entries)), key=lambda index: len(targets[entries[index][0]].path)):

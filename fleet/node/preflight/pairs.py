@@ -8,9 +8,9 @@ are over, {"reached": {id: how}, "links": {id: what was measured}} is sent; othe
 for, as fast as it goes; 0: PACKET_BYTES. For the values see fleet/protocol/messages/facts.py. The program listens until
 its stdin ends, or {"op": "done"} comes, or the time is over.
 
-A visit connects, sends PACKET_BYTES, and is over when the other kernel has them all and the other program has proved by
-an HMAC that it has the token: an address that leads back here is no other host's. A node that is busy is slow to prove
-it, and loses no packet; so what does not arrive is the network's doing. Each of two nodes sends to the other one.
+A visit connects and sends PACKET_BYTES. It is over when the other kernel has them all and the other program has proved
+by an HMAC that it has the token: an address that leads back here is no other host's. A node that is busy is slow to
+prove it, and loses no packet; so what does not arrive is the network's doing. Each of two nodes sends to the other one.
 """
 
 import errno

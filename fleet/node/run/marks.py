@@ -1,7 +1,7 @@
 """Marks a run's processes: by a variable in their environment, and a limit that the kernel keeps of each.
 
 The limit is the time that a process of a real-time class may run without a pause: a number of the run's own, of some
-70,000 years, which limits nothing. No `env -i` takes it away, each process hands it down to its children, and it needs
+70,000 years, which limits nothing. No `env -i` takes it away, and each process hands it down to its children. It needs
 no right and no process of ours that lives.
 """
 

@@ -1,7 +1,7 @@
 """`fleet setup-ssh`: keys, authorized_keys, known_hosts and an ssh config on head and nodes; every pair verified.
 
-The order is the point: a host's key is settled before anything is sent to it, the head's key before a password,
-and everything is on record before it is changed. Run again it finds nothing to do and changes no byte.
+The order is the point: a host's key is settled before anything is sent to it, the head's key before a password.
+Everything is on record before it is changed. Run again it finds nothing to do and changes no byte.
 """
 
 from __future__ import annotations

@@ -15,8 +15,8 @@ from fleet.ops.setup_ssh.node import NodeState
 
 
 def refused(states: Mapping[str, NodeState], head: Head) -> dict[str, ConnectError]:
-    """Returns the errors of hosts, by name, that name a key of the head's or of another host's, and do not show that
-    they have it. Where none of several is known to have had it before, and they show different ones, it is all."""
+    """Returns errors by host: of those that name a key of the head's or of another host's, and do not show that they
+    have it. Where none of several is known to have had it before, and they show different ones, it is all."""
     mine = {key.id: hashlib.sha256(files.read(path) or b"").hexdigest() for path, key in head.keys.items()}
     claims: dict[str, dict[str, str | None]] = {}
     for name, state in states.items():

@@ -1,8 +1,8 @@
 """fleet's block in an ssh config: its text, putting it in, taking it out. Pure.
 
 ssh takes the first value it finds, so the block is at the top: the inventory wins over a
-`Host *` further down. It ends with an empty `Host *` section, so that options which were at the top of the
-user's file, outside any section, still apply to every host and are not swallowed by fleet's last one.
+`Host *` further down. It ends with an empty `Host *` section. So options at the top of the user's file, outside any
+section, still apply to every host and are not swallowed by fleet's last one.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """A node's ~/.ssh as the head sees and changes it: node.sh over a session, one round trip a call.
 
-No python is needed there: `sh` reads the script from stdin as a whole (so that no shell ever sees a part of it,
-nor a command line anything of it), and every value in it is single-quoted here.
+No python is needed there. `sh` reads the script from stdin as a whole: no shell ever sees a part of it, nor a command
+line anything of it. Every value in it is single-quoted here.
 """
 
 from __future__ import annotations

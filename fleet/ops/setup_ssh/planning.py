@@ -149,8 +149,8 @@ class SetupPlan:
 def plan(inventory: Inventory, everyone: Inventory, request: SetupSsh, home: Path) -> SetupPlan:
     """The plan for the hosts of `inventory`, a selection of `everyone`: config blocks are about all of them.
 
-    Reads the user's ssh config as it is without fleet's blocks, so that what an inventory no longer has, or
-    another one had, does not live on in there.
+    Reads the user's ssh config without fleet's blocks. So what an inventory no longer has, or another one had, does not
+    live on in there.
     """
     block = Record.load(home, everyone.source).block
     transport = SshTransport(home=home, hosts=everyone.hosts)

@@ -182,9 +182,9 @@ def dial_through(gateway: Link, name: str, address: str, port: int, deadline: De
 
 
 def must_answer(gateway: Link, name: str, tried: Deadline) -> None:
-    """Raise ConnectError(kind="gateway") when it is the gateway that is lost or hangs, so that it is not taken for
-    the host reached through it. One that hangs is given up, and connected again by the next that needs it: all that
-    goes through it is lost then, so it has as much time as the host that was `tried`."""
+    """Raise ConnectError(kind="gateway") when the gateway is lost or hangs, so that it is not taken for the host
+    reached through it. One that hangs is given up, and connected again by the next that needs it: all that goes through
+    it is lost then, so it has as much time as the host that was `tried`."""
     if gateway.broken or not gateway.answers(Deadline.after(tried.seconds, tried.cancel)):
         gateway.abort()
         raise ConnectError(

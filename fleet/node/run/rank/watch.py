@@ -54,7 +54,7 @@ def processes() -> "dict[int, tuple[int, int]]":
 def addressed(pid: int, signum: int) -> "list[int]":
     """Returns the processes that a rank's signal is for, the outermost first: a script whose command has ended must not
     go on. A shell that waits for its children does not pass signals on: SIGINT is for its process group, as a terminal
-    sends it, SIGTERM for the shell and its children, down to the first that is no shell."""
+    sends it. SIGTERM is for the shell and its children, down to the first that is no shell."""
     reached = [pid]
     if program(pid) in SHELLS:
         found = processes()

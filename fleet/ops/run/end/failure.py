@@ -77,8 +77,8 @@ def why_of(error: FleetError) -> Why:
 
 
 def not_sent(text: str, run: RunRecord) -> str | None:
-    """Returns what to do about the file that a rank missed, where it lies on this head, in the folder that the run was
-    started in, and is left out by syncs. text: the rank's last lines."""
+    """Returns what to do about the file that a rank missed, if syncs leave it out. Such a file lies on this head, in
+    the folder that the run was started in. text: the rank's last lines."""
     document = read_object(run.logs / RUN)
     folder, hosts = (document.get("fleet") or {}).get("folder"), document.get("hosts") or {}
     if not isinstance(folder, str):

@@ -54,8 +54,8 @@ class Written(Words):
         return cause is None or cause.collateral
 
     def blamed(self, failure: Failure, gang: Gang) -> Failure:
-        """Returns the failure of the rank that raised an error of its own, before a stop reached it, but ended later
-        than those that it left: a rank may hang in its clean-up for as long as it likes."""
+        """Returns the failure of a rank that raised an error of its own before a stop reached it, but ended later than
+        the ranks that it left: a rank may hang in its clean-up for as long as it likes."""
         mine = [end for end in gang.last_attempts() if (end.host, end.rank) == (failure.host, failure.rank)]
         if failure.what != "rank" or not any(map(self.answers, mine)):
             return failure

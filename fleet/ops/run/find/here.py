@@ -1,4 +1,4 @@
-"""Finds the run that an argument means: of those that nodes report, and for a verb that ends or follows one, of those
+"""Finds the run that an argument means, of those that nodes report. A verb that ends or follows a run also finds those
 that have a folder here, though no node may know of it any more. Another one is named by its whole id."""
 
 from __future__ import annotations

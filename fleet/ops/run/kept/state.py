@@ -62,8 +62,9 @@ def stoppers(state: Mapping[str, Any]) -> list[Mapping[str, Any]]:
 
 
 def without_head(folder: Path) -> tuple[float, float | None] | None:
-    """Returns (the last sign of life of who led it, in seconds since the epoch, its lease) of a run that no process of
-    this machine leads any more, and that may go on; None of others: those that are over, and those whose lease is."""
+    """Returns (last, lease) of a run that no process of this machine leads any more, and that may go on. last: the last
+    sign of life of its leader, in seconds since the epoch. Returns None for others: those that are over, and those
+    whose lease is."""
     state = state_of(folder)
     with suppress(OSError):  # pruned meanwhile
         if state.get("leads") and lives(state.get("leader")) is False:

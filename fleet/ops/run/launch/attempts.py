@@ -1,5 +1,5 @@
-"""Follows a run to its end, attempt by attempt: where a failure need not be the end (course.py), its nodes report
-whether anything is left of the last attempt, and are started again, by the code that started them first. The run keeps
+"""Follows a run to its end, attempt by attempt. Where a failure need not be the end (course.py), its nodes report
+whether anything is left of the last attempt. They are started again, by the code that started them first. The run keeps
 its id.
 """
 
