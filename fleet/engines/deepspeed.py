@@ -22,7 +22,7 @@ class DeepSpeed(Engine):
     options = (
         Option("bind-cores-to-rank", "Give each rank cores of its own, by numactl."),
         Option("bind-core-list", "Of these cores: 0-7,16-23.", "LIST"),
-        Option("log-level", "How much its launcher says.", choices=("debug", "info", "warning", "error", "critical")),
+        Option("log-level", "How much its launcher prints.", choices=("debug", "info", "warning", "error", "critical")),
         Option("no-local-rank", "Leave the script without --local_rank."),
     )
 

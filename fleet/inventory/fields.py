@@ -204,11 +204,13 @@ class Field(NamedTuple):
 FIELDS = {
     "address": Field(address, "203.0.113.10", "where SSH goes; default: the host's name"),
     "data_address": Field(address, "192.168.0.7", "where training traffic goes (`MASTER_ADDR`); default: `address`"),
-    "user": Field(_user, "root", "who logs in; default: what `~/.ssh/config` says, else your own name"),
-    "port": Field(port, "33", "sshd's port; default: what `~/.ssh/config` says, else 22"),
+    "user": Field(_user, "root", "who logs in; default: what `~/.ssh/config` has, else your own name"),
+    "port": Field(port, "33", "sshd's port; default: what `~/.ssh/config` has, else 22"),
     "identity_file": Field(_path, "~/.ssh/id_ed25519", "the private key; default: as `ssh` would choose"),
     "proxy_jump": Field(
-        _jump, "bastion", "`[user@]host[:port]`, several behind commas, or hosts of the inventory; `none`: no jump"
+        _jump,
+        "bastion",
+        "`[user@]host[:port]`, several with commas between, or hosts of the inventory; `none`: no jump",
     ),
     "host_key": Field(_host_key, "SHA256:...", "the host key's fingerprint: no other key is believed"),
     "slots": Field(slots, "8", "ranks that a node runs by default; default: one for each GPU, else 1"),

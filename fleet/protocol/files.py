@@ -38,14 +38,14 @@ FOLDERS = (
     (f"~/{HOME}/{DATA}/", "notes of data that came, JSON: node, target, state folder, whether all of it is there"),
     (
         f"~/{HOME}/{WHEELS}/",
-        "wheels that were brought here (`SET-HEAD/`), which of them were verified, and which an install began and did "
+        "wheels that were sent here (`SET-HEAD/`), which of them were verified, and which an install began and did "
         "not (`verified/`), locks of installs",
     ),
     (f"~/{HOME}/{IMPORTS}", "JSON: digests of what interpreters could import, so that preflight need not try it again"),
     (f"~/{HOME}/{SOURCES}/NAME-KEY/, ~/{HOME}/{BUILDS}/BUILD/", "source trees and builds of `fleet build`"),
     (
         f"{CODE_STATE}/, {DATA_STATE}/",
-        "in a destination, or beside it as `.NAME` and this: what a sync delivered, and what is staged of one that "
+        "in a destination, or next to it as `.NAME` and this: what a sync delivered, and what is staged of one that "
         "was interrupted",
     ),
     (
@@ -54,9 +54,9 @@ FOLDERS = (
     ),
 )
 OF_A_RUN = (
-    (SPEC, "JSON: what was asked for; of variables the names only"),
+    (SPEC, "JSON: the request; of variables the names only"),
     (PID, "JSON: the supervisor and its guardian, pid and start time, and the boot they belong to"),
-    (STATUS, "JSON: how the run stands on this node, or how it ended"),
+    (STATUS, "JSON: the state of the run on this node, or how it ended"),
     (COMMAND, "JSON: the training command, as `spawn.py` starts it"),
     ("accelerate.yaml", "the configuration of `--engine accelerate`, as it lies where the launch was typed"),
     (
@@ -65,11 +65,11 @@ OF_A_RUN = (
     ),
     (f"{NODE_LOG}, rank<R>.out, rank<R>.err", "what the engine and the ranks printed, to the byte"),
     ("rank<R>.json", "JSON: how that rank ended, on each attempt"),
-    (f"{ARMED}, rank<R>.stack", "has a python rank tell where it stands (`fleet stacks`), and what it told"),
+    (f"{ARMED}, rank<R>.stack", "has a python rank report where it is (`fleet stacks`), and its report"),
     ("builds", "the folders where torch builds extensions, a line each"),
     (
         LEASE,
-        "its time of change is when the head was last heard of; JSON once the run was detached from it",
+        "its time of change is that of the head's last message; JSON once the run was detached from it",
     ),
     (TIMES, "when its logs grew: a JSON line for a second in which they did, time and sizes; `fleet logs --since`"),
     (
@@ -79,7 +79,7 @@ OF_A_RUN = (
     (STOP, "JSON: that the run is to stop, with its grace and ranks' first signal"),
     (VERDICT, "JSON: how the run ended, as who led it has decided; the first one stays"),
     (f"{ATTEMPT}<K>/", "of a run that was started again: what attempt K left, of these"),
-    (OVER, "empty: every rank on every node has ended well, as the head has heard"),
+    (OVER, "empty: every rank on every node has ended well, as the head knows"),
     (NEXT, "JSON: the process here by which a head waits with another attempt, or begins it, while it lives"),
 )
 OF_DELIVERIES = (

@@ -51,8 +51,8 @@ class SetupSsh(Request):
     password: str | None = field(default=None, repr=False)
     password_file: str | os.PathLike[str] | None = option(
         None,
-        "The password on one line, or lines 'HOST PASSWORD' (HOST may be a node set or *); nobody else may be able to "
-        "read it. '-' is stdin.",
+        "The password on one line, or lines 'HOST PASSWORD' (HOST may be a node set or *); no other user may be able "
+        "to read it. '-' is stdin.",
         metavar="F",
         completes="file",
     )

@@ -80,7 +80,7 @@ class Launch(OfRun):
     engine_args: Sequence[str] = option(
         (), "An option of the engine's own; write --engine-arg=--OPTION.", "--engine-arg", metavar="ARG"
     )
-    module: bool = option(False, "SCRIPT is a module's name, as behind python -m.", "-m", "--module", daily=True)
+    module: bool = option(False, "SCRIPT is a module's name, as after python -m.", "-m", "--module", daily=True)
     no_python: bool = option(False, "SCRIPT is a program, which the engine starts as it is.")
     sync: bool = option(False, "Mirror this folder to the nodes' workdir first.", daily=True)
     force: bool = option(False, "With --sync: replace what a sync of another folder put there, too.")
@@ -94,7 +94,7 @@ class Launch(OfRun):
     lease: float | None = option(120.0, "Seconds that nodes go on without this command.", metavar="S", limits=within(1))
     grace: float | None = option(
         None,
-        "Seconds between SIGTERM and SIGKILL [30 of a stop that was asked for, 10 after a failure].",
+        "Seconds between SIGTERM and SIGKILL [30 of a requested stop, 10 after a failure].",
         metavar="S",
         limits=within(0),
     )
@@ -111,7 +111,7 @@ class Launch(OfRun):
     preflight: bool = True
     detach: bool = option(False, "Once it runs, leave it to itself: it needs no head.", daily=True)
     share: bool = option(False, "Start also where another run is live.")
-    spares: int = option(0, "N hosts stand by to take lost ones' places.", metavar="N", limits=within(0), daily=True)
+    spares: int = option(0, "N spare hosts take lost ones' places.", metavar="N", limits=within(0), daily=True)
     folder: str | os.PathLike[str] | None = None
     repeats: str | None = None
     claims: str | None = None

@@ -44,13 +44,13 @@ class Sync(Request):
     delete_excluded: bool = option(False, "Delete what was delivered and is left out now by a pattern.")
     max_delete: int | Literal["all"] | None = option(
         None,
-        "Delete up to N files on a host without asking, or all; by default most of what is there is asked for.",
+        "Delete up to N files on a host without asking, or all; by default most of what is there needs consent.",
         metavar="N|all",
         limits=within(0),
     )
     all: bool = option(
         False,
-        "Send what is left out unasked, too: environments, caches, folders like .aws; never private keys.",
+        "Send what is left out by default, too: environments, caches, folders like .aws; never private keys.",
     )
     copy_unsafe_links: bool = option(False, "Send what links that lead out of the source point to.")
     source_id: str | None = option(

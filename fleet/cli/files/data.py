@@ -135,7 +135,7 @@ def _short(names: list[str]) -> str:
     "--from", "sources", metavar="NODESET", shell_complete=completed("nodeset"), help="From these hosts only."
 )
 @asked(Get, "to", "force", "all", "copy_unsafe_links", to={"type": click.Path(path_type=Path, file_okay=False)})
-@runs_dir_option("Where logs are, on this machine: they tell of a RUN's folder.")
+@runs_dir_option("Where logs are, on this machine: they name a RUN's folder.")
 @common_options
 def get(what: str, sources: str | None, **given: Any) -> int:
     """Bring files of the hosts here: a PATH, relative to the host's workdir, or what a RUN wrote in its folder since it

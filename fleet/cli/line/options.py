@@ -225,7 +225,7 @@ _OPTIONS: dict[str, tuple[tuple[str, ...], dict[str, Any]]] = {
     "dry_run": (("--dry-run",), {"is_flag": True, "help": "Show the plan, do nothing.", "daily": True}),
     "json": (("--json",), {"is_flag": True, "help": "JSON on stdout: one document; of a run, a line an event."}),
     "verbose": (("-v", "--verbose"), {"count": True, "help": "Say more."}),
-    "quiet": (("-q", "--quiet"), {"is_flag": True, "help": "Say only what went wrong."}),
+    "quiet": (("-q", "--quiet"), {"is_flag": True, "help": "Print only what went wrong."}),
 }
 
 

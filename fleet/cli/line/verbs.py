@@ -48,14 +48,14 @@ VERB_GROUPS: dict[str, dict[str, Verb]] = {
             "Start a distributed run, follow it, collect every rank's logs.",
             ("launch", "again"),
         ),
-        "ps": Verb("fleet.cli.run.runs:ps", "Show the runs on the hosts, whoever started them.", ("ps",), step=False),
+        "ps": Verb("fleet.cli.run.runs:ps", "Show the runs on the hosts, started from any head.", ("ps",), step=False),
         "logs": Verb("fleet.cli.run.runs:logs", "Show what a run's ranks wrote, or write.", ("logs",), step=False),
         "attach": Verb(
             "fleet.cli.run.runs:attach", "Follow a run that goes on without its head.", ("attach",), step=False
         ),
         "stacks": Verb(
             "fleet.cli.run.stacks:stacks",
-            "Where a run's ranks stand, and which one elsewhere.",
+            "Where a run's ranks are, and which one elsewhere.",
             ("stacks",),
             step=False,
         ),
@@ -83,7 +83,7 @@ VERB_GROUPS: dict[str, dict[str, Verb]] = {
         ),
         "explain-env": Verb(
             "fleet.cli.verbs.pack:explain_env",
-            "What a platform's variables say of this container.",
+            "What a platform's variables mean for this container.",
             hosts=False,
         ),
         "build": Verb(

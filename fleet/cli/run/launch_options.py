@@ -101,7 +101,7 @@ def again_options(command: F) -> F:
     """Decorator: adds both."""
     about: dict[str, Any] = {"cls": FleetOption, "metavar": "RUN", "shell_complete": completed("run_here")}
     for option, name, daily, said in (
-        ("--again", "again", True, "Launch what RUN was once more, on what the inventory says now."),
+        ("--again", "again", True, "Launch what RUN was once more, on the inventory as it is now."),
         ("--from", "from_", False, "Launch what RUN was once more, on the hosts as they were described then."),
     ):
         command = click.option(option, name, help=said, daily=daily, **about)(command)

@@ -119,7 +119,7 @@ class ExecVerb(Verb):
     ),
 )
 @asked(Exec, "shell", "timeout", "env_of")
-@click.option("--no-fold", is_flag=True, help="Print lines as they come, each behind its host's name.")
+@click.option("--no-fold", is_flag=True, help="Print lines as they come, each after its host's name.")
 @click.option(
     "--stdin/--no-stdin",
     " /-n",

@@ -144,7 +144,7 @@ class Play(Verb):
 )
 @click.option("--var", "vars_", multiple=True, metavar="NAME=VALUE", help="A value for a variable of the playbook.")
 @click.option("--from", "from_", metavar="STEP", help="Begin with this step: its number, or its name.")
-@click.option("--no-fold", is_flag=True, help="Print lines as they come, each behind its host's name.")
+@click.option("--no-fold", is_flag=True, help="Print lines as they come, each after its host's name.")
 @click.option("--prompt-for-sudo-password", "ask_sudo", is_flag=True, help="Ask for the password of c.sudo.")
 @click.argument("file", metavar="PLAYBOOK|TASKS.py[:NAME]", type=click.Path())
 @click.argument("args", nargs=-1, type=click.UNPROCESSED)

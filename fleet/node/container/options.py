@@ -12,7 +12,7 @@ ROWS: "dict[str, tuple[str, Any, Any, str]]" = {
     "nproc-per-node": ("N|auto|gpu|cpu", str, None, "ranks here, instead of what the platform sets"),
     "master-addr": ("ADDR", str, None, "where all meet, instead of what the platform sets"),
     "master-port": ("PORT", str, None, "its port"),
-    "rdzv-id": ("ID", str, None, "tells this run from others, instead of what the platform sets"),
+    "rdzv-id": ("ID", str, None, "distinguishes this run from others, instead of what the platform sets"),
     "platform": ("NAME", str, None, "whose variables these are, where several would fit"),
     "engine": ("NAME", str, "torchrun", "what starts the ranks [torchrun]"),
     "engine-arg": ("ARG", [str], (), "an option of the engine's own; write --engine-arg=--OPTION"),

@@ -35,7 +35,7 @@ OPTIONS = (
     Option("start-within", "Of these: seconds that the first waits for the others [3600].", "S"),
     Option("job-name", "The job's name [the run's].", "NAME"),
     Option("output", "File for what the job prints [job.out in the run's folder].", "FILE"),
-    Option("sbatch-arg", "Another one of sbatch's, behind a '='.", "ARG", many=True),
+    Option("sbatch-arg", "Another one of sbatch's, after a '='.", "ARG", many=True),
 )
 PLAIN = re.compile(r"[A-Za-z0-9_@%+=:,./\[\]*()^-]+")
 OURS = {
