@@ -170,7 +170,7 @@ class Launch(OfRun):
 
     @property
     def ranks(self) -> int | None:
-        """On a node; None: as `counted` says."""
+        """On a node; None: as in `counted`."""
         if self.nproc_per_node is None or self.nproc_per_node in COUNTS:
             return None
         text = str(self.nproc_per_node)

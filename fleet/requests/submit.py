@@ -11,7 +11,7 @@ from fleet.requests.runs import OfRun
 
 @dataclass(frozen=True, kw_only=True)
 class Submit(OfRun):
-    """Have a job launch what `command` says, on the first of its nodes, as it would be typed there after `launch`.
+    """Have a job launch `command` on the first of its nodes, as it would be typed there after `launch`.
 
     env: variables of the run, whose values are in no command line and no script. on: the source whose queue it is.
     name: what the run is called by. nodes: how many, as the queue takes it. options: the queue's own. only, without:

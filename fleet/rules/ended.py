@@ -77,10 +77,10 @@ _ORDER = [hint.pattern for hint in HINTS]
 
 @dataclass(frozen=True)
 class Cause:
-    """Describes the cause of a process's end. why: in a line. remedy: the next step, in which {host} stands for its
-    host. traceback: the exception that ended it, with those it is chained to. collateral: it only reports another
-    rank's death. own: it raised an error of its own. unfit: its host is not fit for another run without a repair.
-    kernel: the line that explains it."""
+    """Describes the cause of a process's end. why: in a line. remedy: the next step, in which {host} is its host.
+    traceback: the exception that ended it, with those it is chained to. collateral: it only reports another rank's
+    death. own: it raised an error of its own. unfit: its host is not fit for another run without a repair. kernel: the
+    line that explains it."""
 
     why: str | None = None
     remedy: str | None = None

@@ -73,9 +73,9 @@ def _end(bare: Sequence[str], start: int) -> int:
 
 @dataclass(frozen=True)
 class Part:
-    """One traceback of those that are chained. exception: its text. frames: (file, function, None where it is not
-    said) of each, the outermost first. line: the code of the innermost. file: that raised it, a worker's where it is
-    wrapped. link: how the next one follows from it."""
+    """One traceback of those that are chained. exception: its text. frames: (file, function, None where it is missing)
+    of each, the outermost first. line: the code of the innermost. file: that raised it, a worker's where it is wrapped.
+    link: how the next one follows from it."""
 
     exception: str
     frames: Sequence[tuple[str, str | None]]

@@ -178,7 +178,7 @@ def sync(
 
 
 def _ask_for(inventory: Inventory, sources: Sequence[Path], *, agree: bool) -> None:
-    """UsageError unless the user lets the inventory send what lies outside its folder; one question for the same.
+    """UsageError unless the user allows the inventory to send what lies outside its folder; one question for the same.
     agree: the command line does."""
     from fleet.ops.sync import agreed, outside, remember
 

@@ -125,8 +125,8 @@ def show_summary(report: Report, view: LaunchView) -> None:
 
 
 def follow(plan: Planned, scrolls: Scrolling, leaves: Collection[signal.Signals] = ()) -> int:
-    """Do it, and show it; the key d lets it go on by itself. scrolls: the ranks whose lines scroll. leaves: the signals
-    that also let it go on, of SIGINT and SIGTERM."""
+    """Do it, and show it; the key d leaves it to itself. scrolls: the ranks whose lines scroll. leaves: the signals
+    that also do so, of SIGINT and SIGTERM."""
     if click.get_current_context().find_root().meta.get(BY_ITSELF):
         leader.begin()
     settings = settings_of()

@@ -118,7 +118,7 @@ class Keyring:
 
     def offers(self, endpoint: Endpoint, notes: list[str], deadline: Deadline) -> Iterator[tuple[str, Any]]:
         """(what to call it, key), best first, none twice; remarks on keys that cannot be used go to `notes`. The agent
-        is not queried before its turn: one that hangs does not matter to a user whom a file's key lets in."""
+        is not queried before its turn: one that hangs does not matter where a file's key is accepted."""
         offered: set[bytes] = set()
         for name, key in self._all(endpoint, notes, deadline):
             if key.asbytes() not in offered:
