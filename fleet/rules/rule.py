@@ -68,14 +68,15 @@ class Rule:
 
     fact: a dotted path into a host's view (rules/view.py), or a function of the view.
     kind: "equal": the same on all hosts. "minimum", "maximum": at least, at most the limit; `levels` are
-    (limit, severity), the worst first, and `unit` is "bytes", "s" or "". "clear": the fact, a text on what is wrong,
-    must be empty; a Said is a sentence of its own. "somewhere": at least one host has it. "distinct": no two hosts
-    share it. "digest": those that have one have the same. "partly": true on all hosts, or on none. "contents": {name:
-    value} is the same everywhere. "closed", "stalled", "slow": see rules/pairs.py. what: the name of the fact in the
-    message. says: the sentence of a "clear" one, in which {value} is the fact. when: a fact that must be true for the
-    rule to apply to a host. needs: "python", a module of it, or "launch": an error if what is to run needs it, and in a
-    launch, else a warning. covered_by: the rules of which it is only another sign. run: a launch shows its warnings in
-    full. A host that lacks the fact because its step timed out is not judged.
+    (limit, severity), the worst first, and `unit` is "bytes", "s" or "". "clear": the fact, a text on what is
+    wrong, must be empty; a Said is a sentence of its own. "somewhere": at least one host has it.
+    "distinct": no two hosts share it. "digest": those that have one have the same. "partly": true on all hosts, or on
+    none. "contents": {name: value} is the same everywhere. "closed", "stalled", "slow": see rules/pairs.py.
+    what: the name of the fact in the message. says: the sentence of a "clear" one, in which {value} is the fact.
+    when: a fact that must be true for the rule to apply to a host.
+    needs: "python", a module of it, or "launch": an error if what is to run needs it, and in a launch, else a warning.
+    covered_by: the rules of which it is only another sign. run: a launch shows its warnings in full.
+    A host that lacks the fact because its step timed out is not judged.
     """
 
     id: str
