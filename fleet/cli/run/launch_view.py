@@ -31,9 +31,10 @@ from fleet.answers.run_events import (
     Waiting,
 )
 from fleet.cli.line.values import Scrolling
+from fleet.cli.run.plain import PlainLines
 from fleet.cli.screen import terminal
-from fleet.cli.screen.board import KEYS, Board, Shown
-from fleet.cli.screen.lines import Tracebacks, who, write_line
+from fleet.cli.screen.board import KEYS, Board
+from fleet.cli.screen.lines import Tracebacks, last_state, who, write_line
 from fleet.cli.screen.output import clean, talk, write_notice
 from fleet.cli.screen.progress import ProgressLine
 from fleet.errors import Reason
@@ -181,14 +182,15 @@ class LaunchView:
 
     def _go_on(self) -> None:
         """The same in plain lines, behind a fault."""
-        closing = False
-        with Shown(json=self._json, quiet=self._level < 0, of_launch=True) as plain:
-            while not closing:
-                closing, dropped = self._take()
+        plain, closing = PlainLines(json=self._json, quiet=self._level < 0), False
+        while not closing:
+            closing, dropped = self._take()
+            with terminal.aside():
                 while self._taken:
-                    plain(self._taken.popleft())
+                    plain.show(self._taken.popleft())
                     self._written += 1
                 self._tell_dropped(dropped)
+        plain.flush()
 
     def _tell_dropped(self, count: int) -> None:
         if count:
@@ -252,8 +254,10 @@ class LaunchView:
         self._written += 1
 
     def _flush(self) -> None:
-        for host, rank, stream, line in self._board.rests():
-            self._line(host, rank, stream, line)
+        for host, rank, stream, lines in self._board.scrolling():
+            if lines.rest:
+                self._line(host, rank, stream, last_state(lines.rest))
+                lines.rest = b""  # it is shown once
         sys.stdout.flush()
 
     # -- what is live -------------------------------------------------------------------------------------

@@ -6,13 +6,13 @@ from __future__ import annotations
 import sys
 import threading
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 
 from fleet.answers.run_events import Begun, RankOver, Restart, StopAll
 from fleet.cli.line.values import Scrolling
 from fleet.cli.screen import terminal
 from fleet.cli.screen.lines import Lines, label, last_state, write_line
-from fleet.cli.screen.output import clean, talk, without_colours, write_notice
+from fleet.cli.screen.output import clean, talk, without_colours
 from fleet.events import Event, Notice, Output
 
 QUIET_SECONDS = 5.0  # of silence that is worth a word
@@ -53,13 +53,6 @@ class Board:
         if whole and whole[-1].strip():
             self._last[event.host] = event.rank, whole[-1]
         return []
-
-    def rests(self) -> Iterator[tuple[str, int | None, str, bytes]]:
-        """Yields what scrolls and has no line end yet, each once: host, rank, stream, and the line as it stands."""
-        for host, rank, stream, lines in self.scrolling():
-            if lines.rest:
-                yield host, rank, stream, last_state(lines.rest)
-                lines.rest = b""
 
     def scrolling(self) -> list[tuple[str, int | None, str, Lines]]:
         """The streams that scroll: host, rank, stream, and what came of it."""
@@ -152,49 +145,36 @@ def clock(seconds: float) -> str:
 
 class Shown(terminal.Ticking):
     """An Emit: whole lines, behind `[host:rank]` where more than one rank is shown. live: with a board below them,
-    where that can be. A context manager; leaving it shows what no line end has come for. names: of the hosts.
-
-    of_launch: as a launch shows them: ranks' stderr on stderr, launchers' own lines and, with quiet, all others not at
-    all, and with json events alone."""
+    where that can be. A context manager; leaving it shows what no line end has come for. names: of the hosts."""
 
     def __init__(
-        self,
-        names: Sequence[str] = (),
-        *,
-        bare: bool = False,
-        live: bool = False,
-        quiet: bool = False,
-        json: bool = False,
-        of_launch: bool = False,
+        self, names: Sequence[str] = (), *, bare: bool = False, live: bool = False, quiet: bool = False
     ) -> None:
         super().__init__(live and terminal.live(sys.stderr) and terminal.interactive(sys.stdout))
-        self._board, self._bare, self._quiet, self._json, self._of_launch = Board(names), bare, quiet, json, of_launch
+        self._board, self._bare, self._quiet = Board(names), bare, quiet
         self._lock = threading.Lock()
 
     def __exit__(self, *exc: object) -> None:
         super().__exit__(*exc)
-        for host, rank, stream, line in self._board.rests():
-            self._write(host, rank, stream, [line])
+        for host, rank, stream, lines in self._board.scrolling():
+            if lines.rest:
+                self._write(host, rank, stream, [last_state(lines.rest)])
 
     def __call__(self, event: Event) -> None:
         with self._lock:
             if isinstance(event, Output):
-                if not (self._of_launch and (self._quiet or self._json or event.rank is None)):
-                    self._write(event.host, event.rank, event.stream, self._board.output(event))
+                self._write(event.host, event.rank, event.stream, self._board.output(event))
             elif isinstance(event, Notice):
                 self._board.notice(event)
-                if self._json:
-                    write_notice(event)
-                elif event.level == "error" or event.level == "warning" and not self._quiet:
+                if event.level == "error" or event.level == "warning" and not self._quiet:
                     talk(f"{event.level}: {clean(event.message)}", event.hint)
 
     def _write(self, host: str, rank: int | None, stream: str, lines: Sequence[bytes]) -> None:
         who = "" if self._bare else host if rank is None else f"{host}:{rank}"
-        out = sys.stderr if self._of_launch and stream == "stderr" else sys.stdout
         if lines:
             with terminal.aside():
                 for line in lines:
-                    write_line(who, line, out, self._board.tint(host))
+                    write_line(who, line, sys.stdout, self._board.tint(host))
 
     def tick(self) -> None:
         with self._lock:
