@@ -157,15 +157,11 @@ class Comparison:
             return
         self.found[path] = st
         before = owner.journal.row(entry)
-        needs_digest = kind == there == "f" and (st.st_size == entry[SIZE] or any(row[DIGEST] for row in rows))
-        if (
-            path in self.brought
-            or before is not None
-            and not (needs_digest and not before[DIGEST] or self.is_forced(path))
-        ):
+        unsure = kind == there == "f" and (st.st_size == entry[SIZE] or any(row[DIGEST] for row in rows))
+        if path in self.brought or before is not None and not (unsure and not before[DIGEST] or self.is_forced(path)):
             self.left.add(path)
         else:
-            (self.doubts if needs_digest else self.own)[path] = entry
+            (self.doubts if unsure else self.own)[path] = entry
 
     def doubt(self, entry: "list[Any]") -> None:
         """Has it compared by its content, whatever its times say."""
