@@ -34,14 +34,13 @@ def what_next() -> str:
         if fact.command:
             break
     rows = "\n".join(f"  {fact.title:9}  {clean(fact.text)}" for fact in seen)
+    command = f"next: {seen[-1].command}\n\n" if seen[-1].command else ""
     return f"""\
 fleet takes a list of hosts to a running distributed training job, and back.
 
 {rows}
 
-next: {seen[-1].command}
-
-fleet --help shows all verbs"""
+{command}fleet --help shows all verbs"""
 
 
 def _facts() -> Iterator[Seen]:
@@ -57,7 +56,10 @@ def _facts() -> Iterator[Seen]:
         )
     except FleetError as error:
         yield Seen("error", str(error))
-        yield Seen("hint", error.hint or "mend that", "fleet check")
+        yield Seen("hint", error.hint or "'fleet hosts' tries it again")
+    except OSError as error:
+        yield Seen("error", f"this folder cannot be read: {error.strerror}")
+        yield Seen("hint", "cd to another one")
 
 
 def _around(inventory: Inventory) -> Iterator[Seen]:

@@ -14,7 +14,7 @@ from fleet.events import Notice
 def test_remarks_about_many_hosts_are_told_of_together_at_the_end(capsys: pytest.CaptureFixture[str]) -> None:
     with click.Context(click.Command("setup-ssh")):
         settings_of().quiet = True
-        with Remarks() as emit:
+        with Remarks(settings_of()) as emit:
             for i in range(1, 65):
                 reason = Reason("its home {home} is open", home=f"/home/u{i}")
                 emit(Notice("warning", reason, f"gpu{i:02}", "chmod go-w ~"))

@@ -7,6 +7,7 @@ its part could not begin, 128+n after signal n.
 """
 
 import os
+import threading
 import time
 from contextlib import suppress
 from functools import partial
@@ -22,7 +23,7 @@ from fleet.node.container.part import Part, begin_of
 from fleet.node.container.record import Kept, summary_of
 from fleet.node.gang.elastic import gang_of
 from fleet.node.gang.ends import run_end
-from fleet.node.run.follow import Follower, opened, unread
+from fleet.node.run.follow import Follower, close, opened, unread
 from fleet.node.run.heed import heed
 from fleet.node.run.stacks import stacks_of
 from fleet.node.run.stop import stop
@@ -52,6 +53,7 @@ class Member:
         self.logs: Logs | None = None
         self.record: Kept | None = None
         self.follower: Follower | None = None
+        self.using = threading.Lock()  # the folder of what follows the node
         self.folder = self.target = ""
         self.signalled, self.reported = 0, False
         self.refused: Refused | None = None
@@ -192,19 +194,26 @@ class Member:
         run, attempt = self.begin["run"], None if self.elastic else self.begin["attempt"]
         spec: Any = {"run": run, "attempt": attempt, "logs": False}
         try:
-            self.follower = Follower(spec, opened(run, attempt))
-            self.following = start_thread(self.report, self.follower)
-        except Refused as error:
-            self.send(**failed(error))
+            follower = self.follower = Follower(spec, opened(run, attempt))
+        except (Refused, OSError) as error:
+            self.send(**(failed(error) if isinstance(error, Refused) else unread(error)))
+            return
+        self.following = start_thread(self.report, follower)
 
     def leave(self) -> None:
-        if self.follower is not None:
-            self.follower.once = True
+        """Nothing more is passed on of what follows the node now. Its folder is closed by the last one to use it."""
+        with self.using:
+            follower, self.follower = self.follower, None
+            if follower is not None:
+                follower.once = True
+                if not self.following.is_alive():
+                    close(follower.folder)
 
     def ask(self, **request: Any) -> None:
-        """Does what the container that leads asks for."""
-        if self.follower is not None:
-            heed(self.begin["run"], self.follower.folder, request, term=1)
+        """Does what the container that leads requests."""
+        with self.using:
+            if self.follower is not None:
+                heed(self.begin["run"], self.follower.folder, request, term=1)
 
     def report(self, follower: Follower) -> None:
         follower.say = partial(self.pass_on, follower)
@@ -212,6 +221,9 @@ class Member:
             follower.follow()
         except OSError as error:
             follower.say(unread(error))
+        with self.using:
+            if follower is not self.follower:
+                close(follower.folder)
 
     def pass_on(self, follower: Follower, message: "dict[str, Any]") -> None:
         if follower is self.follower:

@@ -14,7 +14,7 @@ from fleet.node.base.clock import Clock
 from fleet.node.base.errors import Refused
 from fleet.node.base.types import Any
 from fleet.node.container.channel import Channel, Mismatch, numeric
-from fleet.node.run.look.rendezvous import listen_everywhere
+from fleet.node.run.look.rendezvous import BACKLOG, listen_everywhere
 
 ADMISSION_SECONDS = 5.0
 LINGER_SECONDS = 2.0  # in which a closed connection may still take what was sent
@@ -127,9 +127,21 @@ class Server:
             raise Refused("port %d cannot be listened at here: %s" % (port, error.strerror), hint) from None
         self.port = listener.getsockname()[1]
         self._loop = asyncio.new_event_loop()
-        self._loop.set_exception_handler(lambda *_: None)  # too many open files: it accepts again after a second
+        self._fault: Exception | None = None
+        self._loop.set_exception_handler(self._failed)
         made = self._loop.create_server(lambda: Connection(self), sock=listener)
         self._listening = self._loop.run_until_complete(made)
+        listener.listen(BACKLOG)  # asyncio has set its own; it accepts as many in a turn
+
+    def _failed(self, loop: Any, context: "dict[str, Any]") -> None:
+        """Drops a connection that waits where there are too many open files; a fault of ours ends the turn."""
+        error = context.get("exception")
+        if isinstance(error, OSError):
+            if error.errno in (errno.EMFILE, errno.ENFILE):
+                self.make_room(0, 0)
+        elif error is not None:
+            self._fault = error
+            loop.stop()
 
     def turn(self, seconds: float) -> "list[tuple[str, Connection, Any]]":
         """Accepts, reads and writes, waiting up to so long until something happens; returns that, which may be nothing:
@@ -146,6 +158,8 @@ class Server:
         stop = self._loop.call_later(min([seconds] + [it.deadline - now for it in timed]), self._loop.stop)
         self._loop.run_forever()
         stop.cancel()
+        if self._fault is not None:
+            raise self._fault
         events, self._events = self._events, []
         return events
 

@@ -240,6 +240,11 @@ def opened(run: str, attempt: "int | None") -> str:
     return "/proc/self/fd/%d" % os.open(known_folder(run, attempt), os.O_RDONLY | os.O_DIRECTORY)
 
 
+def close(folder: str) -> None:
+    """Closes what opened() returned."""
+    os.close(int(os.path.basename(folder)))
+
+
 def unread(error: OSError) -> "values.Failed":
     """Returns the message that the folder cannot be read."""
     return failed(Refused("cannot read the run's folder: %s" % error))

@@ -19,6 +19,7 @@ from fleet.node.ports.listeners import describe, holders, parse_listeners
 
 RETRY_SECONDS, ATTEMPT_SECONDS = 0.05, 1.0
 GOT_IT = b"\n"
+BACKLOG = 1024  # of nodes that connect at once
 
 
 def listen_everywhere(port: int) -> "socket.socket":
@@ -32,7 +33,7 @@ def listen_everywhere(port: int) -> "socket.socket":
     try:
         listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         listener.bind((address, port))
-        listener.listen(1024)
+        listener.listen(BACKLOG)
     except OSError:
         listener.close()
         raise

@@ -17,7 +17,7 @@ from fleet.answers.event import RunEvent
 from fleet.errors import FleetError, UsageError
 from fleet.events import Level, Notice
 from fleet.node.base.locks import HELD, adopt, alone, release, wait_for
-from fleet.node.base.processes import myself
+from fleet.node.base.processes import lives, myself
 from fleet.node.base.record import Record
 from fleet.ops.run.kept.documents import RUN, is_sealed, read_object, sealed
 from fleet.ops.run.kept.logs import LOG, NodeLogs
@@ -102,7 +102,9 @@ class RunFolder(Record):
         self._said |= values
         with contextlib.suppress(OSError, FleetError), self._alone():
             before = {**read_object(self.path / STATE), **values}
-            state = {name: value for name, value in before.items() if value or not name.startswith(STOPPER)}
+            state = {
+                name: it for name, it in before.items() if not name.startswith(STOPPER) or it and lives(it) is not False
+            }
             if any(map(state.get, ("leader", "leads"))) or stoppers(state):
                 self.write_json(STATE, state)
             else:

@@ -52,8 +52,8 @@ def followed(folder: Path) -> bool:
 
 def stopping(folder: Path) -> list[str]:
     """Returns the hosts on which a process still stops a run; one of another machine does as far as is known here."""
-    found = stoppers(state_of(folder))
-    return sorted({str(host) for who in found if lives(who) is not False for host in who.get("hosts") or ()})
+    of = (who.get("hosts") for who in stoppers(state_of(folder)) if lives(who) is not False)
+    return sorted({str(host) for hosts in of if isinstance(hosts, list) for host in hosts})
 
 
 def stoppers(state: Mapping[str, Any]) -> list[Mapping[str, Any]]:
