@@ -92,11 +92,11 @@ def reopen(
     from fleet.ops.run.find import again
 
     recorded = again.recorded(run, Path(runs_dir), ask)
-    everyone = recorded.everyone(env or {})
-    inventory = select(everyone, recorded.selected, None)
+    all_hosts = recorded.everyone(env or {})
+    inventory = select(all_hosts, recorded.selected, None)
     return Fleet(
         inventory=inventory,
-        everyone=everyone,
+        everyone=all_hosts,
         transport=recorded.transport,
         fanout=fanout,
         connect_timeout=connect_timeout,

@@ -28,9 +28,9 @@ def load_everyone() -> Inventory:
         if settings_of().verbose and not settings_of().json:
             where = Path(found.source).absolute() if settings_of().on == INVENTORY else found.source
             talk(clean(f"inventory {where}, {counted(len(found.hosts), 'host')}"))
-    everyone = meta["fleet.inventory"]
-    assert isinstance(everyone, Inventory)
-    return everyone
+    inventory = meta["fleet.inventory"]
+    assert isinstance(inventory, Inventory)
+    return inventory
 
 
 def _read() -> Inventory:

@@ -51,14 +51,14 @@ def begin() -> None:
     global _link
     sys.stdout.flush()
     sys.stderr.flush()
-    (asked, asks), (answer, answers) = os.pipe(), os.pipe()
+    (requests, asks), (answer, answers) = os.pipe(), os.pipe()
     signal.pthread_sigmask(signal.SIG_BLOCK, PASSED_ON)  # one amid a fork's callbacks would be lost
     pid = os.fork()
-    for fd in (asked, answers) if pid else (asks, answer):
+    for fd in (requests, answers) if pid else (asks, answer):
         os.close(fd)
     if pid:
         raise click.exceptions.Exit(_code_of(pid, asks, answer))
-    _link, _handlers[signal.SIGINT] = (asked, answers), signal.default_int_handler
+    _link, _handlers[signal.SIGINT] = (requests, answers), signal.default_int_handler
     for number in OF_TERMINAL:  # each counts once, and as it is passed on
         if signal.getsignal(number) is not signal.SIG_IGN:  # which the programs that we start would inherit
             signal.signal(number, lambda *_: None)
@@ -98,12 +98,12 @@ def leave_terminal(log: str = os.devnull) -> None:
 
 
 def _listen(link: tuple[int, int]) -> None:
-    asked = b"-"
-    while asked:
-        asked = os.read(link[0], 16)
+    received = b"-"
+    while received:
+        received = os.read(link[0], 16)
         if _link is not link:
             return
-        _asked.extend(asked or [signal.SIGHUP])
+        _asked.extend(received or [signal.SIGHUP])
         signal.pthread_kill(threading.main_thread().ident or 0, WAKE)
 
 

@@ -120,8 +120,8 @@ def give_way() -> None:
 def remind(ctx: click.Context) -> None:
     """Prints which runs of this folder have no head: their terminal was closed, or fleet was killed. Starts nothing."""
     settings = settings_of(ctx)
-    heard = settings.json or settings.quiet or NONE_LIVE in ctx.meta
-    if heard or ctx.invoked_subcommand not in REMINDING or not os.path.isdir("runs"):
+    is_quiet = settings.json or settings.quiet or NONE_LIVE in ctx.meta
+    if is_quiet or ctx.invoked_subcommand not in REMINDING or not os.path.isdir("runs"):
         return
     from fleet.cli.screen.output import clean, talk
     from fleet.ops.run.kept.state import reminders
@@ -157,7 +157,7 @@ def run(argv: Sequence[str], *, typed: bool = False) -> int:
         from fleet.cli.line.slips import explained
 
         # --json may follow what was refused, where it was not read any more
-        return say(explained(error, argv), ctx, as_json="--json" in takewhile(lambda word: word != "--", argv))
+        return say(explained(error, argv), ctx, as_json="--json" in takewhile(lambda arg: arg != "--", argv))
     except (click.Abort, KeyboardInterrupt):
         give_way()
         click.echo("interrupted", err=True)

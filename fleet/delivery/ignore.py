@@ -63,9 +63,9 @@ class Repository:
         """Its ignore files."""
         common = [Path(os.environ.get("XDG_CONFIG_HOME") or Path.home() / ".config", "git/ignore")]
         if not self.own:
-            words = ("config", "-z", "--type=path", "--get", "core.excludesFile")
+            arguments = ("config", "-z", "--type=path", "--get", "core.excludesFile")
             with suppress(NoAnswer):  # as it reports that there is none
-                answer = ask(self.top, *words, seconds=SECONDS, most=1 << 16)
+                answer = ask(self.top, *arguments, seconds=SECONDS, most=1 << 16)
                 common = [Path(self.top, os.fsdecode(answer.partition(b"\0")[0]))]
         if (folder := git_folder(self.top)) is not None:
             common.append(folder / "info/exclude")
@@ -257,14 +257,14 @@ def _listed(folder: str, top: str) -> bytes:
     work_tree = ask(folder, "rev-parse", "--show-toplevel", seconds=SECONDS, most=1 << 16).removesuffix(b"\n")
     if os.path.realpath(work_tree) != os.fsencode(os.path.realpath(top)):  # a submodule that was copied next to itself
         raise NoAnswer(f"its git folder is that of {os.fsdecode(work_tree)}")
-    words = ("ls-files", "-t", "-z", "--cached", "--others", "--exclude-standard")
+    arguments = ("ls-files", "-t", "-z", "--cached", "--others", "--exclude-standard")
     try:
-        return ask(folder, *words, seconds=SECONDS, most=GIT_BYTES)
+        return ask(folder, *arguments, seconds=SECONDS, most=GIT_BYTES)
     except TooLate:
         for around, _, files in os.walk(folder):  # it waits for pipes of that name
             if ".gitignore" in files:
                 read_bytes(f"{around}/.gitignore")
-        return ask(folder, *words, seconds=MORE_SECONDS, most=GIT_BYTES)
+        return ask(folder, *arguments, seconds=MORE_SECONDS, most=GIT_BYTES)
 
 
 def git_folder(top: str) -> Path | None:

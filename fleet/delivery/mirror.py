@@ -129,9 +129,9 @@ class _Mirroring:
         results = self._over(plan.hosts)
         last = f"Put {self._source['host']}:{self._source['path']} there all the same?"
         delete = partial(question, last="Delete them?")
-        for kind, asked in ((MOST, delete), (OTHER, partial(question, last=last)), (OWN, question)):
+        for kind, make in ((MOST, delete), (OTHER, partial(question, last=last)), (OWN, question)):
             refused = [r for r in results if r.error is not None and r.error.kind == kind]
-            if not refused or not self._runtime.ask(asked(refused)):
+            if not refused or not self._runtime.ask(make(refused)):
                 continue
             if kind == OTHER:
                 theirs = [source for r in refused if (source := r.read(Synced).source)]
@@ -193,9 +193,9 @@ class _Mirroring:
             "max_delete": self._max_delete,
         }
 
-    def _one(self, host: Host, talk: Conversation, program: Program, locked: Callable[[str], None]) -> Result:
+    def _one(self, host: Host, conversation: Conversation, program: Program, locked: Callable[[str], None]) -> Result:
         tree, name, dest = self._tree, host.name, self._plan.dests[host.name]
-        hello = talk.answer(Hello | Inside | Same | Shared)
+        hello = conversation.answer(Hello | Inside | Same | Shared)
         if hello["event"] == "inside":
             if tree.why(hello["path"], "d") is None:
                 raise HostFailed(
@@ -205,17 +205,17 @@ class _Mirroring:
                     hint=f"name another folder with --to, or list {hello['path']}/ in .fleetignore",
                 )
             program.send({"op": "go"})
-            hello = talk.answer(Hello | Shared)
+            hello = conversation.answer(Hello | Shared)
         locked(name)
         if hello["event"] == "same":
             return Result(name, True, 0, answer=Synced(dest, same=True))
         if hello["event"] == "shared":
             return Result(name, True, 0, answer=Synced(dest, shared_with=hello["with"]))
         packed = b"" if hello["known"] == tree.digest else tree.packed  # unless the node has this very one
-        brought = sorted(tree.brought)
-        message = with_payload("manifest", packed, digest=tree.digest, allocated=tree.allocated, brought=brought)
+        fetched = sorted(tree.brought)
+        message = with_payload("manifest", packed, digest=tree.digest, allocated=tree.allocated, brought=fetched)
         program.send_bytes(message)
-        need = self._answers.until(talk, program, name)
+        need = self._answers.until(conversation, program, name)
         if need["event"] == "other":
             return refusal(need, name, self._plan.command)
         if need["event"] == "most":
@@ -229,7 +229,7 @@ class _Mirroring:
         has: dict[str, dict[int, str]] = {}
         while need["event"] == "lacks":
             _take(tree, need, paths, has, name)
-            need = talk.answer(Lacks | Need)
+            need = conversation.answer(Lacks | Need)
         _take(tree, need, paths, has, name)
         large = sorted(path for path in paths if tree.by_path[path][3] > BLOCK)
         sent, total = 0, sum(tree.by_path[path][3] for path in paths)
@@ -237,7 +237,7 @@ class _Mirroring:
         def moved(count: int) -> None:
             nonlocal sent
             sent = min(sent + count, total)
-            talk.watchdog.word()
+            conversation.watchdog.word()
             self._runtime.emit(Progress(name, "sending", sent, total))
 
         def deliver(cancel: Cancel) -> None:
@@ -252,7 +252,7 @@ class _Mirroring:
             program.send({"op": "switch", "digests": self._parcels.digests(large)})
 
         with Delivery(program, deliver, self._runtime.cancel):
-            done = talk.answer(Done)
+            done = conversation.answer(Done)
         return Result(name, True, 0, answer=from_json(Synced, {**done, "to": hello["dest"]}))
 
 

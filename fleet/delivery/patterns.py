@@ -19,17 +19,17 @@ from fleet.errors import UsageError
 from fleet.node.base.files import open_regular
 
 BOM = b"\xef\xbb\xbf"
-_LETTERS, _DIGITS, _PUNCTUATION = (text.encode() for text in (string.ascii_letters, string.digits, string.punctuation))
+_ALPHABET, _DIGITS, _PUNCTUATION = (text.encode() for text in (string.ascii_letters, string.digits, string.punctuation))
 CLASSES = {
     None: b"",
-    b"alnum": _LETTERS + _DIGITS,
-    b"alpha": _LETTERS,
+    b"alnum": _ALPHABET + _DIGITS,
+    b"alpha": _ALPHABET,
     b"blank": b" \t",
     b"cntrl": bytes([*range(32), 127]),
     b"digit": _DIGITS,
-    b"graph": _LETTERS + _DIGITS + _PUNCTUATION,
+    b"graph": _ALPHABET + _DIGITS + _PUNCTUATION,
     b"lower": string.ascii_lowercase.encode(),
-    b"print": _LETTERS + _DIGITS + _PUNCTUATION + b" ",
+    b"print": _ALPHABET + _DIGITS + _PUNCTUATION + b" ",
     b"punct": _PUNCTUATION,
     b"space": b" \t\n\r",
     b"upper": string.ascii_uppercase.encode(),

@@ -41,9 +41,9 @@ Carrier = tuple[str, Path, str]
 
 def _carrier(root: str) -> Carrier:
     loose = Path(root) / SOURCE_MARK
-    words = ("rev-parse", "--absolute-git-dir", "--show-toplevel")
+    arguments = ("rev-parse", "--absolute-git-dir", "--show-toplevel")
     with contextlib.suppress(NoAnswer, ValueError):
-        answer = os.fsdecode(ask(root, *words, seconds=GIT_SECONDS, most=1 << 16))
+        answer = os.fsdecode(ask(root, *arguments, seconds=GIT_SECONDS, most=1 << 16))
         folder, top = answer.removesuffix("\n").split("\n")
         git_dir, around = Path(folder).resolve(), Path(root).is_relative_to(top)
         if around and not loose.exists() and _is_of(git_dir, Path(top)):  # loose: of before it became a repository

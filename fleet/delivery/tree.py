@@ -192,8 +192,8 @@ def scan(
         if whole:
             return read(root)
         refuse_home(root, everything)
-        brought = unchanged(root)
-        sieve = partial(Sieve, str(root), hosts, places, everything, brought)
+        fetched = unchanged(root)
+        sieve = partial(Sieve, str(root), hosts, places, everything, fetched)
         tree = read(root, sieve(), copy_unsafe_links)
         if not tree.by_path and tree.sieve and tree.sieve.outer:  # an outer repository ignores all that is in it
             tree = read(root, sieve(alone=True), copy_unsafe_links)
@@ -221,12 +221,12 @@ def read(root: Path, sieve: Sieve | None = None, copy_unsafe_links: bool = False
         entries = tuple(walk.entries())
     except Refused as error:
         raise UsageError(error.message, hint=error.hint) from error
-    brought = frozenset(map(travelling, sieve.brought)) if sieve else frozenset[str]()
-    if brought:  # nor are folders that hold nothing else
-        hollow = above(brought)
+    fetched = frozenset(map(travelling, sieve.brought)) if sieve else frozenset[str]()
+    if fetched:  # nor are folders that hold nothing else
+        hollow = above(fetched)
         hollow -= above(path for path, *_ in entries if path not in hollow)
         entries = tuple(entry for entry in entries if entry[0] not in hollow)
-        brought &= {entry[0] for entry in entries}
+        fetched &= {entry[0] for entry in entries}
     return Tree(
         root,
         entries,
@@ -235,7 +235,7 @@ def read(root: Path, sieve: Sieve | None = None, copy_unsafe_links: bool = False
         walk.allocated,
         tuple(walk.linked),
         sieve,
-        brought,
+        fetched,
         tuple(unsafe_links(os.fspath(root), entries)),
         frozenset(walk.followed),
         walk.inodes,

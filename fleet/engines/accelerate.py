@@ -84,8 +84,10 @@ class Accelerate(Engine):
 
     def on_gpus(self, job: Job) -> bool:
         on_cpus = "cpu" in job.engine_options or config_of(job).get("use_cpu")
-        told = {**job.env, **job.env_expand}.get("ACCELERATE_USE_CPU", "")
-        return not on_cpus and kind_of(job) != "DEEPSPEED" and told.lower() not in ("1", "true", "yes", "y", "t", "on")
+        use_cpu = {**job.env, **job.env_expand}.get("ACCELERATE_USE_CPU", "")
+        return (
+            not on_cpus and kind_of(job) != "DEEPSPEED" and use_cpu.lower() not in ("1", "true", "yes", "y", "t", "on")
+        )
 
     def prepare(self, job: Job, folder: Path) -> Job:
         given = job.engine_options.get("config-file")

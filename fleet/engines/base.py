@@ -170,8 +170,8 @@ def visible_devices(node: Node) -> dict[str, str]:
 
 def as_written(options: Mapping[str, Any], *fleets: str) -> list[str]:
     """Options that a launcher has under the same names, with underscores; without those that are fleet's."""
-    words = {f"--{name.replace('-', '_')}": value for name, value in options.items() if name not in fleets}
-    return [name if value is True else f"{name}={value}" for name, value in words.items()]
+    flags = {f"--{name.replace('-', '_')}": value for name, value in options.items() if name not in fleets}
+    return [name if value is True else f"{name}={value}" for name, value in flags.items()]
 
 
 def python_command(job: Job, python: str) -> tuple[str, ...]:

@@ -43,6 +43,6 @@ def started(
     addresses = {node.host.name: own} if own else {}
     world = World(begin["run"], tuple(nodes), begin["master"], begin["port"], addresses, least=least)
     start = chosen.start(job, world, node, options.python)
-    words = [word if isinstance(word, str) else word.as_spec() for word in start.argv]
+    argv = [arg if isinstance(arg, str) else arg.as_spec() for arg in start.argv]
     command = {"argv": list(start.command), "local_rank_at": start.local_rank_at}
-    return words, command, {**start.env, **job.env}, dict(job.files)
+    return argv, command, {**start.env, **job.env}, dict(job.files)

@@ -58,8 +58,8 @@ def refuse(job: Job) -> None:
 
 def refuse_owned(job: Job, words: Sequence[str], owned: Mapping[str, str | None]) -> None:
     """UsageError for a launcher's option that fleet gives it. owned: option -> fleet's for it; None: nothing is."""
-    for word in words:
-        option = word.partition("=")[0]
+    for arg in words:
+        option = arg.partition("=")[0]
         name = option.removeprefix("--").replace("_", "-")
         if option.startswith("--") and name in owned:
             instead = owned[name]
@@ -71,21 +71,21 @@ def refuse_owned(job: Job, words: Sequence[str], owned: Mapping[str, str | None]
 
 def _own(args: Sequence[str]) -> list[str]:
     """From the Python script on."""
-    at = next((i for i, word in enumerate(args) if word.endswith(".py")), None)
+    at = next((i for i, arg in enumerate(args) if arg.endswith(".py")), None)
     return ["train.py"] if at is None else list(args[at:])
 
 
 def _ranks(args: Sequence[str]) -> list[str]:
     """Returns the number of ranks on a node that a launcher's arguments name, as fleet's own arguments."""
-    for word, behind in zip(args, [*args[1:], ""], strict=True):
-        option, equals, value = word.partition("=")
-        value = value if equals else behind
+    for arg, following in zip(args, [*args[1:], ""], strict=True):
+        option, equals, value = arg.partition("=")
+        value = value if equals else following
         if option[:1] == "-" and option.lstrip("-").replace("_", "-") in RANKS and value.isdecimal():
             return ["--nproc-per-node", value]
-        if word.endswith(".py"):
+        if arg.endswith(".py"):
             break
     return []
 
 
-def _line(words: Sequence[str]) -> str:
-    return f"fleet launch {shlex.join(words)}"
+def _line(argv: Sequence[str]) -> str:
+    return f"fleet launch {shlex.join(argv)}"

@@ -70,14 +70,14 @@ def _of_ini(text: str) -> Iterator[tuple[str, Vars]]:
         if match := _SECTION.match(line.strip()):
             section, kind = match[1], match[2]
             continue
-        words = shlex.split(line, comments=True)
-        if words and kind == "vars":
+        tokens = shlex.split(line, comments=True)
+        if tokens and kind == "vars":
             key, _, value = line.partition("=")
             common.setdefault(section, {})[key.strip()] = value.strip()
-        elif words and kind == "children":
-            parents[words[0]] = section
-        elif words and kind is None:
-            listed.append((section, words[0], dict(word.split("=", 1) for word in words[1:])))
+        elif tokens and kind == "children":
+            parents[tokens[0]] = section
+        elif tokens and kind is None:
+            listed.append((section, tokens[0], dict(token.split("=", 1) for token in tokens[1:])))
     for section, name, variables in listed:
         above = [section]
         while (parent := parents.get(above[-1])) is not None and parent not in above:

@@ -74,8 +74,8 @@ def _deepspeed_line(host: Host, inventory: Inventory) -> str:
             where=inventory.source,
             hint="say slots=8 behind it in a hostfile, 'defaults: {slots: 8}' in YAML",
         )
-    said = {**fields_of(host), "devices": _devices(host) or None, "slots": None, "env": None}
-    words = [host.name, f"slots={host.slots}", *(f"{k}={quote(str(v))}" for k, v in said.items() if v is not None)]
+    values = {**fields_of(host), "devices": _devices(host) or None, "slots": None, "env": None}
+    tokens = [host.name, f"slots={host.slots}", *(f"{k}={quote(str(v))}" for k, v in values.items() if v is not None)]
     for name, value in inventory.env_for(host).items():
         if not value.isprintable():
             raise InventoryError(
@@ -83,8 +83,8 @@ def _deepspeed_line(host: Host, inventory: Inventory) -> str:
                 host=host.name,
                 where=inventory.source,
             )
-        words.append(f"env={name}={quote(value)}")
-    return " ".join(words)
+        tokens.append(f"env={name}={quote(value)}")
+    return " ".join(tokens)
 
 
 def _mpi(inventory: Inventory) -> str:
@@ -132,14 +132,16 @@ def _ssh_config_block(host: Host, inventory: Inventory) -> str:
         raise InventoryError(
             "identity_file: an ssh config cannot hold a path with '\"'", host=host.name, where=inventory.source
         )
-    said = {
+    options = {
         "HostName": host.address.replace("%", "%%"),
         "User": host.user,
         "Port": host.port,
         "IdentityFile": host.identity_file and '"{}"'.format(host.identity_file.replace("%", "%%")),
         "ProxyJump": host.proxy_jump and host.proxy_jump.replace("%", "%%"),
     }
-    return f"Host {host.name}\n" + "".join(f"    {key} {value}\n" for key, value in said.items() if value is not None)
+    return f"Host {host.name}\n" + "".join(
+        f"    {key} {value}\n" for key, value in options.items() if value is not None
+    )
 
 
 def _ansible(inventory: Inventory) -> str:

@@ -36,7 +36,7 @@ from fleet.inventory.fields import (
 from fleet.inventory.slips import LOGIN, is_like_a_port
 from fleet.model import Inventory
 
-_WORD = re.compile(r"""\s*(?:(?P<comment>\#.*)|(?P<word>(?:"(?:\\.|[^"\\])*"|'[^']*'|[^\s"'])+))""", re.DOTALL)
+_TOKEN = re.compile(r"""\s*(?:(?P<comment>\#.*)|(?P<word>(?:"(?:\\.|[^"\\])*"|'[^']*'|[^\s"'])+))""", re.DOTALL)
 _QUOTED = re.compile(r""""((?:\\.|[^"\\])*)"|'([^']*)'""", re.DOTALL)
 _MPICH = re.compile(r"(?P<name>[^:]+|\[(?P<v6>[^\[\]]*:[^\[\]]*)\]):(?P<slots>[^:]*)")
 _MAX_SLOTS = ("max_slots", "max-slots")
@@ -61,8 +61,8 @@ def parse_hostfile(text: str, source: str) -> Inventory:
     times = Counter(name for name, _ in {(line.name, line.values.get("port")) for line in lines})
     for number, name, values, login, left in lines:
         if left:
-            said = " ".join([name, *(f"{key}={quote(str(value))}" for key, value in values.items() if key != "env")])
-            builder.fail(number, f"{shown(' '.join(left))} says nothing about a host", hint=f"leave it out: {said}")
+            entry = " ".join([name, *(f"{key}={quote(str(value))}" for key, value in values.items() if key != "env")])
+            builder.fail(number, f"{shown(' '.join(left))} says nothing about a host", hint=f"leave it out: {entry}")
         if login and times[name] > 1:  # log-ins to one address differ in their ports, and so do their names
             builder.add_hosts(f"{name}-{values.get('port', 22)}", {"address": name, **values}, number)
         else:
@@ -76,41 +76,41 @@ def read_lines(text: str, builder: Builder) -> list[Line]:
     for number, raw in enumerate(text.replace("\r\n", "\n").split("\n"), start=1):
         name = None
         try:
-            words = _words(raw)
-            if not words:
+            tokens = _tokens(raw)
+            if not tokens:
                 continue
-            login = read_login([_unquoted(word) for word in words])
-            name, values = _name(words[0]) if login is None else (login.host, login.values)
-            rest = words[len(words) - len(login.rest) :] if login else words[1:]
+            login = read_login([_unquoted(token) for token in tokens])
+            name, values = _name(tokens[0]) if login is None else (login.host, login.values)
+            rest = tokens[len(tokens) - len(login.rest) :] if login else tokens[1:]
             lines.append(Line(number, name, _values(rest, values), login is not None, login.left if login else ()))
         except FieldError as error:
             builder.fail(number, error.message, hint=error.hint, host=name)
     return lines
 
 
-def _words(line: str) -> list[str]:
+def _tokens(line: str) -> list[str]:
     """The line's tokens with their quotes still on; comments are gone."""
-    words, position, line = [], 0, line.rstrip()
+    tokens, position, line = [], 0, line.rstrip()
     while position < len(line):
-        match = _WORD.match(line, position)
+        match = _TOKEN.match(line, position)
         if not match:
             raise FieldError(f"a quote is not closed in {shown(line[position:].strip())}")
         if match["comment"] is not None:
             break
-        words.append(match["word"])
+        tokens.append(match["word"])
         position = match.end()
-    return words
+    return tokens
 
 
-def _name(word: str) -> tuple[str, dict[str, Any]]:
+def _name(token: str) -> tuple[str, dict[str, Any]]:
     """The first token: a node set, and MPICH's ':8' after it. A token with more colons is an IPv6 address."""
-    if "@" in word:
-        host_name(word)
-    match = _MPICH.fullmatch(word)
+    if "@" in token:
+        host_name(token)
+    match = _MPICH.fullmatch(token)
     if not match:
-        if "=" in word:
-            raise FieldError(f"{shown(word)} stands where the host's name belongs", "write gpu1 slots=8")
-        return word, {}
+        if "=" in token:
+            raise FieldError(f"{shown(token)} stands where the host's name belongs", "write gpu1 slots=8")
+        return token, {}
     if match["v6"] is not None and not is_ipv6(match["v6"]):
         raise FieldError(f"{shown(match['v6'])} is not an IPv6 address")
     if match["slots"].isdecimal() and is_like_a_port(int(match["slots"][:6])):
@@ -128,16 +128,16 @@ def _name(word: str) -> tuple[str, dict[str, Any]]:
         ) from None
 
 
-def _values(words: list[str], values: dict[str, Any]) -> dict[str, Any]:
+def _values(tokens: list[str], values: dict[str, Any]) -> dict[str, Any]:
     """KEY=VALUE tokens to field values. values: what came before them."""
     env: dict[str, str] = {}
     limit: int | None = None
-    for word in words:
-        key, equals, raw = word.partition("=")
+    for token in tokens:
+        key, equals, raw = token.partition("=")
         text = _unquoted(raw)
         if not equals:
-            hint = f"did you mean 'slots={word}'?" if re.fullmatch(r"[0-9]+", word) else _ONE_LINE
-            raise FieldError(f"{shown(word)} is not understood", hint)
+            hint = f"did you mean 'slots={token}'?" if re.fullmatch(r"[0-9]+", token) else _ONE_LINE
+            raise FieldError(f"{shown(token)} is not understood", hint)
         if key in _MAX_SLOTS and limit is None:
             try:
                 limit = slots(text)
@@ -212,32 +212,32 @@ def read_login(words: Sequence[str]) -> Login | None:
     return _login(words[0], words[1:]) if "@" in words[0] or words[0].startswith("ssh://") else None
 
 
-def _login(word: str, rest: Sequence[str]) -> Login | None:
-    match = LOGIN.fullmatch(word)
+def _login(destination: str, rest: Sequence[str]) -> Login | None:
+    match = LOGIN.fullmatch(destination)
     if not match:
         return None
     values = {key: parse_field(key, match[key]) for key in ("user", "port") if match[key]}
     return Login(match["v6"] or match["host"], values, (), rest)
 
 
-def _bracketed(word: str) -> str:
+def _bracketed(destination: str) -> str:
     """ssh takes root@fd00::1 as it is: what follows a ':' there is no port."""
-    user, at, host = word.rpartition("@")
-    return f"{user}{at}[{host}]" if is_ipv6(host) else word
+    user, at, host = destination.rpartition("@")
+    return f"{user}{at}[{host}]" if is_ipv6(host) else destination
 
 
-def _ssh(words: Sequence[str]) -> Login:
+def _ssh(argv: Sequence[str]) -> Login:
     """Options, the host, options."""
     try:
-        before, words = getopt.getopt(list(words), _OPTIONS)
-        behind, rest = getopt.getopt(words[1:], _OPTIONS)
+        before, argv = getopt.getopt(list(argv), _OPTIONS)
+        after, rest = getopt.getopt(argv[1:], _OPTIONS)
     except getopt.GetoptError as error:
         raise FieldError(f"ssh does not understand it: {error.msg}", _HINT) from None
-    login = _login(_bracketed(words[0]), rest) if words else None
+    login = _login(_bracketed(argv[0]), rest) if argv else None
     if login is None:
-        raise FieldError(f"behind ssh no host stands: {shown(' '.join(words))}", _HINT)
+        raise FieldError(f"behind ssh no host stands: {shown(' '.join(argv))}", _HINT)
     left = list[str]()
-    for option, value in [*before, *behind]:
+    for option, value in [*before, *after]:
         if option == "-o":  # Key=value, Key value
             option, value = (re.split(r"\s*[\s=]\s*", value.strip(), maxsplit=1) + [""])[:2]
         key = _FIELDS.get(option.lower() if len(option) > 2 else option)

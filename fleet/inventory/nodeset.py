@@ -69,9 +69,9 @@ def scan(text: str, known: Container[str]) -> list[Term]:
         if login and match["operand"] not in known and login[1] in known:
             match = login
         operand, devices, position = match[1], None, match.end()
-        behind = None if operand in known else _FIRST_DEVICE.fullmatch(operand)
-        if behind and (behind[1] in known or not _IPV6.fullmatch(operand)):
-            operand, devices = behind[1], behind[2]
+        with_devices = None if operand in known else _FIRST_DEVICE.fullmatch(operand)
+        if with_devices and (with_devices[1] in known or not _IPV6.fullmatch(operand)):
+            operand, devices = with_devices[1], with_devices[2]
             if more := _MORE_DEVICES.match(text, position):
                 devices, position = devices + more[0], more.end()
         terms.append(Term(operator, operand, devices))

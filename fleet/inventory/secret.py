@@ -22,7 +22,7 @@ _GIVEN_AWAY = re.compile(r"://[^/\s]*@|\b(hf_|sk-|gh[pousr]_|github_pat_|glpat-|
 # of tokens that may be anything, a script's name among them: what is as long as a key, too
 _KEY = re.compile(r"://[^/\s]*@|\b(hf_|sk-([a-z]+-)*|gh[pousr]_|github_pat_|glpat-|xox[a-z]-|AKIA|eyJ)[A-Za-z0-9]{12}")
 _COUNTED = re.compile("token|key|auth", re.IGNORECASE)  # what has a number is no secret: --max-tokens 512
-_WORD = re.compile("[A-Za-z0-9]+")
+_TOKEN = re.compile("[A-Za-z0-9]+")
 MAX_VALUE, MAX_WORD, MAX_MIXED = 400, 20, 5  # characters; a token of both letters and digits may be a password
 Keep = Callable[[str, str], "str | None"]
 OPTIONS = ("--env", "--env-expand", "--var")
@@ -36,8 +36,8 @@ def kept(name: str, value: str) -> str | None:
         return None
     if _SETTINGS.match(name) or _is_number(value):
         return value
-    words = _WORD.findall(value)
-    plain = all(len(w) <= (MAX_WORD if w.isalpha() or w.isdigit() else MAX_MIXED) for w in words)
+    tokens = _TOKEN.findall(value)
+    plain = all(len(w) <= (MAX_WORD if w.isalpha() or w.isdigit() else MAX_MIXED) for w in tokens)
     return value if plain and value.isascii() else None
 
 
@@ -55,14 +55,14 @@ def masked(argv: Sequence[str], options: Sequence[str] = OPTIONS, keep: Keep = k
         return pair if not equals or keep(name, value) is not None else f"{name}=***"
 
     out: list[str] = []
-    for word in argv:
-        option, equals, pair = word.partition("=")
-        if word == "--":
+    for arg in argv:
+        option, equals, pair = arg.partition("=")
+        if arg == "--":
             return [*out, *argv[len(out) :]]
         if out and out[-1] in options:
-            out.append(hidden(word))
+            out.append(hidden(arg))
         else:
-            out.append(f"{option}={hidden(pair)}" if option in options and equals else word)
+            out.append(f"{option}={hidden(pair)}" if option in options and equals else arg)
     return out
 
 
@@ -75,16 +75,14 @@ def masked_words(argv: Sequence[str]) -> list[str]:
         return found is not None and not (_COUNTED.match(found[0]) and _is_number(value))
 
     out: list[str] = []
-    for before, word in zip(("", *argv), argv, strict=False):
-        name, equals, value = word.partition("=")
+    for before, arg in zip(("", *argv), argv, strict=False):
+        name, equals, value = arg.partition("=")
         if equals and (is_secret(name, value) or _KEY.search(value)):
             out.append(f"{name}=***")
-        elif (
-            _KEY.search(word) or before[:1] == "-" and "=" not in before and word[:1] != "-" and is_secret(before, word)
-        ):
+        elif _KEY.search(arg) or before[:1] == "-" and "=" not in before and arg[:1] != "-" and is_secret(before, arg):
             out.append("***")
         else:
-            out.append(word)
+            out.append(arg)
     return out
 
 

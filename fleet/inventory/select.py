@@ -50,8 +50,8 @@ def select(inventory: Inventory, hosts: str | None, exclude: str | None, option:
         choice = _choose(inventory, text, name)
         kept = [left for host in kept for left in _narrowed(host, choice, keep=name != "-x")]
     if not kept and given:
-        said = " ".join(f"{name} {shown(text)}" for name, text in given)
-        raise InventoryError(f"{said} leaves no host", where=inventory.source)
+        selection = " ".join(f"{name} {shown(text)}" for name, text in given)
+        raise InventoryError(f"{selection} leaves no host", where=inventory.source)
     names = {host.name for host in kept}
     groups = {group: tuple(m for m in members if m in names) for group, members in inventory.groups.items()}
     out = tuple(host for host in inventory.hosts if host.name not in names)
@@ -165,9 +165,9 @@ class Groups:
             addresses = {canonical(text) for text in (host.address, host.data_address) if text}
             if is_like_a_port(host.port or 22) and (host.port or host.address != host.name):  # gpu1:22 has devices
                 addresses.add(f"{host.address}:{host.port or 22}")
-            logins = {f"{host.user}@{word}" for word in (*addresses, host.name)} if host.user else set()
-            for word in (*addresses, *logins):
-                found.setdefault(word, []).append(host.name)
+            logins = {f"{host.user}@{address}" for address in (*addresses, host.name)} if host.user else set()
+            for operand in (*addresses, *logins):
+                found.setdefault(operand, []).append(host.name)
         return found
 
     def members(self, group: str, above: tuple[str, ...] = ()) -> list[str]:
@@ -207,7 +207,7 @@ class Groups:
             if not found:
                 raise FieldError(f"no host matches {shown(text)}")
             return found
-        return [self.host(word) for word in ([text] if text in self else expand(text))]
+        return [self.host(name) for name in ([text] if text in self else expand(text))]
 
     def host(self, word: str) -> str:
         """The name of the one host that the token means."""

@@ -36,7 +36,7 @@ def selection(option: str, text: str, known: Container[str]) -> str | None:
     """Returns a hint at what -w or -x was meant to select, where that is clear."""
     match = LOGIN.fullmatch(text)
     if match and match["user"] and match["user"] not in known:
-        here = [word for word in (f"{match['host']}:{match['port']}", match["host"]) if word in known]
+        here = [name for name in (f"{match['host']}:{match['port']}", match["host"]) if name in known]
         if here:
             return f"{option} {here[0]}; its user stands in the inventory, user={match['user']}"
         return f"{option} takes hosts of the inventory; {login(text)}"

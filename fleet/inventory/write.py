@@ -33,8 +33,8 @@ def fields_of(host: Host) -> dict[str, Any]:
 
 def render(inventory: Inventory, about: Sequence[str], remarks: Mapping[str, str]) -> str:
     """A whole file. about: comment lines at its top. remarks: host -> the comment above it."""
-    said = {host.name: fields_of(host) for host in inventory.hosts}
-    first, *others = said.values()
+    fields_by_host = {host.name: fields_of(host) for host in inventory.hosts}
+    first, *others = fields_by_host.values()
     defaults = {
         key: value
         for key, value in first.items()
@@ -42,7 +42,7 @@ def render(inventory: Inventory, about: Sequence[str], remarks: Mapping[str, str
     }
     lines = [f"# {line}".rstrip() for line in about]
     lines += [*_section("defaults", defaults), *_section("env", inventory.env), "hosts:"]
-    for name, fields in said.items():
+    for name, fields in fields_by_host.items():
         lines += [f"  {line}" for line in _comment(remarks.get(name))]
         lines.append("  " + entry(name, {key: value for key, value in fields.items() if key not in defaults}))
     groups = {name: list(members) for name, members in inventory.groups.items()}

@@ -79,8 +79,8 @@ def start_sshd(spec: dict[str, Any]) -> None:
     while not os.path.exists("/run/sshd.pid"):
         if server.poll() is not None:
             log = Path("/var/log/sshd.log")
-            said = log.read_text(errors="replace").strip() if log.exists() else ""
-            raise OSError(f"sshd ended with {server.returncode}: {said}")
+            output = log.read_text(errors="replace").strip() if log.exists() else ""
+            raise OSError(f"sshd ended with {server.returncode}: {output}")
         time.sleep(0.01)
     server.returncode = 0  # init reaps it like any orphan; Popen must not wait for it
 

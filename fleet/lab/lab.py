@@ -95,13 +95,13 @@ class Lab:
     def conditions(self, state: State) -> dict[str, str]:
         """How each host is: "up", "cut", "frozen", "cut, frozen" or "off", as the kernel sees it."""
         cables = switch.ports(state.switch_pid) if state.up and state.switch_pid and os.geteuid() == 0 else {}
-        told = {}
+        conditions = {}
         for name, machine in state.hosts.items():
-            words = [] if cables.get(machine.number, True) else ["cut"]
+            states = [] if cables.get(machine.number, True) else ["cut"]
             if machine.pid is not None and state_of(machine.pid) == "T":
-                words.append("frozen")
-            told[name] = (", ".join(words) or "up") if machine.up and state.up else "off"
-        return told
+                states.append("frozen")
+            conditions[name] = (", ".join(states) or "up") if machine.up and state.up else "off"
+        return conditions
 
     def cut(self, hosts: Sequence[str]) -> list[str]:
         """Pull the hosts' network cables: nothing passes, no peer is notified."""

@@ -149,8 +149,8 @@ class Launch:
 
     def pids(self) -> dict[str, int]:
         """Each machine's first process, as this machine sees it."""
-        told = [self._next("made") for _ in range(self._machines)]
-        return {message["name"]: message["pid"] for message in told}
+        messages = [self._next("made") for _ in range(self._machines)]
+        return {message["name"]: message["pid"] for message in messages}
 
     def go(self) -> None:
         """The cables are in: build the hosts; return when every sshd listens."""
@@ -167,13 +167,13 @@ class Launch:
     def _next(self, what: str) -> dict[str, Any]:
         """The next message. LabError where it is an error, or none comes."""
         try:
-            said = self._said.recv(1 << 16)
+            received = self._said.recv(1 << 16)
         except TimeoutError:
             raise LabError(f"not all hosts were {what} in time", hint="fewer hosts, or an idle machine") from None
-        if not said:
+        if not received:
             log = self._log.read_text(errors="replace").strip().splitlines()
             raise LabError(f"a host ended while it was {what}: {log[-1] if log else 'no reason given'}")
-        message: dict[str, Any] = json.loads(said)
+        message: dict[str, Any] = json.loads(received)
         if "error" in message:
             refused = "not permitted" in message["error"] or "denied" in message["error"]
             raise LabError(

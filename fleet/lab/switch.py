@@ -56,8 +56,8 @@ def run(argv: Sequence[str], text: str = "") -> str:
     """Run a tool; LabError with its own message when it fails."""
     done = subprocess.run(argv, input=text, capture_output=True, text=True, errors="surrogateescape", check=False)
     if done.returncode != 0:
-        said = (done.stderr or done.stdout).strip().splitlines()
-        raise LabError(f"{argv[0]} failed: {said[0] if said else f'exit {done.returncode}'}", hint=" ".join(argv))
+        lines = (done.stderr or done.stdout).strip().splitlines()
+        raise LabError(f"{argv[0]} failed: {lines[0] if lines else f'exit {done.returncode}'}", hint=" ".join(argv))
     return done.stdout
 
 
@@ -142,8 +142,8 @@ def set_cable(switch: int, number: int, up: bool) -> None:
 
 def shape(where: list[str], device: str, rate: str) -> None:
     """Limit what `device` sends to `rate`, "none": no limit. where: the argv that enters its namespace, or []."""
-    words = ["noqueue"]
+    arguments = ["noqueue"]
     if rate != "none":  # a token bucket: a burst of 10 ms (64 KiB at least, one offloaded packet), 50 ms of queue
         bits = parse_rate(rate)
-        words = ["tbf", "rate", f"{bits}bit", "burst", str(max(bits // 800, 65536)), "latency", "50ms"]
-    run([*where, "tc", "qdisc", "replace", "dev", device, "root", *words])
+        arguments = ["tbf", "rate", f"{bits}bit", "burst", str(max(bits // 800, 65536)), "latency", "50ms"]
+    run([*where, "tc", "qdisc", "replace", "dev", device, "root", *arguments])

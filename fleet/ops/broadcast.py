@@ -72,8 +72,8 @@ def plan(inventory: Inventory, request: SyncData, origin: Host | None = None) ->
                     hint="end DEST with '/' to put them inside it",
                 )
             seen[to] = item.source
-    words = [word for text in request.data for word in ("--data", text)] + (["--from", origin.name] if origin else [])
-    hint = consent(shlex.join(["fleet", "sync", *words]))
+    argv = [arg for text in request.data for arg in ("--data", text)] + (["--from", origin.name] if origin else [])
+    hint = consent(shlex.join(["fleet", "sync", *argv]))
     rate = None if request.limit is None else parse_rate(request.limit)
     return BroadcastPlan(
         hosts,

@@ -39,12 +39,12 @@ class ExecPlan:
         """Returns what --dry-run shows: values of variables are left out."""
         return {
             name: {
-                **({"argv": list(words.argv)} if words.argv is not None else {"line": words.line}),
-                **({} if words.activate is None else {"activate": words.activate}),
-                **({} if words.within is None else {"env_of": words.within[0] or "python3"}),
-                "env": sorted(words.env),
+                **({"argv": list(spec.argv)} if spec.argv is not None else {"line": spec.line}),
+                **({} if spec.activate is None else {"activate": spec.activate}),
+                **({} if spec.within is None else {"env_of": spec.within[0] or "python3"}),
+                "env": sorted(spec.env),
             }
-            for name, words in self.specs.items()
+            for name, spec in self.specs.items()
         }
 
     def lines(self) -> Iterator[Line]:

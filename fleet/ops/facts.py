@@ -55,15 +55,15 @@ def ask(session: Session, spec: Mapping[str, Any], cancel: Cancel, *, hurry: Can
         deadline = program.clock.monotonic() + spec["deadline"] + 2 * SILENCE_SECONDS
         if hurry:
             at_end.callback(hurry.on_set(lambda: program.send({"op": "done"})))
-        asked = time.time()  # until python has started there, so the first answer is the least certain one
+        sent = time.time()  # until python has started there, so the first answer is the least certain one
         program.send({"op": "clock"})
         for frame in program.frames(silence=SILENCE_SECONDS, deadline=deadline, cancel=cancel):
             message = frame.decode(Probed) if frame.kind == MESSAGE else {}
             facts = message.get("facts") or facts
             if "clock" in message and len(samples) < CLOCK_SAMPLES:
-                samples.append(sample(asked, message["clock"], time.time()))
+                samples.append(sample(sent, message["clock"], time.time()))
                 if len(samples) < CLOCK_SAMPLES:
-                    asked = time.time()
+                    sent = time.time()
                     program.send({"op": "clock"})
     if not facts:
         raise ProtocolError("it told no facts", session.host.name)

@@ -233,11 +233,11 @@ def _held(host: str, listeners: Sequence[Listener]) -> HostFailed | None:
     left = [each for each in listeners if not each.ended]
     if not left:
         return None
-    said = dict.fromkeys(
+    reasons = dict.fromkeys(
         f"port {each.facts['port']} is held{f' by pid {each.pid}' if each.pid else ''}: {each.reason}" for each in left
     )
     hint = next((each.left.hint for each in left if each.left is not None and each.left.hint), None)
-    return HostFailed(Reason.of_node("; ".join(said)), host=host, hint=hint)
+    return HostFailed(Reason.of_node("; ".join(reasons)), host=host, hint=hint)
 
 
 def _outcome(listener: Listener, second: Result | None) -> Listener:

@@ -197,8 +197,8 @@ def all_reduce(
             emit(Notice("warning", f"no all-reduce with {backend}: {each['why'] or 'it failed'}", name))
             return None
     try:
-        said = json.loads(ended[names[0]]["out"].splitlines()[-1])
-        seconds, size = float(said["seconds"]), int(said["bytes"])
+        result = json.loads(ended[names[0]]["out"].splitlines()[-1])
+        seconds, size = float(result["seconds"]), int(result["bytes"])
         mbit = 2 * (len(names) - 1) / len(names) * size * 8e-6 / seconds
     except (ValueError, LookupError, TypeError, ZeroDivisionError):
         emit(Notice("warning", f"no all-reduce with {backend}: it ended without a figure", names[0]))

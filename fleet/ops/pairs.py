@@ -44,10 +44,10 @@ def partners(names: Sequence[str]) -> dict[str, list[str]]:
     if len(names) <= ALL_PAIRS:
         return {name: [other for other in names if other != name] for name in names}
     found: dict[str, list[str]] = {}
-    everyone = " ".join(sorted(names))
+    all_names = " ".join(sorted(names))
     for n, name in enumerate(names):
         ring = [names[0], names[n - 1], names[(n + 1) % len(names)]]
-        drawn = random.Random(f"{name} of {everyone}").sample(names, PARTNERS)
+        drawn = random.Random(f"{name} of {all_names}").sample(names, PARTNERS)
         found[name] = [other for other in dict.fromkeys([*ring, *drawn]) if other != name]
     return found
 

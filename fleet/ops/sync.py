@@ -59,8 +59,8 @@ def plan(inventory: Inventory, request: Sync) -> SyncPlan:
     source, to = Path(request.source), request.to
     here = str(Path.cwd())
     src = f"./{source}" if str(source).startswith("-") else str(source)  # else an option, where it is typed
-    words = [src] * (source != Path(".")) + (["--to", to] if to else [])
-    command = shlex.join(["fleet", "sync", *words])
+    argv = [src] * (source != Path(".")) + (["--to", to] if to else [])
+    command = shlex.join(["fleet", "sync", *argv])
     options = ["--force"] if request.force is True else [f"--force={pattern}" for pattern in request.force or ()]
     options += [f"--{name.replace('_', '-')}" for name in FLAGS if getattr(request, name)]
     options += [f"--source-id={request.source_id}"] if request.source_id else []
@@ -70,7 +70,7 @@ def plan(inventory: Inventory, request: Sync) -> SyncPlan:
         {h.name: to or h.workdir or here for h in inventory.hosts},
         request,
         hint=consent(command),
-        command=(shlex.join(["fleet", "sync", *words, *options]), ""),
+        command=(shlex.join(["fleet", "sync", *argv, *options]), ""),
     )
 
 
@@ -82,8 +82,8 @@ def outside(inventory: str, sources: Sequence[Path]) -> list[Path]:
 
 
 def _line(inventory: str, paths: Sequence[Path]) -> str:
-    said = [str(Path(inventory).resolve()), *sorted(map(str, paths))]
-    return hashlib.sha256(json.dumps(said).encode()).hexdigest()
+    parts = [str(Path(inventory).resolve()), *sorted(map(str, paths))]
+    return hashlib.sha256(json.dumps(parts).encode()).hexdigest()
 
 
 def agreed(home: Path, inventory: str, paths: Sequence[Path]) -> bool:

@@ -45,14 +45,14 @@ def parse(
     return _Reader(source, verbs, dict(overrides or {}), given or {}).steps(text)
 
 
-def _near(word: str, known: Iterable[str]) -> str | None:
+def _near(name: str, known: Iterable[str]) -> str | None:
     known = list(known)
-    return suggest(word, known) or ("known here: " + ", ".join(known) if known else None)
+    return suggest(name, known) or ("known here: " + ", ".join(known) if known else None)
 
 
 def operands(words: list[str]) -> list[str]:
     """Positional arguments, after "--" where one of them could be taken for an option."""
-    return ["--", *words] if any(word.startswith("-") for word in words) else words
+    return ["--", *words] if any(arg.startswith("-") for arg in words) else words
 
 
 class _Reader:
@@ -151,12 +151,12 @@ class _Reader:
                 chosen = param.on if self.boolean(value, key) else param.off
                 options += [chosen] if chosen else []
             else:
-                for word in self.option_values(value, key, param):
-                    options += option(param.on, word)
+                for arg in self.option_values(value, key, param):
+                    options += option(param.on, arg)
         missing = [key for key, param in known.items() if param.required and key not in positional]
         if positional and missing:
             raise self.fail(tree.line, f"{verb}: needs '{missing[0]}'")
-        return [*options, *operands([word for key in known for word in positional.get(key, [])])]
+        return [*options, *operands([arg for key in known for arg in positional.get(key, [])])]
 
     def option_values(self, tree: Tree, key: str, param: Param) -> list[str]:
         """One value, or where the option may be repeated a list of them or a mapping, as K=V."""

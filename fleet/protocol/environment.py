@@ -46,14 +46,14 @@ case ${PATH-}: in "$fleet_bin":*) ;; *) PATH=$fleet_bin${PATH:+:$PATH}; export P
 """
 _BEFORE = 'case $1 in */*) fleet_enter "$1" "$2" ;; esac\n'
 _BACK = 'if [ "${PWD-}" != "$fleet_cwd" ]; then builtin cd -- "$fleet_cwd"; fi\n'
-_BEHIND = '\nfleet_enter "$1" "$2"\n'
+_AFTER = '\nfleet_enter "$1" "$2"\n'
 _NEEDED = r"""fleet_die() { printf "fleet: %s: %s\n" "$1" "$2" >&2; exit 127; }
 if [ ! "$fleet_python" ]; then fleet_die "${1:-python3}" "no such interpreter"; fi
 case $3 in */*) ;; *) command -v -- "$3" >/dev/null || fleet_die "$3" "No such file or directory" ;; esac
 """
 SET = ("PATH", "VIRTUAL_ENV", "CONDA_PREFIX", "CONDA_DEFAULT_ENV")
 # for /bin/sh: the path of PYTHON and the values of SET, each ended by a NUL, empty where there is none
-TELL = _ENTER + _BEHIND + 'printf "%s\\0" "$fleet_python"' + "".join(' "${' + name + '-}"' for name in SET)
+TELL = _ENTER + _AFTER + 'printf "%s\\0" "$fleet_python"' + "".join(' "${' + name + '-}"' for name in SET)
 
 
 def activating(line: str, last: str) -> str:
@@ -65,7 +65,7 @@ def running(activate: "str | None", needed: bool = False) -> "list[str]":
     """Returns the argv that runs PYTHON, WORKDIR and an argv there, after `activate`. What the line adds to PATH comes
     after the interpreter's own folder, and it cannot change the working folder. needed: without an interpreter, or
     without such a program, the exit code is 127."""
-    last = _BEHIND + (_NEEDED if needed else "") + 'shift 2\nexec "$@"'
+    last = _AFTER + (_NEEDED if needed else "") + 'shift 2\nexec "$@"'
     return (
         ["bash", "-c", activating(activate, _BACK + last), "bash"]
         if activate

@@ -188,8 +188,8 @@ class Launch(OfRun):
     @property
     def document(self) -> dict[str, Any]:
         """For run.json: what makes the same request once more. An engine's own options are among the others."""
-        asked = {name: value for name, value in self.given().items() if name not in NOT_REPEATED}
-        return {**asked, **self.options}
+        values = {name: value for name, value in self.given().items() if name not in NOT_REPEATED}
+        return {**values, **self.options}
 
     @classmethod
     def of(cls, document: Mapping[str, Any]) -> Launch:

@@ -21,5 +21,5 @@ def check_variable(option: str, name: str, value: str, where: str | None = None)
         raise UsageError(f"{name}: a value cannot hold a NUL byte", where=where)
     size = len(f"{name}={value}".encode("utf-8", "surrogateescape"))
     if size > MAX_VARIABLE:
-        said = f"variable {name}: {size} bytes are more than any program can be given, {MAX_VARIABLE}"
-        raise UsageError(said, hint="put it into a file, 'fleet sync' brings it there; the variable names the file")
+        text = f"variable {name}: {size} bytes are more than any program can be given, {MAX_VARIABLE}"
+        raise UsageError(text, hint="put it into a file, 'fleet sync' brings it there; the variable names the file")

@@ -65,11 +65,11 @@ def _join(values: list[str]) -> str:
     if len({len(row) for row in rows}) == 1 and not any(", " in value for value in values):
         columns = [list(dict.fromkeys(column)) for column in zip(*rows, strict=True)]
         if sum(len(column) > 1 for column in columns) == 1:
-            return " ".join(_join_words(column) for column in columns)
-    return _join_words(values)
+            return " ".join(_joined(column) for column in columns)
+    return _joined(values)
 
 
-def _join_words(values: list[str]) -> str:
+def _joined(values: list[str]) -> str:
     if len(values) > FEW and all(_NUMBER.fullmatch(value) for value in values):
         return f"{min(values, key=float)} to {max(values, key=float)}"
     if len(values) > 1 and all(_NAME.fullmatch(v) and not _NUMBER.fullmatch(v) for v in values):

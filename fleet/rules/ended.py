@@ -204,15 +204,15 @@ class _Text:
         if signal_of(status) and signal_of(status) not in CRASHES:
             return Cause()
         most = 0 if status is not None and 1 < status < 128 else LAST_LINES
-        found, behind = list[str](), list[str]()
+        found, after = list[str](), list[str]()
         for n, line in reversed(self.outside):
-            if len(behind) > most or _FATAL.match(line) and self.goes_on(n, behind):
+            if len(after) > most or _FATAL.match(line) and self.goes_on(n, after):
                 break
             if _FATAL.match(line) and not _GOES_ON.search(line) and "Warning: " not in line:
                 # an argument parser prints what it knows before
                 found.append("\n".join(self.lines[:n][-LAST_LINES:] + [line]) if ": error: " in line else line)
             elif not _ASIDE.match(line):
-                behind.append(line)
+                after.append(line)
         for n, line in self.outside[-1:] if status == 1 and not found else ():
             if not _ASIDE.match(line) and not _PROGRESS.match(line) and not self.goes_on(n, [line]):
                 found = [line]

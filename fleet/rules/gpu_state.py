@@ -29,8 +29,8 @@ def judged(view: View, bad: Callable[[View], Any], wrong: str) -> Said | None:
     mine, every = used(view), view["want"].part is None
     found = [gpu["index"] for gpu in view.get("gpus") or () if bad(gpu) and (every or gpu["index"] in mine)]
     spared = not any(index in mine for index in found)
-    said = Said(f"GPU {', '.join(map(str, found))} {wrong}", severity="warning" if spared else None)
-    return said if found else None
+    finding = Said(f"GPU {', '.join(map(str, found))} {wrong}", severity="warning" if spared else None)
+    return finding if found else None
 
 
 def lost(view: View) -> str | None:
@@ -60,8 +60,8 @@ def held(view: View) -> str | None:
         for gpu in gpus
         if gpu.get("uuid") not in seen and gpu.get("used", 0) > HELD * (gpu.get("memory") or 0) > 0
     ]
-    told = processes is not None and view.get("runs") == []
-    return f"no process shows that holds {', '.join(found)}" if found and told else None
+    is_known = processes is not None and view.get("runs") == []
+    return f"no process shows that holds {', '.join(found)}" if found and is_known else None
 
 
 def busy(view: View) -> Said | None:

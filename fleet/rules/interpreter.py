@@ -61,8 +61,8 @@ def missing_modules(view: View) -> Any:
     if not missing:
         return None
     closed = f"; its {', '.join(view['unreadable'])} may not be read" if view.get("unreadable") else ""
-    said = f"{' and '.join(missing)} {are} not installed for {lookup(view, 'python.path')}{closed}"
-    return with_others(view, Reason("needed for a run: ") + Reason.of_node(said), INSTALL)
+    text = f"{' and '.join(missing)} {are} not installed for {lookup(view, 'python.path')}{closed}"
+    return with_others(view, Reason("needed for a run: ") + Reason.of_node(text), INSTALL)
 
 
 def imports(view: View) -> Said | None:

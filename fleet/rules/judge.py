@@ -134,8 +134,8 @@ def _of(names: Iterable[str]) -> Reason:
 def _clear(rule: Rule, values: Values) -> Iterable[Finding]:
     for value, names in groups({name: value for name, value in values.items() if value}):
         text = Reason(rule.says, value=value) if rule.says else Reason(f"{rule.what}: ") + Reason.of_node(str(value))
-        said = value if isinstance(value, Said) else Said(text)
-        yield rule.found(names, _of(names) + said.message, remedy=said.remedy, severity=said.severity)
+        finding = value if isinstance(value, Said) else Said(text)
+        yield rule.found(names, _of(names) + finding.message, remedy=finding.remedy, severity=finding.severity)
 
 
 def _somewhere(rule: Rule, values: Values) -> Iterable[Finding]:

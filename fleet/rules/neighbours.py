@@ -26,11 +26,11 @@ def live(view: View) -> Said | None:
     if part is None or part.share or not found:
         return None
     stop = " and ".join(f"'fleet stop {run['run']}'" for run in found)
-    said = "; ".join(_said(run, view) for run in found)
-    return Said(said, f"{stop} ends it; 'fleet launch --share' starts beside it")
+    text = "; ".join(_text(run, view) for run in found)
+    return Said(text, f"{stop} ends it; 'fleet launch --share' starts beside it")
 
 
-def _said(run: View, view: View) -> str:
+def _text(run: View, view: View) -> str:
     """ "run RUN of root@head is live since 21 Nov 22:46: 8 ranks on 4 nodes, GPUs 0-3, port 15432"."""
     about = run["about"] or {}
     since = time.strftime(" since %-d %b %H:%M", time.localtime(about["started"])) if about.get("started") else ""

@@ -93,13 +93,13 @@ def _identity(stack: RankStack) -> object:
 def places(found: Mapping[str, Sequence[RankStack]]) -> list[Place]:
     """The ranks by equal stacks, most of them first. found: by host. Where more than half are at one place of the
     code, all others are odd."""
-    told = sorted(((h, stack) for h, stacks in found.items() for stack in stacks), key=lambda it: it[1]["rank"])
-    alike = groups({number: repr(_identity(stack)) for number, (_, stack) in enumerate(told)})
-    result = [_place([told[number] for number in numbers]) for _, numbers in alike]
+    ordered = sorted(((h, stack) for h, stacks in found.items() for stack in stacks), key=lambda it: it[1]["rank"])
+    alike = groups({number: repr(_identity(stack)) for number, (_, stack) in enumerate(ordered)})
+    result = [_place([ordered[number] for number in numbers]) for _, numbers in alike]
     result.sort(key=lambda it: (-len(it.ranks), it.ranks))
     standing = Counter(it.at for it in result for _ in it.ranks)
     (most, ranks), *_ = [*standing.most_common(1), ("", 0)]
-    return [replace(it, odd=ranks * 2 > len(told) and it.at != most) for it in result]
+    return [replace(it, odd=ranks * 2 > len(ordered) and it.at != most) for it in result]
 
 
 def _place(members: Sequence[tuple[str, RankStack]]) -> Place:
@@ -118,9 +118,9 @@ def in_short(found: Sequence[Place]) -> str:
         )
         for same in grouped((it.at, it) for it in found).values()
     ]
-    words = [f"{it.who if it.odd else ranks_text(it.ranks)} in {it.at}" for it in at[:4]]
-    more = len(at) - len(words)
-    return "; ".join(words) + (f"; {counted(more, 'other place')}" if more else "")
+    parts = [f"{it.who if it.odd else ranks_text(it.ranks)} in {it.at}" for it in at[:4]]
+    more = len(at) - len(parts)
+    return "; ".join(parts) + (f"; {counted(more, 'other place')}" if more else "")
 
 
 def lines(found: Sequence[Place], *, threads: bool = False) -> Iterator[str]:
@@ -139,8 +139,10 @@ def lines(found: Sequence[Place], *, threads: bool = False) -> Iterator[str]:
 
 def remarks(found: Mapping[str, Sequence[RankStack]]) -> Iterator[str]:
     """Why not all is shown that could be, and of which ranks."""
-    told = [((stack["by"], stack["why"]), host) for host, stacks in found.items() for stack in stacks if stack["why"]]
-    for (by, why), hosts in grouped(told).items():
+    reasons = [
+        ((stack["by"], stack["why"]), host) for host, stacks in found.items() for stack in stacks if stack["why"]
+    ]
+    for (by, why), hosts in grouped(reasons).items():
         yield f"{fold(hosts)}: by {by} only: {why}"
 
 

@@ -114,7 +114,7 @@ def parts_of(trace: str) -> list[Part]:
         frames = [(found[1], found[2]) for line in above if (found := _FRAME.match(line))]
         code = [line for line in above if line.strip(" ^~") and not _FRAME.match(line)]
         file = next(reversed(_INSIDE.findall(part)), "")
-        link = next((word for word in CHAINED if end < len(lines) and lines[end].startswith(word)), "")
+        link = next((phrase for phrase in CHAINED if end < len(lines) and lines[end].startswith(phrase)), "")
         parts.append(Part(exception, frames, code[-1] if code else "", file, link))
         at = end + 1
     return parts

@@ -29,14 +29,14 @@ def view(facts: View, want: Want = Want()) -> View:
     """Facts of one host, of `check` or of a launch's preflight, with the derived ones laid over them; "want" is what is
     wanted of it."""
     late = facts.get("timed_out") or ()
-    behind = BEHIND_ACTIVATE if "activate" in late else BEHIND_PYTHON if "python" in late else ()
+    after = BEHIND_ACTIVATE if "activate" in late else BEHIND_PYTHON if "python" in late else ()
     seconds = {**dict.fromkeys(late, want.deadline), **OWN_SECONDS}
     used = (facts.get("network") or {}).get("interface") or facts.get("head_interface")  # by a run, else by ssh
     links = [i for i in facts.get("interfaces") or () if i["name"] == str(used).partition(":")[0]]
     result = {
         **facts,
         "want": want,
-        "hangs": {step: f"did not answer within {seconds[step]:g} s" for step in late if step not in behind},
+        "hangs": {step: f"did not answer within {seconds[step]:g} s" for step in late if step not in after},
         "link": {name: value for name, value in links[0].items() if value is not None} if links else {},
     }
     if (ports := facts.get("infiniband")) is not None:

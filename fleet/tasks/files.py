@@ -47,8 +47,8 @@ class Step:
     @property
     def words(self) -> str:
         """The call as Python has it."""
-        said = [*map(repr, self.call.args), *(f"{name}={value!r}" for name, value in self.call.kwargs.items())]
-        return f"{self.name}({', '.join(said)})"
+        arguments = [*map(repr, self.call.args), *(f"{name}={value!r}" for name, value in self.call.kwargs.items())]
+        return f"{self.name}({', '.join(arguments)})"
 
 
 class TaskFile:
@@ -101,8 +101,8 @@ class TaskFile:
         ]
         return list(self._expanded(calls, inventory, chosen, asked_for=True))
 
-    def _hint(self, words: Sequence[str]) -> str:
-        if words and words[0] in ("-H", "--hosts"):
+    def _hint(self, argv: Sequence[str]) -> str:
+        if argv and argv[0] in ("-H", "--hosts"):
             return "hosts come from the inventory: fleet -w HOSTS play ..."
         return f"its tasks: {', '.join(self.about)}" if self.about else "a task is a function below @task"
 
@@ -136,15 +136,17 @@ class TaskFile:
 def _where(task: Any) -> Where:
     """By how its first parameter is annotated: Group: once with all hosts; Context, which is invoke's: once, here."""
     first = next(iter(inspect.signature(task.body).parameters.values()), None)
-    said = getattr(first and first.annotation, "__name__", None) or str(first and first.annotation)
-    said = said.rpartition(".")[2].strip("'\"")
-    return "group" if said in _GROUPS else "here" if said == "Context" else "each"
+    annotation = getattr(first and first.annotation, "__name__", None) or str(first and first.annotation)
+    annotation = annotation.rpartition(".")[2].strip("'\"")
+    return "group" if annotation in _GROUPS else "here" if annotation == "Context" else "each"
 
 
 def _host(made: dict[str, Any]) -> Host:
     """Returns the host of a Connection's arguments."""
-    said = fabric.connection.derive_shorthand(made["host"])
-    return ground().host(said["host"], user=made.get("user") or said["user"], port=made.get("port") or said["port"])
+    derived = fabric.connection.derive_shorthand(made["host"])
+    return ground().host(
+        derived["host"], user=made.get("user") or derived["user"], port=made.get("port") or derived["port"]
+    )
 
 
 _modules: dict[Path, Any] = {}
@@ -165,8 +167,8 @@ def _loaded(path: Path) -> Any:
             spec.loader.exec_module(module)
         except (Exception, SystemExit) as error:
             del sys.modules[name]
-            said = error.message if isinstance(error, FleetError) else f"{type(error).__name__}: {error}"
-            raise InventoryError(f"cannot be read: {said}", where=where_of(error, file), hint=_why(error)) from error
+            text = error.message if isinstance(error, FleetError) else f"{type(error).__name__}: {error}"
+            raise InventoryError(f"cannot be read: {text}", where=where_of(error, file), hint=_why(error)) from error
         _modules[file] = module
     return _modules[file]
 

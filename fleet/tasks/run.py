@@ -187,13 +187,13 @@ class _Running:
     def _as_error(self, error: BaseException, host: str | None = None) -> FleetError:
         """Returns what ends a task, as one of fleet's errors."""
         if isinstance(error, FleetError):
-            told = error
+            reported = error
         else:
-            told = Interrupted("interrupted") if self.runtime.cancel.is_set() else self._told(error)
-            told.__cause__ = error
-        if host is not None and told.host not in (None, host):  # one to which the task opened a connection
-            return told.but(message=Reason("{there}: ", there=told.host) + told.message, host=host)
-        return told
+            reported = Interrupted("interrupted") if self.runtime.cancel.is_set() else self._told(error)
+            reported.__cause__ = error
+        if host is not None and reported.host not in (None, host):  # one to which the task opened a connection
+            return reported.but(message=Reason("{there}: ", there=reported.host) + reported.message, host=host)
+        return reported
 
     def _told(self, error: BaseException) -> FleetError:
         if isinstance(error, ThreadException) and error.exceptions:  # of the threads that read a command's output

@@ -103,10 +103,12 @@ class RemoteRunner(_Shown, Remote):  # type: ignore[misc]
     """c.run and c.sudo."""
 
     def _run_body(self, command: str, **kwargs: Any) -> Any:
-        said = {**self.context.config.run, **{key: value for key, value in kwargs.items() if value is not None}}
+        options = {**self.context.config.run, **{key: value for key, value in kwargs.items() if value is not None}}
         # no password is known: sudo gets nothing, rather than the text None
-        said["watchers"] = [watcher for watcher in said["watchers"] if getattr(watcher, "response", "") != "None\n"]
-        if self.context.forward_agent or any(said[key] for key in NEED_A_CHANNEL):
+        options["watchers"] = [
+            watcher for watcher in options["watchers"] if getattr(watcher, "response", "") != "None\n"
+        ]
+        if self.context.forward_agent or any(options[key] for key in NEED_A_CHANNEL):
             return super()._run_body(command, **kwargs)
         self._setup(command, {**kwargs, "watchers": None})
         return self._run(command)
@@ -114,7 +116,7 @@ class RemoteRunner(_Shown, Remote):  # type: ignore[misc]
     def _run(self, command: str) -> Any:
         runtime, host = ground().running(), self.context.known
         timeout = self.opts["timeout"]
-        said: tuple[list[str], list[str]] = ([], [])
+        outputs: tuple[list[str], list[str]] = ([], [])
         decoders = [codecs.getincrementaldecoder(self.encoding)("replace") for _ in STREAMS]
         with Command(self.context.session, self._words(command), f"exec-{uuid.uuid4().hex}", GRACE_SECONDS) as running:
             self.ended_by_cancel(runtime, running.end)
@@ -122,15 +124,15 @@ class RemoteRunner(_Shown, Remote):  # type: ignore[misc]
                 for number, data in running.output(
                     silence=SILENCE_SECONDS, timeout=timeout, patience=GRACE_SECONDS + END_SECONDS
                 ):
-                    self._take(number, decoders[number].decode(data), said)
+                    self._take(number, decoders[number].decode(data), outputs)
             finally:
                 self._undo()
         for number, decoder in enumerate(decoders):
-            self._take(number, decoder.decode(b"", True), said)
+            self._take(number, decoder.decode(b"", True), outputs)
         if running.left is not None and runtime.cancel.is_set():
             raise Interrupted("interrupted; ended there", host=host.name)
         result = self.generate_result(
-            **self.result_kwargs, stdout="".join(said[0]), stderr="".join(said[1]), exited=running.status
+            **self.result_kwargs, stdout="".join(outputs[0]), stderr="".join(outputs[1]), exited=running.status
         )
         if running.left is not None:
             raise CommandTimedOut(result, timeout=timeout)
@@ -138,8 +140,8 @@ class RemoteRunner(_Shown, Remote):  # type: ignore[misc]
             raise UnexpectedExit(result)
         return result
 
-    def _take(self, number: int, text: str, said: tuple[list[str], list[str]]) -> None:
-        said[number].append(text)
+    def _take(self, number: int, text: str, outputs: tuple[list[str], list[str]]) -> None:
+        outputs[number].append(text)
         if text and f"std{STREAMS[number]}" not in self.opts["hide"]:
             self.write_our_output(self.streams[STREAMS[number]], text)
 

@@ -65,21 +65,21 @@ class Words:
     def script(self, key: str, mark: str, grace: float, *, fed: bool = False) -> bytes:
         """Returns what the node is sent: one line of shell, and one that shows when the login shell took the first.
         fed: its standard input is sent after it."""
-        words = (
+        argv = (
             [*map(word, self.argv)] if self.argv is not None else ['"${SHELL:-/bin/sh}"', "-c", word(self.line or "")]
         )
         # the line is the user's own shell code; argv follows it untouched, as positional parameters
         if self.within:
-            words = [*map(word, (*running(self.activate, needed=True), *self.within)), *words]
+            argv = [*map(word, (*running(self.activate, needed=True), *self.within)), *argv]
         elif self.activate:
-            words = ["bash", "-c", word(self.activate + '\nexec "$@"'), "bash", *words]
+            argv = ["bash", "-c", word(self.activate + '\nexec "$@"'), "bash", *argv]
         if held := sorted(READONLY & set(self.env)):
-            words = ["env", *(word(f"{name}={self.env[name]}") for name in held), *words]
+            argv = ["env", *(word(f"{name}={self.env[name]}") for name in held), *argv]
         given = [f"{name}={word(value)}" for name, value in self.env.items() if name not in READONLY]
         text = (
             f"fleet_key={key} fleet_mark={mark} fleet_grace={round(grace * 10)} fleet_silence={NODE_SILENCE_SECONDS} "
             f"fleet_input={fed:d}; "
-            f"given() {{ export {' '.join([*given, 'FLEET_EXEC_ID=$fleet_mark'])}; }}; set -- {' '.join(words)}"
+            f"given() {{ export {' '.join([*given, 'FLEET_EXEC_ID=$fleet_mark'])}; }}; set -- {' '.join(argv)}"
         )
         return os.fsencode(f"fleet begins {one_line(text)}\nfleet\n")
 
@@ -182,7 +182,7 @@ class Command(Conversation):
         while self.left is None:
             if self._input.done():
                 self._input.result()
-            said = self._channel.recv_both(POLL_SECONDS if timeout is None else min(POLL_SECONDS, timeout / 4))
+            received = self._channel.recv_both(POLL_SECONDS if timeout is None else min(POLL_SECONDS, timeout / 4))
             now = self.clock.monotonic()
             if timeout is not None and now - begun >= timeout and not late:
                 late = True
@@ -192,16 +192,16 @@ class Command(Conversation):
             elif now - pinged >= PING_SECONDS:
                 pinged = now
                 self.send_bytes(b"ping\n")
-            if said is None:
+            if received is None:
                 if quiet.seconds() >= silence:
                     stream = self._streams[0]
                     if (error := self._silent(silence, stream.started, stream.rest)) is not None:
                         raise error
                     self._ended()
                 continue
-            if not any(said):
+            if not any(received):
                 return self._ended()
-            yield from self._pieces(said)
+            yield from self._pieces(received)
             if self._streams[0].ended and self._streams[1].ended:
                 return
             if self._streams[0].started:  # before that it is no message: a forced `cat` sends our own back
@@ -209,13 +209,13 @@ class Command(Conversation):
         # its status comes after the report that it was ended; where some of it could not be, maybe never
         until = self.clock.monotonic() + (STUCK_SECONDS if self.left else patience)
         while not (self._streams[0].ended and self._streams[1].ended) and self.clock.monotonic() < until:
-            said = self._channel.recv_both(POLL_SECONDS)
-            if said is not None and not any(said):
+            received = self._channel.recv_both(POLL_SECONDS)
+            if received is not None and not any(received):
                 return
-            yield from self._pieces(said or (b"", b""))
+            yield from self._pieces(received or (b"", b""))
 
-    def _pieces(self, said: tuple[bytes, bytes]) -> Iterator[tuple[int, bytes]]:
-        for number, (stream, data) in enumerate(zip(self._streams, said, strict=True)):
+    def _pieces(self, received: tuple[bytes, bytes]) -> Iterator[tuple[int, bytes]]:
+        for number, (stream, data) in enumerate(zip(self._streams, received, strict=True)):
             for piece in stream.feed(data, self._hear) if data and not stream.ended else ():
                 yield number, piece
             if len(stream.rest) > NOISE_LIMIT:

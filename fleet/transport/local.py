@@ -38,11 +38,11 @@ def finish(
     its stdout has more than `most` bytes, of which one more is returned. stdin: a file, for who reads /dev/stdin
     twice."""
     ended = threading.Event()
-    with tempfile.TemporaryFile() as told, tempfile.TemporaryFile() as errors:
-        told.write(stdin)
-        told.seek(0)
+    with tempfile.TemporaryFile() as stdin_file, tempfile.TemporaryFile() as errors:
+        stdin_file.write(stdin)
+        stdin_file.seek(0)
         process = subprocess.Popen(
-            argv, stdin=told, stdout=subprocess.PIPE, stderr=errors, env=env, start_new_session=True
+            argv, stdin=stdin_file, stdout=subprocess.PIPE, stderr=errors, env=env, start_new_session=True
         )
 
         def kill() -> None:
@@ -172,18 +172,18 @@ class ProcessChannel(Streams):
         self._stdin.close()
 
     def _read(self, timeout: float) -> tuple[bytes, bytes] | None:
-        said = [b"", b""]
+        received = [b"", b""]
         try:
             for fd, _ in self._poll(True).poll(timeout * 1000 if self._open else 0):
                 data = os.read(fd, READ_BYTES)
-                said[self._open[fd]] += data
+                received[self._open[fd]] += data
                 if not data:
                     del self._open[fd]
         except OSError:
             self._open.clear()
-        if not any(said) and 0 not in self._open.values() and self._process.poll() is not None:
+        if not any(received) and 0 not in self._open.values() and self._process.poll() is not None:
             self._open.clear()  # what it has left running may hold its stderr open
-        return (said[0], said[1]) if any(said) or not self._open else None
+        return (received[0], received[1]) if any(received) or not self._open else None
 
     def wait(self, timeout: float) -> int | None:
         try:

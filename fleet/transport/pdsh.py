@@ -54,8 +54,8 @@ def _pdsh() -> str:
             hint="install it (Debian: apt install pdsh; Rocky, with EPEL: dnf install pdsh-rcmd-ssh), or leave "
             "--transport out",
         )
-    said = subprocess.run([path, "-V"], stdin=subprocess.DEVNULL, capture_output=True, text=True)
-    modules = re.search(r"rcmd modules: (\S+)", said.stdout + said.stderr)
+    done = subprocess.run([path, "-V"], stdin=subprocess.DEVNULL, capture_output=True, text=True)
+    modules = re.search(r"rcmd modules: (\S+)", done.stdout + done.stderr)
     if modules and "ssh" not in modules[1].split(","):
         raise UsageError(
             f"this machine's pdsh cannot use ssh: it knows {modules[1]}",
@@ -68,8 +68,8 @@ class PdshSession(OpensshSession):
     """Access to one host, a pdsh a command. env: what they are started with."""
 
     def __init__(self, host: Host, master: Master, pdsh: str, env: Mapping[str, str]) -> None:
-        words = ["/bin/sh", "-c", _START, "fleet", pdsh, "-R", "ssh", "-N", "-S", "-w", host.name.replace(":", "-")]
-        super().__init__(host, master, words)
+        argv = ["/bin/sh", "-c", _START, "fleet", pdsh, "-R", "ssh", "-N", "-S", "-w", host.name.replace(":", "-")]
+        super().__init__(host, master, argv)
         self._env = env
 
     def _channel(self, command: str) -> OpensshChannel:
@@ -86,7 +86,7 @@ class PdshTransport(OpensshTransport):
     def __init__(
         self, options: ConnectOptions | None = None, *, home: Path | None = None, hosts: Iterable[Host] = ()
     ) -> None:
-        self._pdsh, self._given = _pdsh(), _users_words()
+        self._pdsh, self._given = _pdsh(), _users_arguments()
         super().__init__(options, home=home, hosts=hosts)
 
     def resolve(self, host: Host, cancel: Cancel | None = None) -> Endpoint:
@@ -97,8 +97,8 @@ class PdshTransport(OpensshTransport):
 
     def _more(self, host: Host, endpoint: Endpoint) -> list[str]:
         values = {"h": host.name, "u": endpoint.user, "n": "0", "%": "%"}
-        words = [word for option, value in self._given if option not in _IDLE for word in (option, value) if word]
-        return [re.sub(r"%([hun%])", lambda token: values[token[1]], word) for word in words]
+        arguments = [arg for option, value in self._given if option not in _IDLE for arg in (option, value) if arg]
+        return [re.sub(r"%([hun%])", lambda token: values[token[1]], arg) for arg in arguments]
 
     def _new_folder(self) -> Folder:
         folder = super()._new_folder()
@@ -117,11 +117,11 @@ class PdshTransport(OpensshTransport):
         return PdshSession(host, master, self._pdsh, env)
 
 
-def _users_words() -> list[tuple[str, str]]:
+def _users_arguments() -> list[tuple[str, str]]:
     """The options that the user gives pdsh's ssh, in its order."""
-    words = [word for name in ("PDSH_SSH_ARGS_APPEND", "PDSH_SSH_ARGS") for word in os.environ.get(name, "").split()]
+    arguments = [arg for name in ("PDSH_SSH_ARGS_APPEND", "PDSH_SSH_ARGS") for arg in os.environ.get(name, "").split()]
     try:
-        given = getopt.gnu_getopt(words, _OPTIONS)[0]
+        given = getopt.gnu_getopt(arguments, _OPTIONS)[0]
     except getopt.GetoptError as error:
         raise UsageError(
             f"PDSH_SSH_ARGS: {error}", hint="it holds options of ssh, with no quotes: pdsh parts them at blanks"

@@ -239,9 +239,9 @@ class Program(Conversation):
         """Why the stream ended before its X frame."""
         name = self.host.name
         ended = self._channel.wait(ENDING_SECONDS)  # its report of its end is whole by then
-        said = self._channel.recv_stderr().decode("utf-8", "replace").strip()
+        text = self._channel.recv_stderr().decode("utf-8", "replace").strip()
         if not decoder.started and ended == 127:
-            broken = said.splitlines()[-1][-300:] if "shared librar" in said else ""
+            broken = text.splitlines()[-1][-300:] if "shared librar" in text else ""
             return ConnectError(
                 Reason.of_node(f"python3 does not start there: {broken}") if broken else "no python3 on the node",
                 host=name,
@@ -250,8 +250,8 @@ class Program(Conversation):
                 if broken
                 else "install python3 (3.6 or newer) there, or set 'python' in the inventory",
             )
-        status = self._status(decoder.started, said.encode() or decoder.rest)
-        last = said.splitlines()[-1] if said else f"exit status {status}"
+        status = self._status(decoder.started, text.encode() or decoder.rest)
+        last = text.splitlines()[-1] if text else f"exit status {status}"
         return HostFailed(
             Reason.of_node(f"fleet's program '{self.name.rpartition('.')[2]}' failed there: {last[-300:]}"), host=name
         )
@@ -262,8 +262,8 @@ def first_word(
 ) -> T:
     """The first message of one that goes on after it. ProtocolError when that is no `answer`."""
     frames = program.frames(silence=silence, deadline=program.clock.monotonic() + timeout, cancel=cancel)
-    said = next((frame.json() for frame in frames if frame.kind == MESSAGE), {})
-    return decoded(answer, said, program.host.name)
+    message = next((frame.json() for frame in frames if frame.kind == MESSAGE), {})
+    return decoded(answer, message, program.host.name)
 
 
 def last_word(

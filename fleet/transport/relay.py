@@ -88,23 +88,23 @@ class RelayChannel(Streams):
                 continue
             except (OSError, ValueError):
                 data = b""
-            said = self._taken(data)
+            received = self._taken(data)
             self._ended = self._ended or not data
-            if any(said):
-                return said
+            if any(received):
+                return received
         if self._status is None and not self._shut:
             self._shut = True
             raise ConnectError("the connection was lost", kind="lost", host=self._host.name)
         return b"", b""
 
     def _taken(self, data: bytes) -> tuple[bytes, bytes]:
-        said = {1: bytearray(), 2: bytearray()}
+        outputs = {1: bytearray(), 2: bytearray()}
         for frame in self._decoder.feed(data):
             if frame.kind == EXIT:
                 self._status, self._ended = frame.decode(Exit)["exit_status"], True
-            elif frame.stream in said:
-                said[frame.stream] += frame.payload
-        return bytes(said[1]), bytes(said[2])
+            elif frame.stream in outputs:
+                outputs[frame.stream] += frame.payload
+        return bytes(outputs[1]), bytes(outputs[2])
 
     def wait(self, timeout: float) -> int | None:
         until = time.monotonic() + timeout

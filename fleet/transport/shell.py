@@ -121,10 +121,10 @@ def stdin_eaten(session: Session) -> ConnectError:
     """The error for a host whose login shell reads what is meant for fleet's program; with the file, where it names
     it."""
     try:
-        said = run_line(session, f"exec sh -c {shlex.quote(_ASK)}", timeout=10.0).stdout
+        output = run_line(session, f"exec sh -c {shlex.quote(_ASK)}", timeout=10.0).stdout
     except FleetError:
-        said = b""
-    found = re.search(rb"^FLEET-GUILTY (.{1,200})$", said, re.MULTILINE)
+        output = b""
+    found = re.search(rb"^FLEET-GUILTY (.{1,200})$", output, re.MULTILINE)
     file = found[1].decode("utf-8", "replace") if found else ""
     return ConnectError(
         f"the login shell's startup files read stdin, and with it the program that fleet sends{file and ': '}{file}",
@@ -167,14 +167,14 @@ class Conversation:
         finally:
             self._sending.release()
 
-    def _silent(self, seconds: float, started: bool, said: bytes) -> FleetError | None:
+    def _silent(self, seconds: float, started: bool, output: bytes) -> FleetError | None:
         """Nothing came for so long; None where that is because it has ended."""
         if not started:  # a startup file that reads stdin to its end has what it waits for now
             self._channel.send_eof()
             if self._channel.wait(PING_SECONDS) is not None:
                 return None
-            if said:
-                return foreign(self.host.name, said)
+            if output:
+                return foreign(self.host.name, output)
             if isinstance(self.session, Answering) and self.session.answers():
                 return Silent(
                     f"sshd answers there, and the login shell has not begun anything for {seconds:g} s",
@@ -184,14 +184,14 @@ class Conversation:
                 )
         return silent(self.host.name, seconds)
 
-    def _status(self, started: bool, said: bytes) -> int:
+    def _status(self, started: bool, output: bytes) -> int:
         """Returns its exit code. Raises what kept it from beginning; ConnectError(lost)."""
         status = self._channel.wait(ENDING_SECONDS)
         if status is None:
             raise lost(self.host.name)
         if not started:
             eaten = status == EATEN
-            raise stdin_eaten(self.session) if eaten else foreign(self.host.name, said or b"exit status %d" % status)
+            raise stdin_eaten(self.session) if eaten else foreign(self.host.name, output or b"exit status %d" % status)
         return status
 
 

@@ -129,8 +129,8 @@ def fields(line: str) -> dict[str, str]:
     """KEY=VALUE fields of a line that scontrol writes with -o, or of one that begins with blanks. The first of two:
     from 25.11 on a job's command line (SubmitLine) follows Slurm's fields of it."""
     found = dict[str, str]()
-    for word in line.split():
-        name, equals, value = word.partition("=")
+    for token in line.split():
+        name, equals, value = token.partition("=")
         if equals:
             found.setdefault(name, value)
     return found

@@ -128,16 +128,16 @@ class Step:
         link = None
         try:
             link = Link(plain, self._context, True, self._tls)
-            said = link.read_line(LINE_BYTES)
-            host = self._proven(str(said["host"]), str(said["token"]), link)
+            message = link.read_line(LINE_BYTES)
+            host = self._proven(str(message["host"]), str(message["token"]), link)
             link.sock.settimeout(None)
-            if "signal" in said:
+            if "signal" in message:
                 link.sock.close()
-                if int(said["signal"]) in ENDS:
+                if int(message["signal"]) in ENDS:
                     self._stop()
                 return
-            if "channel" in said:
-                self._channels.pop((host, int(said["channel"]))).set_result(link)
+            if "channel" in message:
+                self._channels.pop((host, int(message["channel"]))).set_result(link)
                 return
             with self._changed:
                 if self._closed:
@@ -199,13 +199,13 @@ class Step:
         """With Slurm's own message."""
         wait([self._srun.reader], END_SECONDS)
         lines = [line for line in self._srun.said.splitlines() if line.strip()]
-        said = (
+        output = (
             re.sub("^(srun: (error: )?| *[0-9]+: )", "", lines[0])
             if lines
             else f"exit status {self._srun.process.returncode}"
         )
         return ConnectError(
-            f"srun: {said}", kind="refused", host=host.name, hint="is the allocation still there? squeue --me"
+            f"srun: {output}", kind="refused", host=host.name, hint="is the allocation still there? squeue --me"
         )
 
     def start(self, host: Host, command: str, seconds: float) -> RelayChannel:

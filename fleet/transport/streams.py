@@ -60,8 +60,8 @@ class Streams:
         mine = self._has_room() and self._reading.acquire(blocking=False)
         try:
             self._pause(mine)
-            while mine and self._has_room() and any(said := self._read(0.0) or ()):
-                for early, data in zip(self._early, said, strict=True):
+            while mine and self._has_room() and any(received := self._read(0.0) or ()):
+                for early, data in zip(self._early, received, strict=True):
                     early += data
         finally:
             if mine:
@@ -80,17 +80,17 @@ class Streams:
 
     def recv(self, timeout: float) -> bytes | None:
         until = time.monotonic() + timeout
-        while (said := self.recv_both(max(0.0, until - time.monotonic()))) is not None:
-            self._errors = (self._errors + said[1])[-STDERR_BYTES:]
-            if said[0] or not said[1]:
-                return said[0]
+        while (received := self.recv_both(max(0.0, until - time.monotonic()))) is not None:
+            self._errors = (self._errors + received[1])[-STDERR_BYTES:]
+            if received[0] or not received[1]:
+                return received[0]
             if time.monotonic() >= until:  # stderr alone may never pause
                 break
         return None
 
     def recv_stderr(self) -> bytes:
-        said, self._errors = self._errors, b""
-        return said
+        received, self._errors = self._errors, b""
+        return received
 
 
 class Started(Generic[C]):

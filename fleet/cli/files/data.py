@@ -157,7 +157,7 @@ def get(what: str, sources: str | None, **given: Any) -> int:
 
 
 def show_got(report: Report) -> None:
-    def told(result: Result) -> str:
+    def text_of(result: Result) -> str:
         got = result.read(Got)
         if not got.to:
             return "has none of it"
@@ -165,4 +165,4 @@ def show_got(report: Report) -> None:
         came = f"{counted(got.files, 'file')}, {size_text(got.bytes)}" if got.files or not got.same else ""
         return f"{', '.join(filter(None, [came, here]))}, in {clean(got.to)}"
 
-    write_grouped((result for result in report.results if result.ok), told)
+    write_grouped((result for result in report.results if result.ok), text_of)

@@ -185,11 +185,11 @@ def _ask_for(inventory: Inventory, sources: Sequence[Path], *, agree: bool) -> N
     paths = outside(inventory.source, sources)
     if not paths or agreed(Path.home(), inventory.source, paths):
         return
-    said = f"the sync: section sends what lies outside the inventory's folder: {', '.join(map(str, paths))}"
-    yes = agree or ask(f"{inventory.source}: {said}. Send it?")
+    text = f"the sync: section sends what lies outside the inventory's folder: {', '.join(map(str, paths))}"
+    yes = agree or ask(f"{inventory.source}: {text}. Send it?")
     if not yes:
         raise UsageError(
-            said + ("" if yes is None else "; not agreed to"),
+            text + ("" if yes is None else "; not agreed to"),
             where=inventory.source,
             hint="to send it: fleet sync --yes",
         )

@@ -230,8 +230,8 @@ class VerbGroup(Verb, click.Group):
     def resolve_command(
         self, ctx: click.Context, args: list[str]
     ) -> tuple[str | None, click.Command | None, list[str]]:
-        word = args[0]
-        if one_spelling(word) not in self.list_commands(ctx) and word[:1] != "-" and not ctx.resilient_parsing:
+        arg = args[0]
+        if one_spelling(arg) not in self.list_commands(ctx) and arg[:1] != "-" and not ctx.resilient_parsing:
             raise NoSuchVerb(args, ctx)
         return super().resolve_command(ctx, args)
 

@@ -76,7 +76,7 @@ class _Line(ShellComplete):
     def get_completions(self, args: list[str], incomplete: str) -> list[CompletionItem]:
         if _is_of_the_command(self.cli, args):
             return [CompletionItem(incomplete, type="file")]
-        found = super().get_completions([spelled(word) for word in args], spelled(incomplete))
+        found = super().get_completions([spelled(arg) for arg in args], spelled(incomplete))
         option, equals, _ = incomplete.partition("=")
         if incomplete.startswith("--") and "_" in option and not equals:  # as it was begun
             found = [CompletionItem(f"--{item.value[2:].replace('-', '_')}", item.type, item.help) for item in found]
@@ -105,8 +105,8 @@ class Bash(_Line, BashComplete):
     source_template = _BASH
 
     def get_completion_args(self) -> tuple[list[str], str]:
-        words = _split(os.environ["COMP_HEAD"])
-        return words[1:-1], words[-1]
+        tokens = _split(os.environ["COMP_HEAD"])
+        return tokens[1:-1], tokens[-1]
 
     def format_completion(self, item: CompletionItem) -> str:
         value, typed = str(item.value), os.environ["COMP_WORD"]
@@ -123,12 +123,12 @@ def _split(line: str) -> list[str]:
 
     lexer = shlex.shlex(line, posix=True)
     lexer.whitespace_split, lexer.commenters = True, ""
-    words: list[str] = []
+    tokens: list[str] = []
     try:
-        words.extend(lexer)
+        tokens.extend(lexer)
     except ValueError:
-        return [*words, lexer.token]
-    return [*words, ""] if line[-1:].isspace() and not line.endswith("\\ ") else words
+        return [*tokens, lexer.token]
+    return [*tokens, ""] if line[-1:].isspace() and not line.endswith("\\ ") else tokens
 
 
 def complete(cli: click.Command, instruction: str) -> int:
@@ -194,15 +194,15 @@ def buildable(ctx: click.Context, param: click.Parameter, incomplete: str) -> li
 def topic(ctx: click.Context, param: click.Parameter, incomplete: str) -> list[CompletionItem]:
     """Completes the topics of `fleet help`, after the arguments that are there."""
     command: click.Command | None = ctx.find_root().command
-    words = ctx.params.get(str(param.name)) or ()
-    for word in words:
-        command = command.get_command(ctx, word) if isinstance(command, click.Group) else None
+    args = ctx.params.get(str(param.name)) or ()
+    for arg in args:
+        command = command.get_command(ctx, arg) if isinstance(command, click.Group) else None
     known = command.list_commands(ctx) if isinstance(command, click.Group) else []
-    return _starting([*known, *([] if words else ["options", *topics()])], incomplete)
+    return _starting([*known, *([] if args else ["options", *topics()])], incomplete)
 
 
 def _starting(known: Iterable[str], incomplete: str) -> list[CompletionItem]:
-    return [CompletionItem(word) for word in known if word.startswith(incomplete)]
+    return [CompletionItem(name) for name in known if name.startswith(incomplete)]
 
 
 def _hosts(ctx: click.Context, explicit: str | None = None) -> Iterable[str]:

@@ -59,7 +59,7 @@ def quote(word: str) -> str:
 def as_typed(hint: str, *, selection: bool = True) -> str:
     """The hint, in front of the verb of its commands the -i, --on, -w, -x, --transport of the user's line. selection:
     not -w and -x where it may be they that are wrong."""
-    said = {
+    flags = {
         "-i": _line.inventory,
         "--on": _line.on if _line.on != Settings.on else None,
         "-w": _line.hosts if selection else None,
@@ -77,11 +77,11 @@ def as_typed(hint: str, *, selection: bool = True) -> str:
             options, script = _launch
             new = [flag for flag in alone["flags"].split() if flag not in options]
             at = len(options) - (options[-1:] == ["--"])
-            words = [*options[:at], *new, *options[at:], *script]
-            return f"fleet {' '.join(map(quote, words))}{rest[alone.end() :]}"
+            argv = [*options[:at], *new, *options[at:], *script]
+            return f"fleet {' '.join(map(quote, argv))}{rest[alone.end() :]}"
         given = [
             f"{flag} {quote(value)} "
-            for flag, value in said.items()
+            for flag, value in flags.items()
             if value is not None
             and not re.search(rf" {flag}\b", own)
             and not (flag == "--transport" and own.startswith("setup-ssh"))  # which has its own

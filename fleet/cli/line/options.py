@@ -142,10 +142,10 @@ def runs_dir_option(said: str) -> Callable[[F], F]:
 def pairs(option: str, words: Iterable[str]) -> dict[str, str]:
     """NAME=VALUE arguments; UsageError for anything else."""
     found = dict[str, str]()
-    for word in words:
-        name, equals, found[name] = word.partition("=")
+    for pair in words:
+        name, equals, found[name] = pair.partition("=")
         if not (name.isidentifier() and equals):
-            raise UsageError(f"{option} {word}: must be NAME=VALUE")
+            raise UsageError(f"{option} {pair}: must be NAME=VALUE")
     return found
 
 

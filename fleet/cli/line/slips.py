@@ -41,7 +41,7 @@ def explained(error: click.ClickException, argv: Sequence[str]) -> UsageError:
     message, ctx = error.format_message(), getattr(error, "ctx", None)
     if isinstance(error, NoSuchVerb):
         return UsageError(message, hint=_verb(error))
-    verb = ctx.command_path if ctx else " ".join(["fleet", *[word for word in argv if one_spelling(word) in VERBS][:1]])
+    verb = ctx.command_path if ctx else " ".join(["fleet", *[arg for arg in argv if one_spelling(arg) in VERBS][:1]])
     hint = f"see {verb} --help"
     if ctx is None:
         return UsageError(message, hint=hint)
@@ -55,20 +55,20 @@ def explained(error: click.ClickException, argv: Sequence[str]) -> UsageError:
 
 
 def _verb(error: NoSuchVerb) -> str:
-    word, rest, group = error.words[0], error.words[1:], error.group
+    token, rest, group = error.words[0], error.words[1:], error.group
     assert isinstance(group.command, click.Group)
     verbs = group.command.list_commands(group)
     near = (
-        [MEANT[word]]
-        if word in MEANT and group.parent is None
-        else difflib.get_close_matches(one_spelling(word), verbs, n=1, cutoff=0.7)
+        [MEANT[token]]
+        if token in MEANT and group.parent is None
+        else difflib.get_close_matches(one_spelling(token), verbs, n=1, cutoff=0.7)
     )
     if near:
         return f"did you mean: {group.command_path} {shlex.join([near[0], *rest])}"
-    if group.parent is None and word.endswith(".py"):
-        return f"fleet launch {shlex.join([word, *rest])}"
-    if group.parent is None and shutil.which(word):
-        return f"fleet exec -- {shlex.join([word, *rest])}"
+    if group.parent is None and token.endswith(".py"):
+        return f"fleet launch {shlex.join([token, *rest])}"
+    if group.parent is None and shutil.which(token):
+        return f"fleet exec -- {shlex.join([token, *rest])}"
     return f"see {group.command_path} --help"
 
 
@@ -77,8 +77,8 @@ def _option(error: click.NoSuchOption, ctx: click.Context, argv: Sequence[str], 
     at = next(
         (
             i
-            for i, word in enumerate(argv)
-            if one_spelling(word.partition("=")[0]) == name or (word.startswith(name) and name[:2] != "--")
+            for i, arg in enumerate(argv)
+            if one_spelling(arg.partition("=")[0]) == name or (arg.startswith(name) and name[:2] != "--")
         ),
         None,
     )
@@ -95,13 +95,13 @@ def _option(error: click.NoSuchOption, ctx: click.Context, argv: Sequence[str], 
     elif near := difflib.get_close_matches(name, known, n=1, cutoff=0.75):
         hint = f"did you mean {near[0]}?"
     elif ctx.command.name == "launch":
-        hint = f"the script's own options stand behind it: {_behind_the_script(ctx, argv, at, typed)}"
+        hint = f"the script's own options stand behind it: {_after_the_script(ctx, argv, at, typed)}"
     return UsageError(f"No such option: {typed}", hint=hint)
 
 
-def _behind_the_script(ctx: click.Context, argv: Sequence[str], at: int | None, typed: str) -> str:
+def _after_the_script(ctx: click.Context, argv: Sequence[str], at: int | None, typed: str) -> str:
     """The line with the options that fleet does not have after the script."""
-    script = next((i for i, word in enumerate(argv) if at is not None and i > at and word.endswith(".py")), None)
+    script = next((i for i, arg in enumerate(argv) if at is not None and i > at and arg.endswith(".py")), None)
     if at is None or script is None:
         return f"fleet launch train.py {typed}"
     own, others = fleets_own(ctx.command, argv[at:script])
@@ -113,12 +113,12 @@ def fleets_own(command: click.Command, argv: Sequence[str]) -> tuple[list[str], 
     known = {option: param for param in command.params if isinstance(param, click.Option) for option in param.opts}
     normal = command.context_settings.get("token_normalize_func", one_spelling)
     own, others = list[str](), list[str]()
-    words = iter(argv)
-    for word in words:
-        param = known.get(normal(word.partition("=")[0]))
-        (own if param else others).append(word)
-        if param and not (param.is_flag or param.count or "=" in word):
-            own += [value for value in [next(words, None)] if value is not None]
+    tokens = iter(argv)
+    for token in tokens:
+        param = known.get(normal(token.partition("=")[0]))
+        (own if param else others).append(token)
+        if param and not (param.is_flag or param.count or "=" in token):
+            own += [value for value in [next(tokens, None)] if value is not None]
     return own, others
 
 
@@ -129,7 +129,7 @@ def with_options(hint: str | None, ctx: click.Context) -> str | None:
     begin = f"fleet {ctx.command.name} "
     if hint is None or not hint.startswith(begin):
         return hint
-    words: list[str] = []
+    tokens: list[str] = []
     for param in ctx.command.params:
         name = str(param.name)
         if (
@@ -142,5 +142,5 @@ def with_options(hint: str | None, ctx: click.Context) -> str | None:
         value = ctx.params[name]
         for each in value if param.multiple else [value]:
             text = re.sub(r"=.*", "=...", str(each), flags=re.DOTALL) if name.startswith("env") else str(each)
-            words += [param.opts[0]] if param.is_flag else option(param.opts[0], text)
-    return f"{begin}{shlex.join(words)} {hint.removeprefix(begin)}" if words else hint
+            tokens += [param.opts[0]] if param.is_flag else option(param.opts[0], text)
+    return f"{begin}{shlex.join(tokens)} {hint.removeprefix(begin)}" if tokens else hint

@@ -51,8 +51,8 @@ def _scrolling(ctx: click.Context, param: click.Parameter, value: str | None) ->
 
 def ranks_option(command: F) -> F:
     """Decorator: what scrolls."""
-    said = "Show only these ranks' lines; first: each node's first. The logs have all."
-    about: dict[str, Any] = {"cls": FleetOption, "daily": True, "metavar": "LIST|first", "help": said}
+    text = "Show only these ranks' lines; first: each node's first. The logs have all."
+    about: dict[str, Any] = {"cls": FleetOption, "daily": True, "metavar": "LIST|first", "help": text}
     return click.option("--ranks", callback=_scrolling, **about)(command)
 
 

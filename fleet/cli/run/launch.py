@@ -143,17 +143,17 @@ def launch(
     assert script is not None
     if not script:
         raise UsageError("SCRIPT is empty", hint="fleet launch train.py")
-    settings, asked = settings_of(), take(given, SourceOption)
+    settings, requested = settings_of(), take(given, SourceOption)
     if settings.on == "env":
         from fleet.cli.run.container import launch_here
 
-        return launch_here(script, args, given, asked)
+        return launch_here(script, args, given, requested)
     if run is not None:
-        asked = as_before(run.run, "again" if again else "from_", given["runs_dir"], asked)
-    if (source := waited_for(asked)) is not None:
-        return submit(source, script, args, given, asked)
+        requested = as_before(run.run, "again" if again else "from_", given["runs_dir"], requested)
+    if (source := waited_for(requested)) is not None:
+        return submit(source, script, args, given, requested)
     inventory = load_inventory()
-    if not settings.silent and (passed := next((word for word in args if one_spelling(word) in LIKE_OURS), None)):
+    if not settings.silent and (passed := next((arg for arg in args if one_spelling(arg) in LIKE_OURS), None)):
         talk(f"{passed} stands behind the script, so the script is given it; fleet's own options stand before")
     sizes = run.fitted(inventory) if run else {}
     nnodes = given["nnodes"] or sizes.get("nnodes")
@@ -217,5 +217,5 @@ def _suited(script: str, given: dict[str, Any]) -> str:
     engine, options = suited(script)
     if given["engine"] or given["module"] or given["no_python"] or engine == DEFAULT:
         return ""
-    words = {**options, **{name: given[name] for name in options if given[name]}}
-    return f", as --engine {engine} {' '.join(f'--{name} {value}' for name, value in words.items())}"
+    chosen = {**options, **{name: given[name] for name in options if given[name]}}
+    return f", as --engine {engine} {' '.join(f'--{name} {value}' for name, value in chosen.items())}"

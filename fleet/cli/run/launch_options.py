@@ -79,9 +79,9 @@ class LaunchCommand(Verb):
     """The verb's command: where another package's engine is named, it has that one's options, too."""
 
     def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
-        for word, behind in zip(args, [*args[1:], ""], strict=False):
-            engine = behind if word == "--engine" else word.removeprefix("--engine=")
-            if engine != word and engine not in ENGINES.own and engine in ENGINES.names:
+        for arg, following in zip(args, [*args[1:], ""], strict=False):
+            engine = following if arg == "--engine" else arg.removeprefix("--engine=")
+            if engine != arg and engine not in ENGINES.own and engine in ENGINES.names:
                 known = {param.name for param in self.params}
                 new = {name: found for name, found in declared([engine]).items() if name not in known}
                 self.params += [option for option, _ in new.values()]
@@ -100,13 +100,13 @@ def take(given: dict[str, Any], kind: type[DeclaredOption] = EngineOption) -> di
 def again_options(command: F) -> F:
     """Decorator: adds both."""
     about: dict[str, Any] = {"cls": FleetOption, "metavar": "RUN", "shell_complete": completed("run_here")}
-    for option, name, daily, said in (
+    for option, name, daily, text in (
         ("--again", "again", True, "Launch what RUN was once more, on the inventory as it is now."),
         ("--from", "from_", False, "Launch what RUN was once more, on the hosts as they were described then."),
     ):
-        command = click.option(option, name, help=said, daily=daily, **about)(command)
-    said = "With both: do not ask, though the run's folder is not as this user's fleet wrote it."
-    return click.option("-y", "--yes", is_flag=True, help=said)(command)
+        command = click.option(option, name, help=text, daily=daily, **about)(command)
+    text = "With both: do not ask, though the run's folder is not as this user's fleet wrote it."
+    return click.option("-y", "--yes", is_flag=True, help=text)(command)
 
 
 def script_or_run(ctx: click.Context, param: click.Parameter, value: str | None) -> str | None:
@@ -120,15 +120,15 @@ def script_or_run(ctx: click.Context, param: click.Parameter, value: str | None)
 def earlier(again: str | None, from_: str | None, yes: bool, given: Mapping[str, Any]) -> Recorded | None:
     """The run that is to be repeated, if there is one; from here on its hosts are those of this command line, unless -i
     or -w selects others. yes: it is trusted, even if another user wrote it. UsageError."""
-    word = from_ if again is None else again
-    if word is None:
+    name = from_ if again is None else again
+    if name is None:
         return None
     if None not in (again, from_):
         raise UsageError("--again and --from exclude each other", hint="--from takes the hosts as they were described")
     from fleet.ops.run.find.again import recorded
 
     settings = settings_of()
-    run = recorded(word, given["runs_dir"], (lambda _: True) if yes or settings.dry_run else ask)
+    run = recorded(name, given["runs_dir"], (lambda _: True) if yes or settings.dry_run else ask)
     if settings.transport == Settings.transport:
         settings.transport = run.transport
     if settings.inventory is None and from_:

@@ -227,9 +227,9 @@ def runs(prune: bool, keep: int, days: float, max_size: float | None, yes: bool,
             talk(clean(f"warning: {passed}"))
         if prune and (open_ := [run.run for run in found if run.state == "open"]):
             talk(f"{counted(len(open_), 'run')} without an end on record stay: 'fleet attach {open_[-1]}' brings it")
-    told = f"{counted(len(old), 'run')}, {size_text(sum(run.size for run in old))}"
+    amount = f"{counted(len(old), 'run')}, {size_text(sum(run.size for run in old))}"
     if old and not settings.dry_run:
-        if not yes and not (agreed := ask(f"Remove the logs of {told}?")):
+        if not yes and not (agreed := ask(f"Remove the logs of {amount}?")):
             hint = f"fleet runs --prune -y {_letting_go(keep, days, max_size, runs_dir)}; --dry-run only looks"
             raise UsageError(
                 "nothing is removed" + " unasked, and nobody can be asked here" * (agreed is None), hint=hint
@@ -238,7 +238,7 @@ def runs(prune: bool, keep: int, days: float, max_size: float | None, yes: bool,
             if left := local.prune(run):
                 talk(clean(f"{run.logs} stays, for what fleet did not write there: {', '.join(left)}"))
         if not settings.silent:
-            talk(f"removed: the logs of {told}")
+            talk(f"removed: the logs of {amount}")
     if settings.json:
         document = Report("runs", (), 0, {"runs": [plain(run) for run in found], "pruned": [run.run for run in old]})
         write_json(document.as_json())
@@ -247,11 +247,11 @@ def runs(prune: bool, keep: int, days: float, max_size: float | None, yes: bool,
 
 def _letting_go(keep: int, days: float, max_size: float | None, runs_dir: Path) -> str:
     """The options that chose what is old, to be typed once more."""
-    words = ["--keep", str(keep)]
-    words += ["--days", f"{days:g}"] if days else []
-    words += ["--max-size", f"{max_size:.0f}"] if max_size is not None else []
-    words += ["--runs-dir", str(runs_dir)] if runs_dir != Path("runs") else []
-    return shlex.join(words)
+    argv = ["--keep", str(keep)]
+    argv += ["--days", f"{days:g}"] if days else []
+    argv += ["--max-size", f"{max_size:.0f}"] if max_size is not None else []
+    argv += ["--runs-dir", str(runs_dir)] if runs_dir != Path("runs") else []
+    return shlex.join(argv)
 
 
 def show_local(found: list[LocalRun], runs_dir: Path, *, old: bool) -> None:

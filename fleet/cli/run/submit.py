@@ -172,10 +172,10 @@ def _both(*sets: str | None) -> str | None:
     return ",".join(filter(None, sets)) or None
 
 
-def _ranks_are_tasks(given: Mapping[str, Any], asked: Mapping[str, Any]) -> bool:
+def _ranks_are_tasks(given: Mapping[str, Any], options: Mapping[str, Any]) -> bool:
     """One rank for each task of a node, unless devices give another number."""
-    devices = any(asked.get(name) for name in ("gres", "gpus_per_node"))
-    return bool(asked.get("ntasks_per_node")) and given["nproc_per_node"] is None and not devices
+    devices = any(options.get(name) for name in ("gres", "gpus_per_node"))
+    return bool(options.get("ntasks_per_node")) and given["nproc_per_node"] is None and not devices
 
 
 def _typed() -> Iterator[str]:

@@ -113,9 +113,9 @@ class Board:
 
     def _node(self, host: str, rank: int, text: bytes, columns: int) -> str:
         who = f"{host}:{rank}"
-        said = without_colours(text.decode("utf-8", "replace"))
-        said = terminal.cut(said, max(0, columns - 1 - terminal.cells(f"[{who}] ")))
-        return f"{label(who, self.tint(host), sys.stderr)} {said}"
+        line = without_colours(text.decode("utf-8", "replace"))
+        line = terminal.cut(line, max(0, columns - 1 - terminal.cells(f"[{who}] ")))
+        return f"{label(who, self.tint(host), sys.stderr)} {line}"
 
     def _folded(self, hosts: Sequence[str], now: float) -> str:
         more = f"... and {len(hosts)} more nodes"

@@ -59,8 +59,8 @@ def compare(outputs: Sequence[bytes]) -> tuple[list[int], list[Hunk]]:
             spans[-1][1] = max(spans[-1][1], end)
         else:
             spans.append([begin, end])
-    said = {0: (first, list[Change]())} | near
-    return list(near), [Hunk(a, b, {n: _within(*said[n], a, b) for n in said}) for a, b in spans]
+    versions = {0: (first, list[Change]())} | near
+    return list(near), [Hunk(a, b, {n: _within(*versions[n], a, b) for n in versions}) for a, b in spans]
 
 
 def _within(lines: Sequence[bytes], changes: Sequence[Change], first: int, last: int) -> tuple[bytes, ...]:

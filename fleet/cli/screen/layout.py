@@ -11,7 +11,7 @@ import click
 from fleet.cli.screen.terminal import cells, cut, pad
 
 # 'fleet exec -- true' is one token: a line to copy stays one line
-_WORD = re.compile(r"[(\[]?'[^']*'(?=[\s.,;:)\]]|$)\S*|\S+")
+_TOKEN = re.compile(r"[(\[]?'[^']*'(?=[\s.,;:)\]]|$)\S*|\S+")
 _LABEL = re.compile(r"\s*([a-z]+: +)?")
 _COMMAND = re.compile(r"\s*(hint: |\$ )?([A-Z_]+=\S+ )*(fleet|ssh|ssh-\w+|pip|apt|sudo) ")
 GAP = "  "
@@ -34,20 +34,20 @@ def wrap(line: str, width: int | None, indent: int | None = None) -> list[str]:
         indent = label.end() if label.group(1) else label.end() + 2
     lead = line[: len(line) - len(line.lstrip(" "))]
     pieces, now, at = [], lead, len(lead)
-    for word in _WORD.finditer(line, at):
-        blanks = line[at : word.start()]
-        if now.strip() and cells(now + blanks + word.group()) > width:
+    for token in _TOKEN.finditer(line, at):
+        blanks = line[at : token.start()]
+        if now.strip() and cells(now + blanks + token.group()) > width:
             pieces.append(now + tail)
             now, blanks = " " * indent, ""
-        now += blanks + word.group()
-        at = word.end()
+        now += blanks + token.group()
+        at = token.end()
     return [*pieces, now]
 
 
 def items(lead: str, pairs: Sequence[tuple[str, str]], width: int | None) -> list[str]:
     """ "all hosts: user root, port 22", broken between the items as far as that will do."""
-    said = [f"{name} {value}" for name, value in pairs]
-    glued = [text.replace(" ", _GLUE) if width is None or cells(text) + 5 <= width else text for text in said]
+    texts = [f"{name} {value}" for name, value in pairs]
+    glued = [text.replace(" ", _GLUE) if width is None or cells(text) + 5 <= width else text for text in texts]
     return [line.replace(_GLUE, " ") for line in wrap(lead + ", ".join(glued), width, 4)]
 
 
@@ -70,10 +70,10 @@ def table(
     columns = [c for i, c in enumerate(all_of_them) if i < keys or any(c[1])]
     same: list[tuple[str, str]] = []
     if once and len(rows) > 1:
-        same = [(title.lower(), said[0]) for title, said in columns[keys:] if len(set(said)) == 1]
+        same = [(title.lower(), column[0]) for title, column in columns[keys:] if len(set(column)) == 1]
         columns = [c for i, c in enumerate(columns) if i < keys or len(set(c[1])) > 1]
     below = items(f"{once}: ", same, width) if same else []
-    sizes = [max(cells(line) for cell in (title, *said) for line in cell.split("\n")) for title, said in columns]
+    sizes = [max(cells(line) for cell in (title, *column) for line in cell.split("\n")) for title, column in columns]
     over = 0 if width is None else sum(sizes) + len(GAP) * (len(sizes) - 1) - width
     if shorten and over > 0 and sizes[-1] - over >= LEAST and len(columns) > keys:
         sizes[-1] -= over
@@ -81,11 +81,11 @@ def table(
     elif width is not None and over > 0:
         return [
             line
-            for row in zip(*(said for _, said in columns), strict=True)
+            for row in zip(*(column for _, column in columns), strict=True)
             for line in _paragraph([title for title, _ in columns], row, keys, width)
         ] + below
     ends = [title in right for title, _ in columns]
-    rows_of_cells = zip(*([title, *said] for title, said in columns), strict=True)
+    rows_of_cells = zip(*([title, *column] for title, column in columns), strict=True)
     return [line for row in rows_of_cells for line in beside([c.split("\n") for c in row], sizes, ends)] + below
 
 
@@ -102,5 +102,5 @@ def _paragraph(titles: Sequence[str], row: Sequence[str], keys: int, width: int)
     """ "0  gpu01" and below it, indented, "address 203.0.113.10, user root, ..."."""
     head = GAP.join(cell for cell in row[:keys] if cell)
     rest = [(title.lower(), " ".join(cell.split())) for title, cell in zip(titles, row, strict=True)]
-    said = [(title, cell) for title, cell in rest[keys:] if cell]
-    return [*wrap(head, width, 4), *(items("    ", said, width) if said else [])]
+    filled = [(title, cell) for title, cell in rest[keys:] if cell]
+    return [*wrap(head, width, 4), *(items("    ", filled, width) if filled else [])]

@@ -135,10 +135,10 @@ def write_json(document: Mapping[str, Any]) -> None:
         return
     with terminal.aside():
         sys.stdout.write(first)
-        for text, behind in zip(large, rest, strict=True):
+        for text, after in zip(large, rest, strict=True):
             for piece in text:
                 sys.stdout.write(json.dumps(piece)[1:-1])
-            sys.stdout.write(behind)
+            sys.stdout.write(after)
         sys.stdout.write("\n")
         sys.stdout.flush()
 
@@ -204,8 +204,8 @@ def write_folded(results: Iterable[Result], stream: str) -> None:
     """Print stdout (or stderr) of all hosts, identical outputs once under their node set; of those that differ in a few
     lines from what most have, these lines."""
     out = sys.stdout if stream == "stdout" else sys.stderr
-    said = {data: names for data, names in groups_by(results, lambda r: getattr(r, stream)).items() if data}
-    groups = list(said.items())
+    by_output = {data: names for data, names in groups_by(results, lambda r: getattr(r, stream)).items() if data}
+    groups = list(by_output.items())
     most = max(range(len(groups)), key=lambda i: len(groups[i][1]), default=0)
     groups = [*groups[most : most + 1], *groups[:most], *groups[most + 1 :]]
     # what is not in memory is not compared, as what is no text
@@ -252,13 +252,13 @@ def differences(hunks: Iterable[Hunk], who: Mapping[int, Sequence[str]]) -> byte
     """Each place that is not the same everywhere, and what the hosts have there."""
     lines: list[bytes] = []
     for hunk in hunks:
-        said = grouped((text, name) for number, text in hunk.said.items() for name in who[number])
-        named = {text: fold(names) for text, names in said.items()}
+        by_text = grouped((text, name) for number, text in hunk.said.items() for name in who[number])
+        named = {text: fold(names) for text, names in by_text.items()}
         size = min(24, max(map(terminal.cells, named.values())) + 1)
         lines.append(f"{hunk.where}:".encode())
         for text, names in named.items():
             lines += [f"  {terminal.pad(f'{names}:', size)} ".encode() + line for line in text]
-            lines += [] if text else [f"  {names} {'have' if len(said[text]) > 1 else 'has'} nothing there".encode()]
+            lines += [] if text else [f"  {names} {'have' if len(by_text[text]) > 1 else 'has'} nothing there".encode()]
     return b"\n".join(lines)
 
 

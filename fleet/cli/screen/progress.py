@@ -88,32 +88,32 @@ class ProgressLine(terminal.Ticking):
             seconds = now - self._begun
             if not self._hosts and not self._last:
                 return [f"{self._round} ... {seconds:.0f} s"] if self._round else []
-            words = self.words(seconds)
+            details = self.words(seconds)
             names = (
                 self._names()
-                if seconds >= NAMES_SECONDS and (not words or 2 * len(self._at_work) <= len(self._hosts))
+                if seconds >= NAMES_SECONDS and (not details or 2 * len(self._at_work) <= len(self._hosts))
                 else ""
             )
-            line = self._line(words, names, seconds)
+            line = self._line(details, names, seconds)
             room = terminal.width(sys.stderr)
             if room is not None and names:  # rather the names are cut than what follows them
                 fits = min(terminal.cells(names), terminal.cells(names) - terminal.cells(line) + room - 1)
                 short = terminal.cut(names, fits, "...") if fits >= min(LEAST_NAME, terminal.cells(names)) else ""
-                line = self._line(words, short, seconds)
+                line = self._line(details, short, seconds)
             return [line]
 
     def _counted(self) -> bool:
         return any(event.unit == "count" for event in self._last.values())
 
-    def _line(self, words: list[str], names: str, seconds: float) -> str:
+    def _line(self, details: list[str], names: str, seconds: float) -> str:
         """ "installing: waiting for gpu[07,12] (2 of 64) ... 4 s"."""
         at, of = len(self._at_work), len(self._hosts)
         parts = [] if names or self._counted() else [f"{len(self._through)} of {of} hosts"]
-        parts += words
+        parts += details
         if names:
             parts.append(f"waiting for {names}{f' ({at} of {of})' if of > 1 else ''} ... {seconds:.0f} s")
         states = set(self._at_work.values())
-        what = "" if words else states.pop() if len(states) == 1 else self._round
+        what = "" if details else states.pop() if len(states) == 1 else self._round
         return f"{what}: {'  '.join(parts)}" if what else "  ".join(parts)
 
     def words(self, seconds: float) -> list[str]:
@@ -146,7 +146,7 @@ def telling(emit: Emit, inventory: Inventory, transport: Transport, say: Callabl
     """An Emit that passes all on, and reports each host that is through."""
     begun: dict[str, tuple[float, str]] = {}
 
-    def told(event: Event) -> None:
+    def report(event: Event) -> None:
         emit(event)
         if isinstance(event, Started):
             since, _ = begun.get(event.host, (time.monotonic(), ""))
@@ -157,12 +157,12 @@ def telling(emit: Emit, inventory: Inventory, transport: Transport, say: Callabl
             how = "ok" if event.result.ok else error.kind if error else f"exit status {event.result.exit_status}"
             what = what if what != "connecting" else ""  # how everything begins
             took = f"{time.monotonic() - since:.2f} s"
-            words = [place(event.host, inventory, transport), what, took, how]
-            say(clean(f"{event.host}: {', '.join(word for word in words if word)}"))
+            parts = [place(event.host, inventory, transport), what, took, how]
+            say(clean(f"{event.host}: {', '.join(part for part in parts if part)}"))
             if error is not None and error.__traceback__ is not None and error.kind == "internal":
                 say(clean_lines("".join(traceback.format_exception(error)).rstrip("\n")))
 
-    return told
+    return report
 
 
 def place(name: str, inventory: Inventory, transport: Transport) -> str:

@@ -58,8 +58,8 @@ def size(stream: Any) -> tuple[int, int]:
         columns, rows = os.get_terminal_size(stream.fileno())
     except (OSError, ValueError):
         columns = rows = 0
-    asked = [os.environ.get(name, "") for name in ("COLUMNS", "LINES")]
-    columns, rows = (int(a) if a.isdecimal() and int(a) else n for a, n in zip(asked, (columns, rows), strict=True))
+    from_env = [os.environ.get(name, "") for name in ("COLUMNS", "LINES")]
+    columns, rows = (int(a) if a.isdecimal() and int(a) else n for a, n in zip(from_env, (columns, rows), strict=True))
     return columns or 80, rows or 24
 
 

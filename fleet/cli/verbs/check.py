@@ -104,8 +104,8 @@ def screen(checked: Checked, *, width: int | None = None, quiet: bool = False, v
         text = click.style(f"not compared: {clean(fold(silent))}", fg="red") + " (no facts: see below)"
         lines += wrap(text, width)
     found = told(checked.findings)
-    asked_for = ("error",) if quiet else COLORS if verbose else ("error", "warning")
-    shown = [cause for severity, cause in found if severity in asked_for]
+    severities = ("error",) if quiet else COLORS if verbose else ("error", "warning")
+    shown = [cause for severity, cause in found if severity in severities]
     lines += [line for cause in shown for line in describe(cause, width)]
     if not quiet:
         lines.append(summary(checked, [severity for severity, _ in found], len(found) - len(shown)))
@@ -148,9 +148,9 @@ def summary(checked: Checked, severities: Sequence[str], hidden: int) -> str:
     if not checked.views:
         return "no host told its facts: nothing was compared"
     counts = [(s, severities.count(s)) for s in COLORS]
-    said = ", ".join(f"{n} {s}{'s' if n != 1 and s != 'info' else ''}" for s, n in counts if n) or "nothing to report"
+    text = ", ".join(f"{n} {s}{'s' if n != 1 and s != 'info' else ''}" for s, n in counts if n) or "nothing to report"
     more = "; -v shows all" if hidden else ""
-    return f"{counted(len(checked.views), 'host')} compared: {said}{more}"
+    return f"{counted(len(checked.views), 'host')} compared: {text}{more}"
 
 
 # -- the matrix, for a width ----------------------------------------------------------------------------------------
@@ -207,7 +207,7 @@ def _sizes(rows: Sequence[Sequence[str]], room: int | None) -> list[int] | None:
     """Each column's cells: what it needs, or less where it can break at blanks; None where that does not do."""
     columns = [[line for cell in column for line in cell.split("\n")] for column in zip(*rows, strict=True)]
     sizes = [max(map(cells, column)) for column in columns]
-    least = [2 + max((cells(word) for line in column for word in line.split()), default=0) for column in columns]
+    least = [2 + max((cells(token) for line in column for token in line.split()), default=0) for column in columns]
     while room is not None and sum(sizes) + len(GAP) * (len(sizes) - 1) > room:
         wide = [i for i, size in enumerate(sizes) if size > least[i]]
         if not wide:

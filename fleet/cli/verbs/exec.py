@@ -98,11 +98,11 @@ class ExecVerb(Verb):
         rest = super().parse_args(ctx, args)
         argv: tuple[str, ...] = ctx.params["argv"] or ()
         own = given[: len(given) - len(argv)]
-        option = next((word for word in argv[1:] if word.startswith("-") and word != "-"), None)
+        option = next((arg for arg in argv[1:] if arg.startswith("-") and arg != "-"), None)
         if option and own[-1:] != ["--"] and not ctx.resilient_parsing:
-            fleets, others = fleets_own(self, [word for word in argv[1:] if word != "--"])
-            hint = shlex.join(["fleet", "exec", *own, "--", *(word for word in argv if word != "--")])
-            if fleets and not any(word.startswith("-") for word in others):
+            fleets, others = fleets_own(self, [arg for arg in argv[1:] if arg != "--"])
+            hint = shlex.join(["fleet", "exec", *own, "--", *(arg for arg in argv if arg != "--")])
+            if fleets and not any(arg.startswith("-") for arg in others):
                 hint = f"{shlex.join(['fleet', 'exec', *own, *fleets, '--', argv[0], *others])}; or {hint}"
             raise UsageError(f"{option} behind {argv[0]}: without '--' it could be fleet's or the command's", hint=hint)
         return rest
@@ -175,13 +175,11 @@ def other_command(
             return f"fleet exec -w {argv[0]} -- {shlex.join(argv[1:])}"
         trained = argv[0] in LAUNCHERS or any(host.python or host.activate for host in hosts.values())
         if env_of is None and "/" not in argv[0] and trained:
-            own = " ".join(quote(word) for word in argv)
+            own = " ".join(quote(arg) for arg in argv)
             return f"'fleet exec --env-of python -- {own}' looks beside the training interpreter, too"
-    operator = next((word for word in argv[1:-1] if OPERATOR.fullmatch(word) and argv[0] not in WITH_SIGNS), None)
-    if operator or statuses != {0} and any(GLOB.fullmatch(word) for word in argv[1:]):
-        line = " ".join(
-            word if OPERATOR.fullmatch(word) or GLOB.fullmatch(word) else shlex.quote(word) for word in argv
-        )
+    operator = next((arg for arg in argv[1:-1] if OPERATOR.fullmatch(arg) and argv[0] not in WITH_SIGNS), None)
+    if operator or statuses != {0} and any(GLOB.fullmatch(arg) for arg in argv[1:]):
+        line = " ".join(arg if OPERATOR.fullmatch(arg) or GLOB.fullmatch(arg) else shlex.quote(arg) for arg in argv)
         return f"no shell reads {operator or 'the words'}: {fleet} --shell {shlex.quote(line)}"
     return None
 

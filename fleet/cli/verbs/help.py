@@ -33,9 +33,9 @@ def help_(words: tuple[str, ...]) -> int:
         formatter.write("" if typed else "\nfleet help TOPIC answers one, fleet help VERB explains a verb.\n")
         click.echo(formatter.getvalue(), nl=False)
         return 0
-    for word in words:
+    for arg in words:
         group = ctx.command
-        name = one_spelling(word)
+        name = one_spelling(arg)
         found = group.get_command(ctx, name) if isinstance(group, click.Group) else None
         if found is None:
             known = group.list_commands(ctx) if isinstance(group, click.Group) else []

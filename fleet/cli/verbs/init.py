@@ -108,10 +108,10 @@ def given(source: str | None, path: Path, old: str | None, chosen: bool) -> Give
     names = found.inventory.names
     if not chosen:
         talk(f"{found.inventory.source} names {counted(len(names), 'host')}: {clean(', '.join(names))}")
-        said = answer(lambda width: [f"All of them, for {path}? [y/N] "])
-        if said not in ("y", "yes"):
+        reply = answer(lambda width: [f"All of them, for {path}? [y/N] "])
+        if reply not in ("y", "yes"):
             raise UsageError(
-                "which hosts are meant?" if said is None else "nothing was written",
+                "which hosts are meant?" if reply is None else "nothing was written",
                 hint=f"'fleet init -w {names[0]}' takes some, 'fleet init -y' all, 'fleet init -' pasted ssh lines",
             )
     return found
@@ -134,10 +134,10 @@ def agree(plan: op.InitPlan, found: op.Proposal, yes: bool) -> bool:
     if not settings_of().json:
         for line in changes:
             echo(line, wrap=False)
-    said = None if settings_of().json else answer(lambda width: [f"Change {plan.path}? [y/N] "])
-    if said is None:
+    reply = None if settings_of().json else answer(lambda width: [f"Change {plan.path}? [y/N] "])
+    if reply is None:
         raise UsageError(f"{plan.path} is there already, and nobody can be asked", hint="--yes changes it")
-    return said in ("y", "yes")
+    return reply in ("y", "yes")
 
 
 def finish(plan: op.InitPlan, found: op.Proposal, written: bool) -> int:

@@ -168,14 +168,14 @@ def on_hosts(nodes: Sequence[str], done: str, act: Callable[[Lab], Sequence[str]
     return ended(chosen, f"{fold(chosen)}: {done}")
 
 
-def _state(word: str, done: str, text: str) -> None:
+def _state(verb: str, done: str, text: str) -> None:
     """A command that puts hosts into a state. done: what is reported of them then."""
 
-    @lab.command(word, help=text, examples=(f"fleet lab {word} lab02", f"fleet lab {word} 'lab[02-03]'"))
+    @lab.command(verb, help=text, examples=(f"fleet lab {verb} lab02", f"fleet lab {verb} 'lab[02-03]'"))
     @click.argument("nodes", metavar="HOST...", nargs=-1, required=True, shell_complete=completed("lab_host"))
     @lab_options
     def command(nodes: tuple[str, ...]) -> int:
-        return on_hosts(nodes, done, lambda the: getattr(the, word)(nodes))
+        return on_hosts(nodes, done, lambda the: getattr(the, verb)(nodes))
 
 
 _state("cut", "cut off", "Pull the network cable of hosts (a node set).")

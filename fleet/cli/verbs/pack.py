@@ -46,5 +46,5 @@ def explain_env(platform: str | None) -> int:
     """
     from fleet.node.container.explain import main
 
-    words = ["--platform", platform] if platform else []
-    return main([*words, *(["--json"] if settings_of().json else [])])
+    argv = ["--platform", platform] if platform else []
+    return main([*argv, *(["--json"] if settings_of().json else [])])

@@ -109,13 +109,13 @@ class JsonVerbs(CliVerbs):
 def shared_options(settings: Settings) -> list[str]:
     """The common options of `fleet play`, as every step gets them."""
     default = Settings()
-    words = ["-i", settings.inventory] if settings.inventory else []
+    argv = ["-i", settings.inventory] if settings.inventory else []
     for name in ("hosts", "exclude", "transport", "fanout", "connect_timeout"):
         value = getattr(settings, name)
         if value != getattr(default, name):
-            words.append(f"--{name.replace('_', '-')}={value}")
-    words += [f"--{name.replace('_', '-')}" for name in ("dry_run", "json", "quiet") if getattr(settings, name)]
-    return words + ["-v"] * settings.verbose
+            argv.append(f"--{name.replace('_', '-')}={value}")
+    argv += [f"--{name.replace('_', '-')}" for name in ("dry_run", "json", "quiet") if getattr(settings, name)]
+    return argv + ["-v"] * settings.verbose
 
 
 class Play(Verb):
@@ -212,11 +212,11 @@ def play_steps(vars_: tuple[str, ...], from_: str | None, file: str) -> int:
         )
         talk(f"{step.where}: this step ended in {code}{rest}")
         if not settings.dry_run and (not step.ignore_errors or code == EXIT_INTERRUPTED):
-            given = [word for name in hidden(vars_, every) for word in ("--var", name)]
+            given = [arg for name in hidden(vars_, every) for arg in ("--var", name)]
             line = ["fleet", *shown, "play", file, *given, "--from", str(step.number)]
             talk(hint_line(f"when it is mended, from here on: {shlex.join(line)}"))
 
-    shown = [word for word in verbs.shared if word not in ("--json", "--quiet")]
+    shown = [arg for arg in verbs.shared if arg not in ("--json", "--quiet")]
     code = run_steps(steps, verbs, before, failed)
     if isinstance(verbs, JsonVerbs):
         write_json({"verb": "play", "ok": code == EXIT_OK, "exit_code": code, "hosts": {}, "steps": verbs.steps})
@@ -227,7 +227,7 @@ def masked(argv: Sequence[str]) -> list[str]:
     """A step's argv as it may be shown: values of variables are often secrets, and so are a script's arguments."""
     shown = secrets.masked(argv, ENV_OPTIONS, lambda name, value: None)
     end = shown.index("--") if "--" in shown else len(shown)
-    ours = (secrets.masked_words([word])[0] if word[:1] != "-" else word for word in shown[:end])
+    ours = (secrets.masked_words([arg])[0] if arg[:1] != "-" else arg for arg in shown[:end])
     return [*ours, *secrets.masked_words(shown[end:])]
 
 
@@ -235,11 +235,11 @@ def hidden(vars_: Sequence[str], steps: Sequence[Step]) -> list[str]:
     """--var arguments as they may be shown, to be copied: without values that a step hides and that seem secret."""
     masks = [pair for step in steps for pair in zip(step.argv, masked(step.argv), strict=True) if pair[0] != pair[1]]
     out = []
-    for word in vars_:
-        name, _, value = word.partition("=")
+    for variable in vars_:
+        name, _, value = variable.partition("=")
         filled = [(each, seen) for each, seen in masks if value and value in each]
         secret = any(
             seen == "***" or secrets.SECRET.search(f"{name}={each.replace(value, '')}") for each, seen in filled
         )
-        out.append(f"{name}=***" if secret else word)
+        out.append(f"{name}=***" if secret else variable)
     return out

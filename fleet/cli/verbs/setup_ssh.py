@@ -58,8 +58,8 @@ def answer(lines: Callable[[int | None], Sequence[str]]) -> str | None:
 
 def confirm(keys: Sequence[NewKey]) -> bool | None:
     """Show the unconfirmed host keys and let the user answer once for all of them."""
-    said = answer(lambda width: [*table(keys, width), "Accept them? Type 'yes' if they are right: "])
-    return None if said is None else said == "yes"
+    reply = answer(lambda width: [*table(keys, width), "Accept them? Type 'yes' if they are right: "])
+    return None if reply is None else reply == "yes"
 
 
 def table(keys: Sequence[NewKey], width: int | None = None) -> list[str]:

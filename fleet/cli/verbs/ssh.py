@@ -21,7 +21,7 @@ HOST = click.argument("host", shell_complete=completed("host"))
 ONE_HOST = without("hosts", "exclude", "transport", "fanout", "json")
 
 
-def _everyone(verb: str) -> Inventory:
+def _all_hosts(verb: str) -> Inventory:
     """UsageError where --json is given: the session has no document."""
     if settings_of().json and not settings_of().dry_run:
         raise UsageError(f"{verb} takes no --json", hint="of a command: fleet exec --json -- hostname")
@@ -45,13 +45,13 @@ def ssh(host: str, command: tuple[str, ...]) -> int:
     """
     from fleet.ops import shell
 
-    settings, everyone = settings_of(), _everyone("ssh")
-    chosen = shell.one_host(everyone, host)
+    settings, all_hosts = settings_of(), _all_hosts("ssh")
+    chosen = shell.one_host(all_hosts, host)
     if settings.dry_run:
         what = shlex.join(command) or "a shell"
         return plans.write("ssh", [chosen.name], {"command": command}, lambda: [f"{chosen.name}: {what}"])
     options = ["-t"] if not command and terminal.interactive(sys.stdin) else []
-    with shell.connected(chosen, everyone, settings.connect_timeout) as session:
+    with shell.connected(chosen, all_hosts, settings.connect_timeout) as session:
         return shell.shell(session, options, command[1:] if command[:1] == ("--",) else command)
 
 
@@ -65,16 +65,16 @@ def forward(host: str, port: str) -> int:
     """
     from fleet.ops import shell
 
-    settings, everyone = settings_of(), _everyone("forward")
-    chosen, way = shell.one_host(everyone, host), shell.Forward.of(port)
-    said = f"{shell.LOOPBACK}:{way.local} here is port {way.port} of {chosen.name}"
+    settings, all_hosts = settings_of(), _all_hosts("forward")
+    chosen, way = shell.one_host(all_hosts, host), shell.Forward.of(port)
+    text = f"{shell.LOOPBACK}:{way.local} here is port {way.port} of {chosen.name}"
     if settings.dry_run:
         plan = {"port": way.port, "local": way.local}
-        return plans.write("forward", [chosen.name], plan, lambda: [said])
+        return plans.write("forward", [chosen.name], plan, lambda: [text])
     way.check(chosen)
-    with shell.connected(chosen, everyone, settings.connect_timeout) as session, interruptible():
+    with shell.connected(chosen, all_hosts, settings.connect_timeout) as session, interruptible():
         if not settings.quiet:
-            talk(clean(f"{said}; Ctrl-C ends it"))
+            talk(clean(f"{text}; Ctrl-C ends it"))
         with suppress(KeyboardInterrupt):
             shell.forward(session, way)
     return 0

@@ -89,11 +89,11 @@ def play_tasks(named: NamedTasks, words: Sequence[str], *, no_fold: bool = False
     """Run the tasks that the arguments name; returns the exit code."""
     settings = settings_of()
     existing(named)
-    selected, everyone = the_hosts()
+    selected, all_hosts = the_hosts()
     fleet = CliFleet(
-        selected or everyone, everyone, settings.transport, settings.fanout, settings.connect_timeout, ask=ask
+        selected or all_hosts, all_hosts, settings.transport, settings.fanout, settings.connect_timeout, ask=ask
     )
-    with standing_on(Ground(everyone)) as ground:
+    with standing_on(Ground(all_hosts)) as ground:
         password = sudo_password() if ask_sudo and not settings.dry_run else None
         with aside(settings.json):
             file = TaskFile(named.path, password)

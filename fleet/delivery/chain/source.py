@@ -89,10 +89,10 @@ class There:
     def _said(self) -> FirstMessage:
         for frame in self._frames:
             if frame.kind == MESSAGE:
-                said = frame.decode(FirstMessage)
-                if said["event"] == "failed":
-                    raise UsageError(Reason.of_node(said["message"]), host=self._host.name, hint=said["hint"])
-                return said
+                message = frame.decode(FirstMessage)
+                if message["event"] == "failed":
+                    raise UsageError(Reason.of_node(message["message"]), host=self._host.name, hint=message["hint"])
+                return message
         raise HostFailed("it ended early", host=self._host.name, kind="protocol")
 
     def read(self) -> Manifest:
@@ -122,14 +122,14 @@ class There:
 
         threading.Thread(target=run, name=self.name, daemon=True).start()
 
-    def _take(self, said: FirstMessage) -> None:
-        if said["event"] == "link":
-            self.on_link(said)
-        elif said["event"] == "sent":
-            self.sent = said["bytes"]
-            self.grown.update(index for index in said["grown"] if index < self._count)
-        elif said["event"] == "news":
-            digests, changed = dict(said["digests"]), set(said["changed"])
+    def _take(self, message: FirstMessage) -> None:
+        if message["event"] == "link":
+            self.on_link(message)
+        elif message["event"] == "sent":
+            self.sent = message["bytes"]
+            self.grown.update(index for index in message["grown"] if index < self._count)
+        elif message["event"] == "news":
+            digests, changed = dict(message["digests"]), set(message["changed"])
             if any(index >= self._count for index in digests.keys() | changed):
                 raise ProtocolError("a file that is not in its list", self._host.name)
             self.digests |= digests

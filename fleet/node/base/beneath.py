@@ -30,11 +30,11 @@ def inside_of(fd: int, name: bytes) -> bytes:
 
 def shown(path: bytes) -> str:
     """Returns how users write a path that at() returned, and any other path."""
-    words = path.split(b"/", 5)
-    if len(words) < 5 or (words[1], words[3]) != (b"proc", b"fd"):
+    parts = path.split(b"/", 5)
+    if len(parts) < 5 or (parts[1], parts[3]) != (b"proc", b"fd"):
         return decode(path)
-    folder = os.readlink(b"/".join(words[:5]))
-    return decode(os.path.join(folder, *words[5:]) if words[5:] not in ([], [b"."]) else folder)
+    folder = os.readlink(b"/".join(parts[:5]))
+    return decode(os.path.join(folder, *parts[5:]) if parts[5:] not in ([], [b"."]) else folder)
 
 
 def made_in(folder: bytes) -> "os.stat_result | None":

@@ -37,8 +37,8 @@ def answer(work: "Callable[[Any], Mapping[str, Any]]") -> None:
     """A program that reports one thing: what `work` makes of its spec, or why that is not to be had."""
     spec = start()
     try:
-        said = work(spec)
+        result = work(spec)
     except (Refused, OSError, ValueError) as error:
-        said = failed(error)
-    send_json(said)
+        result = failed(error)
+    send_json(result)
     send_exit(0)

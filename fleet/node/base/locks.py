@@ -51,12 +51,12 @@ def take_lock(meta: bytes, spec: "values.Delivery") -> "tuple[int | None, str | 
     def is_ours() -> bool:
         return bool(holder_of(fd).get("sync") == spec["sync"])
 
-    def is_heard() -> bool:
+    def is_fresh() -> bool:
         return time.time() - os.fstat(fd).st_mtime < QUIET_SECONDS
 
     got = wait_for(fd, fcntl.LOCK_EX, spec.get("wait", 0.0), is_ours)
     if not got and not is_ours():
-        got = wait_for(fd, fcntl.LOCK_EX, spec.get("patience", 0.0), is_heard)
+        got = wait_for(fd, fcntl.LOCK_EX, spec.get("patience", 0.0), is_fresh)
     if got:
         os.ftruncate(fd, 0)
         os.pwrite(fd, json.dumps({"sync": spec["sync"], "host": spec["host"], "head": spec["head"]}).encode(), 0)

@@ -126,14 +126,14 @@ def end_all(find: "Callable[[], dict[int, int]]", grace: float, hard: float = 10
     """SIGTERM, wait up to `grace` seconds, SIGKILL until none is left, `hard` seconds at most; {pid: start_time} of
     those that would not die. find: those that are there."""
     for signum, seconds in ((_signal.SIGTERM, grace), (_signal.SIGKILL, hard)):
-        until, told = time.monotonic() + seconds, False
+        until, signalled = time.monotonic() + seconds, False
         while time.monotonic() < until:
             left = find() or find()  # a process in the middle of exec shows no environment for a moment
             if not left:
                 return left
             oldest_first = sorted(left.items(), key=lambda item: item[::-1])  # a shell that outlives its child goes on
-            for pid, born in oldest_first if signum == _signal.SIGKILL or not told else ():
+            for pid, born in oldest_first if signum == _signal.SIGKILL or not signalled else ():
                 send_signal(pid, born, signum)
-            told = True
+            signalled = True
             time.sleep(POLL_SECONDS)
     return find()

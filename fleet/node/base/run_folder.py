@@ -237,8 +237,8 @@ def detach_run(folder: str) -> None:
 
 def request_stop(folder: str, grace: float, reason: str, end: Any = None, signum: int = _signal.SIGTERM) -> None:
     """Have the supervisor stop; by signal (its own grace, or none) where no file can be written. signum: to ranks."""
-    asked = {"grace": grace, "reason": reason, "end": end, "signal": signum}
-    if try_write(os.path.join(folder, STOP), asked, (".tmp", ".new")):
+    request = {"grace": grace, "reason": reason, "end": end, "signal": signum}
+    if try_write(os.path.join(folder, STOP), request, (".tmp", ".new")):
         return
     for who in owners(folder)[:1]:
         os.kill(who["pid"], _signal.SIGTERM if grace > 0 else _signal.SIGINT)

@@ -31,20 +31,20 @@ def state_folder(around: "Beneath", name: bytes, suffix: bytes, target: "Beneath
     it; or suffix inside `target`, the Beneath of a folder of that name, where that is a mount point or `around` cannot
     be written. A path that holds it open. Refused when another user made it: below /tmp anybody may have, to put
     other files into a stage without our knowledge."""
-    beside, meta = around, around.at(state_name(name, suffix))
+    anchor, meta = around, around.at(state_name(name, suffix))
     if target is not None and (
         os.path.isdir(target.at(suffix))
         or mount_of(target.top) != mount_of(around.top)
         or not os.access(around.path, os.W_OK | os.X_OK)
     ):
-        beside, meta = target, target.at(suffix)
+        anchor, meta = target, target.at(suffix)
     try:
         with suppress(FileExistsError):
             os.mkdir(meta, 0o700)
     except OSError as error:
         raise Refused("cannot make %s: %s" % (shown(meta), error.strerror), "choose another folder") from None
     found = os.lstat(meta)
-    if not stat.S_ISDIR(found.st_mode) or not is_ours(beside.path, found.st_uid):
+    if not stat.S_ISDIR(found.st_mode) or not is_ours(anchor.path, found.st_uid):
         raise Refused(
             "%s was made by somebody else (user id %d)" % (shown(meta), found.st_uid),
             "do this as that user, remove it there, or choose another folder",

@@ -80,13 +80,13 @@ def start_heartbeat(seconds: float = HEARTBEAT_SECONDS) -> None:
     _pause[:] = [seconds]
 
     def beat() -> None:
-        told = 0
+        sent = 0
         try:
             while True:
                 time.sleep(_pause[0])
                 now = _moved[0]
-                frame(HEARTBEAT, b"%d" % now if now != told else b"")
-                told = now
+                frame(HEARTBEAT, b"%d" % now if now != sent else b"")
+                sent = now
         except OSError:
             pass
 

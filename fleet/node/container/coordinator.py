@@ -146,10 +146,10 @@ def main() -> None:
         secret = spec["secret"] and bytes.fromhex(spec["secret"])
         server = Server(spec["port"], secret, CLOCK)
     except Refused as error:
-        said: dict[str, Any] = {"refused": error.message, "hint": error.hint}
+        message: dict[str, Any] = {"refused": error.message, "hint": error.hint}
     else:
-        said = {"port": server.port}
-    sys.stdout.write(json.dumps(said) + "\n")
+        message = {"port": server.port}
+    sys.stdout.write(json.dumps(message) + "\n")
     sys.stdout.flush()
-    if "port" in said:
+    if "port" in message:
         Coordinator(spec, server, Kept(spec["runs"], spec["run"], spec["started"])).run(sys.stdin.fileno())

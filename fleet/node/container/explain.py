@@ -65,7 +65,7 @@ def by_hand(place: Place, ranks: int, script: "Sequence[str]") -> "dict[str, str
             "--world_info=" + base64.urlsafe_b64encode(world.encode()).decode(),
             *["--master_addr=" + master, "--master_port=" + port],
         ]
-    return {name: " ".join(map(quote, [*words, *script])) for name, words in found.items()}
+    return {name: " ".join(map(quote, [*argv, *script])) for name, argv in found.items()}
 
 
 def lines(found: "dict[str, Any]") -> "list[str]":

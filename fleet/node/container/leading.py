@@ -116,8 +116,8 @@ class Leading:
         if kind == "over":
             member.over = True
         elif kind == "signal":
-            said = "%s was ended by signal %d of its platform" % (host, news["number"])
-            self.stop(run_end("queue", said, 128 + news["number"], host))
+            text = "%s was ended by signal %d of its platform" % (host, news["number"])
+            self.stop(run_end("queue", text, 128 + news["number"], host))
         elif kind == "stacks":
             self.stacks[news["rank"]] = "%s rank %d: %s\n%s" % (host, news["rank"], news["at"], news["frames"])
         elif host in self.gang.nodes and self.phase == self.follow:
@@ -172,8 +172,8 @@ class Leading:
             return
         node.ended = True
         if node.state not in FINAL:
-            said = {"kind": "lost", "message": why, "hint": None}
-            reason = self.gang.node_lost(member.host, self.clock.time() - silent, said)  # type: ignore[arg-type]
+            failure = {"kind": "lost", "message": why, "hint": None}
+            reason = self.gang.node_lost(member.host, self.clock.time() - silent, failure)  # type: ignore[arg-type]
             self.record.event("lost", "%s is lost: %s" % (member.host, why), "error", member.host, kind="lost")
             if reason is not None:
                 self.stop(reason)
@@ -212,14 +212,14 @@ class Leading:
         quiet = now - self.watch.progress(spoke, self.ended_well)
         kind = self.watch.look(now, spoke, self.ended_well, sum(running.values()), blind)
         if kind is not None:
-            said = "no rank has written anything for %.0f s" % quiet
+            text = "no rank has written anything for %.0f s" % quiet
             if kind == "early":
-                said = "a rank has ended well, and others still run"
+                text = "a rank has ended well, and others still run"
             about: dict[str, Any] = {"id": kind, "remedy": "stacks.txt in the run's folder has where ranks stand"}
             if kind == "stalled":
                 about = {"seconds": round(quiet, 1), "ranks": [it for node in running for it in node.unaccounted]}
-            self.record.event("stalled" if kind == "stalled" else "advice", said, "warning", None, **about)
-            report(said)
+            self.record.event("stalled" if kind == "stalled" else "advice", text, "warning", None, **about)
+            report(text)
             self.stacks, self.until = {}, now + STACKS_SECONDS
             self.send_all(stacks=1)
         if self.until and (now >= self.until or len(self.stacks) >= sum(running.values())):
@@ -242,8 +242,8 @@ class Leading:
     def end(self, now: float) -> None:
         """Ends an attempt: another one follows, or it was the last."""
         about, reader = About(self.record.run, self.spec["engine"], self.attempt), reader_half()
-        words = reader.words(self.gang, self.texts) if reader else Last(self.texts)
-        verdict = decide(about, self.gang, words)
+        outputs = reader.words(self.gang, self.texts) if reader else Last(self.texts)
+        verdict = decide(about, self.gang, outputs)
         assert verdict is not None
         lost = sum(node.lost is not None for node in self.gang.nodes.values())
         after = self.attempts.after(verdict, lost, 0, now - self.began, self.least)
@@ -251,14 +251,14 @@ class Leading:
             self.conclude(verdict)
             return
         self.attempts, self.verdict, self.until, self.phase = after, verdict, now + after.pause, self.pause
-        said = "restart %d of %d in %g s: %s" % (after.restarts, after.most, after.pause, verdict["message"])
+        text = "restart %d of %d in %g s: %s" % (after.restarts, after.most, after.pause, verdict["message"])
         first: Any = verdict["first"]
         known = {name: first[name] for name in ("rank", "exit_code", "signal", "what")}
         known.update(attempt=self.attempt + 1, restart=after.restarts, max_restarts=after.most, replaced={}, log="")
         known["seconds"] = round(now - self.began, 3)
-        self.record.event("restart", said, "warning", verdict["host"], **known)
-        self.restarts.append(dict(known, message=said, host=verdict["host"]))
-        report(said)
+        self.record.event("restart", text, "warning", verdict["host"], **known)
+        self.restarts.append(dict(known, message=text, host=verdict["host"]))
+        report(text)
 
     def pause(self, now: float) -> None:
         """Between two attempts: containers that were lost may come again, in the place of their rank."""
@@ -282,9 +282,9 @@ class Leading:
             started = dict(self.record.about, run=self.record.run, logs=self.record.path)
             self.summary.update(reader.summary(started, self.gang, self.texts, verdict, self.attempt))
         first = self.summary["first_failure"] or {}
-        words = (verdict["first"] or {}).get("tail", "") if reader is None else ""  # read nowhere else
+        tail = (verdict["first"] or {}).get("tail", "") if reader is None else ""  # read nowhere else
         self.roll.begun = True
-        self.send_all(verdict=verdict, why=first.get("why") or words.strip().rpartition("\n")[2] or None)
+        self.send_all(verdict=verdict, why=first.get("why") or tail.strip().rpartition("\n")[2] or None)
         self.until, self.phase = self.clock.monotonic() + FAREWELL_SECONDS, self.farewell
 
     def farewell(self, now: float) -> None:

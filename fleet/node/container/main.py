@@ -77,9 +77,9 @@ def main(argv: "Sequence[str]") -> int:
 
 def run_here(options: Any) -> int:
     """options: see options.py."""
-    asked = {name: getattr(options, name) for name in ASKED if getattr(options, name) is not None}
+    given = {name: getattr(options, name) for name in ASKED if getattr(options, name) is not None}
     try:
-        place = place_of(os.environ, asked, options.platform)
+        place = place_of(os.environ, given, options.platform)
         ranks = ranks_here(place, os.environ)
         check(place, options)
         if place.wrong:
@@ -142,10 +142,10 @@ def led(spec: "dict[str, Any]") -> "tuple[subprocess.Popen[bytes], int]":
     assert leader.stdin and leader.stdout
     leader.stdin.write(json.dumps(spec).encode() + b"\n")
     leader.stdin.flush()
-    said = json.loads(leader.stdout.readline().decode("utf-8") or "{}")
-    if "port" not in said:
-        raise Refused(str(said.get("refused", "what leads the run did not begin")), said.get("hint"))
-    return leader, int(said["port"])
+    message = json.loads(leader.stdout.readline().decode("utf-8") or "{}")
+    if "port" not in message:
+        raise Refused(str(message.get("refused", "what leads the run did not begin")), message.get("hint"))
+    return leader, int(message["port"])
 
 
 def leave(leader: "subprocess.Popen[bytes]") -> None:

@@ -172,8 +172,8 @@ class Member:
         self.logs = Logs(self.folder, self.target, begin["host"])
         self.bringing = start_thread(self.bring, self.logs)
         if not begin["attempt"]:
-            said = (begin["run"], begin["node"], len(begin["nodes"]), self.target)
-            report("run %s: node %d of %d, logs in %s" % said)
+            values = (begin["run"], begin["node"], len(begin["nodes"]), self.target)
+            report("run %s: node %d of %d, logs in %s" % values)
         self.follow()
 
     def set_aside(self, attempt: int) -> None:
@@ -242,14 +242,14 @@ class Member:
         return message
 
     def take_stacks(self) -> None:
-        for told in stacks_of({"run": self.begin["run"], "ranks": None, "native": False})["ranks"]:
-            threads = [each for each in told["threads"] if each["main"]] or told["threads"]
+        for stack in stacks_of({"run": self.begin["run"], "ranks": None, "native": False})["ranks"]:
+            threads = [each for each in stack["threads"] if each["main"]] or stack["threads"]
             frames = [
                 "%s (%s:%d)" % (it["name"], it["file"], it["line"]) for each in threads[:1] for it in each["frames"]
             ]
-            at = frames[0] if frames else told["waits"] or told["state"]
+            at = frames[0] if frames else stack["waits"] or stack["state"]
             lines = "".join("    %s\n" % it for it in frames[:60])
-            self.send(event="stacks", rank=told["rank"], at=at[:300], frames=lines)
+            self.send(event="stacks", rank=stack["rank"], at=at[:300], frames=lines)
 
     # -- the end --------------------------------------------------------------------------------------------
     def over(self, message: "dict[str, Any]") -> int:

@@ -48,10 +48,10 @@ def parser() -> argparse.ArgumentParser:
         usage="python3 fleet.pyz [OPTIONS] SCRIPT [ARGS...] | python3 fleet.pyz explain-env [--json]",
         description="Start SCRIPT in this container, with those that the platform started elsewhere.",
     )
-    for name, (metavar, kind, _, said) in ROWS.items():
+    for name, (metavar, kind, _, text) in ROWS.items():
         many = isinstance(kind, list)
         kinds: dict[str, Any] = {"type": kind[0], "action": "append"} if many else {"type": kind}
-        made.add_argument("--" + name, dest=field(name), metavar=metavar, help=said, **kinds)
+        made.add_argument("--" + name, dest=field(name), metavar=metavar, help=text, **kinds)
     made.add_argument("-m", dest="module", action="store_true", help="SCRIPT is a module's name")
     made.add_argument("words", nargs=argparse.REMAINDER, help=argparse.SUPPRESS)
     return made
@@ -61,17 +61,17 @@ def read(argv: "Sequence[str]") -> Any:
     """Returns what is typed, as of(). Exits with 2 where it makes no sense."""
     made = parser()
     found = vars(made.parse_args(list(argv)))
-    words, env = found.pop("words"), found.pop("env") or ()
-    if not words:
+    command, env = found.pop("words"), found.pop("env") or ()
+    if not command:
         made.error("SCRIPT is missing")
-    odd = [word for word in env if "=" not in word]
+    odd = [pair for pair in env if "=" not in pair]
     if odd:
         made.error("--env %s: write NAME=VALUE" % odd[0])
     for name in ("grace", "node_timeout", "stall_timeout", "wait", "max_restarts"):
         if found[name] is not None and not 0 <= found[name] < 1e9:
             made.error("--%s %s: no number from 0 on" % (name.replace("_", "-"), found[name]))
     given = {name: value for name, value in found.items() if value is not None}
-    return of(dict(given, env=dict(word.partition("=")[::2] for word in env)), words[0], words[1:])
+    return of(dict(given, env=dict(pair.partition("=")[::2] for pair in env)), command[0], command[1:])
 
 
 def of(given: "dict[str, Any]", script: str, args: "Sequence[str]") -> Any:

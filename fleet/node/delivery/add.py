@@ -22,10 +22,10 @@ def take_stock(store: "Store", allocated: "dict[str, int]", force: "bool | Seque
         target.told = Comparison(Ownership(target.tree, target.journal), target.entries, (), force)
     doubts: dict[int, File] = {}
     for index, f in enumerate(store.files):
-        told, is_known = f.target.told, f.state == "held" or f.target.journal.digest_of(f.entry)
-        if not (is_known or f.name in told.left or f.name in told.needed or f.name in told.own):
-            told.doubt(f.entry)
-        if f.state == "wanted" and f.name in told.doubts:
+        comparison, is_known = f.target.told, f.state == "held" or f.target.journal.digest_of(f.entry)
+        if not (is_known or f.name in comparison.left or f.name in comparison.needed or f.name in comparison.own):
+            comparison.doubt(f.entry)
+        if f.state == "wanted" and f.name in comparison.doubts:
             doubts[index] = f
     digests = head.ask("doubts", list(doubts)) or ()
     for target in store.targets:
@@ -57,8 +57,10 @@ def begin(store: "Store") -> None:
             f.digest = f.target.told.digests[f.name]
             f.note(SEEN)
     for target in store.targets:
-        told = target.told
-        target.commit.put_aside([path for path in told.aside if told.changed[path][KIND] != "f"], told.found)
+        comparison = target.told
+        target.commit.put_aside(
+            [path for path in comparison.aside if comparison.changed[path][KIND] != "f"], comparison.found
+        )
     for target in {f.target for f in store.files if f.state == "wanted"}:
         note_delivery(target.path, os.readlink(target.meta))
     for target in store.targets:
@@ -82,8 +84,12 @@ def finish(store: "Store") -> None:
     failed = {f.target for f in store.files if f.state == "failed"}
     for target in store.targets:
         # a folder that was there, perhaps a user's home, keeps its mode
-        told = target.told
-        new = [entry for entry in told.changed.values() if entry[0] not in told.needed and (entry[0] or target.made)]
+        comparison = target.told
+        new = [
+            entry
+            for entry in comparison.changed.values()
+            if entry[0] not in comparison.needed and (entry[0] or target.made)
+        ]
         target.commit.run(new, ())
         for entry in new:
             st = look(target.commit.dest, entry[PATH])

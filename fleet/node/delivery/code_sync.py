@@ -253,11 +253,11 @@ def mirror(spec: "code.Spec") -> "code.Same | code.Shared | code.Other | code.Mo
         entries = unpack(packed)
     theirs = [by for by in [state["source"], *state["begun_by"]] if by and not is_source(by, spec["source"])]
     another = theirs[-1] if theirs else None  # the hosts that may have something there, also by deliveries cut short
-    told = Comparison(Ownership(dest, journal), entries, message.get("brought") or (), spec["force"], another)
-    refusal = settle(head, target, told, spec)
+    comparison = Comparison(Ownership(dest, journal), entries, message.get("brought") or (), spec["force"], another)
+    refusal = settle(head, target, comparison, spec)
     if refusal is not None:
         return refusal
-    left = target.take_up(list(told.needed.values()))
+    left = target.take_up(list(comparison.needed.values()))
     wanted = list(left.values())
     check_room(stage, left, message.get("allocated") or {})
     large = Large(target)
@@ -269,12 +269,14 @@ def mirror(spec: "code.Spec") -> "code.Same | code.Shared | code.Other | code.Mo
     head.say({"event": "need", "files": files[-1], "blocks": blocks[-1]})
     if not receive(head, stage, left, large):
         return None
-    told.come = {path: stage.digests.get(path) or file_digest(stage.at(path), os.O_NOFOLLOW) for path in told.needed}
-    done = place(target, told, spec["source"])
+    comparison.come = {
+        path: stage.digests.get(path) or file_digest(stage.at(path), os.O_NOFOLLOW) for path in comparison.needed
+    }
+    done = place(target, comparison, spec["source"])
     done["sent"], done["bytes"] = len(wanted), sum(e[3] for e in wanted)
-    if told.is_news(digest) or told.changed or told.delete or state["source"] != spec["source"]:
-        rows = map(told.row, entries)
-        journal.finish(digest, rows, told.also, spec["source"], packed, told.left_code(), told.news())
+    if comparison.is_news(digest) or comparison.changed or comparison.delete or state["source"] != spec["source"]:
+        rows = map(comparison.row, entries)
+        journal.finish(digest, rows, comparison.also, spec["source"], packed, comparison.left_code(), comparison.news())
     stage.remove()
     return done
 
@@ -288,8 +290,8 @@ def main() -> None:
     except Refused as refused:
         answer = {"event": "failed", "message": refused.message, "hint": refused.hint, "busy": refused.busy}
     except OSError as error:
-        said = failed(error, shown, spec["dest"])
-        answer = {"event": "failed", "message": said["message"], "hint": said["hint"]}
+        failure = failed(error, shown, spec["dest"])
+        answer = {"event": "failed", "message": failure["message"], "hint": failure["hint"]}
     if answer is not None:
         send_json(answer)
         send_exit(1 if answer["event"] == "failed" else 0)

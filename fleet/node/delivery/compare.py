@@ -157,11 +157,11 @@ class Comparison:
             return
         self.found[path] = st
         before = owner.journal.row(entry)
-        asked = kind == there == "f" and (st.st_size == entry[SIZE] or any(row[DIGEST] for row in rows))
-        if path in self.brought or before is not None and not (asked and not before[DIGEST] or self.is_forced(path)):
+        unsure = kind == there == "f" and (st.st_size == entry[SIZE] or any(row[DIGEST] for row in rows))
+        if path in self.brought or before is not None and not (unsure and not before[DIGEST] or self.is_forced(path)):
             self.left.add(path)
         else:
-            (self.doubts if asked else self.own)[path] = entry
+            (self.doubts if unsure else self.own)[path] = entry
 
     def doubt(self, entry: "list[Any]") -> None:
         """Has it compared by its content, whatever its times are."""
@@ -272,5 +272,5 @@ class Comparison:
     def left_code(self) -> str:
         """Returns a digest of the node's own code, "" without any."""
         mine = sorted(path for path in self.left if path.endswith(CODE + CODE_TOO))
-        said = "".join("%s\0%s\0" % (path, self.owner.digest(path)) for path in mine)
-        return hashlib.sha256(said.encode("utf-8", "surrogateescape")).hexdigest() if mine else ""
+        text = "".join("%s\0%s\0" % (path, self.owner.digest(path)) for path in mine)
+        return hashlib.sha256(text.encode("utf-8", "surrogateescape")).hexdigest() if mine else ""

@@ -239,11 +239,11 @@ class Store(Stream):
             say({"event": "corrupt", "file": index, "epoch": self.epoch})
 
     def enter(self, f: "File", part: bytes) -> None:
-        told, commit = f.target.told, f.target.commit
+        comparison, commit = f.target.told, f.target.commit
         try:
-            if f.name in told.aside:
-                commit.put_aside([f.name], told.found)
-            commit.check(f.name, told.found.get(f.name))
+            if f.name in comparison.aside:
+                commit.put_aside([f.name], comparison.found)
+            commit.check(f.name, comparison.found.get(f.name))
             commit.enter(part, f.name)
         except (FileNotFoundError, NotADirectoryError, IsADirectoryError):
             raise Refused("%s changed on the node meanwhile" % decode(f.target.path), "run this again") from None

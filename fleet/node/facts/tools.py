@@ -117,8 +117,8 @@ class Tools:
         if line:
             # what the line itself prints comes before the first NUL
             script = activating(line, "status=$?; printf '\\0'; env -0; exit $status")
-            words = [self.spec.get("python") or "", self.spec.get("workdir") or "~"]
-            status, out, err = run(["bash", "-c", script, "bash"] + words, self.env)
+            arguments = [self.spec.get("python") or "", self.spec.get("workdir") or "~"]
+            status, out, err = run(["bash", "-c", script, "bash"] + arguments, self.env)
             pairs = [pair.split("=", 1) for pair in out.split("\0")[1:] if "=" in pair]
             if pairs:
                 self.env = dict(pairs)
@@ -141,12 +141,12 @@ class Tools:
 
     def python(self) -> "dict[str, Any]":
         path, env = self.environment()
-        said, error = ask_interpreter(path, env) if path else (None, self.missing())
-        if said is None:
+        found, error = ask_interpreter(path, env) if path else (None, self.missing())
+        if found is None:
             answer = {"path": path or None, "version": None, "error": error}
             return {"python": answer, "torch": None, "deepspeed": None, "packages": {}}
-        facts = {name: said.pop(name) for name in ("torch", "deepspeed", "packages", "unreadable")}
-        return dict(facts, python=dict(said, path=path, error=None))
+        facts = {name: found.pop(name) for name in ("torch", "deepspeed", "packages", "unreadable")}
+        return dict(facts, python=dict(found, path=path, error=None))
 
     def imports(self, modules: "list[str]") -> "dict[str, Any]":
         path, env = self.environment()

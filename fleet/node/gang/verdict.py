@@ -56,8 +56,8 @@ def decide(about: About, gang: Gang, words: Words) -> "run.Verdict | None":
     return dict(end, who=(why or end)["who"], attempt=about.attempt, unknown=unknown)  # type: ignore[return-value]
 
 
-def _found(about: About, gang: Gang, words: Words) -> "run.Verdict | None":
-    found = [it for it in (own_link(gang), gang.first(words.answers)) if it is not None]
+def _found(about: About, gang: Gang, outputs: Words) -> "run.Verdict | None":
+    found = [it for it in (own_link(gang), gang.first(outputs.answers)) if it is not None]
     failure = min(found, key=lambda it: it.time, default=None) or _vanished(gang)
     if gang.unknown and (failure is None or gang.unknown - about.without):
         return None
@@ -65,13 +65,13 @@ def _found(about: About, gang: Gang, words: Words) -> "run.Verdict | None":
         return gang.end
     if failure is None:
         odd = [host for host, node in gang.nodes.items() if host not in gang.away and not is_well(gang, node)]
-        said = left_behind(gang) or "not all ended well on " + ",".join(odd)
-        return run_end("failure", said, EXIT_HOST_FAILED, odd[0]) if odd else run_end("done", "done", EXIT_OK)
-    failure = words.blamed(failure, gang)
+        text = left_behind(gang) or "not all ended well on " + ",".join(odd)
+        return run_end("failure", text, EXIT_HOST_FAILED, odd[0]) if odd else run_end("done", "done", EXIT_OK)
+    failure = outputs.blamed(failure, gang)
     if failure.what == "rank" and gang.ways is not None:
         failure = failure._replace(why=gang.ways)
     needed = gang.needed if gang.end is not None and gang.end["host"] == failure.host else ""
-    return failure._replace(tail=words.last(failure)).reason(message(failure, about, len(gang.nodes)) + needed)
+    return failure._replace(tail=outputs.last(failure)).reason(message(failure, about, len(gang.nodes)) + needed)
 
 
 def _vanished(gang: Gang) -> "Failure | None":
@@ -107,8 +107,8 @@ def left_behind(gang: Gang) -> str:
     found = [it for node in gang.nodes.values() for it in node.status.get("behind") or ()]
     count, ranks = sum(it["count"] for it in found), ranks_text(it["rank"] for it in found)
     which = ", ".join(list(dict.fromkeys(line for it in found for line in it["commands"]))[:MOST])
-    said = "ended %d process%s that %s left behind: %s; `wait` keeps the run up"
-    return said % (count, "es" * (count != 1), ranks, which) if found else ""
+    text = "ended %d process%s that %s left behind: %s; `wait` keeps the run up"
+    return text % (count, "es" * (count != 1), ranks, which) if found else ""
 
 
 def killed(gang: Gang) -> "list[int]":

@@ -51,8 +51,8 @@ def idle_seconds() -> float:
     """Returns for how long the processors of this machine have had nothing to do, all together; 0 where unknown."""
     try:
         with open("/proc/stat") as file:
-            words = file.readline().split()
-        return sum(map(int, words[4:6])) / os.sysconf("SC_CLK_TCK")
+            fields = file.readline().split()
+        return sum(map(int, fields[4:6])) / os.sysconf("SC_CLK_TCK")
     except (OSError, ValueError):
         return 0.0
 

@@ -73,8 +73,8 @@ def claim(answer: "dict[str, Any]", wait: float) -> None:
             fd = os.open(os.path.join(home, "lock-" + key), flags, 0o666)
         except OSError:
             raise Refused("cannot write to %s" % home, "mend its mode, or free some space") from None
-    said = {"event": "doing", "what": "waiting for another install into the same interpreter"}
-    if not locked(fd, fcntl.LOCK_EX, wait, lambda: send_json(said)):
+    message = {"event": "doing", "what": "waiting for another install into the same interpreter"}
+    if not locked(fd, fcntl.LOCK_EX, wait, lambda: send_json(message)):
         raise Refused(
             "another install into %s is under way for more than %d s" % (answer["target"], wait),
             "wait for it to end, then run this again",
@@ -97,15 +97,15 @@ def pip_install(path: str, tools: "Tools", spec: "messages.InstallSpec", todo: "
     env.update(PIP_CONFIG_FILE=os.devnull, FLEET_EXEC_ID=spec["mark"], PYTHONIOENCODING="utf-8")
     argv = [path] + list(PIP) + ["--find-links", spec["folder"]]
     argv += ["%s==%s" % (wheel["name"], wheel["version"]) for wheel in todo]
-    said: list[bytes] = []
+    chunks: list[bytes] = []
     child = started(argv, env, "/")
-    if not heard(child, said.append):
+    if not heard(child, chunks.append):
         child.send_signal(signal.SIGINT)  # pip puts back what it had taken away
         with suppress(subprocess.TimeoutExpired):
             child.wait(10)
         end_marked(spec, 1.0)
         raise Refused("interrupted", None)
-    out = b"".join(said)[-OUTPUT_LIMIT:].decode("utf-8", "replace")
+    out = b"".join(chunks)[-OUTPUT_LIMIT:].decode("utf-8", "replace")
     if child.returncode:
         errors = [line[7:] for line in out.splitlines() if line.startswith("ERROR: ")]
         last = errors[0] if errors else last_line(out) or "exit status %d" % child.returncode

@@ -156,9 +156,9 @@ def wheel_answer(
     path: str, tools: "Tools", wheels: "Sequence[messages.Asked]", judge: bool, seconds: float
 ) -> "dict[str, Any]":
     """Returns the answer of ASK_WHEELS, run by the interpreter at path."""
-    asked = json.dumps({"wheels": wheels, "judge": judge}).encode()
+    request = json.dumps({"wheels": wheels, "judge": judge}).encode()
     try:
-        status, out, err = ask_python([path, "-c", ASK_WHEELS], asked, tools.env, seconds, "/")
+        status, out, err = ask_python([path, "-c", ASK_WHEELS], request, tools.env, seconds, "/")
         if status is None:
             raise Refused("%s gave no answer in %d s" % (path, seconds), "the file system that it lies on hangs")
         answer: dict[str, Any] = json.loads(out.strip().splitlines()[-1])

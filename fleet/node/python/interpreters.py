@@ -47,12 +47,12 @@ def look(pattern: str) -> "dict[str, dict[str, str]]":
 
 def ask(path: str, env: "dict[str, str]") -> "dict[str, Any]":
     """{path: what is reported of it}, nothing for one that does not work."""
-    said = ask_interpreter(path, env)[0]
-    if said is None:
+    answer = ask_interpreter(path, env)[0]
+    if answer is None:
         return {}
-    torch = said["torch"] or {}
-    told = {"path": path, "version": said["version"], "torch": torch.get("version"), "cuda": torch.get("cuda")}
-    return {path: told}
+    torch = answer["torch"] or {}
+    interpreter = {"path": path, "version": answer["version"], "torch": torch.get("version"), "cuda": torch.get("cuda")}
+    return {path: interpreter}
 
 
 def interpreters(env: "dict[str, str]", workdir: "str | None") -> "list[dict[str, Any]]":
@@ -66,5 +66,5 @@ def interpreters(env: "dict[str, str]", workdir: "str | None") -> "list[dict[str
         for what, path in there.get(pattern, {}).items():
             known.setdefault(what, path)
     paths = list(known.values())[:MOST]
-    asked = gather([(path, partial(ask, path, env)) for path in paths], ASK_SECONDS)
-    return sorted((asked[path] for path in paths if path in asked), key=lambda one: not one["torch"])
+    answers = gather([(path, partial(ask, path, env)) for path in paths], ASK_SECONDS)
+    return sorted((answers[path] for path in paths if path in answers), key=lambda one: not one["torch"])

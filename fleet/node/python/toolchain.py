@@ -59,10 +59,10 @@ class Toolchain:
         facts = self.tools.gpus()
         # a driver before 510 does not know the field, and reports that by a status
         found, error = self.tools.smi("--query-gpu=index,compute_cap", 2) if facts.get("gpus") else ([], None)
-        caps = {} if error else {int(index): said for index, said in found}
+        caps = {} if error else {int(index): capability for index, capability in found}
         for gpu in facts.get("gpus", ()):
-            said = caps.get(gpu["index"], "")
-            gpu["capability"] = said if re.match(r"\d+\.\d+$", said) else None
+            capability = caps.get(gpu["index"], "")
+            gpu["capability"] = capability if re.match(r"\d+\.\d+$", capability) else None
         return facts
 
 

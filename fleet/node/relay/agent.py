@@ -92,10 +92,10 @@ def heed(spec: "dict[str, Any]", context: "Any") -> bool:
     link = dial(spec, context)
     link.sock.settimeout(None)
     while True:
-        asked = link.read_line(LINE_BYTES)
-        if "start" not in asked:
+        request = link.read_line(LINE_BYTES)
+        if "start" not in request:
             return True
-        start_thread(serve, spec, context, int(asked["start"]), str(asked["command"]))
+        start_thread(serve, spec, context, int(request["start"]), str(request["command"]))
 
 
 def main() -> None:
@@ -117,10 +117,10 @@ def main() -> None:
     for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP, signal.SIGUSR1, signal.SIGUSR2, signal.SIGQUIT):
         signal.signal(number, handle)
     print(PRINTED % digest_of(spec["me"]["token"]), flush=True)
-    over, heard = False, time.monotonic()
-    while not over and (time.monotonic() - heard < IDLE_SECONDS or with_env(MARK, spec["step"])):
+    over, received = False, time.monotonic()
+    while not over and (time.monotonic() - received < IDLE_SECONDS or with_env(MARK, spec["step"])):
         try:
             over = heed(spec, context)
-            heard = time.monotonic()
+            received = time.monotonic()
         except (OSError, *NONSENSE):
             time.sleep(RETRY_SECONDS)

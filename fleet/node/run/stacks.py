@@ -72,8 +72,8 @@ def ask_py_spy(tool: str, pid: int, native: bool) -> "list[dict[str, Any]]":
             return list(json.loads(done.stdout.decode("utf-8", "replace")))
     except ValueError:
         pass
-    said = done.stderr.decode("utf-8", "replace").strip().splitlines() or ["exit status %d" % done.returncode]
-    raise Refused("py-spy: " + said[0][:MAX_NAME])
+    lines = done.stderr.decode("utf-8", "replace").strip().splitlines() or ["exit status %d" % done.returncode]
+    raise Refused("py-spy: " + lines[0][:MAX_NAME])
 
 
 def by_py_spy(tool: str, pid: int, native: bool) -> "Threads":
@@ -85,9 +85,9 @@ def by_py_spy(tool: str, pid: int, native: bool) -> "Threads":
     return _threads(ask_py_spy(tool, pid, False), pid)
 
 
-def _threads(told: "list[dict[str, Any]]", pid: int) -> "Threads":
+def _threads(dump: "list[dict[str, Any]]", pid: int) -> "Threads":
     found = []
-    for thread in told[:MAX_THREADS]:
+    for thread in dump[:MAX_THREADS]:
         frames = [
             frame(each["name"], each["filename"], each.get("line") or 0, bool(each.get("module")))
             for each in thread["frames"][:MAX_FRAMES]
@@ -133,9 +133,9 @@ def by_faulthandler(pid: int, path: str) -> "Threads":
         raise Refused("it answers no signal now")
     begin, deaf = os.stat(path).st_size, answering(pid)
     os.kill(pid, STACK_SIGNAL)
-    asked = time.monotonic()
+    begun = time.monotonic()
     while os.stat(path).st_size == begin or answering(pid) - deaf:
-        if time.monotonic() - asked > SIGNAL_SECONDS:
+        if time.monotonic() - begun > SIGNAL_SECONDS:
             break
         time.sleep(0.01)
     with open(path, "rb") as f:
@@ -189,8 +189,8 @@ def stack_of(rank: int, pid: int, folder: str, native: bool) -> "stacks.RankStac
 
 def stacks_of(spec: "stacks.StacksSpec") -> "stacks.Stacks":
     folder = known_folder(spec["run"])
-    asked = spec["ranks"]
-    wanted = {rank: pid for rank, pid in trainers(spec["run"]).items() if asked is None or rank in asked}
+    requested = spec["ranks"]
+    wanted = {rank: pid for rank, pid in trainers(spec["run"]).items() if requested is None or rank in requested}
     found: list[stacks.RankStack] = []
     native = bool(spec["native"])
     threads = [

@@ -114,14 +114,14 @@ def stop(spec: "run.StopSpec", clock: Clock = CLOCK) -> "tuple[list[int], str]":
 
 def stopped(spec: "run.StopSpec", clock: Clock = CLOCK) -> "run.Stopped":
     left, was = stop(spec, clock)
-    said: run.Stopped = {"event": "stopped", "left": left, "was": was}
+    message: run.Stopped = {"event": "stopped", "left": left, "was": was}
     folder, verdict = run_folder(spec["run"]), spec.get("verdict")
     if folder is not None and verdict and read_status(folder).get("state") in FINAL:  # no later attempt is under way
         put_verdict(folder, verdict)
-        said["verdict"] = verdict_of(folder)  # type: ignore[typeddict-item]
+        message["verdict"] = verdict_of(folder)  # type: ignore[typeddict-item]
     if left:
-        said["stuck"] = list(map(stuck, left[:TOLD]))
-    return said
+        message["stuck"] = list(map(stuck, left[:TOLD]))
+    return message
 
 
 def main() -> None:

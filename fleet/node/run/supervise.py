@@ -87,10 +87,10 @@ def supervise(
         why = error if isinstance(error, Refused) else Refused("cannot start the run: %s" % error)
         if folder is not None:
             write_final(folder, final_status("stopped", why.message, []))
-        said = dict(failed(why), forbidden=isinstance(why, Forbidden))
+        message = dict(failed(why), forbidden=isinstance(why, Forbidden))
         if isinstance(why, Occupied):
-            said = {"event": "neighbours", "runs": why.runs[:MOST_TOLD]}
-        os.write(writer, json.dumps(said).encode())
+            message = {"event": "neighbours", "runs": why.runs[:MOST_TOLD]}
+        os.write(writer, json.dumps(message).encode())
         return
     supervisor = Supervisor(
         spec, folder, engine, signals, beginning, kernel
@@ -156,9 +156,9 @@ def answer() -> None:
     os.close(writer)
     start_heartbeat()
     # one message, not up to end of file: an engine that hangs on its way into a dead mount holds the other end
-    said = os.read(reader, 65536)
-    if said:
-        frame(MESSAGE, said)
+    data = os.read(reader, 65536)
+    if data:
+        frame(MESSAGE, data)
     else:
         send_json(failed(Refused("the supervisor died before it could start the run")))
 

@@ -71,14 +71,14 @@ class BuildPlan(OnHosts):
         }
 
     def lines(self) -> Iterator[Line]:
-        said = self.describe()
-        yield f"would build {self.name} on {self.host.name}, from {said['source']}"
+        description = self.describe()
+        yield f"would build {self.name} on {self.host.name}, from {description['source']}"
         arch = "cpu" if self.request.cpu else ", ".join(self.arch) or "the GPUs that all hosts have"
         yield f"  for {arch}"
-        if said["ops"]:
-            yield f"  ops: {', '.join(said['ops'])}"
-        env = "".join(f"{name}={shlex.quote(value)} " for name, value in said["env"].items())
-        yield f"  {env}{shlex.join(said['argv'])}"
+        if description["ops"]:
+            yield f"  ops: {', '.join(description['ops'])}"
+        env = "".join(f"{name}={shlex.quote(value)} " for name, value in description["env"].items())
+        yield f"  {env}{shlex.join(description['argv'])}"
         yield "and install it on every host" if self.request.install else "and install it nowhere"
 
 

@@ -46,9 +46,9 @@ def fleet_arch(facts: Mapping[str, Facts]) -> tuple[str, ...]:
             else:
                 found.add(value)
     if unknown:
-        said = "; ".join(f"{name} on {fold(hosts)}" for name, hosts in unknown.items())
+        text = "; ".join(f"{name} on {fold(hosts)}" for name, hosts in unknown.items())
         raise PreflightError(
-            f"compute capability not known: {said}",
+            f"compute capability not known: {text}",
             kind="gpus",
             hint='say it: --arch "8.0;9.0" (https://developer.nvidia.com/cuda-gpus)',
         )

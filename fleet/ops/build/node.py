@@ -70,10 +70,10 @@ def build_there(
 ) -> tuple[Path, str]:
     """Run it there; (the wheel here, its sha256). The log is in the folder, whatever happens."""
     host = one.hosts[0]
-    told = training(one, host)
+    trained = training(one, host)
     spec: BuildSpec = {
-        **told,
-        "env": {**told["env"], **env},
+        **trained,
+        "env": {**trained["env"], **env},
         "source": there,
         "id": build_id,
         "mark": f"build-{build_id}",
@@ -92,7 +92,7 @@ def build_there(
             coming.open("wb") as wheel,
             Program(session, "python.build", spec) as program,
         ):
-            log.write(" ".join(_told(name, value) for name, value in sorted(env.items())).encode() + b"\n")
+            log.write(" ".join(_shown(name, value) for name, value in sorted(env.items())).encode() + b"\n")
             for frame in program.frames(silence=SILENCE_SECONDS, cancel=runtime.cancel):
                 if frame.kind == OUTPUT and frame.stream == 0:
                     _add(log, frame.payload, MAX_LOG_BYTES)
@@ -136,6 +136,6 @@ def _failure(end: Failed, host: str, log: Path) -> HostFailed:
     )
 
 
-def _told(name: str, value: str) -> str:
+def _shown(name: str, value: str) -> str:
     """A variable as the log shows it: what steers the build with its value, what the user gave by name only."""
     return f"{name}={value}" if name.startswith(("DS_", "TORCH_CUDA_")) else name

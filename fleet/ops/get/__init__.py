@@ -85,26 +85,26 @@ def plan(inventory: Inventory, request: Get) -> GetPlan:
 
 def run(plan: GetPlan, runtime: Runtime) -> Report:
     """A host that has no such path is no failure, unless none has. data of each host: files, bytes, same, to."""
-    asked, silent = _asked(plan, runtime)
-    hosts = tuple(host for host in plan.hosts if host.name in asked)
-    if not plan.request.all and any(is_repository(each.name) for each in asked.values()):
+    answers, silent = _answers(plan, runtime)
+    hosts = tuple(host for host in plan.hosts if host.name in answers)
+    if not plan.request.all and any(is_repository(each.name) for each in answers.values()):
         raise UsageError(f"{plan.what}: its configuration names programs that run here", hint="--all brings it")
 
     givers = Givers(runtime, len(hosts) <= runtime.fanout, plan.request.all)
     with contextlib.closing(givers):
-        return _run(plan, runtime, asked, silent, givers, hosts)
+        return _run(plan, runtime, answers, silent, givers, hosts)
 
 
 def _run(
     plan: GetPlan,
     runtime: Runtime,
-    asked: Mapping[str, Asked],
+    answers: Mapping[str, Asked],
     silent: Sequence[Result],
     givers: Givers,
     hosts: tuple[Host, ...],
 ) -> Report:
     def look(host: Host) -> Result:
-        spec = asked[host.name].spec
+        spec = answers[host.name].spec
         giver = givers.look(host, spec)
         tree, left_out = giver.tree, giver.left_out
         found = bool(tree.entries) or spec["run"] is None and tree.mode is not None
@@ -118,13 +118,13 @@ def _run(
         text = f"left out on {fold(names)}: {few(left)}: git and the like run what is configured there"
         runtime.emit(Notice("info", text, hint="--all brings it"))
     if not have and answered:
-        raise _nothing(plan, any(each.spec["run"] is not None for each in asked.values()))
+        raise _nothing(plan, any(each.spec["run"] is not None for each in answers.values()))
     for links, names in grouped((each.tree.unsafe_links, host) for host, each in lists.items()).items():
         if links:
             runtime.emit(Notice("warning", f"{fold(names)}: {links_notice(links)}"))
-    brought = _bring(plan, runtime, asked, have, givers, flat=answered and len(have) == 1) if have else {}
+    fetched = _bring(plan, runtime, answers, have, givers, flat=answered and len(have) == 1) if have else {}
     without = {result.host: replace(result, answer=Got()) if result.ok else result for result in looked}
-    results = (*(without | brought).values(), *silent)
+    results = (*(without | fetched).values(), *silent)
     return Report("get", results, exit_code_of(results), answer=GotAll(plan.what, str(plan.to)))
 
 
@@ -144,7 +144,7 @@ def _nothing(plan: GetPlan, of_run: bool) -> UsageError:
 def _bring(
     plan: GetPlan,
     runtime: Runtime,
-    asked: Mapping[str, Asked],
+    answers: Mapping[str, Asked],
     have: Mapping[str, Tree],
     givers: Givers,
     flat: bool,
@@ -154,16 +154,16 @@ def _bring(
     alone = turn(f"get-{store_of(plan.to).name}", f"another get to {plan.to}", runtime)  # they would share a stage
     with alone, contextlib.closing(Ground(plan.to)) as ground:
         places = {
-            host: Place(ground, host, asked[host].name if flat else f"{host}/{asked[host].name}", tree)
+            host: Place(ground, host, answers[host].name if flat else f"{host}/{answers[host].name}", tree)
             for host, tree in have.items()
         }
         for place in places.values() if not plan.request.all else ():
             place.check_repositories()
         _check_room(plan, ground, have.values())
         _ask(plan, places, runtime, givers)
-        brought = _receive(plan, runtime, asked, places, givers)
-        ground.is_done = all(result.ok for result in brought.values())
-    return brought
+        fetched = _receive(plan, runtime, answers, places, givers)
+        ground.is_done = all(result.ok for result in fetched.values())
+    return fetched
 
 
 def _check_room(plan: GetPlan, ground: Ground, trees: Iterable[Tree]) -> None:
@@ -199,21 +199,21 @@ def _ask(plan: GetPlan, places: Mapping[str, Place], runtime: Runtime, givers: G
 
 
 def _receive(
-    plan: GetPlan, runtime: Runtime, asked: Mapping[str, Asked], places: Mapping[str, Place], givers: Givers
+    plan: GetPlan, runtime: Runtime, answers: Mapping[str, Asked], places: Mapping[str, Place], givers: Givers
 ) -> dict[str, Result]:
     """From the hosts into the stage, and from there to its place."""
 
     def bring(host: Host) -> Result:
-        received = Received(host, asked[host.name].spec, places[host.name], givers)
+        received = Received(host, answers[host.name].spec, places[host.name], givers)
         with in_words(host.name):
             received.bring()
         return Result(host.name, True, 0, answer=Brought(received))
 
     hosts = tuple(host for host in plan.hosts if host.name in places)
-    brought = {result.host: result for result in over(hosts, runtime, bring, "receiving")}
-    came = {host: result.answer.received for host, result in brought.items() if isinstance(result.answer, Brought)}
+    fetched = {result.host: result for result in over(hosts, runtime, bring, "receiving")}
+    came = {host: result.answer.received for host, result in fetched.items() if isinstance(result.answer, Brought)}
     if runtime.cancel.is_set():  # what came stays staged
-        return brought | {host.name: failed(host, KeyboardInterrupt()) for host in hosts if host.name in came}
+        return fetched | {host.name: failed(host, KeyboardInterrupt()) for host in hosts if host.name in came}
     named = (((what, *getattr(each, what)), host) for what in _NOTICES for host, each in came.items())
     for (what, *paths), names in grouped(named).items():
         if paths:
@@ -224,7 +224,7 @@ def _receive(
     ground = next(iter(places.values())).ground
     ground.note({key: known for place in here.values() for key, known in place.lacking().items()})
     try:
-        return brought | {host: _put(plan, host, received, here[host]) for host, received in came.items()}
+        return fetched | {host: _put(plan, host, received, here[host]) for host, received in came.items()}
     finally:
         ground.note({key: known for place in here.values() for key, known in place.notes.items()})
 
@@ -249,7 +249,7 @@ def _put(plan: GetPlan, host: str, received: Received, place: Place) -> Result:
     return Result(host, error is None, 0 if error is None else None, error=error, answer=got)
 
 
-def _asked(plan: GetPlan, runtime: Runtime) -> tuple[dict[str, Asked], list[Result]]:
+def _answers(plan: GetPlan, runtime: Runtime) -> tuple[dict[str, Asked], list[Result]]:
     """(what is requested of each host; of a run only its own hosts are, those that may be of it and did not answer)."""
     follows = plan.request.copy_unsafe_links
     if not plan.request.is_path:

@@ -78,8 +78,8 @@ def messages_of(program: Program, cancel: Cancel) -> Iterator[Message]:
 def listed(messages: Iterator[Message], spec: GiveSpec, host: str, everything: bool) -> tuple[Tree, tuple[str, ...]]:
     """(what a host would give, repositories that are left out). With no entries and no mode it has nothing there."""
     tree = told(lambda: next(messages), host, "name a folder further down")
-    asked = spec["path"].partition("/")[2] if spec["path"][0] == "~" else spec["path"]
-    parts = [part for part in asked.split("/") if part not in ("", ".")]
+    path = spec["path"].partition("/")[2] if spec["path"][0] == "~" else spec["path"]
+    parts = [part for part in path.split("/") if part not in ("", ".")]
     odd = bool(parts) and parts != list(tree.root.parts)[-len(parts) :]
     # the state of a sync that never was would lie here
     odd |= any(entry[1] == "d" and entry[0].endswith(STATE_FOLDERS) for entry in tree.entries)

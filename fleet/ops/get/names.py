@@ -17,9 +17,9 @@ REPOSITORIES = frozenset({".git", ".hg"})  # their configuration names programs 
 
 def name_of(path: str) -> str:
     """Returns the name for a path on a host, as it was requested. Raises UsageError where it has none."""
-    words = [word for word in path.split("/") if word not in ("", ".")]
-    name = words[-1] if words else ""
-    if len(words) == 1 and path[0] == "~":
+    parts = [part for part in path.split("/") if part not in ("", ".")]
+    name = parts[-1] if parts else ""
+    if len(parts) == 1 and path[0] == "~":
         name = name.lstrip("~") or "home"
     if name in ("", "..", GET_STAGE):
         raise UsageError(f"{path} has no name of its own", hint="name the folder itself")

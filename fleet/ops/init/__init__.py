@@ -51,8 +51,8 @@ class InitPlan(OnHosts):
 
     def describe(self) -> dict[str, Any]:
         """Returns the plan as JSON."""
-        said = {host.name: {"new": host.name in self.new, **fields_of(host)} for host in self.hosts}
-        return {"inventory": str(self.path), "hosts": said, "notes": list(self.notes)}
+        hosts = {host.name: {"new": host.name in self.new, **fields_of(host)} for host in self.hosts}
+        return {"inventory": str(self.path), "hosts": hosts, "notes": list(self.notes)}
 
     def lines(self) -> Iterator[Line]:
         """For people."""
@@ -112,8 +112,8 @@ def _added(given: Inventory, there: Inventory, defaults: Mapping[str, Any]) -> l
     for host in given.hosts:
         same = known.get(host.name) or find(there, host.address, host.port)
         if same is None:
-            said = {each.name: getattr(host, each.name) for each in fields(host)}
-            added.append(Host(**{**defaults, **{key: value for key, value in said.items() if value}}))
+            values = {each.name: getattr(host, each.name) for each in fields(host)}
+            added.append(Host(**{**defaults, **{key: value for key, value in values.items() if value}}))
         elif host.address not in (host.name, same.address):
             raise InventoryError(
                 f"{there.source} has it at {same.address}, not at {host.address}",
@@ -138,7 +138,7 @@ def run(plan: InitPlan, runtime: SetupRuntime) -> Proposal:
         facts = ask.told(results)
         endpoints = {host.name: transport.resolve(host) for host in willing.hosts}
         candidates = choose.unshared(
-            {name: choose.addresses(told, endpoints[name].address) for name, told in facts.items()}
+            {name: choose.addresses(found, endpoints[name].address) for name, found in facts.items()}
         )
         with closing(Sessions(asking)) as sessions:
             reached = ask.reach([inventory.host(name) for name in facts], candidates, sessions)

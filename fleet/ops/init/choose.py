@@ -92,20 +92,20 @@ def _number(text: str) -> ipaddress.IPv4Address | ipaddress.IPv6Address | None:
 def interpreters(inventory: Inventory, facts: Mapping[str, Facts]) -> dict[str, Interpreter]:
     """Host -> the interpreter that trains there, one with torch: the inventory's, else for CUDA where there are GPUs,
     at a path that as many hosts as possible have it at."""
-    asked = {name: _asked(told) for name, told in facts.items()}
-    there = {name: [*(facts[name].get("interpreters") or []), asked[name]] for name in facts}
+    preferred = {name: _preferred(host_facts) for name, host_facts in facts.items()}
+    there = {name: [*(facts[name].get("interpreters") or []), preferred[name]] for name in facts}
     with_torch = {name: [one for one in found if one and one["torch"]] for name, found in there.items()}
     times = Counter(one["path"] for found in with_torch.values() for one in found)
 
     def worth(name: str, one: Interpreter) -> tuple[bool, bool, int]:
-        own = one is asked[name] and inventory.host(name).python is not None
+        own = one is preferred[name] and inventory.host(name).python is not None
         return own, bool(one["cuda"]) == bool(facts[name].get("gpus")), times[one["path"]]
 
     # of equal ones the first: the probe has the likely ones first
     return {name: max(found, key=lambda one: worth(name, one)) for name, found in with_torch.items() if found}
 
 
-def _asked(facts: Facts) -> Interpreter | None:
+def _preferred(facts: Facts) -> Interpreter | None:
     """The requested one: the inventory's, or one like the head's."""
     python, torch = facts.get("python"), facts.get("torch")
     path, version = (python or {}).get("path"), (python or {}).get("version")
@@ -135,7 +135,7 @@ def found(
     """Host -> what was found; of one that could not be probed that is where code is to lie: project is its folder's
     name."""
     pythons, best = interpreters(inventory, facts), data_addresses(candidates, reached)
-    places = [told.get("disks", {}).get("workdir") for told in facts.values()]
+    places = [host_facts.get("disks", {}).get("workdir") for host_facts in facts.values()]
     everywhere = all(place["exists"] for place in places if place)
     name = re.sub("[^A-Za-z0-9._-]+", "-", project).strip("-.") or "work"
     workdir = None if everywhere else f"~/fleet/{name}"
@@ -146,8 +146,10 @@ def found(
         if name in facts:
             result[name] = _found(host, facts[name], pythons.get(name), best[name], own, len(facts) == 1)
     seen = dict[str, str]()
-    for name, told in facts.items():
-        same = seen.setdefault(f"{told.get('hostname')} {told.get('boot_id')} {told.get('interfaces')}", name)
+    for name, host_facts in facts.items():
+        same = seen.setdefault(
+            f"{host_facts.get('hostname')} {host_facts.get('boot_id')} {host_facts.get('interfaces')}", name
+        )
         if same != name:
             result[name].lacks.append((f"is the machine that {same} is", "leave one of them out: -x, or in the file"))
     return result
@@ -158,7 +160,7 @@ def _found(
 ) -> Found:
     gpus = facts.get("gpus") or []
     models = Counter(gpu["name"] for gpu in gpus)
-    said = ", ".join(f"{count} x {model}" for model, count in models.items())
+    gpu_text = ", ".join(f"{count} x {model}" for model, count in models.items())
     wanted = {
         "data_address": address if address != host.address else None,
         "slots": len(gpus) or None,
@@ -175,8 +177,8 @@ def _found(
     return Found(
         {**fields, **more},
         [*unfit, *lacks(host, facts, python, address, alone)],
-        f"{facts.get('hostname')}: {', '.join([said or 'no GPU', *training])}",
-        said,
+        f"{facts.get('hostname')}: {', '.join([gpu_text or 'no GPU', *training])}",
+        gpu_text,
         python,
     )
 
@@ -246,8 +248,10 @@ def proposed(
             left[host.name] = missing
     for names in edit.shared(left):
         each = [inventory.host(name) if name in inventory.names else there.host(name) for name in names]
-        said = {host.name: fields_of(host) for host in each}
-        own = {name: {k: v for k, v in fields.items() if defaults.get(k) != v} for name, fields in said.items()}
+        fields_by_host = {host.name: fields_of(host) for host in each}
+        own = {
+            name: {k: v for k, v in fields.items() if defaults.get(k) != v} for name, fields in fields_by_host.items()
+        }
         if edit.split(own):
             left = {name: missing for name, missing in left.items() if name not in own}
     meant = {host.name: host for host in there.hosts}

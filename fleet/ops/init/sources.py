@@ -77,11 +77,11 @@ def of_ssh_config(home: Path) -> Given:
 def _named(config: SshConfig, source: str, *, fields: bool) -> Given:
     builder = Builder(source)
     for name in config.hosts():
-        said = config.lookup(Query(name, None, None, None))
-        if not NAME.fullmatch(name) or one_of(said, "user")[0] == "git":
+        options = config.lookup(Query(name, None, None, None))
+        if not NAME.fullmatch(name) or one_of(options, "user")[0] == "git":
             continue
         values = dict[str, Any]()
-        for key, (text, where) in ((key, said[key][0]) for key in _KEYWORDS if fields and key in said):
+        for key, (text, where) in ((key, options[key][0]) for key in _KEYWORDS if fields and key in options):
             try:
                 values[_KEYWORDS[key]] = parse_field(_KEYWORDS[key], text)
             except FieldError as error:

@@ -47,7 +47,7 @@ def render(block: str, entries: Sequence[ConfigEntry], known_hosts: str, *, sour
     origin = re.sub(r"[^ -~]", "?", f"# by 'fleet setup-ssh' for {source}; 'fleet setup-ssh --undo' removes it")
     out = [f"# >>> fleet {block} >>>", origin]
     for entry in entries:
-        said = {
+        options = {
             "HostName": entry.hostname,
             "Port": entry.port,
             "User": entry.user,
@@ -55,7 +55,7 @@ def render(block: str, entries: Sequence[ConfigEntry], known_hosts: str, *, sour
             "IdentityFile": entry.identity_file,
         }
         out.append(f"Host {entry.name}")
-        out += [f"    {key} {_value(str(v), tokens=key in _EXPANDED)}" for key, v in said.items() if v is not None]
+        out += [f"    {key} {_value(str(v), tokens=key in _EXPANDED)}" for key, v in options.items() if v is not None]
     for at in range(0, len(entries), NAMES_A_LINE):
         out += [
             f"Host {' '.join(entry.name for entry in entries[at : at + NAMES_A_LINE])}",
@@ -89,22 +89,22 @@ def _parts(data: bytes | None, block: str, where: str) -> tuple[bytes, bytes, by
 
 def put(data: bytes | None, block: str, rendered: bytes, where: str) -> bytes:
     """The config with the block in it: in its old place, else at the top. All else byte for byte as it was."""
-    before, _, behind = _parts(data, block, where)
-    return before + rendered + behind
+    before, _, after = _parts(data, block, where)
+    return before + rendered + after
 
 
 def narrow(data: bytes | None, block: str, wanted: Collection[str], where: str) -> bytes | None:
     """The config with the block that is in it about these hosts only, without it where these are none; the very same
     bytes when there is none."""
-    before, own, behind = _parts(data, block, where)
-    return before + only(own, wanted) + behind if own else data
+    before, own, after = _parts(data, block, where)
+    return before + only(own, wanted) + after if own else data
 
 
 def names(data: bytes | None, block: str, where: str) -> frozenset[str]:
     """The hosts that the block is about."""
     lines = split(_parts(data, block, where)[1])
-    words = b" ".join(line[5:] for line in lines if line.startswith(b"Host ")).split()
-    return frozenset(word.decode("utf-8", "replace") for word in words) - {"*"}
+    patterns = b" ".join(line[5:] for line in lines if line.startswith(b"Host ")).split()
+    return frozenset(pattern.decode("utf-8", "replace") for pattern in patterns) - {"*"}
 
 
 def only(rendered: bytes, wanted: Collection[str]) -> bytes:
@@ -113,7 +113,7 @@ def only(rendered: bytes, wanted: Collection[str]) -> bytes:
     keep, any_host = True, False
     for line in split(rendered):
         if line.startswith(b"Host ") and line.split() != [b"Host", b"*"]:
-            left = [word for word in line.split()[1:] if word.decode("utf-8", "replace") in wanted]
+            left = [pattern for pattern in line.split()[1:] if pattern.decode("utf-8", "replace") in wanted]
             line = b" ".join([b"Host", *left]) + b"\n"
             keep = bool(left)
             any_host |= keep

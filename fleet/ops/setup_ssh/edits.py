@@ -89,8 +89,8 @@ def parse_public_key(line: bytes, comment: bytes = b"", host: str | None = None)
     parts = line.split(None, 2)
     if len(parts) < 2 or not _TYPE.match(parts[0]) or not _BLOB.match(parts[1]):
         raise HostFailed("its public key is not one", host=host, hint="look at ~/.ssh/id_*.pub there")
-    said = parts[2].strip() if len(parts) > 2 else comment
-    return PublicKey(parts[0], parts[1], re.sub(rb"[^ -~]", b"?", said)[:200])
+    text = parts[2].strip() if len(parts) > 2 else comment
+    return PublicKey(parts[0], parts[1], re.sub(rb"[^ -~]", b"?", text)[:200])
 
 
 def blobs(data: bytes | None) -> set[bytes]:
@@ -98,7 +98,7 @@ def blobs(data: bytes | None) -> set[bytes]:
     found: set[bytes] = set()
     for line in (data or b"").split(b"\n"):
         if not line.lstrip().startswith(b"#"):
-            found.update(word for word in line.split() if word.startswith(b"AAAA"))
+            found.update(token for token in line.split() if token.startswith(b"AAAA"))
     return found
 
 

@@ -37,12 +37,12 @@ def settle(level: Sequence[HostPlan], request: SetupSsh, transport: SshTransport
     """
     how: dict[str, str] = {}
     failures: dict[str, Result] = {}
-    asked: list[HostPlan] = []
+    unknown: list[HostPlan] = []
     for plan in level:
         pin, known = plan.host.host_key, transport.known_hosts.of(plan.endpoint).known
         theirs = {pin.rstrip("=")} if pin else {e.key.fingerprint for e in known}
         if plan.name in request.replace_key or not theirs:
-            asked.append(plan)
+            unknown.append(plan)
             continue
         try:
             _no_other_is_called_so(plan, theirs, transport)
@@ -52,7 +52,7 @@ def settle(level: Sequence[HostPlan], request: SetupSsh, transport: SshTransport
 
     new: list[NewKey] = []
     accepted: list[tuple[HostPlan, HostKey]] = []
-    for plan, key in _fetch(asked, transport, runtime, failures):
+    for plan, key in _fetch(unknown, transport, runtime, failures):
         try:
             _judge(plan, key, transport, plan.name in request.replace_key)
         except ConnectError as error:

@@ -146,16 +146,16 @@ def _create(path: Path, key_type: str) -> PublicKey:
     comment = f"{whoami()} fleet"
     done = _run("ssh-keygen", "-q", "-t", key_type, *BITS.get(key_type, ()), "-N", "", "-C", comment, "-f", str(path))
     if done.returncode != 0:
-        said = done.stderr.decode("utf-8", "replace").strip() or done.stdout.decode("utf-8", "replace").strip()
-        raise HostFailed(f"ssh-keygen could not make {path}: {said}")
+        output = done.stderr.decode("utf-8", "replace").strip() or done.stdout.decode("utf-8", "replace").strip()
+        raise HostFailed(f"ssh-keygen could not make {path}: {output}")
     return parse_public_key(public.read_bytes())
 
 
 def _with_comment(path: Path, public: PublicKey) -> PublicKey:
     """The .pub file's line when it is this key's: its comment is the one the user chose."""
-    said = read(path.with_name(path.name + ".pub")) or b""
+    data = read(path.with_name(path.name + ".pub")) or b""
     try:
-        listed = parse_public_key(said)
+        listed = parse_public_key(data)
     except HostFailed:
         return public
     return listed if listed.blob == public.blob else public
@@ -163,10 +163,10 @@ def _with_comment(path: Path, public: PublicKey) -> PublicKey:
 
 def _from_agent(path: Path, seconds: float) -> PublicKey:
     """The public half of a key that needs a passphrase, if the agent can use it."""
-    said = read(path.with_name(path.name + ".pub"))
-    if said is None:
+    data = read(path.with_name(path.name + ".pub"))
+    if data is None:
         raise _unusable(path, "it has a passphrase, and there is no .pub beside it")
-    public = parse_public_key(said)
+    public = parse_public_key(data)
     agent = Agent()
     if public.blob not in (base64.b64encode(key.asbytes()) for key in agent.keys(seconds)):
         if agent.trouble:

@@ -116,14 +116,14 @@ def _explained(result: Result, found: Reached) -> Result:
 def _there(plan: HostPlan, *argv: str) -> Reason:
     """A line to copy that runs a command on a host for which there is no entry in the ssh config yet."""
     at = plan.endpoint
-    words = [
+    tokens = [
         "ssh",
         *(["-p", str(at.port)] if at.port != 22 else []),
         *(["-J", ",".join(at.proxy_jump)] if at.proxy_jump else []),
         f"{at.user}@{at.address}",
     ]
     line = shlex.join(argv)
-    return Reason("{ssh} ", ssh=shlex.join(words)) + (line if line == " ".join(argv) else shlex.quote(line))
+    return Reason("{ssh} ", ssh=shlex.join(tokens)) + (line if line == " ".join(argv) else shlex.quote(line))
 
 
 def _look(session: Session, plan: HostPlan, head: Head, runtime: Runtime) -> NodeState:
@@ -256,11 +256,11 @@ def _warn_of_stale(found: Reached, reached: Mapping[str, Reached], head: Head, r
         if key.type == right.type and key != right:
             stale.setdefault(host, set()).add(str(key))
     for host, keys in stale.items():
-        said = Reason("it also knows another key for {other}: {keys}", other=host, keys=", ".join(sorted(keys)))
+        text = Reason("it also knows another key for {other}: {keys}", other=host, keys=", ".join(sorted(keys)))
         runtime.emit(
             Notice(
                 "warning",
-                said,
+                text,
                 host=found.plan.name,
                 hint=Reason("'fleet setup-ssh --replace-key {other}' removes it everywhere", other=host),
             )

@@ -98,8 +98,8 @@ def change(session: Session, calls: Sequence[bytes], *, cancel: Cancel | None = 
     done = run_script(session, text, timeout=60.0, cancel=cancel)
     head, mark, body = done.stdout.partition(MARK)
     if not mark:
-        said = (done.stderr or head).decode("utf-8", "replace").strip() or f"exit status {done.status}"
-        raise foreign(session.host.name, said.encode(), "a plain sh")
+        output = (done.stderr or head).decode("utf-8", "replace").strip() or f"exit status {done.status}"
+        raise foreign(session.host.name, output.encode(), "a plain sh")
     state, failed = parse_answer(body, session.host.name)
     if failed is not None:
         last = done.stderr.decode("utf-8", "replace").strip().rpartition("\n")[2]
@@ -124,13 +124,13 @@ def parse_answer(body: bytes, host: str) -> tuple[NodeState, str | None]:
         end = len(body) if end < 0 else end
         line = body[at:end]
         at = end + 1
-        word, _, rest = line.partition(b" ")
+        keyword, _, rest = line.partition(b" ")
         text = rest.decode("utf-8", "replace")
-        if word == b"END":
+        if keyword == b"END":
             return state, None
-        if word == b"FAIL":
+        if keyword == b"FAIL":
             return state, text
-        if word == b"FILE":
+        if keyword == b"FILE":
             name, checksum, path = [*text.split(" ", 2), "", ""][:3]
             data: bytes | None = None
             if checksum != ABSENT:
@@ -143,13 +143,13 @@ def parse_answer(body: bytes, host: str) -> tuple[NodeState, str | None]:
             if name in FILES:
                 state.files[name], state.at[name] = (data, checksum), path
         else:
-            _note(state, word, rest, text, host)
+            _note(state, keyword, rest, text, host)
     raise HostFailed("its answer was cut off", host=host, hint="run it again")
 
 
-def _note(state: NodeState, word: bytes, rest: bytes, text: str, host: str) -> None:
+def _note(state: NodeState, keyword: bytes, rest: bytes, text: str, host: str) -> None:
     name, _, more = text.partition(" ")
-    match word:
+    match keyword:
         case b"KEY":
             if not re.fullmatch(r"[A-Za-z0-9_.-]+", name):
                 raise HostFailed("its key has no name that a config can hold", host=host, hint="look at ~/.ssh there")

@@ -119,11 +119,11 @@ def _split(line: str, names: Sequence[str]) -> tuple[list[str] | None, str] | No
     found = re.match(r"\s*(\S+?):?[ \t]+(\S.*)$", line)
     if not found:
         return None
-    word, password = found.groups()
-    if word == "*":
+    operand, password = found.groups()
+    if operand == "*":
         return None, password
     try:
-        hosts = list(expand(word))
+        hosts = list(expand(operand))
     except Exception:
         return None
     return (hosts, password) if hosts and set(hosts) <= set(names) else None

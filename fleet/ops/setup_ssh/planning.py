@@ -112,13 +112,13 @@ class SetupPlan:
         }
 
     def lines(self) -> Iterator[Line]:
-        said = self.describe()
-        yield from (f"this machine: key {path}: {what}" for path, what in said["head"]["keys"].items())
-        yield f"this machine: {said['head']['config']}"
-        for name, each in said["hosts"].items():
+        description = self.describe()
+        yield from (f"this machine: key {path}: {what}" for path, what in description["head"]["keys"].items())
+        yield f"this machine: {description['head']['config']}"
+        for name, each in description["hosts"].items():
             yield f"{name}: {', via '.join([each['target'], *each['via']])}, host key: {each['host_key']}"
-        yield PerHost({name: each["steps"] for name, each in said["hosts"].items()})
-        yield f"would verify {said['verify']}"
+        yield PerHost({name: each["steps"] for name, each in description["hosts"].items()})
+        yield f"would verify {description['verify']}"
 
     def _describe(self, plan: HostPlan) -> dict[str, Any]:
         if plan.host.host_key:

@@ -93,22 +93,22 @@ class Trace:
 
     def hand_over(self, other: Trace) -> list[str]:
         """Moves what the other trace relies on to that trace. Returns the moved parts as text."""
-        words = []
+        parts = []
         for name in self.files:
             if name in self.at and self.at[name] == other.at.get(name):
                 kept = [line for line in self.files[name] if line in other.needs.get(name, ())]
                 self.files[name] = [line for line in self.files[name] if line not in kept]
                 other.note(name, kept)
-                words += [f"{counted(len(kept), 'line')} of {name}"] * bool(kept)
+                parts += [f"{counted(len(kept), 'line')} of {name}"] * bool(kept)
         if set(self.at.values()) & set(other.at.values()):
             for key in [key for key, public in self.keys.items() if public in other.uses]:
                 other.keys[key] = self.keys.pop(key)
-                words.append(f"key {key}")
+                parts.append(f"key {key}")
             for name in [*self.modes]:
                 other.modes.setdefault(name, self.modes.pop(name))
             if self.kept is not None:
                 other.kept = self.found_with(other)
-        return words
+        return parts
 
 
 def my_turn(source: str, runtime: Runtime) -> contextlib.AbstractContextManager[bool]:

@@ -51,8 +51,11 @@ class UndoPlan(OnHosts):
         return {"head": of(Trace() if self._others(record) else record.head), "hosts": hosts}
 
     def lines(self) -> Iterator[Line]:
-        said = self.describe()
-        taken = {name: list(_taken(each)) for name, each in {"this machine": said["head"], **said["hosts"]}.items()}
+        description = self.describe()
+        taken = {
+            name: list(_taken(each))
+            for name, each in {"this machine": description["head"], **description["hosts"]}.items()
+        }
         if others := self._others(self.record()):
             taken["this machine"] = [f"would keep its part for the hosts not selected: {', '.join(others)}"]
         yield PerHost({name: lines or ["nothing on record"] for name, lines in taken.items()})
@@ -85,31 +88,31 @@ def with_logins(inventory: Inventory, record: Record) -> Inventory:
     return replace(inventory, hosts=(*inventory.hosts, *earlier))
 
 
-def _taken(said: Mapping[str, Any]) -> Iterator[str]:
-    yield from (f"would take {counted(count, 'line')} out of {name}" for name, count in said["lines"].items())
-    if said["block"]:
+def _taken(description: Mapping[str, Any]) -> Iterator[str]:
+    yield from (f"would take {counted(count, 'line')} out of {name}" for name, count in description["lines"].items())
+    if description["block"]:
         yield "would take its block out of config"
-    yield from (f"would remove key {key}" for key in said["keys"])
+    yield from (f"would remove key {key}" for key in description["keys"])
 
 
 def run(plan: UndoPlan, runtime: SetupRuntime) -> Report:
     """Undo the selected hosts; the head too, unless hosts still depend on it: those outside the selection, and those
     that failed. These stay on record, so that this can be run again. Report.data: as for setup."""
-    inventory, everyone, home = plan.inventory, plan.everyone, plan.home
-    with my_turn(everyone.source, runtime):
+    inventory, all_hosts, home = plan.inventory, plan.everyone, plan.home
+    with my_turn(all_hosts.source, runtime):
         record = plan.record()
-        for host in everyone.hosts:
+        for host in all_hosts.hosts:
             if target := runtime.transport.resolve(host):
                 record.log_in(host.name, target.user)
         record.save_all()
-        inventory, everyone = with_logins(inventory, record), with_logins(everyone, record)
+        inventory, all_hosts = with_logins(inventory, record), with_logins(all_hosts, record)
         _hand_over(record, inventory, runtime)
         by_name = {name: Result(name, ok=True, answer=Undone()) for name in inventory.names}
-        by_name.update(_undo_hosts(inventory, everyone, record, runtime))
-        _forget(record, everyone, runtime)
+        by_name.update(_undo_hosts(inventory, all_hosts, record, runtime))
+        _forget(record, all_hosts, runtime)
         left = [name for name, trace in record.hosts.items() if not trace.empty]
         if left:
-            head_changed = _keep_for(left, inventory, everyone, record, home, runtime)
+            head_changed = _keep_for(left, inventory, all_hosts, record, home, runtime)
         else:
             head_changed = undo_head(home, record, runtime)
             record.delete()
@@ -126,18 +129,18 @@ def _hand_over(record: Record, inventory: Inventory, runtime: Runtime) -> None:
         theirs = {at: each for each in other.hosts.values() for at in each.at.values()}
         for name, trace in hosts.items():
             for each in {id(it): it for at in trace.at.values() if (it := theirs.get(at))}.values():
-                if words := trace.hand_over(each):
-                    text = f"{', '.join(words)} stay there: {other.source} needs them"
+                if parts := trace.hand_over(each):
+                    text = f"{', '.join(parts)} stay there: {other.source} needs them"
                     runtime.emit(Notice("info", text, name))
-        if hosts.keys() >= record.hosts.keys() and (words := record.head.hand_over(other.head)):
-            runtime.emit(Notice("info", f"{', '.join(words)} stay on this machine: {other.source} needs them"))
+        if hosts.keys() >= record.hosts.keys() and (parts := record.head.hand_over(other.head)):
+            runtime.emit(Notice("info", f"{', '.join(parts)} stay on this machine: {other.source} needs them"))
         other.save()
         record.save()
 
 
-def _undo_hosts(inventory: Inventory, everyone: Inventory, record: Record, runtime: SetupRuntime) -> dict[str, Result]:
+def _undo_hosts(inventory: Inventory, all_hosts: Inventory, record: Record, runtime: SetupRuntime) -> dict[str, Result]:
     """Reverts the hosts, those after gateways first. A gateway to a host that was not reverted stays unchanged."""
-    left = {h.name: h for h in everyone.hosts if h.name in record.hosts and not record.hosts[h.name].empty}
+    left = {h.name: h for h in all_hosts.hosts if h.name in record.hosts and not record.hosts[h.name].empty}
     ways = {h.name: runtime.transport.route(h) for h in left.values()}
     selected = sorted((h for h in inventory.hosts if h.name in left), key=lambda h: -len(ways[h.name]))
     results: dict[str, Result] = {}
@@ -145,12 +148,12 @@ def _undo_hosts(inventory: Inventory, everyone: Inventory, record: Record, runti
         free: list[Host] = []
         for host in level:
             ends = {host.name, host.address}
-            behind = [name for name in left if any({hop.name, hop.address} & ends for hop in ways[name])]
-            if behind:
+            dependents = [name for name in left if any({hop.name, hop.address} & ends for hop in ways[name])]
+            if dependents:
                 error = HostFailed(
-                    f"it is the way to {fold(behind)}, where fleet's part still is",
+                    f"it is the way to {fold(dependents)}, where fleet's part still is",
                     host=host.name,
-                    hint=f"first 'fleet setup-ssh --undo -w {fold(behind)}'; then this one",
+                    hint=f"first 'fleet setup-ssh --undo -w {fold(dependents)}'; then this one",
                 )
                 results[host.name] = failed(host, error)
             else:
@@ -240,22 +243,22 @@ def _one_account(host: Host, other: Host, transport: Transport) -> bool:
     return ends[0].user == ends[1].user and not keys[0].isdisjoint(keys[1])
 
 
-def _forget(record: Record, everyone: Inventory, runtime: Runtime) -> None:
+def _forget(record: Record, all_hosts: Inventory, runtime: Runtime) -> None:
     """Keeps on record what left the inventory, and with it this machine's key, unless the user confirms that it is
     gone."""
-    gone = [name for name, trace in record.hosts.items() if name not in everyone.names and not trace.empty]
+    gone = [name for name, trace in record.hosts.items() if name not in all_hosts.names and not trace.empty]
     if gone and runtime.ask(f"{fold(gone)} left the inventory with fleet's part. Gone for good, and to be forgotten"):
         for name in gone:
             record.forget(name)
 
 
 def _keep_for(
-    left: list[str], inventory: Inventory, everyone: Inventory, record: Record, home: Path, runtime: Runtime
+    left: list[str], inventory: Inventory, all_hosts: Inventory, record: Record, home: Path, runtime: Runtime
 ) -> list[str]:
     """Take from this machine what is no longer needed to reach the others; returns what was changed."""
-    others = [name for name in left if name not in inventory.names and name in everyone.names]
+    others = [name for name in left if name not in inventory.names and name in all_hosts.names]
     failed = [name for name in left if name in inventory.names]
-    gone = [name for name in left if name not in everyone.names]
+    gone = [name for name in left if name not in all_hosts.names]
     if others:
         runtime.emit(Notice("info", f"this machine keeps its part for the hosts not selected: {', '.join(others)}"))
     if failed:

@@ -16,30 +16,30 @@ from fleet.runtime import Runtime
 def calls_for(state: NodeState, trace: Trace, where: str) -> tuple[list[bytes], list[str]]:
     """(what to do on the node, the same as text). Pure."""
     calls: list[bytes] = []
-    words: list[str] = []
+    parts: list[str] = []
 
     def file(name: str) -> bytes | None:
         data, before = state.files[name]
         new = undone(name, data, trace, where)
         if new != data:
             calls.append(node.call("drop", name, before) if new is None else node.put(name, before, new))
-            words.append(name)
+            parts.append(name)
         return new
 
     file("config")
     knows = edits.knows_hosts(file("known_hosts"))
     for name, public in trace.keys.items():
         if knows:
-            words.append(f"key {name} stays: it may let its user in to other hosts that are known there")
+            parts.append(f"key {name} stays: it may let its user in to other hosts that are known there")
         else:
             calls.append(node.call("drop_key", name, public))
-            words.append(f"removed key {name}")
+            parts.append(f"removed key {name}")
     file("authorized_keys")  # up to here the head can come back and go on
     widened = [node.call("widen", name, was, now) for name, (was, now) in trace.modes.items()]
-    words += [f"mode of {name}" for name in trace.modes]
+    parts += [f"mode of {name}" for name in trace.modes]
     if calls and ".ssh" not in (trace.kept or ()):
         widened.append(node.call("drop_dir"))
-    return [*calls, *widened], words
+    return [*calls, *widened], parts
 
 
 def leave_to_others(state: NodeState, record: Record, host: Host, runtime: Runtime) -> None:
@@ -78,24 +78,24 @@ def undone(name: str, data: bytes | None, trace: Trace, where: str) -> bytes | N
 def undo_head(home: Path, record: Record, runtime: Runtime) -> list[str]:
     """The head's own files; returns what was changed."""
     ssh = home / ".ssh"
-    words: list[str] = []
+    parts: list[str] = []
     for name in ("config", "known_hosts"):
         data = files.read(ssh / name)
         new = undone(name, data, record.head, str(ssh / name))
         if new != data:
             files.write(ssh / name, new)
-            words.append(name)
+            parts.append(name)
     for name, (was, now) in record.head.modes.items():
         at = ssh if name == ".ssh" else ssh / name
         if at.exists() and f"{stat.S_IMODE(at.stat().st_mode):o}" == now:
             at.chmod(int(was, 8))
-            words.append(f"mode of {name}")
+            parts.append(f"mode of {name}")
     for path, public in record.head.keys.items():
         if _may_go(Path(path), ssh, runtime) and files.discard_key(Path(path), public):
-            words.append(f"removed key {path}")
+            parts.append(f"removed key {path}")
     if ".ssh" not in (record.head.kept or ()) and ssh.is_dir() and not any(ssh.iterdir()):
         ssh.rmdir()
-    return words
+    return parts
 
 
 def _may_go(path: Path, ssh: Path, runtime: Runtime) -> bool:

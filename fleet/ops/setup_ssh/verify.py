@@ -53,12 +53,12 @@ def parse(source: str, targets: Sequence[str], output: bytes) -> list[Pair]:
     found: dict[str, str | None] = {}
     general = "no answer"
     for line in output.rpartition(MARK)[2].decode("utf-8", "replace").split("\n"):
-        word, _, rest = line.partition(" ")
-        if word == "FAIL":
+        keyword, _, rest = line.partition(" ")
+        if keyword == "FAIL":
             general = rest
-        elif word == "PAIR" and len(parts := rest.split(" ", 2)) >= 2:
-            said = parts[2].strip() if len(parts) > 2 else ""
-            found[parts[0]] = None if parts[1] == "0" else said or _MEANING.get(parts[1], f"exit status {parts[1]}")
+        elif keyword == "PAIR" and len(parts := rest.split(" ", 2)) >= 2:
+            text = parts[2].strip() if len(parts) > 2 else ""
+            found[parts[0]] = None if parts[1] == "0" else text or _MEANING.get(parts[1], f"exit status {parts[1]}")
     return [Pair(source, target, found.get(target, general)) for target in targets]
 
 
@@ -118,10 +118,12 @@ def among(hosts: Sequence[Host], keyless: Mapping[str, str], limit: float, runti
 def as_error(source: str, failed: Sequence[Pair], total: int) -> FleetError:
     """Returns the error of one source's pairs: the targets, folded, under each reason."""
     by_reason = grouped((brief(pair), pair.target) for pair in failed)
-    said = Reason("plain ssh from {hosts} fails to {count} of {total}: ", hosts=source, count=len(failed), total=total)
+    message = Reason(
+        "plain ssh from {hosts} fails to {count} of {total}: ", hosts=source, count=len(failed), total=total
+    )
     for i, (reason, targets) in enumerate(by_reason.items()):
-        said += Reason(f"{'; ' if i else ''}{{targets{i}}}: ", **{f"targets{i}": fold(targets)}) + reason
-    return HostFailed(said, host=source, kind="pairs", hint=hint_for(failed[0].reason or ""))
+        message += Reason(f"{'; ' if i else ''}{{targets{i}}}: ", **{f"targets{i}": fold(targets)}) + reason
+    return HostFailed(message, host=source, kind="pairs", hint=hint_for(failed[0].reason or ""))
 
 
 def brief(pair: Pair) -> str:
@@ -140,7 +142,7 @@ SSHD_HINT = (
 def hint_for(reason: str) -> str:
     """Returns what to look at, by ssh's message."""
     lower = reason.lower()
-    for words, hint in (
+    for phrase, hint in (
         (
             "ssh-keygen is not",
             "install OpenSSH's client there (Debian: apt-get install openssh-client), then run this "
@@ -156,6 +158,6 @@ def hint_for(reason: str) -> str:
         ("no route", "the address cannot be reached from there: set data_address"),
         ("configuration option", "an old or damaged ~/.ssh/config there"),
     ):
-        if words in lower:
+        if phrase in lower:
             return hint
     return "try it there by hand: ssh HOST true"

@@ -88,7 +88,7 @@ def run(plan: WheelsPlan, runtime: Runtime) -> Report:
                 return _report(tuple(_there(inventory, wheels, facts).values()), wheels)
         facts = _ask(inventory, wheels, runtime)
         agree(facts)
-        asked = tuple(wheels)
+        requested = tuple(wheels)
         if plan.kind == "requirements":
             _refuse(inventory, (), facts)
             wheels = collect(plan.source, facts, runtime, refresh=plan.request.refresh)
@@ -96,7 +96,7 @@ def run(plan: WheelsPlan, runtime: Runtime) -> Report:
             if any(found["pip"] is None for found in facts.values()):
                 _refuse(inventory, wheels, facts)
             wheels = choose(wheels, facts)
-        if wheels != asked:
+        if wheels != requested:
             facts = _ask(inventory, wheels, runtime)
         return _report(_bring(plan, wheels, facts, runtime), wheels)
     except _NobodyGets as stop:

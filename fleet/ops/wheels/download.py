@@ -36,17 +36,17 @@ def collect(
 ) -> tuple[Wheel, ...]:
     """Returns the wheels that the requirements resolve to and some of these hosts lack. A second call finds them;
     refresh: resolve again. HostFailed with pip's reason where something cannot be had as a wheel."""
-    asked = Requirements(requirements)
-    if not asked.text():
+    requested = Requirements(requirements)
+    if not requested.text():
         raise UsageError(f"{requirements} asks for nothing", hint="name packages there, one on a line")
     hosts = [present(found) for found in facts.values()]
     oldest = min(facts.values(), key=lambda found: [*map(int, found["version"].split("."))])
-    held, partial = pins(hosts, asked.wanted(), oldest["markers"])
+    held, partial = pins(hosts, requested.wanted(), oldest["markers"])
     installed = shared(hosts)
     spec = {"markers": oldest["markers"], "tags": common_tags(facts)}
-    digests = [digest_of(path, runtime.cancel.is_set) for path in asked.wheels]
-    words = [asked.text(), asked.constraints(), digests, held, partial, str(sorted(installed.items())), spec]
-    key = f"got-{hashlib.sha256(json.dumps(words).encode()).hexdigest()[:24]}"
+    digests = [digest_of(path, runtime.cancel.is_set) for path in requested.wheels]
+    parts = [requested.text(), requested.constraints(), digests, held, partial, str(sorted(installed.items())), spec]
+    key = f"got-{hashlib.sha256(json.dumps(parts).encode()).hexdigest()[:24]}"
     folder = cache() / "wheels" / key
     with turn(key, "another download for these requirements", runtime):
         if (folder / DONE).exists() and not refresh:
@@ -58,9 +58,9 @@ def collect(
                 (work / "site").mkdir()
                 lay(installed, work / "site")
                 spec |= {"site": str(work / "site"), "version": oldest["version"]}
-                out = _download(asked, held | partial, spec, work, runtime)
+                out = _download(requested, held | partial, spec, work, runtime)
                 if out is not None and partial:
-                    out = _download(asked, held, spec, work, runtime)
+                    out = _download(requested, held, spec, work, runtime)
                 if out is not None:
                     raise _failure(out, held)
                 (work / "got" / DONE).touch()
@@ -70,17 +70,17 @@ def collect(
 
 
 def _download(
-    asked: Requirements, kept: Mapping[str, str], spec: Mapping[str, Any], work: Path, runtime: Runtime
+    requested: Requirements, kept: Mapping[str, str], spec: Mapping[str, Any], work: Path, runtime: Runtime
 ) -> str | None:
     """pip works in a folder of its own, where no file is called like a requirement. Returns what it printed if it
     failed."""
     kept_lines = "".join(f"{name}=={version}\n" for name, version in kept.items())
-    (work / "requirements").write_text(asked.text(), "ascii")
-    (work / "constraints").write_text(asked.constraints() + kept_lines, "ascii")
+    (work / "requirements").write_text(requested.text(), "ascii")
+    (work / "constraints").write_text(requested.constraints() + kept_lines, "ascii")
     shutil.rmtree(work / "got", ignore_errors=True)
     (work / "got").mkdir()
-    words = "download --progress-bar off --only-binary=:all: -d got -r requirements -c constraints --python-version"
-    return run_pip([*words.split(), spec["version"]], work, runtime, hosts=spec)
+    command = "download --progress-bar off --only-binary=:all: -d got -r requirements -c constraints --python-version"
+    return run_pip([*command.split(), spec["version"]], work, runtime, hosts=spec)
 
 
 def _failure(out: str, held: Mapping[str, str]) -> FleetError:
@@ -94,23 +94,23 @@ def _failure(out: str, held: Mapping[str, str]) -> FleetError:
         message = f"{what}: expected {wanted}, got {got}: it was tampered with, or uploaded again"
         return HostFailed(message, kind="hash")
     errors = re.findall(r"(?m)^ERROR: (?!Exception:)(.+)|: error: (.+)", out)
-    said = "".join(errors[-1]) if errors else (out.strip().splitlines() or ["pip failed"])[-1]
+    text = "".join(errors[-1]) if errors else (out.strip().splitlines() or ["pip failed"])[-1]
     if unreached := _UNREACHED.search(out):
-        said = f"pip does not reach its package index: {unreached[0].strip()[:300]}"
+        text = f"pip does not reach its package index: {unreached[0].strip()[:300]}"
         hint = (
             "'pip config list' shows which it asks, PIP_INDEX_URL names another, HTTPS_PROXY a way there; or give "
             "a folder of wheels: 'fleet sync --wheels DIR'"
         )
     elif why := re.search(r"(?m)^The conflict is caused by:\n((?: {4}.+\n)+)", out):
-        said = f"pip: {'; '.join(map(str.strip, why[1].splitlines()))}"
+        text = f"pip: {'; '.join(map(str.strip, why[1].splitlines()))}"
         keeps = f"; the hosts keep torch {held.get('torch')} unless the file pins another: torch==VERSION"
         hint = "loosen one of them" + keeps * ("torch" in held)
     elif "No matching distribution" in out:
-        said = f"pip download: {said}"
+        text = f"pip download: {text}"
         hint = (
             "no wheel of it fits the hosts' Python: build one there with 'fleet build PATH', or give "
             "pip an index that has it (PIP_EXTRA_INDEX_URL)"
         )
     else:
-        said, hint = f"pip download: {said}", "by hand, 'pip download -d DIR -r FILE' shows all that it prints"
-    return HostFailed(said, kind="collect", hint=hint)
+        text, hint = f"pip download: {text}", "by hand, 'pip download -d DIR -r FILE' shows all that it prints"
+    return HostFailed(text, kind="collect", hint=hint)

@@ -37,20 +37,20 @@ SILENCE_SECONDS = 15.0
 LOCK_SECONDS = 600.0
 
 
-def _refused(said: Failed) -> HostFailed:
-    return HostFailed(Reason.of_node(said["message"]), hint=said["hint"] or None, kind="wheels")
+def _refused(failure: Failed) -> HostFailed:
+    return HostFailed(Reason.of_node(failure["message"]), hint=failure["hint"] or None, kind="wheels")
 
 
 def ask(inventory: Inventory, wheels: Sequence[Wheel], runtime: Runtime, *, judge: bool = True) -> tuple[Result, ...]:
     """Every host's interpreter and what it has of the wheels, as data["facts"]; nothing is changed. judge: also what
     its pip takes and what else is installed, which costs it an import of pip."""
-    asked = [wheel.asked() for wheel in wheels]
+    requested = [wheel.asked() for wheel in wheels]
 
     def task(session: Session, host: Host) -> Result:
         spec: InterpreterSpec = {
             **training(inventory, host),
             "deadline": ANSWER_SECONDS,
-            "wheels": asked,
+            "wheels": requested,
             "judge": judge,
         }
         facts = call(

@@ -124,20 +124,20 @@ class Requirements:
     def _take_options(self, line: str, folder: Path) -> Iterator[tuple[Path, bool]]:
         """The files that a line of options includes, and whether as constraints."""
         try:
-            words = shlex.split(line)
+            tokens = shlex.split(line)
         except ValueError as error:
             raise _Refused(f"cannot be read: {error}", CORRECT) from None
-        while words:
-            word = words.pop(0)
-            name, given, value = word.partition("=") if word.startswith("--") else (word[:2], word[2:], word[2:])
+        while tokens:
+            token = tokens.pop(0)
+            name, given, value = token.partition("=") if token.startswith("--") else (token[:2], token[2:], token[2:])
             if name in PLAIN and not given:
                 self._options[name] = name
                 continue
-            if name not in VALUED or not (given or words):
-                runs = re.match("-e|--e|--no-b", word)
+            if name not in VALUED or not (given or tokens):
+                runs = re.match("-e|--e|--no-b", token)
                 known = f"it takes {', '.join((*VALUED, *PLAIN))}"
                 raise _Refused(RUNS if runs else "is no option that fleet hands to pip", BUILD if runs else known)
-            value = value if given else words.pop(0)
+            value = value if given else tokens.pop(0)
             if name in INCLUDES:
                 if "://" in value:
                     raise _Refused("includes a file that is not on this machine", "download it first")
@@ -160,16 +160,18 @@ class Requirements:
         match = WHEEL.fullmatch(text)
         try:
             text = self._wheel(match, folder) if match else text
-            asked = Requirement(text)
+            parsed = Requirement(text)
         except (InvalidRequirement, RecursionError) as error:
             if re.search(PLACE, text):
                 raise _Refused(NO_WHEEL, BUILD) from None
             raise _Refused(f"is an invalid requirement: {str(error).splitlines()[0]}", CORRECT) from None
-        if not match and (asked.url or re.search(f"(?i){ARCHIVE}$", f"{asked.name}\n{asked.specifier}", re.MULTILINE)):
+        if not match and (
+            parsed.url or re.search(f"(?i){ARCHIVE}$", f"{parsed.name}\n{parsed.specifier}", re.MULTILINE)
+        ):
             raise _Refused(NO_WHEEL, BUILD)
-        extras = f"[{','.join(sorted(asked.extras))}]" if asked.extras else ""
-        place = f" @ {asked.url}" if asked.url else str(asked.specifier)
-        plain = f"{canonicalize_name(asked.name)}{extras}{place}" + (f" ; {asked.marker}" if asked.marker else "")
+        extras = f"[{','.join(sorted(parsed.extras))}]" if parsed.extras else ""
+        place = f" @ {parsed.url}" if parsed.url else str(parsed.specifier)
+        plain = f"{canonicalize_name(parsed.name)}{extras}{place}" + (f" ; {parsed.marker}" if parsed.marker else "")
         quoted = any('"' in string for string in re.findall(r"\"[^\"]*\"|'([^']*)'", text))
         if quoted or not re.fullmatch(PLAIN_LINE, plain) or re.search(r"[\\$]", plain):
             raise _Refused("holds what pip would read in another way", CORRECT)

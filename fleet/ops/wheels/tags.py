@@ -27,9 +27,9 @@ def agree(facts: Mapping[str, Facts]) -> None:
     """PreflightError naming who has what, unless all interpreters are of one kind."""
     kinds = groups({host: kind_of(found) for host, found in facts.items()})
     if len(kinds) > 1:
-        said = "; ".join(f"{kind} on {fold(hosts)}" for kind, hosts in kinds)
+        text = "; ".join(f"{kind} on {fold(hosts)}" for kind, hosts in kinds)
         raise PreflightError(
-            f"the hosts' Pythons differ: {said}",
+            f"the hosts' Pythons differ: {text}",
             kind="python",
             hint="nothing was sent; set 'python' in the inventory, or select equal hosts with -w",
         )
@@ -37,9 +37,9 @@ def agree(facts: Mapping[str, Facts]) -> None:
 
 def common_tags(facts: Mapping[str, Facts]) -> tuple[str, ...]:
     """The tags that every node's pip takes, best first: the oldest glibc among them decides."""
-    everyone = list(facts.values())
-    shared = set.intersection(*(set(f["tags"]) for f in everyone))
-    return tuple(tag for tag in everyone[0]["tags"] if tag in shared)
+    all_facts = list(facts.values())
+    shared = set.intersection(*(set(f["tags"]) for f in all_facts))
+    return tuple(tag for tag in all_facts[0]["tags"] if tag in shared)
 
 
 def choose(wheels: Sequence[Wheel], facts: Mapping[str, Facts]) -> tuple[Wheel, ...]:

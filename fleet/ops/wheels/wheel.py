@@ -126,10 +126,10 @@ def _examine(path: Path, stopped: Stopped) -> Wheel:
             names = archive.namelist()
             unpacked = _unpacked(archive, path.stat().st_size)
             info = _dist_info(names, name)
-            rows = _rows(_told(archive, f"{info}/RECORD").decode("utf-8"), len(names))
-            metadata = HeaderParser().parsestr(_told(archive, f"{info}/METADATA").decode("utf-8", "replace"))
+            rows = _rows(_content(archive, f"{info}/RECORD").decode("utf-8"), len(names))
+            metadata = HeaderParser().parsestr(_content(archive, f"{info}/METADATA").decode("utf-8", "replace"))
             top = f"{info}/top_level.txt"
-            listed = _told(archive, top).decode("utf-8", "replace").split() if top in names else []
+            listed = _content(archive, top).decode("utf-8", "replace").split() if top in names else []
             _compare(archive, rows)
     except DAMAGE as error:
         raise UsageError(
@@ -178,7 +178,7 @@ def _unpacked(archive: zipfile.ZipFile, packed: int) -> int:
     return size
 
 
-def _told(archive: zipfile.ZipFile, name: str) -> bytes:
+def _content(archive: zipfile.ZipFile, name: str) -> bytes:
     """A file of the wheel's metadata; BadZipFile where it is larger than any wheel needs."""
     size = archive.getinfo(name).file_size
     if size > TOLD_BYTES:

@@ -32,19 +32,19 @@ def gpus(job: str) -> dict[str, int]:
     """Node -> GPUs, as `scontrol show job -d` reports."""
     found = dict[str, int]()
     for line in job.splitlines():
-        told = fields(line)
-        if line.startswith(" ") and "Nodes" in told and "CPU_IDs" in told:
-            number = sum(map(int, GPUS.findall(told.get("GRES", ""))))
-            found |= dict.fromkeys(expand(told["Nodes"]), number)
+        values = fields(line)
+        if line.startswith(" ") and "Nodes" in values and "CPU_IDs" in values:
+            number = sum(map(int, GPUS.findall(values.get("GRES", ""))))
+            found |= dict.fromkeys(expand(values["Nodes"]), number)
     return found
 
 
 def addresses(nodes: str) -> Iterator[tuple[str, str]]:
     """(node, address) as `scontrol show node -o` reports."""
     for line in nodes.splitlines():
-        told = fields(line)
-        if "NodeName" in told:
-            yield told["NodeName"], told.get("NodeAddr", told["NodeName"])
+        values = fields(line)
+        if "NodeName" in values:
+            yield values["NodeName"], values.get("NodeAddr", values["NodeName"])
 
 
 def numeric(address: str) -> str:

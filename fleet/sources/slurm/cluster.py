@@ -28,7 +28,7 @@ def nodes(text: str) -> dict[str, tuple[Host, Condition]]:
     for line in text.splitlines():
         if line.count("|") < 4:
             continue
-        name, at, gres, state, reason = (word.strip() for word in line.split("|", 4))
+        name, at, gres, state, reason = (field.strip() for field in line.split("|", 4))
         gpus = sum(map(int, GPUS.findall(gres)))
         host = slurm_host(name, at or name, gpus or None)
         found[name] = host, Condition(state, "" if reason == "none" else reason)

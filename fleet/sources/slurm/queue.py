@@ -85,8 +85,8 @@ class SlurmQueue(Queue):
     def look(self, jobs: Sequence[str]) -> dict[str, Standing]:
         unknown = dict.fromkeys(jobs, Standing(State.UNKNOWN))
         try:
-            asked = ",".join(job.partition("_")[0] for job in jobs)
-            argv = ["squeue", "--noheader", "--array", "--states=all", f"--jobs={asked}", "-o", FORMAT]
+            ids = ",".join(job.partition("_")[0] for job in jobs)
+            argv = ["squeue", "--noheader", "--array", "--states=all", f"--jobs={ids}", "-o", FORMAT]
             status, answer, errors = run_slurm(argv) if jobs else (0, "", "")
         except UsageError:
             return unknown
@@ -104,7 +104,7 @@ class SlurmQueue(Queue):
             except UsageError:
                 break
             found = [line.split("|") for line in answer.splitlines()]
-            names = [words[1] for words in found if len(words) == 2 and words[0] == job]
+            names = [row[1] for row in found if len(row) == 2 and row[0] == job]
             if not status and names:
                 return standing(f"{job}|{names[-1]}||")
         return Standing(State.OVER)

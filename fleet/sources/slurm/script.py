@@ -89,11 +89,11 @@ def batch_script(ask: Submit) -> str:
     options = {name.replace("_", "-"): value for name, value in ask.options.items()}
     more, wait = options.pop("sbatch-arg", ()), number(options, "start-within", DEFAULT_WAIT)
     jobs = number({"nodes": ask.nodes}, "nodes", 1) if options.pop("single-node-jobs", False) else 0
-    for word in more:
-        if not word.startswith("-") or word == "-":
-            raise UsageError(f"--sbatch-arg={word}: no option", hint="write --sbatch-arg=--OPTION=VALUE")
-        if (why := OURS.get(word.partition("=")[0])) is not None:
-            raise UsageError(f"--sbatch-arg={word}: {why}", hint="leave it away")
+    for arg in more:
+        if not arg.startswith("-") or arg == "-":
+            raise UsageError(f"--sbatch-arg={arg}: no option", hint="write --sbatch-arg=--OPTION=VALUE")
+        if (why := OURS.get(arg.partition("=")[0])) is not None:
+            raise UsageError(f"--sbatch-arg={arg}: {why}", hint="leave it away")
     lines = [directive("job-name", options.pop("job-name", ask.name)), directive("nodes", 1 if jobs else ask.nodes)]
     lines += [directive("open-mode", "append")]  # of a job that is requeued, too, nothing is lost
     lines += [directive("array", f"0-{jobs - 1}"), directive("no-requeue")] if jobs else []
@@ -101,7 +101,7 @@ def batch_script(ask: Submit) -> str:
     lines += [directive(name, value) for name, value in options.items() if value != ""]
     lines += [directive("nodelist", ask.only)] if ask.only else []
     lines += [directive("exclude", ask.without)] if ask.without else []
-    if (ask.grace or 0) > WITHIN_SECONDS and not any(word.startswith("--signal") for word in more):
+    if (ask.grace or 0) > WITHIN_SECONDS and not any(arg.startswith("--signal") for arg in more):
         lines.append(directive("signal", f"TERM@{ceil(ask.grace or 0) + EARLY_SECONDS}"))
     lines += [
         f"#SBATCH {name}{equals}{quoted(value) if value else ''}"

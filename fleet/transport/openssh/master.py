@@ -168,8 +168,8 @@ class Folder:
         """Returns the options that make ssh accept the host key with this fingerprint and no other. on_file: types of
         the keys that its files of known hosts have for the host."""
         types = ",".join(on_file) or "none"
-        words = ["/bin/sh", str(self.path / "pin"), pin.rstrip("="), types, "%f", "%H", "%t", "%K"]
-        return ["-o", f"KnownHostsCommand={' '.join(words)}", "-o", "VerifyHostKeyDNS=no"]
+        argv = ["/bin/sh", str(self.path / "pin"), pin.rstrip("="), types, "%f", "%H", "%t", "%K"]
+        return ["-o", f"KnownHostsCommand={' '.join(argv)}", "-o", "VerifyHostKeyDNS=no"]
 
     def close(self) -> None:
         """Let the watcher end what still runs, and take the folder away."""

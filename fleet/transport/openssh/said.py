@@ -20,7 +20,7 @@ from fleet.transport.ssh.known_hosts import Entry, parse
 _CODES = {os.strerror(code).lower(): code for code in errno.errorcode}
 _KEY_TYPES = {"-cert-": "*-cert-*", "ed25519": "*ed25519*", "ecdsa": "ecdsa-*", "rsa": "*rsa*"}
 # ssh's lines about itself, and not about the connection
-_TALK = re.compile(r"debug\d: |Warning: |Authenticated to |@@@|Transferred: |Bytes per second: ")
+_NOISE = re.compile(r"debug\d: |Warning: |Authenticated to |@@@|Transferred: |Bytes per second: ")
 
 
 class Said:
@@ -34,13 +34,13 @@ class Said:
         self._gateway = gateway
         self._at = f"{endpoint.address} port {endpoint.port}"
         self._spoke = "Remote protocol version" in text
-        self._lines = [line for line in text.splitlines() if line.strip() and not _TALK.match(line)]
+        self._lines = [line for line in text.splitlines() if line.strip() and not _NOISE.match(line)]
 
     @property
     def key_types(self) -> str | None:
         """The pattern of algorithms for the presented host key."""
         found = self._last(r"Server host (?:key|certificate): (\S+) ")
-        return next((pattern for word, pattern in _KEY_TYPES.items() if found and word in found[1]), None)
+        return next((pattern for name, pattern in _KEY_TYPES.items() if found and name in found[1]), None)
 
     def _last(self, pattern: str) -> re.Match[str] | None:
         return next(reversed(list(re.finditer(pattern, self._text, re.MULTILINE))), None)
@@ -97,9 +97,9 @@ class Said:
         names = [Path(path).name for path in re.findall(r"Offering public key: (.+?) [A-Z0-9-]+ SHA256:", self._text)]
         tried = ", ".join(f"publickey ({name})" for name in dict.fromkeys(names))
         what = f"tried {tried}" if tried else "there was no key to offer"
-        said = f"; the host allows {allowed.replace(',', ', ')}" if allowed else ""
+        suffix = f"; the host allows {allowed.replace(',', ', ')}" if allowed else ""
         return ConnectError(
-            f"not authenticated as {self._endpoint.user}: {what}{said}",
+            f"not authenticated as {self._endpoint.user}: {what}{suffix}",
             kind="auth",
             hint="does 'ssh -o BatchMode=yes HOST true' get in? 'fleet setup-ssh' installs a key there",
         )
@@ -120,8 +120,8 @@ class Said:
         if not self._spoke and re.search(r"MaxStartups|exchange_identification|banner exchange", self._text):
             odd = re.search(r"invalid characters|Invalid SSH identification|banner line", self._text)
             line = re.search(r"banner line 0: (.*?)\r?$", self._text, re.MULTILINE)
-            said = (line[1][:200] if line else "") if odd and "MaxStartups" not in self._text else None
-            return no_banner(self._at, said, None)
+            text = (line[1][:200] if line else "") if odd and "MaxStartups" not in self._text else None
+            return no_banner(self._at, text, None)
         if re.search(r"Connection (closed|reset)|Broken pipe|disconnect", why):
             return ended_during("the key exchange or authentication", self._at, None)
         return ConnectError(Reason("{at}: ", at=self._at) + why[:300], kind="protocol", hint="'ssh -v HOST' says more")

@@ -66,10 +66,10 @@ class OpensshChannel(ProcessChannel):
         return lost(self._host, via)
 
     def _read(self, timeout: float) -> tuple[bytes, bytes] | None:
-        said = super()._read(timeout)
-        if said == (b"", b"") and super().wait(0.5) == 255 and self._master.lost():
+        received = super()._read(timeout)
+        if received == (b"", b"") and super().wait(0.5) == 255 and self._master.lost():
             raise self._lost()  # the end of its output is the connection's
-        return said
+        return received
 
     def wait(self, timeout: float) -> int | None:
         status = super().wait(timeout)
@@ -145,9 +145,9 @@ class OpensshTransport(Routed):
             route = self.hops(endpoint)
             with self.gate(endpoint, route):
                 deadline = Deadline.after(self.options.connect_timeout, cancel)
-                master, words = self._connect(host, endpoint, route, deadline, self._more(host, endpoint))
+                master, arguments = self._connect(host, endpoint, route, deadline, self._more(host, endpoint))
         channel = ["-o", "ControlMaster=no", "-o", "LogLevel=FATAL", "-S", str(master.control)]
-        return self._session(host, master, ["ssh", *channel, *words])
+        return self._session(host, master, ["ssh", *channel, *arguments])
 
     def _session(self, host: Host, master: Master, argv: list[str]) -> OpensshSession:
         return OpensshSession(host, master, argv)
@@ -176,33 +176,33 @@ class OpensshTransport(Routed):
         while True:
             gateway = self._gateway(route, deadline) if route else None
             seen = len(gateway.refusals) if gateway else 0
-            words = [*self._words(host, endpoint, without), *more, *through(gateway, endpoint)]
+            arguments = [*self._words(host, endpoint, without), *more, *through(gateway, endpoint)]
             control = self._folder.socket()
             main = ["-N", "-M", "-S", str(control), "-o", "LogLevel=DEBUG1"]
-            master = Master(["ssh", *main, *words, "--", host.name], control, gateway)
+            master = Master(["ssh", *main, *arguments, "--", host.name], control, gateway)
             try:
                 settled = master.settle(deadline)
                 if settled:
-                    return master, words
+                    return master, arguments
             except BaseException:
                 master.abort()
                 raise
             master.abort()
             via = (route[-1].name, gateway.refusals[seen:]) if gateway else None
-            said = Said(master.said, host, endpoint, deadline.seconds, via)
-            error = said.failure(settled is not None)
+            output = Said(master.said, host, endpoint, deadline.seconds, via)
+            error = output.failure(settled is not None)
             retries += isinstance(error, ClosedEarly)
             if isinstance(error, ClosedEarly) and pause(retries, deadline):
                 continue
             if (
                 error.kind in ("host-key", "unknown-host-key")
                 and host.host_key
-                and said.key_types
-                and said.key_types not in without
+                and output.key_types
+                and output.key_types not in without
             ):
                 # the pinned key may be of another type than the one presented, or lie in a certificate
                 refused = refused or error
-                without.append(said.key_types)
+                without.append(output.key_types)
             else:
                 raise refused or error
 
@@ -219,11 +219,11 @@ class OpensshTransport(Routed):
             options += map(_identity, endpoint.identity_files)
         if host.address != host.name:
             options.append(f"HostName={host.address.replace('%', '%%')}")
-        words = [word for option in options for word in ("-o", option)]
+        arguments = [arg for option in options for arg in ("-o", option)]
         if host.host_key:
             known = self._known_hosts.of(endpoint).known
-            words += self._folder.pinned(host.host_key, (entry.key.type for entry in known))
-        return [*self._folder.config(endpoint.by_address), *words, "-l", endpoint.user, "-p", str(endpoint.port)]
+            arguments += self._folder.pinned(host.host_key, (entry.key.type for entry in known))
+        return [*self._folder.config(endpoint.by_address), *arguments, "-l", endpoint.user, "-p", str(endpoint.port)]
 
     def _gateway(self, route: tuple[Host, ...], deadline: Deadline) -> Master:
         """The connection to the last gateway of the route."""

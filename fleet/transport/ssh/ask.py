@@ -20,7 +20,7 @@ SECONDS = 10.0  # a command of the user's own (Match exec) or a name server may 
 _FILES = ("userknownhostsfile", "globalknownhostsfile")
 # ssh -G shows these with ~ and tokens put in, the others as they are written
 _EXPANDED = (*_FILES, "identityagent")
-_NOBODY = "nobody.invalid"
+_NO_HOST = "nobody.invalid"
 
 
 class NoClient(ConnectError):
@@ -68,18 +68,18 @@ class SshClient:
             raise error.but(host=None) from None
 
     def _compare(self, query: Query, why: str, cancel: Cancel | None) -> Settings:
-        unset = self._once(None, lambda: self._run(["-F", "none", "-G", "--", _NOBODY], why, cancel))
+        unset = self._once(None, lambda: self._run(["-F", "none", "-G", "--", _NO_HOST], why, cancel))
         argv = [*([] if self._plain else ["-F", "/dev/stdin"]), "-T", "-N", "-G"]
         if any("%C" in value for values in self._lines.values() for value in values):
             argv += ["-o", "ControlPath=/%C"]
         try:
-            said = self._run([*argv, *query.argv()], why, cancel)
+            options = self._run([*argv, *query.argv()], why, cancel)
         except JumpLoop:
             # "everything goes through the bastion" is also about the bastion
-            said = self._run([*argv, "-o", "ProxyJump=none", *query.argv()], why, cancel)
-        found = {key: said[key] for key in (*HEEDED, *UNHEEDED) if key in said and said[key] != unset.get(key)}
-        if "controlpath" in said:
-            found["%C"] = [(said["controlpath"][0][0][1:], "")]
+            options = self._run([*argv, "-o", "ProxyJump=none", *query.argv()], why, cancel)
+        found = {key: options[key] for key in (*HEEDED, *UNHEEDED) if key in options and options[key] != unset.get(key)}
+        if "controlpath" in options:
+            found["%C"] = [(options["controlpath"][0][0][1:], "")]
         ssh_sees = tokens(query, found, self._own, self._me)
         return {key: self._placed(key, [value for value, _ in values], ssh_sees) for key, values in found.items()}
 
@@ -165,5 +165,5 @@ class SshClient:
         )
 
 
-def _text(said: bytes) -> str:
-    return said.decode("utf-8", "surrogateescape")
+def _text(data: bytes) -> str:
+    return data.decode("utf-8", "surrogateescape")

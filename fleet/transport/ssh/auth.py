@@ -95,8 +95,8 @@ def _dropped(
     endpoint: Endpoint, tried: list[str], notes: list[str], goodbye: str, password: str | None
 ) -> ConnectError:
     """The server hung up on what was tried last, saying `goodbye`. password: what is still to be tried."""
-    said = "; ".join([goodbye or "it closed the connection", *notes])
-    message = f"not authenticated as {endpoint.user}: tried {', '.join(tried)} ({said})"
+    reasons = "; ".join([goodbye or "it closed the connection", *notes])
+    message = f"not authenticated as {endpoint.user}: tried {', '.join(tried)} ({reasons})"
     if "uthentication failures" not in goodbye and len(tried) > 1:
         hint = "the host's sshd log says why (journalctl -u ssh)"
     else:
@@ -111,10 +111,10 @@ def _dropped(
 def _refused(
     endpoint: Endpoint, tried: list[str], allowed: list[str] | None, partial: bool, notes: list[str], password: bool
 ) -> ConnectError:
-    said = f"; the host allows {', '.join(allowed)}" if allowed else ""
+    suffix = f"; the host allows {', '.join(allowed)}" if allowed else ""
     also = f" ({'; '.join(notes)})" if notes else ""
     what = f"tried {', '.join(tried)}" if tried else "there is no key to offer"
-    message = f"not authenticated as {endpoint.user}: {what}{said}{also}"
+    message = f"not authenticated as {endpoint.user}: {what}{suffix}{also}"
     if partial:
         return ConnectError(
             f"{message}; it asks for a second factor", kind="auth", hint="fleet needs a login by key alone"

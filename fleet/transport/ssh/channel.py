@@ -70,17 +70,17 @@ class SshChannel(Streams):
         bell.quiet()
         ended = self._channel.eof_received or self._channel.closed
         try:
-            said = self._channel.taken(READ_BYTES)
+            received = self._channel.taken(READ_BYTES)
         except Exception as error:
             raise self._lost() from error
         if ended or self._channel.unread():
             bell.set()
         link = self._channel.transport
-        if any(said):
-            return said
+        if any(received):
+            return received
         if ended and self._channel.exit_status < 0 and isinstance(link, Link) and link.broken:
             raise self._lost()
-        return said if ended else None
+        return received if ended else None
 
     def wait(self, timeout: float) -> int | None:
         self._channel.status_event.wait(timeout)

@@ -74,8 +74,8 @@ def resolve_name(address: str, port: int, deadline: Deadline) -> list[tuple[int,
     except ValueError:
         pass
     done = threading.Event()
-    asked = background("fleet-resolve", partial(socket.getaddrinfo, address, port, type=socket.SOCK_STREAM))
-    asked.add_done_callback(lambda _: done.set())
+    lookup = background("fleet-resolve", partial(socket.getaddrinfo, address, port, type=socket.SOCK_STREAM))
+    lookup.add_done_callback(lambda _: done.set())
     if not deadline.wait(done):
         raise ConnectError(
             Reason("no answer from the resolver for '{at}' within {s} s", at=address, s=f"{deadline.seconds:g}"),
@@ -83,7 +83,7 @@ def resolve_name(address: str, port: int, deadline: Deadline) -> list[tuple[int,
             hint="is DNS reachable? an IP address in the inventory does without it",
         )
     try:
-        return [(family, sockaddr) for family, _, _, _, sockaddr in asked.result()]
+        return [(family, sockaddr) for family, _, _, _, sockaddr in lookup.result()]
     except (OSError, UnicodeError) as error:
         raise unresolved(address, getattr(error, "strerror", None) or "not a valid name") from None
 
@@ -159,9 +159,9 @@ def os_error(error: OSError, where: str) -> FleetError:
         return LimitError(
             "this machine has no open file left for another connection", hint="lower --fanout, or raise 'ulimit -n'"
         )
-    said, kind, hint = _OS_ERRORS.get(code or 0, _LOST)
+    text, kind, hint = _OS_ERRORS.get(code or 0, _LOST)
     why = os.strerror(code).lower() if code else "closed"
-    return ConnectError(Reason(said.replace("{why}", why), at=where), kind=kind, hint=hint)
+    return ConnectError(Reason(text.replace("{why}", why), at=where), kind=kind, hint=hint)
 
 
 def reached(sock: Any) -> str | None:

@@ -81,7 +81,7 @@ def refused_by_gateway(code: int, text: str, gateway: str, where: str) -> Connec
     """Returns the error of a gateway that refused a connection to `where`. code: as in SSH's OPEN_FAILURE."""
     text = text.lower()
     of = {"at": where, "gateway": gateway, "text": text or "refused"}
-    for words, kind in (
+    for phrase, kind in (
         ("refused", "refused"),
         ("route", "unreachable"),
         ("unreachable", "unreachable"),
@@ -90,7 +90,7 @@ def refused_by_gateway(code: int, text: str, gateway: str, where: str) -> Connec
         ("name or service", "resolve"),
         ("resol", "resolve"),
     ):
-        if code == 2 and words in text:
+        if code == 2 and phrase in text:
             return ConnectError(
                 Reason("{at}, as seen from gateway {gateway}: {text}", **of),
                 kind=kind,
@@ -105,9 +105,9 @@ def refused_by_gateway(code: int, text: str, gateway: str, where: str) -> Connec
 
 def unanswered_through(gateway: str, at: str, seconds: float) -> ConnectError:
     """The error for a silent host, though its gateway leads there."""
-    said = "no answer from {at} through gateway {gateway} within {s} s"
+    text = "no answer from {at} through gateway {gateway} within {s} s"
     return ConnectError(
-        Reason(said, gateway=gateway, at=at, s=f"{seconds:g}"),
+        Reason(text, gateway=gateway, at=at, s=f"{seconds:g}"),
         kind="timeout",
         hint="is the host up, and does it let the gateway in?",
     )

@@ -74,11 +74,11 @@ def changed(host: Host, key: object, known: Entry) -> ConnectError:
 
 def unknown(endpoint: Endpoint, key: object, authorities: Sequence[Entry] = ()) -> ConnectError:
     """Nothing shows that this key is the right one, or a wrong one."""
-    said = Reason(
+    message = Reason(
         "unknown host key: it presented {key}, and nothing is on file for {name}", key=key, name=endpoint.known_name
     )
     if authorities:
-        said += f" but a @cert-authority ({authorities[0].where}), which fleet does not follow"
+        message += f" but a @cert-authority ({authorities[0].where}), which fleet does not follow"
     return ConnectError(
-        said, kind="unknown-host-key", hint="enrol it: fleet setup-ssh; or set host_key in the inventory"
+        message, kind="unknown-host-key", hint="enrol it: fleet setup-ssh; or set host_key in the inventory"
     )

@@ -91,22 +91,22 @@ def parse(data: bytes, source: str) -> list[Entry]:
     """
     entries = []
     for number, line in enumerate(data.split(b"\n"), 1):
-        words = re.findall(r"[^ \t]+", line.partition(b"\0")[0].decode("latin-1").rstrip("\r"))
-        if not words or words[0].startswith("#"):
+        fields = re.findall(r"[^ \t]+", line.partition(b"\0")[0].decode("latin-1").rstrip("\r"))
+        if not fields or fields[0].startswith("#"):
             continue
-        marker = words.pop(0) if words[0].startswith("@") else ""
-        key = _key(words[1:])
+        marker = fields.pop(0) if fields[0].startswith("@") else ""
+        key = _key(fields[1:])
         if key is None or marker not in _MARKERS:
             continue
-        names = (words[0],) if words[0].startswith("|1|") else tuple(words[0].lower().split(","))
+        names = (fields[0],) if fields[0].startswith("|1|") else tuple(fields[0].lower().split(","))
         entries.append(Entry(names, key, marker, f"{source}:{number}"))
     return entries
 
 
-def _key(words: list[str]) -> HostKey | None:
+def _key(fields: list[str]) -> HostKey | None:
     """The key that a line names by its type and its text."""
     try:
-        return HostKey(words[0], base64.b64decode(words[1], validate=True))
+        return HostKey(fields[0], base64.b64decode(fields[1], validate=True))
     except (IndexError, ValueError, binascii.Error):
         return None
 
@@ -155,7 +155,7 @@ def _is_revoked(file: Path, key: HostKey) -> bool:
         keys = (_key(re.findall(r"[^ \t]+", line)) for line in lines if not line.startswith("#"))
         return any(one is not None and one.blob == key.blob for one in keys)
     try:
-        said = subprocess.run(
+        done = subprocess.run(
             ["ssh-keygen", "-Q", "-f", str(file), "/dev/stdin"],
             input=key.text.encode() + b"\n",
             capture_output=True,
@@ -168,13 +168,13 @@ def _is_revoked(file: Path, key: HostKey) -> bool:
             kind="config",
             hint="install it (Debian: apt install openssh-client)",
         ) from error
-    if said.returncode not in (0, 1):
+    if done.returncode not in (0, 1):
         raise ConnectError(
-            said.stderr.decode("utf-8", "replace").strip() or "ssh-keygen cannot read it",
+            done.stderr.decode("utf-8", "replace").strip() or "ssh-keygen cannot read it",
             where=str(file),
             kind="config",
         )
-    return said.returncode == 1
+    return done.returncode == 1
 
 
 class KnownHosts:

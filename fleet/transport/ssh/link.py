@@ -57,8 +57,8 @@ class Link(Connection):
         if isinstance(error, FleetError):
             return error
         if not self.remote_version:
-            said = getattr(self.packetizer, "preamble", "") or None
-            return no_banner(self._where, said, None if in_time else seconds)
+            preamble = getattr(self.packetizer, "preamble", "") or None
+            return no_banner(self._where, preamble, None if in_time else seconds)
         if not in_time:
             return ended_during(during, self._where, seconds)
         if isinstance(error, OSError):

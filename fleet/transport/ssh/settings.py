@@ -39,9 +39,9 @@ UNHEEDED = {
 }
 _NAME = re.compile(r"[A-Za-z0-9_:][A-Za-z0-9._:%-]*")
 _TOKEN = re.compile(r"\$\{(\w*)\}|%(.?)", re.DOTALL)
-_WORD = r"[A-Za-z0-9_./~@:+,-]+"
+_VALUE = r"[A-Za-z0-9_./~@:+,-]+"
 _HOP = r"(?:[A-Za-z0-9_][\w.-]*@)?[A-Za-z0-9_][\w.-]*(?::[1-9][0-9]{0,3})?"
-_FILES = rf"(?!(?i:none)\b){_WORD}(?:[ \t]+(?!(?i:none)\b){_WORD})*"
+_FILES = rf"(?!(?i:none)\b){_VALUE}(?:[ \t]+(?!(?i:none)\b){_VALUE})*"
 _FLAG, _NUMBER = r"(?i:yes|no|true|false)", r"[1-9][0-9]{0,4}"
 
 
@@ -57,7 +57,7 @@ FOLLOWED = _forms(
         r"[1-9][0-9]{0,3}|[1-5][0-9]{4}": "port",
         rf"none|{_HOP}(?:,{_HOP})*": "proxyjump",
         _FLAG: "identitiesonly",
-        _WORD: "identityfile certificatefile identityagent hostkeyalias",
+        _VALUE: "identityfile certificatefile identityagent hostkeyalias",
         _FILES: "userknownhostsfile globalknownhostsfile",
     }
 )

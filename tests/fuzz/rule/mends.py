@@ -39,8 +39,8 @@ MENDS = [
         "all nodes at once are the leader's own link",
         "43.1",
         VERDICT,
-        "(own_link(gang), gang.first(words.answers))",
-        "(gang.first(words.answers),)",
+        "(own_link(gang), gang.first(outputs.answers))",
+        "(gang.first(outputs.answers),)",
     ),
     (
         "a link that goes down later is no cause",

@@ -98,8 +98,8 @@ MENDS: list[Mend] = [
         "a stop has room on a full disk",
         "6",
         "node/base/run_folder.py",
-        'STOP), asked, (".tmp", ".new"))',
-        'STOP), asked, (".tmp",))',
+        'STOP), request, (".tmp", ".new"))',
+        'STOP), request, (".tmp",))',
     ),
     (
         "a node that goes while its logs come is not lost",
@@ -133,14 +133,14 @@ MENDS: list[Mend] = [
         "a leader goes with its terminal",
         "9",
         "cli/leader.py",
-        "_asked.extend(asked or [signal.SIGHUP])",
-        "_asked.extend(asked)",
+        "_asked.extend(received or [signal.SIGHUP])",
+        "_asked.extend(received)",
     ),
     (
         "latest is this folder's",
         "10",
         HERE,
-        "[run for run in runs if run.run_id in here or run.run_id == word]",
+        "[run for run in runs if run.run_id in here or run.run_id == name]",
         "runs",
     ),
     (

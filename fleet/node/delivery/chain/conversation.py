@@ -16,13 +16,13 @@ class Mixed(Refused):
 
 def fail(error: "Any") -> None:
     """Report what ends this program, and end it."""
-    said = failed(error, shown, again=", then run this again: it goes on where it ended")
+    failure = failed(error, shown, again=", then run this again: it goes on where it ended")
     try:
         say(
             {
                 "event": "failed",
-                "message": said["message"],
-                "hint": said["hint"],
+                "message": failure["message"],
+                "hint": failure["hint"],
                 "kind": "mixed" if isinstance(error, Mixed) else "sync",
             }
         )

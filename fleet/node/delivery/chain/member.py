@@ -67,14 +67,14 @@ def tell_need(store: "Store", address: str, port: int) -> None:
 def report(store: "Store", sender: "Sender", every: float) -> None:
     """Report to the head how far this node is, and that it is done."""
 
-    def tell() -> None:
+    def send() -> None:
         placed, position = store.count - store.left, store.position()
         say({"event": "at", "position": position, "received": store.received, "placed": placed, "sent": sender.sent})
 
-    tell()
+    send()
     while not store.settled():
         time.sleep(every)
-        tell()
+        send()
     finish(store)
     files = sum(bool(f.digest) and f.state == "held" for f in store.files)
     left = sorted({path for target in store.targets for path in target.told.left})[:100]
@@ -83,7 +83,7 @@ def report(store: "Store", sender: "Sender", every: float) -> None:
     say({"event": "done", "files": files, "bytes": store.received, "problems": problems, "left": left, "aside": aside})
     while True:
         time.sleep(every)
-        tell()
+        send()
 
 
 def run(spec: "chain.MemberSpec") -> None:

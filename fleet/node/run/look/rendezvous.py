@@ -55,11 +55,11 @@ def greet(peer: "socket.socket", token: bytes, arrived: "set[int]") -> None:
     with peer:
         peer.settimeout(2.0)
         try:
-            said = peer.makefile("rb").readline(256).split()
-            if len(said) == 2 and hmac.compare_digest(said[0], token):
+            parts = peer.makefile("rb").readline(256).split()
+            if len(parts) == 2 and hmac.compare_digest(parts[0], token):
                 peer.sendall(hmac.new(token, b"master", "sha256").hexdigest().encode() + b"\n")
                 if peer.recv(1) == GOT_IT:
-                    arrived.add(int(said[1]))
+                    arrived.add(int(parts[1]))
             peer.recv(1)
         except (OSError, ValueError):
             pass

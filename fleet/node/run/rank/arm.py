@@ -16,11 +16,11 @@ def disarm():
     here = os.path.dirname(os.path.abspath(__file__))
     sys.path[:] = [path for path in sys.path if os.path.abspath(path) != here]
     sys.path_importer_cache.pop(here, None)
-    told, was_set, path = os.environ.pop("FLEET_ARM", "").partition("\n")
+    armed, was_set, path = os.environ.pop("FLEET_ARM", "").partition("\n")
     os.environ.pop("PYTHONPATH", None)
     if was_set:
         os.environ["PYTHONPATH"] = path
-    return told.split(":", 2)
+    return armed.split(":", 2)
 
 
 def arm(pid, signum, path):

@@ -19,14 +19,14 @@ WORKDIR_FIRST = "--workdir-first"
 
 
 def main() -> None:
-    words = sys.argv[1:]
-    if words[0] == WORKDIR_FIRST:
-        del words[0]
+    argv = sys.argv[1:]
+    if argv[0] == WORKDIR_FIRST:
+        del argv[0]
         path = os.environ.get("PYTHONPATH")
         os.environ["PYTHONPATH"] = os.getcwd() + (os.pathsep + path if path else "")
-    module, name = words[:2]
+    module, name = argv[:2]
     scripts = sysconfig.get_path("scripts")
-    sys.argv = [os.path.join(scripts, name)] + words[2:]
+    sys.argv = [os.path.join(scripts, name)] + argv[2:]
     if not getattr(sys.flags, "safe_path", False):
         sys.path[0] = scripts  # it was the run's folder
     sys.exit(import_module(module).main())

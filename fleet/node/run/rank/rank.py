@@ -89,12 +89,12 @@ def fill(path: str, data: bytes) -> None:
 def unplanned(plan: "dict[str, Any]", rank: int, argv: "list[str]") -> "str | None":
     """Returns what is not as the supervisor has planned it (planned() there); None: nothing, as far as can be known."""
     env, (first, count), at = os.environ, plan.get("ranks", (rank, 1)), plan.get("local_rank_at")
-    words = argv if at is None else argv[:at] + argv[at + 1 :]
+    arguments = argv if at is None else argv[:at] + argv[at + 1 :]
     if not first <= rank < first + count:
         return "it is rank %d, this node has ranks %d to %d" % (rank, first, first + count - 1)
     if "world" in plan and env.get("WORLD_SIZE", str(plan["world"])) != str(plan["world"]):
         return "WORLD_SIZE is %s, there are %d ranks" % (env.get("WORLD_SIZE"), plan["world"])
-    if plan.get("argv") not in (None, crc32(b"\0".join(map(os.fsencode, words)))):
+    if plan.get("argv") not in (None, crc32(b"\0".join(map(os.fsencode, arguments)))):
         return "it is another command"
     for name, wanted in plan.get("env", {}).items():
         if name not in env or wanted not in (None, crc32(os.fsencode(env[name]))):
@@ -144,29 +144,29 @@ def stack_file(folder: str, rank: int) -> str:
 def arm(argv: "list[str]", base: str) -> None:
     """Have a python import arm.py as it starts, see there; the environment of other programs stays as it is."""
     folder = os.path.join(os.path.dirname(base), ARM)
-    words = (interpreter_of(argv[0]) or []) + argv
-    named = [re.match(r"python[0-9.]*$", os.path.basename(word)) is not None for word in words]
+    command = (interpreter_of(argv[0]) or []) + argv
+    named = [re.match(r"python[0-9.]*$", os.path.basename(arg)) is not None for arg in command]
     # it, or what the first line of a script names, maybe after /usr/bin/env
-    if not any(named[: len(words) - len(argv) + 1]) or not os.path.isdir(folder):
+    if not any(named[: len(command) - len(argv) + 1]) or not os.path.isdir(folder):
         return
-    options = iter(words[named.index(True) + 1 :])
-    for word in options:
-        if not word.startswith("-"):
+    options = iter(command[named.index(True) + 1 :])
+    for arg in options:
+        if not arg.startswith("-"):
             break
-        if word in ("-W", "-X", "--check-hash-based-pycs"):
+        if arg in ("-W", "-X", "--check-hash-based-pycs"):
             next(options, None)
-        elif not word.startswith("--") and set(word) & set("IES"):
+        elif not arg.startswith("--") and set(arg) & set("IES"):
             return  # it would not look at PYTHONPATH
     was = os.environ.get("PYTHONPATH")
-    told = "%d:%d:%s.stack" % (os.getpid(), STACK_SIGNAL, base)
-    os.environ["FLEET_ARM"] = told if was is None else told + "\n" + was
+    setting = "%d:%d:%s.stack" % (os.getpid(), STACK_SIGNAL, base)
+    os.environ["FLEET_ARM"] = setting if was is None else setting + "\n" + was
     os.environ["PYTHONPATH"] = folder if not was else folder + os.pathsep + was
 
 
 def is_script(argv: "list[str]") -> bool:
     """Returns whether a shell runs it."""
-    words = " ".join(interpreter_of(argv[0]) or argv[:1]).split()
-    return any(os.path.basename(word) in SHELLS for word in words)
+    command = " ".join(interpreter_of(argv[0]) or argv[:1]).split()
+    return any(os.path.basename(arg) in SHELLS for arg in command)
 
 
 def execute(argv: "list[str]") -> None:

@@ -135,9 +135,11 @@ class Watch:
         """SIGTERM once to what the rank has left; to what was sent SIGINT not before all are sent SIGTERM."""
         me = os.getpid()
         left = [pid for pid, (parent, _) in processes().items() if parent == me]
-        told = self.reached[signal.SIGTERM].union(() if signal.SIGTERM in self.passed else self.reached[signal.SIGINT])
+        signalled = self.reached[signal.SIGTERM].union(
+            () if signal.SIGTERM in self.passed else self.reached[signal.SIGINT]
+        )
         for pid in [pid for pid in left if program(pid) not in FILTERS] or left:
-            if pid not in told:
+            if pid not in signalled:
                 self.send(pid, signal.SIGTERM)
 
     def hold(self, folder: str) -> None:

@@ -174,11 +174,11 @@ def bury(
     status = final_status(state, reason, ending.finish(), cause, began, end)
     status["killed"] = killed(ending, folder)
     Builds(folder).finish()
-    said = read_status(folder)
-    if said.get("state") in FINAL:
-        return dict(said, left=status["left"])
-    if said.get("state") == "stopping":  # the first reason counts: what it was ended for
-        status.update(only(said, "reason", "cause", "began", "end"))
+    recorded = read_status(folder)
+    if recorded.get("state") in FINAL:
+        return dict(recorded, left=status["left"])
+    if recorded.get("state") == "stopping":  # the first reason counts: what it was ended for
+        status.update(only(recorded, "reason", "cause", "began", "end"))
     if cause != "asked":
         ticks = read_json(os.path.join(folder, PID)).get("start") or 0
         status["kernel"] = (kernel or KernelLog(ticks / os.sysconf("SC_CLK_TCK"))).told(folder, None)

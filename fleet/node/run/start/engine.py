@@ -199,7 +199,7 @@ def planned(spec: "run.Starting", env: "dict[bytes, bytes]") -> "dict[str, Any]"
     plan: dict[str, Any] = {"cwd": working_folder(spec["cwd"])}
     about: Any = spec.get("about") or {}
     if not spec.get("activate"):
-        by_launcher = any(isinstance(word, str) for word in spec["argv"][:1])
+        by_launcher = any(isinstance(arg, str) for arg in spec["argv"][:1])
         names = {*(spec.get("env") or ()), *(spec.get("env_expand") or ())}.difference(SET, CHANGED_BY_PYTHON)
         own = [name for name in names if not name.startswith("FLEET_")]
         plan["env"] = {name: None if by_launcher else crc32(env[encode(name)]) for name in own}
@@ -254,12 +254,12 @@ def start_engine(spec: "run.Starting", folder: str) -> int:
             os._exit(127)
     os.close(writer)
     os.close(log)
-    said = os.read(reader, 4096) if select.select([reader], [], [], START_DEADLINE)[0] else b'["cwd", "no answer"]'
+    answer = os.read(reader, 4096) if select.select([reader], [], [], START_DEADLINE)[0] else b'["cwd", "no answer"]'
     os.close(reader)
-    if not said:
+    if not answer:
         return pid
     os.kill(pid, signal.SIGKILL)
-    stage, reason = json.loads(said.decode())
+    stage, reason = json.loads(answer.decode())
     if stage == "cwd":
         raise Refused(
             "cannot enter the folder %s: %s" % (cwd, reason),

@@ -55,14 +55,14 @@ class KernelLog:
         ]
         now = self.clock.time() - self.clock.monotonic()
         ranks = {record["pid"]: record.get("rank") for record in records if record.get("pid")}
-        told: list[run.KernelLine] = [
+        reported: list[run.KernelLine] = [
             {"text": text, "time": now + stamp, "rank": ranks.get(pid_in(text))} for stamp, text in found[-MAX_LINES:]
         ]
         more = oom_kills() - self.kills
-        if more > 0 and not any("Killed process" in line["text"] for line in told):
+        if more > 0 and not any("Killed process" in line["text"] for line in reported):
             text = "oom_kill %d in memory.events of the cgroup" % more  # all that a container is shown
-            told.append({"text": text, "time": self.clock.time(), "rank": None})
-        return None if lines is None and not told else told
+            reported.append({"text": text, "time": self.clock.time(), "rank": None})
+        return None if lines is None and not reported else reported
 
     def _records(self) -> "Iterator[tuple[float, str]]":
         assert self.fd is not None
@@ -83,7 +83,7 @@ class KernelLog:
 
         for argv in READERS:
             try:
-                said = subprocess.run(
+                done = subprocess.run(
                     argv,
                     stdout=subprocess.PIPE,
                     stderr=subprocess.DEVNULL,
@@ -92,8 +92,8 @@ class KernelLog:
                 )
             except (OSError, subprocess.SubprocessError):
                 continue
-            if said.returncode == 0:
-                lines = [re.match(_LINE, line) for line in said.stdout.decode("utf-8", "replace").splitlines()]
+            if done.returncode == 0:
+                lines = [re.match(_LINE, line) for line in done.stdout.decode("utf-8", "replace").splitlines()]
                 return [(float(line.group(1)), line.group(2)) for line in lines if line]
         return None
 
@@ -122,8 +122,8 @@ def oom_kills() -> int:
             continue
         controller, _, file = name.rpartition("/")
         for inside in (path, ""):  # a container may be shown the path as the host has it
-            said = read_file(os.path.join("/sys/fs/cgroup", controller) + inside + "/" + file)
-            found = re.search(rb"^oom_kill (\d+)", said, re.M)
+            text = read_file(os.path.join("/sys/fs/cgroup", controller) + inside + "/" + file)
+            found = re.search(rb"^oom_kill (\d+)", text, re.M)
             if found:
                 return int(found.group(1))
     return 0

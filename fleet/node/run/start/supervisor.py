@@ -116,9 +116,9 @@ class Supervisor:
         request = stamp_of(os.path.join(self.folder, STOP))
         if request != self.stop_seen:
             self.stop_seen = request
-            asked = read_json(os.path.join(self.folder, STOP))
-            grace, signum = asked.get("grace", self.spec["grace"]), asked.get("signal") or signal.SIGTERM
-            self.stop(asked.get("reason") or "stopped", grace, "asked", asked.get("end"), signum)
+            stop = read_json(os.path.join(self.folder, STOP))
+            grace, signum = stop.get("grace", self.spec["grace"]), stop.get("signal") or signal.SIGTERM
+            self.stop(stop.get("reason") or "stopped", grace, "asked", stop.get("end"), signum)
         if self.spec.get("lease") is not None:
             renewal = stamp_of(os.path.join(self.folder, LEASE))
             if renewal != self.lease_seen:
@@ -176,8 +176,8 @@ class Supervisor:
         self.times.mark()
         state = "exited" if self.reason is None else "stopped"
         status = final_status(state, self.reason, ending.left, self.cause, self.began, self.end)
-        behind = self.behind(ending) if self.reason is None and not self.failed else []
-        status.update(killed=killed(ending, self.folder) + [it["rank"] for it in behind], behind=behind)
+        leftovers = self.behind(ending) if self.reason is None and not self.failed else []
+        status.update(killed=killed(ending, self.folder) + [it["rank"] for it in leftovers], behind=leftovers)
         if self.ended is not None and os.WIFEXITED(self.ended):
             status["engine_status"] = os.WEXITSTATUS(self.ended)
         elif self.over:

@@ -50,8 +50,8 @@ def next_steps(failure: FirstFailure, run: RunRecord, said: Iterable[str]) -> li
     return steps
 
 
-def _line(run: RunRecord, verb: str, *words: str) -> str:
-    return shlex.join(["fleet", verb, *words, *_where(run.logs.parent)])
+def _line(run: RunRecord, verb: str, *arguments: str) -> str:
+    return shlex.join(["fleet", verb, *arguments, *_where(run.logs.parent)])
 
 
 def _where(runs_dir: Path) -> list[str]:
@@ -60,8 +60,8 @@ def _where(runs_dir: Path) -> list[str]:
 
 def typed_here(step: str, runs_dir: Path) -> str:
     """A step of a summary that was written in another folder, as by a keeper, which is in none."""
-    words = shlex.split(step)
-    if words[:2] not in (["fleet", verb] for verb in READERS):
+    argv = shlex.split(step)
+    if argv[:2] not in (["fleet", verb] for verb in READERS):
         return step
-    at = words.index(OPTION) if OPTION in words else len(words)
-    return shlex.join([*words[:at], *words[at + 2 :], *_where(runs_dir.resolve())])
+    at = argv.index(OPTION) if OPTION in argv else len(argv)
+    return shlex.join([*argv[:at], *argv[at + 2 :], *_where(runs_dir.resolve())])

@@ -64,14 +64,14 @@ class Written(Words):
         end = next(own, None)
         if end is None:
             return failure
-        told = end.signal == SIGTERM or (end.until is not None and end.signal is not None)
+        was_stopped = end.signal == SIGTERM or (end.until is not None and end.signal is not None)
         return failure._replace(
             host=end.host,
             node_rank=end.node_rank,
             rank=end.rank,
             local_rank=end.local_rank,
-            signal=None if told else end.signal,
-            exit_code=failure.exit_code if told else end.exit_code,
+            signal=None if was_stopped else end.signal,
+            exit_code=failure.exit_code if was_stopped else end.exit_code,
         )
 
     def last(self, failure: Failure) -> str:
@@ -101,8 +101,8 @@ def summarise(
     None where the run's end is not known yet."""
     tail = tails(gang, logs)
     results = _results(run, gang)
-    told = verdict and verdict["first"]
-    first = describe(verdict, gang.named(told), run, logs, gang, tail) if verdict and told else None
+    failure = verdict and verdict["first"]
+    first = describe(verdict, gang.named(failure), run, logs, gang, tail) if verdict and failure else None
     code = verdict["code"] if verdict else EXIT_CONNECT
     summary = RunSummary(
         run=run.run_id,
@@ -112,7 +112,7 @@ def summarise(
         stopped=verdict["message"] if verdict and verdict["by"] != "done" else None,
         end=verdict,
         first_failure=first,
-        next=next_steps(first, run, chain(*(_words(node, tail) for node in run.nodes))) if first else [],
+        next=next_steps(first, run, chain(*(_outputs(node, tail) for node in run.nodes))) if first else [],
         tracebacks=_tracebacks(run, gang, logs, tail) if code != EXIT_OK else [],
         incomplete_logs=incomplete,
         unknown=verdict["unknown"] if verdict else sorted(gang.unknown),
@@ -158,7 +158,7 @@ def tails(gang: Gang, logs: Mapping[str, NodeLogs]) -> Tail:
     return tail
 
 
-def _words(node: Node, tail: Tail) -> Iterator[str]:
+def _outputs(node: Node, tail: Tail) -> Iterator[str]:
     """Returns what the first rank of a node wrote last, where scripts report their checkpoints."""
     return (tail(node.host.name, node.ranks[0], stream) for stream in ("out", "err"))
 
@@ -243,7 +243,7 @@ def describe(
     if not ran:
         text, status = "", 128 + SIGKILL if failure.what == "supervisor" else None
     host, cause = elsewhere(ended_by(text, status, noted(failure, gang)), failure, gang)
-    said, why = verdict["message"], cause.why
+    message, why = verdict["message"], cause.why
     hint = cause.remedy or (None if why else plain_hint(failure, run))
     early, waited, missing = None, None, list[int]()
     if cause.collateral and cause.kernel is None:
@@ -252,14 +252,14 @@ def describe(
     if early is not None:
         end, seconds = early
         why = f"rank {end.rank} on {end.host} had ended with exit code 0, {seconds:.1f} s before"
-        words = {node.host.name: "".join(_words(node, tail)) for node in run.nodes}
-        hint = f"{why}: did the others still need it? {disagreed(words) or f'Then {UNEVEN}'}"
+        outputs = {node.host.name: "".join(_outputs(node, tail)) for node in run.nodes}
+        hint = f"{why}: did the others still need it? {disagreed(outputs) or f'Then {UNEVEN}'}"
     elif failure.why is not None and failure.kind == "network":
         why, hint = failure.why["message"], failure.why["hint"]
     elif waited is not None:
         why, hint, missing = waited
     elif cause.kernel is None and ran and gang.nodes[failure.host].status.get("disk_full"):
-        said += "; the disk of ~/.fleet/runs is full there, so its log may lack the reason"
+        message += "; the disk of ~/.fleet/runs is full there, so its log may lack the reason"
         hint = f"make room there: 'fleet exec -w {failure.host} -- df -h' shows where"
     if ran and not cause.collateral and cause.kernel is None:
         hint = not_sent(text, run) or hint
@@ -272,7 +272,7 @@ def describe(
         exit_code=failure.exit_code,
         signal=failure.signal,
         what=failure.what,
-        message=said,
+        message=message,
         why=why,
         left_early=early and LeftEarly(early[0].rank, early[0].host, round(early[1], 3)),
         missing=missing,

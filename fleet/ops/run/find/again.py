@@ -71,8 +71,8 @@ def misfit(document: Mapping[str, Any]) -> str | None:
     """Returns what makes no sense in it, as text."""
     try:
         decode(Document, document)
-        asked, stored = document["launch"], document["inventory"]
-        for value in request_of(asked).options.values():  # an engine's own
+        launch, stored = document["launch"], document["inventory"]
+        for value in request_of(launch).options.values():  # an engine's own
             decode(Own, value)
         for host in stored["hosts"]:
             _check(host)
@@ -143,14 +143,14 @@ class Recorded:
     @property
     def command(self) -> tuple[str, tuple[str, ...]]:
         """(script, its arguments)."""
-        asked = self.document["launch"]
-        return str(asked["script"]), tuple(asked.get("args", ()))
+        launch = self.document["launch"]
+        return str(launch["script"]), tuple(launch.get("args", ()))
 
     def shown(self) -> Iterator[str]:
         """Yields what a user must see who is to answer for it: all that decides what is run, where."""
-        asked, stored = self.document["launch"], self.document["inventory"]
+        launch, stored = self.document["launch"], self.document["inventory"]
         script, args = self.command
-        changed = {k: v for k, v in asked.items() if v not in (getattr(Launch, k, None), None, [], {})}
+        changed = {k: v for k, v in launch.items() if v not in (getattr(Launch, k, None), None, [], {})}
         yield f"fleet launch {shlex.join([script, *args])}"
         yield f"asked for: {json.dumps(changed)}"
         yield f"on {self.selected} of the inventory {self.source}, over {self.transport}; as it was described then:"
@@ -160,17 +160,17 @@ class Recorded:
 
     def fitted(self, inventory: Inventory) -> dict[str, Any]:
         """Its nnodes and spares, no more than there are hosts now: those that are gone were left out on purpose."""
-        asked, hosts = self.document["launch"], len(inventory.hosts)
-        nnodes = str(asked.get("nnodes") or "")
+        launch, hosts = self.document["launch"], len(inventory.hosts)
+        nnodes = str(launch.get("nnodes") or "")
         if not nnodes.isdecimal():
             return {}
         kept = min(int(nnodes), hosts)
-        return {"nnodes": str(kept), "spares": min(asked.get("spares", 0), hosts - kept)}
+        return {"nnodes": str(kept), "spares": min(launch.get("spares", 0), hosts - kept)}
 
     def everyone(self, env: Mapping[str, str]) -> Inventory:
         """The inventory as it was. env: values of its variables that were not kept. UsageError where one is missing."""
         stored = self.document["inventory"]
-        chosen = {word.partition(":")[0] for word in self.selected.split(",")}
+        chosen = {operand.partition(":")[0] for operand in self.selected.split(",")}
         needed = [stored["env"], *(host["env"] for host in stored["hosts"] if host["name"] in chosen)]
         self._refuse({name for each in needed for name, value in each.items() if value is None} - env.keys())
 
@@ -245,8 +245,8 @@ def course_of(record: RunRecord, everyone: Inventory, ask: Callable[[str], bool 
     """Returns what starting a run again takes, where the process is gone that planned it: its restarts and spares that
     are left. UsageError where values that it had are kept nowhere. ask: as of recorded()."""
     known = recorded(record.run_id, record.logs.parent, ask)
-    told, used = restarts_of(known.document), {host.name for host in record.hosts}
-    gone = {name for each in told for name in each.get("replaced", ())}
+    restarts, used = restarts_of(known.document), {host.name for host in record.hosts}
+    gone = {name for each in restarts for name in each.get("replaced", ())}
     hosts = select(everyone, known.selected, None).hosts
     spares = [host.name for host in hosts if host.name not in used | gone][: record.about["spares"]]
     request = replace(
@@ -259,4 +259,4 @@ def course_of(record: RunRecord, everyone: Inventory, ask: Callable[[str], bool 
     )
     chosen = [host for host in hosts if host.name in used or host.name in spares]
     plan = plan_of(replace(everyone, hosts=tuple(chosen)), request)
-    return Course(plan, sum(not each.get("replaced") for each in told))
+    return Course(plan, sum(not each.get("replaced") for each in restarts))

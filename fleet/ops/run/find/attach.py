@@ -54,7 +54,7 @@ def run(plan: Asked[Attach], runtime: Runtime) -> Report:
 
 def _follow(plan: Asked[Attach], runtime: Runtime, sessions: Sessions) -> Report:
     try:
-        found, asked = _known(plan, runtime, sessions)
+        found, answers = _known(plan, runtime, sessions)
     except (ConnectError, UsageError):
         run_id = run_here(plan.request.run, plan.request.runs)
         if run_id is None or (known := report_of(RunFolder(plan.request.runs / run_id))) is None:
@@ -65,11 +65,11 @@ def _follow(plan: Asked[Attach], runtime: Runtime, sessions: Sessions) -> Report
     folder = RunFolder.open(plan.request.runs, found.run_id)
     record = found.record(plan.request.runs)
     known = None if found.live else report_of(folder)
-    if known is not None and _is_told(known, found):
+    if known is not None and _is_final(known, found):
         folder.release()
         runtime.emit(_attached(found, record))
         return replace(known, answer=replace(known.read(RunSummary), logs=str(plan.request.runs / found.run_id)))
-    warn_of_missing(found, asked, runtime.emit)
+    warn_of_missing(found, answers, runtime.emit)
     if plan.request.detach:
         runtime.detach.set()
     if waited := not folder.held:
@@ -114,23 +114,23 @@ def _known(
     not know of that yet are queried again: who followed the others alone would take their end for the run's."""
     until = time.monotonic() + START_SECONDS
     while True:
-        runs, asked = find(plan.inventory, runtime, live=False, sessions=sessions)
-        found = chosen_here(plan.request.run, runs, asked, plan.request.runs, plan.inventory, runtime.ask)
+        runs, answers = find(plan.inventory, runtime, live=False, sessions=sessions)
+        found = chosen_here(plan.request.run, runs, answers, plan.request.runs, plan.inventory, runtime.ask)
         soon = (
             found.live and (begins or time.time() - found.about["started"] < START_SECONDS) and time.monotonic() < until
         )
         if not found.parts:
-            silent = [result for result in asked if result.error is not None]
+            silent = [result for result in answers if result.error is not None]
             hint = f"'fleet stop {found.run_id}', where its hosts are gone for good"
             where = f": no answer from {fold(result.host for result in silent)}" if silent else ""
             raise ConnectError(f"no host knows of run {found.run_id}{where}", hint=hint, kind="unknown")
-        if not found.is_partial or not soon or found.about["least"] or not all(result.ok for result in asked):
-            return found, asked
+        if not found.is_partial or not soon or found.about["least"] or not all(result.ok for result in answers):
+            return found, answers
         if runtime.cancel.wait(ASK_AGAIN_SECONDS):
             raise Interrupted("interrupted")
 
 
-def _is_told(known: Report, found: FoundRun) -> bool:
+def _is_final(known: Report, found: FoundRun) -> bool:
     """Returns whether what is known here is the run's end, and its nodes can add nothing."""
     summary = known.read(RunSummary)
     decided = drafted(known) is not None and (drafted(known) == found.verdict or summary.error is not None)
@@ -216,8 +216,8 @@ def report_of(folder: RunFolder) -> Report | None:
 
 
 def _result(name: str, host: dict[str, Any]) -> Result:
-    told = host.pop("error")
+    failure = host.pop("error")
     error: FleetError | None = None
-    if told is not None:
-        error = ConnectError(told["message"], hint=told["hint"], kind=told["kind"], host=name)
+    if failure is not None:
+        error = ConnectError(failure["message"], hint=failure["hint"], kind=failure["kind"], host=name)
     return Result(name, host["ok"], host["exit_status"], error=error, answer=from_json(NodeEnd, host))

@@ -47,13 +47,13 @@ def bring(
     def is_late(follower: Follower) -> bool:
         return is_given_up() or once and follower.silent_since is not None  # what it has will be there next time
 
-    heard = fetch(found.hosts.values(), folder, how, is_late, sessions.take_all(found.hosts))
-    given_up, whole = is_given_up(), complete(heard)
-    said = {word.host: word.data for word in heard if word.what == "dropped"}
-    full = {word.host: word.data for word in heard if word.what == "blocked"}
+    messages = fetch(found.hosts.values(), folder, how, is_late, sessions.take_all(found.hosts))
+    given_up, whole = is_given_up(), complete(messages)
+    dropped = {message.host: message.data for message in messages if message.what == "dropped"}
+    full = {message.host: message.data for message in messages if message.what == "blocked"}
 
     def lacks(name: str) -> FleetError:
-        why, hint = said.get(name), None
+        why, hint = dropped.get(name), None
         if name in full:
             why, hint = f"{folder.path}: {full[name]}", f"when there is room: fleet logs {found.run_id}"
         elif why is None:

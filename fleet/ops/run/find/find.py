@@ -244,8 +244,8 @@ def find(
     answered = frozenset(result.host for result in results if result.ok)
     runs = []
     for run_id, of in parts.items():
-        told = [part["verdict"]["attempt"] for part in of.values() if part["verdict"]]
-        last = min([*told[:1], max(map(attempt_of, of.values()))])
+        attempts = [part["verdict"]["attempt"] for part in of.values() if part["verdict"]]
+        last = min([*attempts[:1], max(map(attempt_of, of.values()))])
         # a node that another has replaced knows of an earlier attempt only; where the last one could not begin, the one
         # before it is the run's
         current = [(name, part) for name, part in of.items() if attempt_of(part) >= last]

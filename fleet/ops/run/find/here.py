@@ -76,29 +76,29 @@ def chosen_here(
 
 
 def _chosen_here(
-    word: str, runs: Sequence[FoundRun], asked: Sequence[Result], runs_dir: Path, inventory: Inventory
+    name: str, runs: Sequence[FoundRun], answers: Sequence[Result], runs_dir: Path, inventory: Inventory
 ) -> FoundRun:
     here = names(runs_dir)
     known = {run.run_id: run for run in runs}
     try:
-        return chosen(word, [run for run in runs if run.run_id in here or run.run_id == word], asked, runs_dir)
+        return chosen(name, [run for run in runs if run.run_id in here or run.run_id == name], answers, runs_dir)
     except FleetError as error:
         why = error
-    run_id = meant(word, here)
+    run_id = meant(name, here)
     if run_id and (found := from_folder(runs_dir / run_id, inventory)) is not None:
         return found
-    if run_id is None and (other := meant(word, list(known))):
+    if run_id is None and (other := meant(name, list(known))):
         owner = known[other].about["owner"]
         whose = f", started by {owner}," if owner else ""
-        text = f"{word}: no run that has a folder in {runs_dir}; {other}{whose} has none there"
+        text = f"{name}: no run that has a folder in {runs_dir}; {other}{whose} has none there"
         raise UsageError(text, hint=f"name it by its whole id: {other}")
     raise why
 
 
 def hosts_of(word: str, runs_dir: Path, inventory: Inventory) -> Inventory:
     """The hosts that a run of this folder was started on, where its folder has them: no other host is waited for."""
-    told = read_object(runs_dir / (meant(word, names(runs_dir)) or word) / RUN)
-    kept = [it for each in (told, *restarts_of(told)) if isinstance(it := each.get("hosts"), dict | list)]
+    record = read_object(runs_dir / (meant(word, names(runs_dir)) or word) / RUN)
+    kept = [it for each in (record, *restarts_of(record)) if isinstance(it := each.get("hosts"), dict | list)]
     hosts = tuple(host for host in inventory.hosts if any(host.name in it for it in kept))
     return replace(inventory, hosts=hosts or inventory.hosts)
 
@@ -115,6 +115,6 @@ def from_folder(path: Path, inventory: Inventory) -> FoundRun | None:
         return None
     hosts = sorted(kept["hosts"].items(), key=lambda item: item[1]["node_rank"])
     ranks = {name: (min(host["ranks"], default=0), len(host["ranks"])) for name, host in hosts}
-    told = {name: kept[name] for name in ("engine", "owner", "started", "world_size", "master")}
-    about = about_of(ranks, attempt=RunFolder(path).attempt, **told)
+    fields = {name: kept[name] for name in ("engine", "owner", "started", "world_size", "master")}
+    about = about_of(ranks, attempt=RunFolder(path).attempt, **fields)
     return FoundRun(path.name, {}, {}, (), {host.name: host for host in inventory.hosts}, kept=about)

@@ -65,7 +65,7 @@ def _shown(plan: LogsPlan, runtime: Runtime, sessions: Sessions) -> Report:
             reader.poll()
 
         if plan.request.follow and folder.held and found is not None and found.live:
-            errors = _brought_meanwhile(found, folder, runtime, sessions, poll)
+            errors = _fetched_meanwhile(found, folder, runtime, sessions, poll)
         is_others = not folder.held or submitted(folder.path) is not None
         folder.release()  # for long no user may read on what is shown, as in a pager
         if plan.request.follow and is_others:
@@ -73,8 +73,8 @@ def _shown(plan: LogsPlan, runtime: Runtime, sessions: Sessions) -> Report:
         poll()
     finally:
         folder.release()
-    if plan.request.ranks is not None and (said := _without(plan.request.ranks, reader.folder, plan.only)):
-        runtime.emit(Notice("warning", f"run {run_id}: {said}"))
+    if plan.request.ranks is not None and (text := _without(plan.request.ranks, reader.folder, plan.only)):
+        runtime.emit(Notice("warning", f"run {run_id}: {text}"))
     errors = {**errors, **untold}
     hosts = [host.name for host in plan.hosts] if found is None else list(found.parts)
     results = tuple(Result(name, name not in errors, error=errors.get(name)) for name in hosts)
@@ -82,7 +82,7 @@ def _shown(plan: LogsPlan, runtime: Runtime, sessions: Sessions) -> Report:
     return Report("logs", results, code, answer=LogsShown(run_id, str(folder.path)))
 
 
-def _brought_meanwhile(
+def _fetched_meanwhile(
     found: FoundRun, folder: RunFolder, runtime: Runtime, sessions: Sessions, poll: Callable[[], object]
 ) -> Mapping[str, FleetError]:
     """Does what bring() does, and shows what comes. The two are separate: a process that requests the folder gets it,
@@ -108,11 +108,11 @@ def _named(plan: LogsPlan, runtime: Runtime, sessions: Sessions) -> tuple[str, F
     run_id, here = local(plan.request.run, plan.request.runs, plan.request.since)
     if here:
         return run_id, None
-    runs, asked = find(plan.inventory, runtime, live=False, sessions=sessions)
+    runs, answers = find(plan.inventory, runtime, live=False, sessions=sessions)
     known = {each.run_id: each for each in runs}
-    run_id = run_id or chosen(plan.request.run, runs, asked, plan.request.runs).run_id
+    run_id = run_id or chosen(plan.request.run, runs, answers, plan.request.runs).run_id
     found = known.get(run_id)
-    silent = [result.host for result in asked if not result.ok]
+    silent = [result.host for result in answers if not result.ok]
     if found is None and plan.request.since is not None:
         raise UsageError(
             f"run {run_id}: when its lines were written is known to its nodes alone, and none of them knows it",
@@ -123,7 +123,7 @@ def _named(plan: LogsPlan, runtime: Runtime, sessions: Sessions) -> tuple[str, F
         text = f"run {run_id}: what is here already; no answer from {fold(silent)}"
         runtime.emit(Notice("warning", text))
     if found is not None:
-        warn_of_missing(found, asked, runtime.emit)
+        warn_of_missing(found, answers, runtime.emit)
     return run_id, found
 
 

@@ -18,12 +18,12 @@ from fleet.runtime import Runtime
 def run(plan: Asked[Stacks], runtime: Runtime) -> Report:
     """data: "run", "places" (rules.stacks.Place), "summary", "absent": ranks that have ended, or not begun. A host's
     data["ranks"] is what its ranks reported."""
-    runs, asked = find(plan.inventory, runtime, live=False)
-    found = chosen(plan.request.run, runs, asked, plan.request.runs)
+    runs, answers = find(plan.inventory, runtime, live=False)
+    found = chosen(plan.request.run, runs, answers, plan.request.runs)
     if not found.live:
         raise UsageError(f"run {found.run_id} is over: {found.state}", hint=f"fleet logs {found.run_id}")
     check_protocol(found)
-    warn_of_missing(found, asked, runtime.emit)
+    warn_of_missing(found, answers, runtime.emit)
     parts = {
         name: host
         for name, host in found.hosts.items()

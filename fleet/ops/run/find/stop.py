@@ -58,8 +58,8 @@ def end_here(found: FoundRun, runs_dir: Path, runtime: Runtime, end: Verdict) ->
 def run(plan: Asked[Stop], runtime: Runtime) -> Report:
     """Hosts that do not answer are tried again by a process that this one leaves running; they are errors here."""
     inventory = hosts_of(plan.request.run, plan.request.runs, plan.inventory)
-    runs, asked = find(inventory, runtime, live=False)
-    found = chosen_here(plan.request.run, runs, asked, plan.request.runs, inventory, runtime.ask)
+    runs, answers = find(inventory, runtime, live=False)
+    found = chosen_here(plan.request.run, runs, answers, plan.request.runs, inventory, runtime.ask)
     grace = found.about["stop_grace"] if plan.request.grace is None else plan.request.grace
     end = stopped_by(whoami())
     spec: StopSpec = {"run": found.run_id, "grace": grace, "reason": end["message"], "end": end}
@@ -75,11 +75,11 @@ def run(plan: Asked[Stop], runtime: Runtime) -> Report:
             host.name, not error, 0 if not error else None, error=error, answer=StoppedThere(was, answer["left"])
         )
 
-    answered = {result.host for result in asked if result.ok}
+    answered = {result.host for result in answers if result.ok}
     lost = [node.host for node in found.unknown if node.host.name in answered]  # the run's folder, not its processes
     hosts = (*found.hosts.values(), *found.replaced, *lost)
     stopped = on_each(hosts, replace(runtime, fanout=max(1, len(hosts))), stop, what="stopping")
-    unknown = [result for result in asked if not result.ok] if found.is_partial else []
+    unknown = [result for result in answers if not result.ok] if found.is_partial else []
     left = [result.host for result in (*stopped, *unknown) if result.error is not None and result.answer is None]
     answer = RunStopped(found.run_id)
     if not found.parts:

@@ -144,10 +144,10 @@ def stop(spec: dict[str, Any]) -> None:
     folder.stop_on([host.name for host in hosts])
 
     def work(host: Host) -> None:
-        said, whole = clean(host, record.run_id, grace, transport, until, folder, record.attempt, end, verdict=verdict)
+        text, whole = clean(host, record.run_id, grace, transport, until, folder, record.attempt, end, verdict=verdict)
         if whole:
             came.append(host.name)
-        folder.event(Cleaned(complete=whole), host=host.name, message=f"{host.name}: {said}")
+        folder.event(Cleaned(complete=whole), host=host.name, message=f"{host.name}: {text}")
 
     threads = [threading.Thread(target=work, args=(host,)) for host in hosts]
     for thread in threads:

@@ -23,8 +23,8 @@ def fetch(
 ) -> list[Heard]:
     """Returns what was received of these hosts, once each has sent all, or is late and was given up. waiting: by host,
     a program there to start with. attempt: whose files theirs are here, None: the last one's."""
-    heard: list[Heard] = []
-    how, waiting = replace(how, post=heard.append), waiting or {}
+    messages: list[Heard] = []
+    how, waiting = replace(how, post=messages.append), waiting or {}
     followers = [Follower(it, folder.node(it.name, attempt), how, waiting.get(it.name)) for it in hosts]
     for follower in followers:
         follower.start()
@@ -32,7 +32,7 @@ def fetch(
         for follower in filter(is_late, alive):
             follower.give_up()
         alive[0].join(POLL_SECONDS)
-    return heard
+    return messages
 
 
 def complete(heard: Iterable[Heard]) -> set[str]:

@@ -65,7 +65,7 @@ class Following:
 
     spec: FollowSpec
     transport: Transport
-    post: Callable[[Heard], None] = lambda heard: None
+    post: Callable[[Heard], None] = lambda message: None
     emit: Emit = silent
     node_timeout: float = SILENCE_SECONDS
     lease: float | None = None

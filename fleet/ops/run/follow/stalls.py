@@ -256,8 +256,8 @@ class Stalls:
     def _text(self, taking: Taking) -> list[str]:
         stamp = time.strftime("%Y-%m-%d %H:%M:%S", time.localtime(self._clock.time()))
         found = taking.places or []
-        told = [f"-- {stamp}, {taking.why}: {in_short(found)}", *lines(found), *taking.remarks, ""]
-        return [printable(line, LONGEST_LINE) for line in told]
+        report = [f"-- {stamp}, {taking.why}: {in_short(found)}", *lines(found), *taking.remarks, ""]
+        return [printable(line, LONGEST_LINE) for line in report]
 
     def _failure(self, found: Sequence[Place], running: Mapping[str, Sequence[int]], short: str) -> Failure:
         """The odd one out is the first that failed."""

@@ -61,9 +61,9 @@ class Stopping:
 
     def stop_if(self, end: Verdict | None) -> None:
         """Send all nodes the stop, once, where there is a reason to."""
-        said = end and {**end, "who": end["who"] or whoami(), "attempt": self.record.attempt}
-        if said is not None and self.gang.stop(said, self._clock.time()):
-            self._tell_all(self._grace(), said["message"])
+        request = end and {**end, "who": end["who"] or whoami(), "attempt": self.record.attempt}
+        if request is not None and self.gang.stop(request, self._clock.time()):
+            self._tell_all(self._grace(), request["message"])
 
     def _grace(self) -> float:
         """Seconds for ranks to save their work in, as far as anybody gives them some."""
@@ -82,8 +82,8 @@ class Stopping:
         if not self.leads:
             self.gang.unknown.add(host)
             self.gang.nodes[host].ended = True
-            said = of_host(host, f" is unknown from here: {error.message}")
-            self.say("warning", said, UnknownNode(kind=error.kind), host, error.hint)
+            text = of_host(host, f" is unknown from here: {error.message}")
+            self.say("warning", text, UnknownNode(kind=error.kind), host, error.hint)
             return
         if self.gang.nodes[host].state in FINAL:  # how its part ended is known, and its logs come later
             self._undrained.add(host)

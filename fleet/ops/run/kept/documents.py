@@ -34,8 +34,8 @@ def read_object(path: Path) -> dict[str, Any]:
 
 def restarts_of(document: Mapping[str, Any]) -> list[dict[str, Any]]:
     """Returns what a run.json has of the run's restarts."""
-    told = document.get("restarts")
-    return [each for each in told if isinstance(each, dict)] if isinstance(told, list) else []
+    restarts = document.get("restarts")
+    return [each for each in restarts if isinstance(each, dict)] if isinstance(restarts, list) else []
 
 
 def sealed(document: Mapping[str, Any], run: str) -> dict[str, Any]:

@@ -274,8 +274,8 @@ class RunFolder(Record):
 
 def led_already(folder: RunFolder) -> UsageError:
     """Another process follows the run: which, and what to do."""
-    told, run, here = state_of(folder.path).get("leader"), folder.path.name, myself()["machine"]
-    who = told if isinstance(told, dict) else {}
+    leader, run, here = state_of(folder.path).get("leader"), folder.path.name, myself()["machine"]
+    who = leader if isinstance(leader, dict) else {}
     machine = str(who.get("machine", here))
     hint = f"fleet logs -f {run}"
     if machine != here and (held := folder.path / f"{WRITER}{HELD}").exists():

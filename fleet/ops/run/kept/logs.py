@@ -95,13 +95,13 @@ class NodeLogs:
         try:
             fd = own.private(str(self.folder / name), os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_CLOEXEC)
             try:
-                behind = self._behind.get(name, 0)
-                if os.fstat(fd).st_size != size - behind:
+                lag = self._behind.get(name, 0)
+                if os.fstat(fd).st_size != size - lag:
                     raise OSError(errno.ESTALE, "somebody else removed files there, or wrote to them")
                 while view:
                     view = view[os.write(fd, view) :]
             finally:
-                self._sizes[name] = os.fstat(fd).st_size + behind
+                self._sizes[name] = os.fstat(fd).st_size + lag
                 os.close(fd)
         except OSError as error:
             self.blocked = error.strerror or str(error)

@@ -87,8 +87,8 @@ def follow_run(
             run.leave()
             course, run, last = after, None, run
             # an interrupt while what was left of the attempt was ended: no restart is announced
-            told = {} if runtime.cancel.is_set() else _tell(after, report, record, lasted, folder, runtime)
-            ended = Ended(report, told)
+            restart = {} if runtime.cancel.is_set() else _report_restart(after, report, record, lasted, folder, runtime)
+            ended = Ended(report, restart)
         assert course is not None
         try:
             plan, record, waiting = begin(course, record, folder, runtime)
@@ -157,7 +157,7 @@ def conclude(
     return report
 
 
-def _tell(
+def _report_restart(
     course: Course, report: Report, record: RunRecord, lasted: float, folder: RunFolder, runtime: Runtime
 ) -> dict[str, Any]:
     """One line, and its event: what ended the attempt, and which restart that makes, or who is replaced."""
@@ -168,7 +168,7 @@ def _tell(
     if course.lost:
         spares = [host.name for host in course.plan.hosts if host not in record.hosts]
         which = f"restart with {fold(spares)} instead of {fold(course.lost)}"
-    said = f"{which} in {attempts.pause:g} s: {failure.message}, after {lasted:.1f} s"
+    text = f"{which} in {attempts.pause:g} s: {failure.message}, after {lasted:.1f} s"
     event = Restart(
         attempt=course.plan.attempt,
         restart=attempts.restarts,
@@ -181,7 +181,7 @@ def _tell(
         seconds=round(lasted, 3),
         log=str(log),
     )
-    notice = folder.notice("warning", said, event, failure.host)
+    notice = folder.notice("warning", text, event, failure.host)
     runtime.emit(notice)
     return {name: value for name, value in notice.data.items() if name not in ("event", "level")}
 

@@ -89,7 +89,7 @@ class Elastic:
     # -- a host that is to come back, in a thread of its own -----------------------------------------------
     def _return(self, host: Host) -> None:
         self._followers[host.name].join()
-        began, said = self._clock.monotonic(), ""
+        began, reported = self._clock.monotonic(), ""
         while not self._clock.wait(self._cancel, pause_after(self._clock.monotonic() - began, RETRY_SECONDS)):
             session = None
             try:
@@ -101,8 +101,8 @@ class Elastic:
                 if isinstance(error, Interrupted):
                     return
                 answers = session is not None or error.kind in NO_ENTRY
-                if answers and error.message != said:
-                    said = error.message
+                if answers and error.message != reported:
+                    reported = error.message
                     text = Reason("{hosts}", hosts=host.name) + f" is not taken back: {error.message}"
                     self._say("warning", text, Away(), host.name, error.hint)
             else:
@@ -175,8 +175,8 @@ class Elastic:
         self._followers[host] = follower
         follower.start()
         of = len(self._gang.nodes)
-        said = f"{host} is back: the run goes on with {of - len(self._gang.away)} of {of} nodes"
-        self._say("info", said, Back(attempt=self._attempts[host]), host)
+        text = f"{host} is back: the run goes on with {of - len(self._gang.away)} of {of} nodes"
+        self._say("info", text, Back(attempt=self._attempts[host]), host)
 
     def close(self) -> None:
         """No host is taken back any more."""

@@ -131,11 +131,11 @@ class Run:
             if self.runtime.detach.is_set() or self._superseded and self.runtime.cancel.is_set():
                 return left_alone(self.record, self.leads)
             try:
-                heard = self._heard.get(timeout=TICK)
+                received = self._heard.get(timeout=TICK)
             except queue.Empty:
-                heard = None
-            if heard is not None:
-                self._handlers[heard.what](heard)
+                received = None
+            if received is not None:
+                self._handlers[received.what](received)
             self._stopping.watch_silence()
             if self._elastic is not None:
                 self._stopping.stop_if(self._elastic.watch())
@@ -218,20 +218,20 @@ class Run:
         """One event: a line of events.jsonl, and a Notice for the onlookers."""
         self.runtime.emit(self.folder.notice(level, message, event, host, hint))
 
-    def _on_message(self, heard: Heard) -> None:
-        message: News = heard.data
+    def _on_message(self, received: Heard) -> None:
+        message: News = received.data
         if message["event"] == "superseded":
             if self.leads:
                 self.leads, self._superseded = False, True
                 self._stopping.leads = False
                 self.say("warning", "another process leads this run now; this one only looks on", Superseded())
             return
-        reason = self.gang.heard(heard.host, message, heard.time)
+        reason = self.gang.heard(received.host, message, received.time)
         if message["event"] == "rank":
-            self._on_rank(heard.host, message, reason)
+            self._on_rank(received.host, message, reason)
             return
         if message["event"] == "status":
-            self._on_status(heard.host, message)
+            self._on_status(received.host, message)
         self._stopping.stop_if(self._stalls.held(reason))
 
     def _on_status(self, host: str, message: RunState) -> None:
@@ -250,41 +250,41 @@ class Run:
             for follower in self._followers.values():
                 follower.send(OVER)
 
-    def _on_remark(self, heard: Heard) -> None:
-        self.say(*of_connection(heard, self.folder.path))
+    def _on_remark(self, received: Heard) -> None:
+        self.say(*of_connection(received, self.folder.path))
 
-    def _on_advice(self, heard: Heard) -> None:
-        advice: Advice = heard.data
+    def _on_advice(self, received: Heard) -> None:
+        advice: Advice = received.data
         if advice not in self._advised:
             self._advised.add(advice)
-            said, remedy = f"{heard.host}: {advice.message}", advice.remedy
-            self.say("warning", said, Advised(id=advice.id, remedy=remedy), heard.host, remedy)
+            text, remedy = f"{received.host}: {advice.message}", advice.remedy
+            self.say("warning", text, Advised(id=advice.id, remedy=remedy), received.host, remedy)
 
-    def _on_broken(self, heard: Heard) -> None:
-        if self.gang.nodes[heard.host].lost is None:
-            self._stopping.lose(heard.host, heard.time, heard.data)
+    def _on_broken(self, received: Heard) -> None:
+        if self.gang.nodes[received.host].lost is None:
+            self._stopping.lose(received.host, received.time, received.data)
 
-    def _on_over(self, heard: Heard) -> None:
-        node = self.gang.nodes[heard.host]
+    def _on_over(self, received: Heard) -> None:
+        node = self.gang.nodes[received.host]
         node.ended = True
-        over: Over = heard.data
-        if (over.gaps or not over.complete) and heard.host not in self.gang.absent:
-            self.incomplete.append(heard.host)
+        over: Over = received.data
+        if (over.gaps or not over.complete) and received.host not in self.gang.absent:
+            self.incomplete.append(received.host)
         for name, missing in over.gaps.items():
-            what = of_host(heard.host, f": {missing} bytes of {name} are not here: it keeps no more than --max-log")
+            what = of_host(received.host, f": {missing} bytes of {name} are not here: it keeps no more than --max-log")
             hint = f"who led the run has them, as a rule {self.record.about['owner']}"
-            self.say("warning", what, Gap(file=name, bytes=missing), heard.host, hint)
+            self.say("warning", what, Gap(file=name, bytes=missing), received.host, hint)
         if not over.complete and node.lost is None:
             hint = f"the node has them all: 'fleet attach {self.record.run_id}' brings the rest"
-            lacks = of_host(heard.host, ": its logs are not complete here")
-            self.say("error", lacks, Incomplete(), heard.host, hint)
+            lacks = of_host(received.host, ": its logs are not complete here")
+            self.say("error", lacks, Incomplete(), received.host, hint)
 
-    def _on_back(self, heard: Heard) -> None:
+    def _on_back(self, received: Heard) -> None:
         assert self._elastic is not None
-        host = self.record.node(heard.host).host
+        host = self.record.node(received.host).host
         self.logs[host.name] = self.folder.node(host.name)
         self.incomplete = [name for name in self.incomplete if name != host.name]
-        self._elastic.back(host.name, self._follower(host, heard.data))
+        self._elastic.back(host.name, self._follower(host, received.data))
         if self.gang.stopped_at is not None:
             self._followers[host.name].stop(self.record.grace, self.gang.end)
 

@@ -25,8 +25,8 @@ def look(folder: str, seconds: float = SECONDS) -> tuple[dict[str, Any], bytes]:
     names = ("commit", "branch", "dirty", "untracked", "sha256", "why")
     code, diff, begun = {"folder": folder, **dict.fromkeys(names)}, b"", time.monotonic()
     try:
-        words = ("status", "--porcelain=v2", "--branch", "-z", "--untracked-files=normal", *_CHANGES)
-        code |= _read(ask(folder, *words, seconds=seconds, begun=begun, most=STATUS_BYTES))
+        arguments = ("status", "--porcelain=v2", "--branch", "-z", "--untracked-files=normal", *_CHANGES)
+        code |= _read(ask(folder, *arguments, seconds=seconds, begun=begun, most=STATUS_BYTES))
         if code["dirty"] and code["commit"] is not None:
             diff = ask(folder, *DIFF, *_CHANGES, "HEAD", seconds=seconds, begun=begun, most=DIFF_BYTES)
             code["sha256"] = hashlib.sha256(diff).hexdigest()
@@ -37,8 +37,8 @@ def look(folder: str, seconds: float = SECONDS) -> tuple[dict[str, Any], bytes]:
 
 def _read(status: bytes) -> dict[str, Any]:
     lines = status.decode("utf-8", "replace").split("\0")
-    said = dict(line[2:].split(" ", 1) for line in lines if line.startswith("# branch.") and " " in line[2:])
-    commit, branch = said.get("branch.oid"), said.get("branch.head")
+    headers = dict(line[2:].split(" ", 1) for line in lines if line.startswith("# branch.") and " " in line[2:])
+    commit, branch = headers.get("branch.oid"), headers.get("branch.head")
     return {
         "commit": None if commit == "(initial)" else commit,
         "branch": None if branch == "(detached)" else branch,

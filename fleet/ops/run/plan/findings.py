@@ -72,8 +72,8 @@ def _on_path(job: Job) -> bool:
 def unsent(plan: Plan, words: Iterable[str]) -> Iterator[tuple[str, str]]:
     """Yields those arguments that name files of the folder in which this is started, and why syncs exclude them."""
     here = Path(plan.request.cwd).absolute()
-    for word in dict.fromkeys(words):
-        name = os.path.relpath(here / word.rpartition("=")[2], here)
+    for arg in dict.fromkeys(words):
+        name = os.path.relpath(here / arg.rpartition("=")[2], here)
         if not name.startswith("../") and (why := why_not_sent(here, name)) is not None:
             yield name, str(why)
 

@@ -58,7 +58,7 @@ class Here:
         """Returns whether all nodes run what lies here, None where that is not known; and lines on nodes that run an
         older state of it. facts: host -> facts, as preflight has them."""
         known: dict[str, tuple[bool, Delivered | None, int]] = {}
-        same, said = set[bool | None](), list[tuple[str, str]]()
+        same, remarks = set[bool | None](), list[tuple[str, str]]()
         for host, code in ((host, each.get("code") or {}) for host, each in facts.items()):
             name = (code.get("source") or {}).get("id")
             if name and name not in known:
@@ -68,10 +68,10 @@ class Here:
                 same.add(None if ours else False)
             elif code.get("manifest") != last.digest:
                 same.add(False)
-                said.append((f"code there is not what was synced last from here, at {last.when}: --sync", host))
+                remarks.append((f"code there is not what was synced last from here, at {last.when}: --sync", host))
             else:
                 same.add(not changed and not code["changed"])
                 differ = f"{counted(changed, 'file')} {'differs' if changed == 1 else 'differ'}"
-                said += [(f"code there is of {last.when}, {differ} here: --sync", host)] * bool(changed)
-        lines = [f"{fold(hosts)}: {text}" for text, hosts in grouped(said).items()]
+                remarks += [(f"code there is of {last.when}, {differ} here: --sync", host)] * bool(changed)
+        lines = [f"{fold(hosts)}: {text}" for text, hosts in grouped(remarks).items()]
         return (False if False in same else None if None in same or not same else True), lines

@@ -21,8 +21,8 @@ def name_of(script: str, args: Sequence[str]) -> str:
     """Returns the name of a run: after an interpreter or a launcher it is the script that counts."""
     if not starts_another(script):
         return script
-    module = next((args[at + 1] for at, word in enumerate(args[:-1]) if word == "-m"), script)
-    return next((word for word in args if PurePosixPath(word).suffix in SCRIPTS), module)
+    module = next((args[at + 1] for at, arg in enumerate(args[:-1]) if arg == "-m"), script)
+    return next((arg for arg in args if PurePosixPath(arg).suffix in SCRIPTS), module)
 
 
 def new_run_id(script: str, name: str | None, now: float | None = None, token: str | None = None) -> str:

@@ -74,24 +74,24 @@ class Origin:
         code, diff = look(self._document["fleet"]["folder"])
         ran = self._plan.request.sync or Here(self._plan).standing(self._document["facts"])[0]
         diff = b"" if ran is False else diff
-        self._document["code"] = told = {**code, "diff": DIFF if diff else None, "ran": ran}
+        self._document["code"] = recorded = {**code, "diff": DIFF if diff else None, "ran": ran}
         try:
             if diff:
                 with open(self._folder.path / DIFF, "wb", opener=private) as file:
                     file.write(diff)
-            self._folder.amend(RUN, code=told)  # the run may have been started again meanwhile
+            self._folder.amend(RUN, code=recorded)  # the run may have been started again meanwhile
         except (OSError, FleetError) as error:
             self._runtime.emit(Notice("warning", f"{RUN} does not tell of the code: {error}"))
-        for said, hint in differences(self._before, self._document):
+        for text, hint in differences(self._before, self._document):
             event = Differs(run=self._document["repeats"], hint=hint)
-            self._runtime.emit(self._folder.notice("warning", said, event, None, hint))
+            self._runtime.emit(self._folder.notice("warning", text, event, None, hint))
 
 
 def document(plan: Plan, record: RunRecord, transport: Transport, inventory: Inventory) -> dict[str, Any]:
     """Returns the document of a run. Of variables that may be secret it has the names only, with null. inventory:
     before hosts were replaced by spares."""
     request = plan.asked or plan.request
-    asked = {name: kept_of(value) if name in VARIABLES else value for name, value in request.document.items()}
+    launch = {name: kept_of(value) if name in VARIABLES else value for name, value in request.document.items()}
     return {
         **plan.told(),
         "started": record.about["started"],
@@ -105,7 +105,7 @@ def document(plan: Plan, record: RunRecord, transport: Transport, inventory: Inv
             "folder": request.cwd,
             "transport": transport.name,
         },
-        "launch": asked,
+        "launch": launch,
         "inventory": _inventory(inventory, plan.hosts),
         "facts": {name: dict(known.seen) for name, known in plan.facts.items()},
         "code": None,
@@ -118,14 +118,14 @@ def _inventory(inventory: Inventory, used: tuple[Host, ...]) -> dict[str, Any]:
     return {
         "source": str(source.absolute()) if source.exists() else None,
         "whole": not inventory.unselected and all(host.devices is None for host in inventory.hosts),
-        "selected": ",".join(map(_word, inventory.hosts)),
-        "used": ",".join(map(_word, used)),
+        "selected": ",".join(map(_operand, inventory.hosts)),
+        "used": ",".join(map(_operand, used)),
         "env": kept_of(inventory.env),
         "hosts": [_host(host) for host in (*inventory.hosts, *inventory.unselected)],
     }
 
 
-def _word(host: Host) -> str:
+def _operand(host: Host) -> str:
     return host.name if host.devices is None else f"{host.name}:{','.join(map(str, host.devices))}"
 
 
@@ -137,7 +137,7 @@ def differences(before: Mapping[str, Any], now: Mapping[str, Any]) -> Iterator[t
     """(a sentence, what to do) for each, of two run.json."""
     if before:
         yield from _of_code(before, now.get("code") or {})
-        yield from ((said, None) for said in _of_versions(before, now))
+        yield from ((text, None) for text in _of_versions(before, now))
 
 
 def _of_code(before: Mapping[str, Any], now: Mapping[str, Any]) -> Iterator[tuple[str, str | None]]:
@@ -160,14 +160,14 @@ def _short(commit: str | None) -> str:
 
 def _of_versions(before: Mapping[str, Any], now: Mapping[str, Any]) -> Iterator[str]:
     then, here = before.get("facts") or {}, now.get("facts") or {}
-    told: dict[str, list[str]] = {}
+    by_text: dict[str, list[str]] = {}
     for host in here:
         was, is_ = versions(then.get(host) or {}), versions(here[host] or {})
         for name in sorted(was | is_) if was else ():
             if was.get(name) != is_.get(name):
-                said = f"{name} is {is_.get(name) or 'not there'}, and was {was.get(name) or 'not there'}"
-                told.setdefault(said, []).append(host)
-    yield from (f"{fold(hosts)}: {said}" for said, hosts in told.items())
+                text = f"{name} is {is_.get(name) or 'not there'}, and was {was.get(name) or 'not there'}"
+                by_text.setdefault(text, []).append(host)
+    yield from (f"{fold(hosts)}: {text}" for text, hosts in by_text.items())
     old, new = ((each.get("fleet") or {}).get("version") for each in (before, now))
     if old != new:
         yield f"fleet is {new}, and was {old}"

@@ -46,7 +46,7 @@ class NodePlan(Node):
 
     @property
     def argv(self) -> list[str]:
-        return [str(word) for word in self.start.argv]
+        return [str(arg) for arg in self.start.argv]
 
     def told(self, argv: Sequence[str]) -> list[str]:
         """Returns what is started there, as text."""
@@ -69,9 +69,9 @@ def nodes_of(inventory: Inventory, job: Job, request: Launch, facts: Mapping[str
     hosts = inventory.hosts
     wanted = max(1, request.least or request.most or 1) + request.spares
     if (request.most or request.spares) and wanted > len(hosts):
-        asked = [f"--nnodes {request.least or request.most}"] * (request.most is not None)
-        asked += [f"--spares {request.spares}"] * (request.spares > 0)
-        raise UsageError(f"{' '.join(asked)}: only {len(hosts)} hosts are selected", hint="see 'fleet hosts'")
+        flags = [f"--nnodes {request.least or request.most}"] * (request.most is not None)
+        flags += [f"--spares {request.spares}"] * (request.spares > 0)
+        raise UsageError(f"{' '.join(flags)}: only {len(hosts)} hosts are selected", hint="see 'fleet hosts'")
     hosts = hosts[: len(hosts) - request.spares if request.most is None else request.most]
     if not hosts:
         raise UsageError("no host is selected", hint="see 'fleet hosts'")
@@ -144,9 +144,9 @@ def candidate_ports(run_id: str, attempt: int = 0, count: int = 5) -> list[int]:
 
 def own_word(argvs: Sequence[Sequence[str]], ranks: Sequence[str]) -> Callable[[Sequence[str]], list[str]]:
     """Returns what puts NODE_RANK into a command, where the engines' commands differ in nothing but the node rank."""
-    for place, words in enumerate(zip(*argvs, strict=False)):
-        stems = {word.removesuffix(rank) for word, rank in zip(words, ranks, strict=True)}
-        if len(set(words)) > 1 and len(stems) == 1:
+    for place, args in enumerate(zip(*argvs, strict=False)):
+        stems = {arg.removesuffix(rank) for arg, rank in zip(args, ranks, strict=True)}
+        if len(set(args)) > 1 and len(stems) == 1:
             brief = f"{stems.pop()}NODE_RANK"
             return lambda argv: [*argv[:place], brief, *argv[place + 1 :]]
     return list

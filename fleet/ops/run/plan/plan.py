@@ -220,7 +220,7 @@ def plan(
             hint=f"--nnodes {request.least} --spares N replaces a lost node; MIN:MAX goes on without it",
         )
     nodes = tuple(nodes_of(inventory, job, request, facts))
-    asked, request = request, met_by_name(request, nodes)
+    requested, request = request, met_by_name(request, nodes)
     address, port = master or (master_address(nodes[0].host, request, len(nodes)), request.master_port)
     addresses = {name: f.address for name, f in facts.items() if f.address}
     slots = {node.host.name: ranks_on(node.host, request, facts.get(node.host.name)) for node in nodes}
@@ -259,7 +259,7 @@ def plan(
         nodes=tuple(plans),
         facts=facts,
         spares=spares_of(inventory, request),
-        asked=asked,
+        asked=requested,
     )
 
 

@@ -80,7 +80,7 @@ def supervise_spec(plan: Plan, node: NodePlan, record: RunRecord) -> run.StartSp
         **part_of(node, record),
         "lease": plan.request.lease,  # who leads the run takes it off
         "run": plan.run_id,
-        "argv": [word if isinstance(word, str) else word.as_spec() for word in node.start.argv],
+        "argv": [arg if isinstance(arg, str) else arg.as_spec() for arg in node.start.argv],
         "env": dict(node.env),
         "env_expand": dict(node.env_expand),
         "unset": plan.request.unset,

@@ -64,15 +64,15 @@ def run(plan: SubmitPlan, runtime: Runtime) -> Report:
                 clear(folder.path)  # what was refused was never there
             raise
         text = f"run {plan.run_id} is job {job} of {queue.what}, logs in {logs}"
-        asked = plan.request.asked()
+        options = plan.request.asked()
         event = Submitted(
             on=plan.request.on,
             job=job,
             by=whoami(),
             script=str(script),
             logs=str(logs),
-            asked=asked,
-            seal=seal(plan.run_id, plan.request.on, asked),
+            asked=options,
+            seal=seal(plan.run_id, plan.request.on, options),
         )
         runtime.emit(folder.notice("info", text, event))
         folder.be_latest()

@@ -58,7 +58,7 @@ def watch(run: WatchPlan, runtime: Runtime) -> Report:
     if run.detach:
         runtime.detach.set()
     queue = SOURCES.get(run.job.on).queue()
-    asking, asked, over = Asking(queue, run.job.job), 0, 0.0
+    asking, cancels, over = Asking(queue, run.job.job), 0, 0.0
     onlooker = Onlooker(run.path, LogsPlan(run.inventory, run.request), runtime.emit)
     while True:
         onlooker.look()
@@ -66,16 +66,16 @@ def watch(run: WatchPlan, runtime: Runtime) -> Report:
         if report is not None and not _begins_again(run, asking):
             return report
         if (standing := asking.look()) is not None:
-            _tell(standing, run, runtime)
+            _report(standing, run, runtime)
         if asking.last.state is State.OVER:
             over = over or time.monotonic()
             if time.monotonic() > over + BRING_SECONDS:
                 return _ended(run, asking.last, queue)
         if runtime.detach.is_set() or runtime.cancel.count >= LEAVE or (runtime.cancel.is_set() and not run.begun):
             return _left(run)
-        if runtime.cancel.count > asked:
-            asked = runtime.cancel.count
-            if _end(run, asking, queue, asked):
+        if runtime.cancel.count > cancels:
+            cancels = runtime.cancel.count
+            if _end(run, asking, queue, cancels):
                 return _ended(run, Standing(State.OVER, "CANCELLED", code=EXIT_INTERRUPTED), queue)
         runtime.detach.wait(POLL_SECONDS)
 
@@ -88,7 +88,7 @@ def _begins_again(run: WatchPlan, asking: Asking) -> bool:
     return True
 
 
-def _tell(standing: Standing, run: WatchPlan, runtime: Runtime) -> None:
+def _report(standing: Standing, run: WatchPlan, runtime: Runtime) -> None:
     if standing.state is State.WAITING:
         began = standing.begins
         at = time.strftime(", expected to begin at %d %b %H:%M", time.localtime(began)) if began else ""
@@ -97,10 +97,10 @@ def _tell(standing: Standing, run: WatchPlan, runtime: Runtime) -> None:
         runtime.emit(Notice("info", text, happened=(event,)))
 
 
-def _end(run: WatchPlan, asking: Asking, queue: Queue, asked: int) -> bool:
+def _end(run: WatchPlan, asking: Asking, queue: Queue, cancels: int) -> bool:
     """Ends the run as Ctrl-C does. Returns True where none of it ever ran."""
     began = (run.path / RUN).exists()
-    if not began or asked > AT_ONCE:
+    if not began or cancels > AT_ONCE:
         queue.cancel(run.job.job, run.path / SCRIPT)
         return not began
     queue.interrupt(run.job.job, run.path / SCRIPT)
