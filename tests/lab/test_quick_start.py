@@ -21,7 +21,7 @@ from tests.standin import standin_python
 
 @pytest.mark.real
 def test_the_block_to_rehearse_works_line_by_line(lab: VirtualLab, tmp_path: Path) -> None:
-    (block,) = (each for each in BLOCKS if (each.page, each.heading) == ("docs/guide.md", "Rehearse it by hand"))
+    block = next(each for each in BLOCKS if (each.page, each.heading) == ("docs/guide.md", "Rehearse it by hand"))
     commands = [shlex.split(command) for command in block.commands]
     assert [words[1:3] for words in (commands[0], commands[-1])] == [["lab", "up"], ["lab", "down"]]
     (tmp_path / "examples").symlink_to(ROOT / "examples")
