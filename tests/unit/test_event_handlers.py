@@ -68,7 +68,7 @@ HANDLERS: dict[str, Callable[[], Emit]] = {
     "setup_ssh.Remarks.__call__": lambda: of("verbs.setup_ssh", "Remarks")(of("line.options", "Settings")()),
     "launch_view.LaunchView.__call__": view,
     "plain.PlainLines.show": lambda: of("run.plain", "PlainLines")(json=False, quiet=False).show,
-    "progress.telling.told": telling,
+    "progress.telling.report": telling,
 }
 
 
