@@ -129,7 +129,7 @@ def seen(view: View) -> Any:
     if not found or not way.get("advertised"):
         return MISSING
     mtu = (view.get("link") or {}).get("mtu")
-    return Seen(found, way["advertised"], way["interface"], mtu, bool(view.get("gpus")))
+    return Seen(found, way["advertised"], way.get("interface"), mtu, bool(view.get("gpus")))
 
 
 def _tried(values: Mapping[str, Seen]) -> dict[Pair, str]:
@@ -239,12 +239,12 @@ def another(view: View) -> Said | None:
 def replaced(view: View) -> Said | None:
     """Returns which variables of the node's a run sets to another interface."""
     way = view.get("network") or {}
-    found = way.get("replaced") or {}
-    if not found:
+    found, interface, address = way.get("replaced"), way.get("interface"), way.get("address")
+    if not (found and interface and address):
         return None
     text = "{variables} of its environment or of NCCL's files is replaced by {name}, which holds {address}"
     variables = ", ".join(f"{name}={value}" for name, value in sorted(found.items()))
-    return Said(Reason(text, variables=variables, name=way["interface"], address=way["address"]))
+    return Said(Reason(text, variables=variables, name=interface, address=address))
 
 
 KEEP = "where the other one is meant: set 'data_address' to its address there, or --env NCCL_SOCKET_IFNAME=NAME"

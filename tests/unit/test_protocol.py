@@ -9,7 +9,7 @@ import contextlib
 from typing import Annotated, Any, Literal, TypedDict
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from fleet.codec import Misfit, decode
@@ -106,6 +106,8 @@ HOST = Host("n1", "n1", slots=2, devices=(1,))
 
 @brief
 @given(fitting(facts.Facts), st.sampled_from(["torchrun", "deepspeed", "command"]))
+@example({"network": {"replaced": {"NCCL_SOCKET_IFNAME": "eth9"}}}, "torchrun")
+@example({"links": {"another": {"mbit": -1, "rtt_ms": 0, "mtu": 0, "again": 0, "least": False}}}, "torchrun")
 def test_any_facts_are_compared(said: Any, engine: str) -> None:
     known = decode(facts.Facts, as_json(said))
     seen = {"n1": view_of(HOST, known, Check(engine=engine))}
