@@ -6,7 +6,7 @@ import copy
 import functools
 import json
 import string
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from types import NoneType, UnionType
 from typing import Annotated, Any, Literal, Union, get_args, get_origin, get_type_hints, is_typeddict
 
@@ -58,7 +58,7 @@ def fitting(kind: Any) -> st.SearchStrategy[Any]:
         return st.one_of(*map(fitting, args))
     if origin is Literal:
         return st.sampled_from(args)
-    if origin is list:
+    if origin in (list, Sequence):
         return st.lists(fitting(args[0]), max_size=3)
     if origin is tuple:
         return st.tuples(*map(fitting, args)).map(list)
