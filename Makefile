@@ -57,7 +57,7 @@ check: venv-test  ## lint, types, import directions
 	$(BIN)/mypy
 	$(BIN)/lint-imports --no-cache
 	@# a docstring is a sentence: its verb says what the thing does or returns
-	! grep -rnE --include='*.py' '"""(As|Of|Those|What|Where|Whether|Who)\b' fleet
+	! grep -rnE --include='*.py' '"""(As|Of|Those|What|Where|Whether|Which|Who)\b' fleet
 
 matrix: packages  ## the fast suites under each Python at hand, with the lowest and the newest dependencies (ARGS=--ends)
 	tools/matrix $(ARGS)

@@ -1,4 +1,4 @@
-"""Which file is the inventory, and reading it."""
+"""Finds which file is the inventory, and reads it."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Which values of variables may be written down or shown: those that are plainly no secret."""
+"""Decides which values of variables may be written down or shown: those that are plainly no secret."""
 
 from __future__ import annotations
 

@@ -58,7 +58,7 @@ def marked(state_dir: Path) -> list[int]:
 
 
 def namespace(pid: int) -> str | None:
-    """Which pid namespace it lives in; None when it is gone."""
+    """Returns the pid namespace it lives in; None when it is gone."""
     try:
         return os.readlink(f"/proc/{pid}/ns/pid")
     except OSError:

@@ -1,5 +1,5 @@
-"""Which hosts reach each other at the addresses that their ranks will have: what node/preflight/pairs.py finds, started
-on all at once. `launch` and `check` try the same pairs."""
+"""Finds which hosts reach each other at the addresses that their ranks will have: what node/preflight/pairs.py finds,
+started on all at once. `launch` and `check` try the same pairs."""
 
 from __future__ import annotations
 

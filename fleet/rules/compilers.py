@@ -1,5 +1,5 @@
-"""Which compilers build ops for which GPUs: bounds of gcc by CUDA and by torch, each with its remedy; and the compute
-capability of NVIDIA's GPUs, for drivers too old to report it themselves.
+"""Judges which compilers build ops for which GPUs: bounds of gcc by CUDA and by torch, each with its remedy; and the
+compute capability of NVIDIA's GPUs, for drivers too old to report it themselves.
 
 Sources: the upper bounds are those of CUDA's own crt/host_config.h ("unsupported GNU version!"), listed in NVIDIA's
 CUDA Installation Guide for Linux, "Host Compiler Support Policy", and repeated by torch in

@@ -1,4 +1,4 @@
-"""Which links between hosts are slow, as the smallest set of causes, and what InfiniBand ports have counted."""
+"""Finds which links between hosts are slow, as the smallest set of causes, and what InfiniBand ports have counted."""
 
 from __future__ import annotations
 

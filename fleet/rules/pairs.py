@@ -1,5 +1,5 @@
-"""Which hosts do not reach each other, as the smallest set of causes: a host that no other reaches is one, not one for
-each of its pairs."""
+"""Finds which hosts do not reach each other, as the smallest set of causes: a host that no other reaches is one, not
+one for each of its pairs."""
 
 from __future__ import annotations
 

@@ -263,7 +263,7 @@ def differences(hunks: Iterable[Hunk], who: Mapping[int, Sequence[str]]) -> byte
 
 
 def _ended(result: Result) -> str:
-    """Which of a task's commands it was, and its place in the file."""
+    """Returns which of a task's commands it was, and its place in the file."""
     from fleet.answers.hosts import TaskEnded
 
     ended = result.read(TaskEnded)

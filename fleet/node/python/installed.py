@@ -1,4 +1,4 @@
-"""Which interpreter trains here, and what it has of a set of wheels."""
+"""Finds which interpreter trains here, and what it has of a set of wheels."""
 
 import json
 import subprocess

@@ -219,7 +219,7 @@ class Follower:
             self.say({"event": "status", "state": "running", "disk_full": self.disk_full})
 
     def tell_time(self, now: float, up: "int | None") -> None:
-        """Which of two ranks on two nodes ended first is seen by it, though this node or the head be busy just then."""
+        """Sends the node's time: it orders the ends of ranks on two nodes, even where this node or the head is busy."""
         self.clock_due, self.clock_pause = (
             now + self.clock_pause,
             min(ELASTIC_CLOCK_SECONDS if self.elastic else CLOCK_SECONDS, 2 * self.clock_pause),

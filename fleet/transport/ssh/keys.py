@@ -1,4 +1,4 @@
-"""Which keys are offered to a host, in which order: private key files with their certificates, the ssh-agent's."""
+"""Orders the keys that are offered to a host: private key files with their certificates, the ssh-agent's."""
 
 from __future__ import annotations
 

@@ -156,7 +156,7 @@ def _ranks_of(folder: Path, found: FoundRun | None) -> set[int]:
 
 
 def _without(ranks: frozenset[int], folder: Path, only: tuple[str, ...] | None) -> str:
-    """Which of them have no log here, of these hosts, in a sentence; "" where all have, or no rank at all has."""
+    """Returns in a sentence which have no log here, of these hosts; "" where all have, or no rank at all has."""
     paths = [path for path in folder.glob("*/*") if only is None or path.parent.name in only]
     logs = [path.name for path in paths if LOG.fullmatch(path.name)]
     here = {rank for rank, _ in map(stream_of, logs) if rank is not None}

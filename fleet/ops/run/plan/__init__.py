@@ -1,1 +1,1 @@
-"""Which ranks run where, with which argv and environment."""
+"""Decides which ranks run where, with which argv and environment."""
