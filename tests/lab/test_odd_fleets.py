@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 import pytest
+import yaml
 
 from tests.lab.healing import BreakableLab
 from tests.lab.nets import Net
@@ -132,8 +133,8 @@ def net(breakable: BreakableLab) -> Iterator[Net]:
 
 
 def inventory(net: Net, case: Case, path: Path) -> Path:
-    lines = [line for line in net.lab.inventory.read_text().splitlines() if line.startswith("defaults:")]
-    lines.append("hosts:")
+    defaults = json.dumps(yaml.safe_load(net.lab.inventory.read_text())["defaults"])  # on one line, however long
+    lines = [f"defaults: {defaults}", "hosts:"]
     for n, name in enumerate(net.names[:COUNT]):
         key = net.lab.sh(name, "ssh-keygen -lf /etc/ssh/ssh_host_ed25519_key.pub").split()[1]
         fields = case.fields.format(n=n + 1, key=key).replace("GATEWAY", net.ips[3])
