@@ -22,7 +22,7 @@ from fleet.cli.line.command import SETTINGS, VerbGroup
 from fleet.cli.line.options import BY_ITSELF, NONE_LIVE, TYPED, common_options, settings_of, spelled_out
 from fleet.cli.line.verbs import VERB_GROUPS, VERBS
 from fleet.cli.screen.terminal import colored
-from fleet.errors import EXIT_INTERRUPTED, EXIT_OK, EXIT_PIPE, FleetError, InventoryError, UsageError
+from fleet.errors import EXIT_INTERRUPTED, EXIT_OK, EXIT_PIPE, FleetError, UsageError
 from fleet.requests.request import OptionError
 from fleet.version import __version__
 
@@ -83,8 +83,7 @@ def cli() -> None:
 def print_error(error: FleetError) -> None:
     from fleet.cli.screen.output import clean, talk
 
-    # of an inventory's error, -w or -x may be the cause
-    talk(f"error: {clean(str(error))}", error.hint, selection=not isinstance(error, InventoryError))
+    talk(f"error: {clean(str(error))}", error.hint, **hints.of_error(error.kind))
 
 
 def say(error: FleetError, ctx: click.Context | None, *, as_json: bool = False) -> int:
@@ -141,7 +140,7 @@ def run(argv: Sequence[str], *, typed: bool = False) -> int:
     ctx: click.Context | None = None
     try:
         with cli.make_context("fleet", list(argv), color=colored(sys.stdout)) as ctx:
-            hints.remember(settings_of(ctx))
+            hints.remember(settings_of(ctx), ("fleet", *argv))
             ctx.meta.update({TYPED: ("fleet", *argv), BY_ITSELF: typed})
             begun = time.monotonic()
             code = cli.invoke(ctx)

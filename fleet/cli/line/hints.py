@@ -10,8 +10,9 @@ from contextlib import contextmanager
 from typing import Any
 
 from fleet.cli.line.options import Settings
+from fleet.cli.line.proposed import fitting
 from fleet.cli.line.verbs import VERBS
-from fleet.errors import InventoryError
+from fleet.errors import InventoryError, UsageError
 
 _VERBS = "|".join(name for name, verb in VERBS.items() if verb.hosts)
 _FLEET = r"(?<![\w./-])fleet "
@@ -20,24 +21,25 @@ _COMMAND = re.compile(rf"{_FLEET}(?P<rest>(?:{_VERBS})(?![\w-])(?! --help)[^;`\n
 _FLAGS = re.compile(r"launch(?P<flags>(?: --[\w-]+)+)(?=['.,]|\Z)")  # of a launch without its script
 
 _line = Settings()
+_typed: Sequence[str] = ()
 _launch: tuple[list[str], list[str]] | None = None  # the running launch: its argv before the script, and from it on
 
 
 @contextmanager
 def of_line() -> Iterator[None]:
     """While one command line runs; a playbook's steps are lines of their own."""
-    global _line, _launch
-    before = _line, _launch
+    global _line, _launch, _typed
+    before = _line, _launch, _typed
     try:
         yield
     finally:
-        _line, _launch = before
+        _line, _launch, _typed = before
 
 
-def remember(settings: Settings) -> None:
-    """Keeps the settings of the command line that runs."""
-    global _line
-    _line = settings
+def remember(settings: Settings, typed: Sequence[str]) -> None:
+    """Keeps the settings and the argv of the command line that runs."""
+    global _line, _typed
+    _line, _typed = settings, typed
 
 
 def launching(typed: Sequence[str], args: Sequence[str]) -> None:
@@ -56,9 +58,15 @@ def quote(word: str) -> str:
     return f'"{word}"'
 
 
+def proposed(hint: str | None, *, selection: bool = True, again: bool = True) -> str | None:
+    """Returns the hint as_typed(), without the commands that would fail; None where nothing is left. again: the line
+    that ran may be proposed."""
+    return fitting(as_typed(hint, selection=selection), _typed, again=again) or None if hint else None
+
+
 def as_typed(hint: str, *, selection: bool = True) -> str:
-    """The hint, in front of the verb of its commands the -i, --on, -w, -x, --transport of the user's line. selection:
-    not -w and -x where it may be they that are wrong."""
+    """Returns the hint, in front of the verb of its commands the -i, --on, -w, -x, --transport of the user's line.
+    selection: not -w and -x where it may be they that are wrong."""
     flags = {
         "-i": _line.inventory,
         "--on": _line.on if _line.on != Settings.on else None,
@@ -91,14 +99,16 @@ def as_typed(hint: str, *, selection: bool = True) -> str:
     return _COMMAND.sub(repeat, hint)
 
 
-def in_document(value: Any, key: str = "", *, selection: bool = True) -> Any:
-    """Returns a JSON value with its hints and next commands as they are printed."""
+def of_error(kind: object) -> dict[str, bool]:
+    """Returns what the hint of an error may not have: of an inventory's, -w or -x may be the cause, and a line that
+    was not understood fails again."""
+    return {"selection": kind != InventoryError.kind, "again": kind != UsageError.kind}
+
+
+def in_document(value: Any, key: str = "", **may: bool) -> Any:
+    """Returns a JSON value with its hints and next commands as they are printed. may: as for proposed()."""
     if isinstance(value, Mapping):
-        # of an inventory's error, -w or -x may be the cause
-        own = value.get("kind") != InventoryError.kind
-        return {name: in_document(each, name, selection=own) for name, each in value.items()}
+        return {name: in_document(each, name, **of_error(value.get("kind"))) for name, each in value.items()}
     if isinstance(value, list | tuple):
-        return [in_document(each, key, selection=selection) for each in value]
-    return (
-        as_typed(value, selection=selection) if key in ("hint", "remedy", "next") and isinstance(value, str) else value
-    )
+        return [in_document(each, key, **may) for each in value]
+    return proposed(value, **may) if key in ("hint", "remedy", "next") and isinstance(value, str) else value

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, TextIO
 
 import click
 
-from fleet.cli.line.hints import as_typed, in_document
+from fleet.cli.line.hints import in_document, proposed
 from fleet.cli.line.options import settings_of
 from fleet.cli.screen import terminal
 from fleet.cli.screen.layout import table
@@ -65,9 +65,10 @@ def clean_output(text: str, colours: bool) -> str:
     return "\n".join(lines)
 
 
-def hint_line(hint: str, *, selection: bool = True) -> str:
-    """The line below an error."""
-    return f"  hint: {clean(as_typed(hint, selection=selection))}"
+def hint_line(hint: str | None, **may: bool) -> str:
+    """Returns the line below an error; "" where nothing can be proposed. may: as for proposed()."""
+    found = proposed(hint, **may)
+    return f"  hint: {clean(found)}" if found else ""
 
 
 def echo(text: str, *, err: bool = False, wrap: bool = True) -> None:
@@ -80,11 +81,11 @@ def echo(text: str, *, err: bool = False, wrap: bool = True) -> None:
         click.echo(text, file=out, color=terminal.colored(out))
 
 
-def talk(text: str, hint: str | None = None, *, wrap: bool = True, selection: bool = True) -> None:
-    """A remark on stderr, and the hint below it. selection: as for as_typed."""
+def talk(text: str, hint: str | None = None, *, wrap: bool = True, **may: bool) -> None:
+    """Writes a remark on stderr, and the hint below it. may: as for proposed()."""
     echo(text, err=True, wrap=wrap)
-    if hint:
-        echo(hint_line(hint, selection=selection), err=True)
+    if line := hint_line(hint, **may):
+        echo(line, err=True)
 
 
 def write_table(

@@ -13,7 +13,7 @@ import click
 from fleet.cli.context import perform
 from fleet.cli.inventory import load_inventory
 from fleet.cli.line.command import Verb
-from fleet.cli.line.hints import as_typed
+from fleet.cli.line.hints import proposed
 from fleet.cli.line.options import Named, asked, common_options, settings_of
 from fleet.cli.screen import terminal
 from fleet.cli.screen.layout import GAP, beside, wrap
@@ -139,7 +139,7 @@ def describe(cause: Cause[Finding], width: int | None) -> list[str]:
     lead = " " * 8
     return [
         *wrap(f"{severity} {message}  [{finding.id}]", width, len(lead)),
-        *wrap(lead + clean(as_typed(cause.hint or "")), width, len(lead)),
+        *wrap(lead + clean(proposed(cause.hint) or ""), width, len(lead)),
     ]
 
 
