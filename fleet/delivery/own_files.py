@@ -40,7 +40,7 @@ def refusal(other: Other, host: str, command: tuple[str, str]) -> Result:
         source=f"{source['host']}:{source['path']}",
         **lost,
     )
-    hint = f"to replace it: {limited(command, other['deleted'], ' --force')}; another destination keeps both"
+    hint = f"--to FOLDER keeps both; to replace it: {limited(command, other['deleted'], ' --force')}"
     error = PreflightError(message, host=host, kind=OTHER, hint=hint)
     return Result(
         host,

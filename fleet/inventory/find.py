@@ -45,10 +45,12 @@ def find_inventory(explicit: str | None, cwd: Path, environ: Mapping[str, str]) 
     for path in tried:
         if path.exists():
             return path
+    configured = Path("~/.ssh/config").expanduser().exists()
+    init = "'fleet init'" if configured else "'fleet init -', with pasted names or ssh lines,"
     looked = ", ".join(["-i (not given)", f"${VARIABLE} (not set)", *(str(path) for path in tried)])
     raise NoInventory(
         f"no inventory found; looked for: {looked}",
-        hint="'fleet init' writes one; or write ./hostfile with one host on a line, or name a file with -i",
+        hint=f"{init} writes one; or write ./hostfile with one host on a line, or name a file with -i",
     )
 
 

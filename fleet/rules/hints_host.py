@@ -46,7 +46,7 @@ HOST_HINTS = (
     ),
     Hint(
         r"No module named '?([\w.]+)'?",
-        r"\1 is missing there: 'fleet sync --wheels requirements.txt' installs it everywhere, 'fleet sync' brings "
+        r"\1 is missing there: 'fleet sync --wheels FILE' installs what FILE names everywhere, 'fleet sync' brings "
         "your own code",
     ),
     Hint(

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import re
+import shlex
 from collections.abc import Sequence
 from typing import Any
 
@@ -14,7 +15,7 @@ from fleet.rules.view import NOTABLE
 
 SAME_WHEEL = "install the same version into every host's training interpreter"
 CORRECT = "install it there, or correct 'python' (or 'activate') of this host in the inventory"
-INSTALL = "install it there: fleet sync --wheels requirements.txt; or set 'python' to the interpreter that has it"
+INSTALL = "install it there, named in FILE: fleet sync --wheels FILE; or set 'python' to the interpreter that has it"
 REINSTALL = (
     "'fleet exec --env-of python -- python -c \"import torch\"' shows all of it: a library that is missing or "
     "another one (LD_LIBRARY_PATH), or a package to be installed again"
@@ -37,7 +38,8 @@ def with_others(view: View, message: str, remedy: str) -> Said:
     listed = few((f"{one['path']} (Python {one['version']}, {_torch(one)})" for one in fit), LISTED)
     if fit[0].get("torch"):
         found = str(fit[0]["path"])
-        remedy = f"the line for the inventory: python: {found if PLAIN.fullmatch(found) else json.dumps(found)}"
+        as_yaml = found if PLAIN.fullmatch(found) else json.dumps(found)
+        remedy = f"in fleet.yaml: python: {as_yaml}; in a hostfile, behind the host: python={shlex.quote(found)}"
     elif len(others) > 1:
         return Said(message, f"none of {len(others)} interpreters found there has torch; {remedy}")
     return Said(message, f"it has {listed}; {remedy}")

@@ -201,5 +201,5 @@ def write(plan: InitPlan, text: str) -> None:
     now = files.read(target)
     bom = BOM_UTF8 if now and now.startswith(BOM_UTF8) else b""  # which reading it leaves out
     if now != (None if plan.old is None else bom + plan.old.encode()):
-        raise HostFailed(f"{plan.path} was changed meanwhile", hint="run fleet init again")
+        raise HostFailed(f"{plan.path} was changed meanwhile", hint="run 'fleet init' again")
     files.write(target, bom + text.encode(), mode=0o644, follow=False)

@@ -102,8 +102,8 @@ def refusal(facts: Mapping[str, Any], wheels: Sequence[Wheel], force: bool) -> P
         return PreflightError(
             f"unmet: {', '.join(broken[:8])}",
             kind="unmet",
-            hint="add wheels that fit, or let fleet collect them: fleet sync --wheels requirements.txt; with --force "
-            "these are installed all the same",
+            hint="add wheels that fit, or let fleet collect those that FILE names: fleet sync --wheels FILE; "
+            "with --force these are installed all the same",
         )
     needed = sum(w.unpacked for w in todo)
     if needed > facts["free"]:

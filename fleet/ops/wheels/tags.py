@@ -62,7 +62,7 @@ def choose(wheels: Sequence[Wheel], facts: Mapping[str, Facts]) -> tuple[Wheel, 
         raise PreflightError(
             "; ".join(refused),
             kind="tags",
-            hint="nothing was sent; 'fleet sync --wheels requirements.txt' collects wheels for the hosts' Python, "
+            hint="nothing was sent; 'fleet sync --wheels FILE' of requirements collects wheels for the hosts' Python, "
             "'fleet build PATH' builds one there",
         )
     return tuple(chosen)

@@ -30,6 +30,8 @@ from fleet.rules.view import view
 
 DEADLINE_SECONDS = 20.0  # of its steps on a node
 SCRIPT = "script-missing"
+# with these nothing starts, whatever is requested
+NEVER = frozenset((SCRIPT, "python-missing", "module-missing", "workdir-missing", "runs-folder"))
 
 
 def findings(plan: Plan, facts: Mapping[str, Mapping[str, Any]], complete: bool = True) -> list[Finding]:
@@ -144,7 +146,7 @@ def refuse(plan: Plan, found: list[Finding], errors: Mapping[str, FleetError], e
     if fatal:
         refusal = PreflightError(
             f"preflight refused, {counted(fatal, 'finding')}; nothing was started anywhere",
-            hint="--no-preflight starts in spite of them",
+            hint=None if any(each.id in NEVER for each in full) else "--no-preflight starts in spite of them",
         )
         refusal.hosts = wrong
         refusal.findings = [plain(finding) for finding in found if finding.severity == "error"]

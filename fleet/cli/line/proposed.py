@@ -1,0 +1,109 @@
+"""Checks the fleet commands of a hint before it is printed, against what is known here; no connection is made.
+
+A command stands in single quotes, or runs to the end of its part of the hint; parts are separated by semicolons. A part
+whose command would fail is left out, and one that forces something comes after the others.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import shlex
+from collections.abc import Iterator, Sequence
+from contextlib import suppress
+from typing import Any
+
+import click
+
+from fleet.cli.line.command import one_spelling, rest_of
+from fleet.cli.line.verbs import VERBS
+from fleet.errors import FleetError
+
+_BARE = rf"fleet (?:-\S+ (?:\S+ )?)*(?:{'|'.join(VERBS)})(?![\w-])[^']*\Z"
+_COMMANDS = re.compile(rf"""(?<=')fleet (?:"[^"]*"|[^'"])*(?=')|(?<![\w./'-]){_BARE}""")
+_HOLE = re.compile(r"[A-Z][A-Z_]*|.*(?:=[A-Z]+|\.\.\.)|~/PROJECT")  # what the reader has to fill in
+_ANSWERS = {"--help", "-h", "--help-all", "--version"}
+FORCES = {"--force", "-y", "--yes", "--no-preflight", "--max-delete", "--share", "--replace-key"}
+FILES = {"script", "src", "file", "inventory", "source", "wheels"}  # parameters that name a file of this machine
+
+
+def fitting(hint: str, typed: Sequence[str], *, again: bool) -> str:
+    """Returns the hint without the parts that would fail here; "" where none is left. typed: argv of the line that
+    ran. again: that same line may be proposed."""
+    if "fleet " not in hint:
+        return hint
+    parts = [part for part in hint.split("; ") if all(fits(line, typed, again) for line in _lines(part))]
+    return "; ".join(sorted(parts, key=_forces)).removeprefix("or ")
+
+
+def _lines(part: str) -> Iterator[list[str]]:
+    for found in _COMMANDS.findall(part):
+        with suppress(ValueError):  # prose with a quote of its own
+            yield shlex.split(found.rstrip(".,:"))
+
+
+def _forces(part: str) -> bool:
+    return any(not FORCES.isdisjoint(word.partition("=")[0] for word in line) for line in _lines(part))
+
+
+def fits(argv: Sequence[str], typed: Sequence[str], again: bool) -> bool:
+    """Returns whether fleet takes a command line, and the files that it names are here or were typed."""
+    if list(argv) == list(typed):
+        return again
+    if not _ANSWERS.isdisjoint(argv):
+        return True
+    try:
+        given = list(_parsed(argv))
+    except (click.ClickException, FleetError):
+        return any(_HOLE.fullmatch(word) for word in argv) and _known(argv)
+    values = [value for ctx in given for name, value in ctx.params.items() if name in FILES]
+    named = [str(value) for each in values for value in (each if isinstance(each, tuple | list) else [each]) if value]
+    return all(_is_here(name, typed) for name in named) and (again or not _same(given, typed))
+
+
+def _is_here(name: str, typed: Sequence[str]) -> bool:
+    known = _HOLE.fullmatch(name) or os.path.normpath(name) in map(os.path.normpath, typed)
+    return bool(known) or os.path.lexists(os.path.expanduser(name))
+
+
+def _parsed(argv: Sequence[str]) -> Iterator[click.Context]:
+    """Yields the contexts of the group and its verb. Raises ClickException for what click refuses."""
+    from fleet.cli.main import cli
+
+    command: click.Command = cli
+    ctx, rest = None, list(argv[1:])
+    while True:
+        with command.make_context(command.name, rest, parent=ctx) as ctx:
+            yield ctx
+            if not isinstance(command, click.Group):
+                return
+            _, found, rest = command.resolve_command(ctx, rest_of(ctx))
+            assert found is not None
+            command = found
+
+
+def _known(argv: Sequence[str]) -> bool:
+    """Returns whether a line with something to fill in has a verb of fleet's and options of that verb."""
+    from fleet.cli.main import cli
+
+    params, verb = [*cli.params], None
+    for word in argv[1:]:
+        if word == "--":
+            break
+        name = one_spelling(word.partition("=")[0])
+        if word.startswith("-") and not any(name in (*param.opts, *param.secondary_opts) for param in params):
+            return False
+        if verb is None and (verb := cli.get_command(click.Context(cli), name)) is not None:
+            params += verb.params
+    return verb is not None
+
+
+def _same(given: Sequence[click.Context], typed: Sequence[str]) -> bool:
+    """Returns whether the line that ran means the same."""
+    with suppress(click.ClickException, FleetError):
+        return _meaning(given) == _meaning(list(_parsed(typed)))
+    return False
+
+
+def _meaning(given: Sequence[click.Context]) -> list[Any]:
+    return [(ctx.info_name, ctx.params, ctx.args) for ctx in given[1:]]
