@@ -6,6 +6,7 @@ import json
 import os
 import shutil
 import subprocess
+import time
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
@@ -128,7 +129,11 @@ class BreakableLab(VirtualLab):
             was.sshd = self._sshd(name)
         self._sweep(name)
         self._path(name, "/root").chmod(was.root_mode)
-        return self._usage(name) == was.usage
+        for _ in range(50):  # processes that have just ended may hold files for a moment
+            if self._usage(name) == was.usage:
+                return True
+            time.sleep(0.1)
+        return False
 
     def _remember(self, name: str) -> None:
         """Takes the host's baseline, after what a test's use of it changes in any case was done once."""

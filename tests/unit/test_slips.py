@@ -128,7 +128,7 @@ def test_an_option_of_the_command_is_never_taken_for_fleets(capsys: pytest.Captu
     ("word", "hint"),
     [
         ("uname -a", "fleet --transport local exec -- uname -a; or fleet --transport local exec --shell 'uname -a'"),
-        ("df -h | tail -1", "fleet --transport local exec --shell 'df -h | tail -1' takes a line"),
+        ("df -h | tail -1", "a shell takes a line: fleet --transport local exec --shell 'df -h | tail -1'"),
     ],
 )
 def test_a_whole_line_as_one_word(word: str, hint: str, capsys: pytest.CaptureFixture[str]) -> None:

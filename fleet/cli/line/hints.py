@@ -61,7 +61,9 @@ def quote(word: str) -> str:
 def proposed(hint: str | None, *, selection: bool = True, again: bool = True) -> str | None:
     """Returns the hint as_typed(), without the commands that would fail; None where nothing is left. again: the line
     that ran may be proposed."""
-    return fitting(as_typed(hint, selection=selection), _typed, again=again) or None if hint else None
+    if not hint:
+        return None
+    return fitting(as_typed(hint, selection=selection), _typed, again=again and _launch is None) or None
 
 
 def as_typed(hint: str, *, selection: bool = True) -> str:

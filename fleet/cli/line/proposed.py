@@ -62,7 +62,7 @@ def fits(argv: Sequence[str], typed: Sequence[str], again: bool) -> bool:
 
 
 def _is_here(name: str, typed: Sequence[str]) -> bool:
-    known = _HOLE.fullmatch(name) or os.path.normpath(name) in map(os.path.normpath, typed)
+    known = name == "-" or _HOLE.fullmatch(name) or os.path.normpath(name) in map(os.path.normpath, typed)
     return bool(known) or os.path.lexists(os.path.expanduser(name))
 
 

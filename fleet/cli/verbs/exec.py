@@ -223,4 +223,4 @@ def _is(ours: os.stat_result, path: str, *, otherwise: bool) -> bool:
 def whole_line(word: str, fleet: str) -> str:
     """A line that was given as one argument is a program's name. fleet: what to begin with."""
     shell = f"{fleet} --shell {shlex.quote(word)}"
-    return f"{shell} takes a line" if re.search(r"[|&;<>$`*?~(]", word) else f"{fleet} -- {word}; or {shell}"
+    return f"a shell takes a line: {shell}" if re.search(r"[|&;<>$`*?~(]", word) else f"{fleet} -- {word}; or {shell}"

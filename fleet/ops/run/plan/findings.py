@@ -53,15 +53,19 @@ def _script_hint(plan: Plan) -> str | None:
     for hint in filter(None, (missed(here, name) for name in names)):
         return hint
     found = any((here / name).exists() for name in names)
+    there = os.path.normpath(here / script)
+    if found and script.startswith("../"):
+        above = os.path.commonpath([here, there])
+        return f"a sync sends {here}, and it is not in there; cd {above}, and launch {os.path.relpath(there, above)}"
     if found and script.startswith("/"):
         below = os.path.relpath(script, here)
         return "that is a path of this machine" + f"; name it from {here} on: {below}" * (below[:3] != "../")
     if found or _on_path(plan.job):
         return None
-    folder, there = os.path.dirname(names[0]), list[str]()
+    folder, beside = os.path.dirname(names[0]), list[str]()
     with suppress(OSError):
-        there = [os.path.join(folder, name) for name in sorted(os.listdir(here / folder))]
-    near = get_close_matches(names[0], there, n=1)
+        beside = [os.path.join(folder, name) for name in sorted(os.listdir(here / folder))]
+    near = get_close_matches(names[0], beside, n=1)
     nowhere = f"it is not below {here} either" if names == [script] else None
     return f"it is not here either, did you mean {near[0]}?" if near else nowhere
 
