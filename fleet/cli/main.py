@@ -138,9 +138,10 @@ def run(argv: Sequence[str], *, typed: bool = False) -> int:
     """Run one fleet command line in this process; returns its exit code. Playbook steps call it, too. typed: a user
     did type it, and may be reminded of something."""
     ctx: click.Context | None = None
+    hints.begin(cli, ("fleet", *argv))
     try:
         with cli.make_context("fleet", list(argv), color=colored(sys.stdout)) as ctx:
-            hints.remember(settings_of(ctx), ("fleet", *argv))
+            hints.remember(settings_of(ctx))
             ctx.meta.update({TYPED: ("fleet", *argv), BY_ITSELF: typed})
             begun = time.monotonic()
             code = cli.invoke(ctx)

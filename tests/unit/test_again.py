@@ -191,7 +191,7 @@ def test_an_inventory_that_is_gone_since(first: dict[str, Any], capfd: pytest.Ca
     gone.rename(gone.with_suffix(".away"))
     code, told = run(["--dry-run", "launch", "--again", "latest", "--env", "HF_TOKEN=x"]), capfd.readouterr().err
     assert code == 121 and f"the inventory that it was started with, {gone}, is not there any more" in told, told
-    assert f"launch --from {first['run']} takes" in told
+    assert f"launch --from {first['run']}' takes" in told
     assert run(["--dry-run", "launch", "--from", "latest", "--env", "HF_TOKEN=x"]) == 0
 
 

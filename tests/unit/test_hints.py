@@ -19,7 +19,7 @@ from tests.command_lines import accept
 def typed() -> Iterator[Settings]:
     settings = Settings()
     with of_line():
-        remember(settings, ())
+        remember(settings)
         yield settings
 
 

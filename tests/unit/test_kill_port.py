@@ -73,7 +73,9 @@ def test_kill_port_does_not_act_unasked(
     process, port = listener
     assert fleet("kill-port", str(port)) == 2
     said = capsys.readouterr()
-    assert str(process.pid) in said.out and "x-20260101-000000-abcd" in said.out and f"kill-port -y {port};" in said.err
+    assert (
+        str(process.pid) in said.out and "x-20260101-000000-abcd" in said.out and f"kill-port -y {port}\n" in said.err
+    )
     assert re.search(r"ALSO.*\d+/udp", said.out, re.DOTALL), "what it would take down with it is told before it is"
     assert "\x1b" not in said.out and "\x07" not in said.out
     assert fleet("kill-port", str(port), "--json") == 2

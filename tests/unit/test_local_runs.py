@@ -167,7 +167,7 @@ def test_a_program_prunes_too(tmp_path: Path, capfd: pytest.CaptureFixture[str])
     assert len(fleet.runs(tmp_path)) == 2 and run(["runs", "--max-size", "big"]) == 2
     chosen = ["--keep", "0", "--days", "0.5", "--max-size", "1", "--runs-dir", str(tmp_path)]
     assert run(["runs", "--prune", *chosen]) == 2  # what is to be typed lets go no more than was asked for
-    assert f"hint: fleet runs --prune -y {' '.join(chosen)}; --dry-run" in capfd.readouterr().err
+    assert f"hint: --dry-run only looks; fleet runs --prune -y {' '.join(chosen)}" in capfd.readouterr().err
     assert run(["runs", "--runs-dir", str(tmp_path), "--prune", "--keep", "0", "--max-size", "1", "-y"]) == 0
     assert "removed: the logs of 2 runs" in capfd.readouterr().err
     assert fleet.runs(tmp_path) == []

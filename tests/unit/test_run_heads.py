@@ -154,4 +154,4 @@ def test_a_leader_that_is_killed_between_two_attempts_is_replaced(
         assert (code, told["attempt"]) == (0, 1) and "[localhost:0] attempt 1 of hello" in said, said
         assert [each["restart"] for each in told["restarts"]] == [1], told
     else:
-        assert code == 7 and f"hint: fleet --transport local launch --again {run.name} --env HF_TOKEN" in said, said
+        assert code == 7 and f"hint: 'fleet --transport local launch --again {run.name} --env HF_TOKEN" in said, said

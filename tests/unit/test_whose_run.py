@@ -20,7 +20,7 @@ from tests.run_folders import an_id, run_folder
 from tests.scripted import STOPPED, Scripted, about, lists, part
 
 RAN = "ran"
-HINT = "fleet launch --dry-run --again {} shows what it would be; --yes launches it"
+HINT = "'fleet launch --dry-run --again {}' shows what it would be; --yes launches it"
 
 
 @pytest.fixture

@@ -9,6 +9,8 @@ from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import Any
 
+import click
+
 from fleet.cli.line.options import Settings
 from fleet.cli.line.proposed import fitting
 from fleet.cli.line.verbs import VERBS
@@ -21,6 +23,7 @@ _COMMAND = re.compile(rf"{_FLEET}(?P<rest>(?:{_VERBS})(?![\w-])(?! --help)[^;`\n
 _FLAGS = re.compile(r"launch(?P<flags>(?: --[\w-]+)+)(?=['.,]|\Z)")  # of a launch without its script
 
 _line = Settings()
+_group: click.Group | None = None  # all verbs
 _typed: Sequence[str] = ()
 _launch: tuple[list[str], list[str]] | None = None  # the running launch: its argv before the script, and from it on
 
@@ -28,18 +31,24 @@ _launch: tuple[list[str], list[str]] | None = None  # the running launch: its ar
 @contextmanager
 def of_line() -> Iterator[None]:
     """While one command line runs; a playbook's steps are lines of their own."""
-    global _line, _launch, _typed
-    before = _line, _launch, _typed
+    global _line, _launch, _group, _typed
+    before = _line, _launch, _group, _typed
     try:
         yield
     finally:
-        _line, _launch, _typed = before
+        _line, _launch, _group, _typed = before
 
 
-def remember(settings: Settings, typed: Sequence[str]) -> None:
-    """Keeps the settings and the argv of the command line that runs."""
-    global _line, _typed
-    _line, _typed = settings, typed
+def begin(group: click.Group, typed: Sequence[str]) -> None:
+    """Keeps the argv of the command line that runs, and the command that it is read by."""
+    global _group, _typed
+    _group, _typed = group, typed
+
+
+def remember(settings: Settings) -> None:
+    """Keeps the settings of the command line that runs."""
+    global _line
+    _line = settings
 
 
 def launching(typed: Sequence[str], args: Sequence[str]) -> None:
@@ -61,9 +70,9 @@ def quote(word: str) -> str:
 def proposed(hint: str | None, *, selection: bool = True, again: bool = True) -> str | None:
     """Returns the hint as_typed(), without the commands that would fail; None where nothing is left. again: the line
     that ran may be proposed."""
-    if not hint:
-        return None
-    return fitting(as_typed(hint, selection=selection), _typed, again=again and _launch is None) or None
+    if not hint or _group is None:
+        return hint and as_typed(hint, selection=selection)
+    return fitting(as_typed(hint, selection=selection), _group, _typed, again=again and _launch is None) or None
 
 
 def as_typed(hint: str, *, selection: bool = True) -> str:

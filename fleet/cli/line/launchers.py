@@ -56,7 +56,7 @@ REFUSED = {
     "force-multi": (_STARTS, ITSELF),
     "ssh-port": ("a host's port is its own", "port: in the inventory, or -p behind it in a hostfile"),
     "venv-script": ("a host's environment is its own", "activate: or python: in the inventory"),
-    "autotuning": (_AUTOTUNING, "deepspeed --autotuning run ..., then fleet launch with what it found"),
+    "autotuning": (_AUTOTUNING, "deepspeed --autotuning run ..., then 'fleet launch' with what it found"),
     "elastic-training": ("fleet starts on the hosts that are selected", "write --nnodes N"),
     "min-elastic-nodes": ("fleet starts on the hosts that are selected", "write --nnodes N"),
     "max-elastic-nodes": ("fleet starts on the hosts that are selected", "write --nnodes N"),

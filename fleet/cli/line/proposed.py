@@ -16,6 +16,7 @@ from typing import Any
 import click
 
 from fleet.cli.line.command import one_spelling, rest_of
+from fleet.cli.line.options import settings_of
 from fleet.cli.line.verbs import VERBS
 from fleet.errors import FleetError
 
@@ -27,12 +28,12 @@ FORCES = {"--force", "-y", "--yes", "--no-preflight", "--max-delete", "--share",
 FILES = {"script", "src", "file", "inventory", "source", "wheels"}  # parameters that name a file of this machine
 
 
-def fitting(hint: str, typed: Sequence[str], *, again: bool) -> str:
+def fitting(hint: str, group: click.Group, typed: Sequence[str], *, again: bool) -> str:
     """Returns the hint without the parts that would fail here; "" where none is left. typed: argv of the line that
-    ran. again: that same line may be proposed."""
+    ran, which group reads. again: that same line may be proposed."""
     if "fleet " not in hint:
         return hint
-    parts = [part for part in hint.split("; ") if all(fits(line, typed, again) for line in _lines(part))]
+    parts = [part for part in hint.split("; ") if all(fits(line, group, typed, again) for line in _lines(part))]
     return "; ".join(sorted(parts, key=_forces)).removeprefix("or ")
 
 
@@ -46,19 +47,19 @@ def _forces(part: str) -> bool:
     return any(not FORCES.isdisjoint(word.partition("=")[0] for word in line) for line in _lines(part))
 
 
-def fits(argv: Sequence[str], typed: Sequence[str], again: bool) -> bool:
+def fits(argv: Sequence[str], group: click.Group, typed: Sequence[str], again: bool) -> bool:
     """Returns whether fleet takes a command line, and the files that it names are here or were typed."""
     if list(argv) == list(typed):
         return again
-    if not _ANSWERS.isdisjoint(argv):
-        return True
+    if not _ANSWERS.isdisjoint(argv) or (len(argv) == 2 and argv[1] in VERBS):
+        return True  # a verb alone is mentioned, not proposed
     try:
-        given = list(_parsed(argv))
+        given = list(_parsed(argv, group))
     except (click.ClickException, FleetError):
-        return any(_HOLE.fullmatch(word) for word in argv) and _known(argv)
+        return any(_HOLE.fullmatch(word) for word in argv) and _known(argv, group)
     values = [value for ctx in given for name, value in ctx.params.items() if name in FILES]
     named = [str(value) for each in values for value in (each if isinstance(each, tuple | list) else [each]) if value]
-    return all(_is_here(name, typed) for name in named) and (again or not _same(given, typed))
+    return all(_is_here(name, typed) for name in named) and (again or not _same(given, typed, group))
 
 
 def _is_here(name: str, typed: Sequence[str]) -> bool:
@@ -66,11 +67,9 @@ def _is_here(name: str, typed: Sequence[str]) -> bool:
     return bool(known) or os.path.lexists(os.path.expanduser(name))
 
 
-def _parsed(argv: Sequence[str]) -> Iterator[click.Context]:
+def _parsed(argv: Sequence[str], group: click.Group) -> Iterator[click.Context]:
     """Yields the contexts of the group and its verb. Raises ClickException for what click refuses."""
-    from fleet.cli.main import cli
-
-    command: click.Command = cli
+    command: click.Command = group
     ctx, rest = None, list(argv[1:])
     while True:
         with command.make_context(command.name, rest, parent=ctx) as ctx:
@@ -82,28 +81,26 @@ def _parsed(argv: Sequence[str]) -> Iterator[click.Context]:
             command = found
 
 
-def _known(argv: Sequence[str]) -> bool:
+def _known(argv: Sequence[str], group: click.Group) -> bool:
     """Returns whether a line with something to fill in has a verb of fleet's and options of that verb."""
-    from fleet.cli.main import cli
-
-    params, verb = [*cli.params], None
+    params, verb = [*group.params], None
     for word in argv[1:]:
         if word == "--":
             break
         name = one_spelling(word.partition("=")[0])
         if word.startswith("-") and not any(name in (*param.opts, *param.secondary_opts) for param in params):
             return False
-        if verb is None and (verb := cli.get_command(click.Context(cli), name)) is not None:
+        if verb is None and (verb := group.get_command(click.Context(group), name)) is not None:
             params += verb.params
     return verb is not None
 
 
-def _same(given: Sequence[click.Context], typed: Sequence[str]) -> bool:
+def _same(given: Sequence[click.Context], typed: Sequence[str], group: click.Group) -> bool:
     """Returns whether the line that ran means the same."""
     with suppress(click.ClickException, FleetError):
-        return _meaning(given) == _meaning(list(_parsed(typed)))
+        return _meaning(given) == _meaning(list(_parsed(typed, group)))
     return False
 
 
 def _meaning(given: Sequence[click.Context]) -> list[Any]:
-    return [(ctx.info_name, ctx.params, ctx.args) for ctx in given[1:]]
+    return [settings_of(given[0]), *((ctx.info_name, ctx.params, ctx.args) for ctx in given[1:])]

@@ -140,7 +140,7 @@ def earlier(again: str | None, from_: str | None, yes: bool, given: Mapping[str,
         if not os.path.exists(run.source):
             raise InventoryError(
                 f"run {run.run}: the inventory that it was started with, {run.source}, is not there any more",
-                hint=f"fleet launch --from {run.run} takes the hosts as they were then; or name a file with -i",
+                hint=f"'fleet launch --from {run.run}' takes the hosts as they were then; or name a file with -i",
             )
         settings.inventory = run.source
     settings.hosts = settings.hosts or run.narrowed

@@ -196,7 +196,7 @@ class Recorded:
             given = " ".join(f"--env {name}" for name in sorted(withheld))
             raise UsageError(
                 f"run {self.run}: what may be secret is not kept, so give it again: {', '.join(sorted(withheld))}",
-                hint=f"fleet launch --again {self.run} {given}, which takes it from your environment; or NAME=VALUE",
+                hint=f"'fleet launch --again {self.run} {given}' takes it from your environment; NAME=VALUE sets it",
             )
 
 
@@ -236,7 +236,7 @@ def recorded(word: str, runs_dir: Path, ask: Callable[[str], bool | None]) -> Re
         if not (agreed := ask("\n".join([f"{foreign}. It says:", *found.shown(), *queue, "Launch that?"]))):
             raise UsageError(
                 f"{foreign}: nothing is launched" + " unasked, and nobody can be asked here" * (agreed is None),
-                hint=f"fleet launch --dry-run --again {run} shows what it would be; --yes launches it",
+                hint=f"'fleet launch --dry-run --again {run}' shows what it would be; --yes launches it",
             )
     return found
 
