@@ -16,9 +16,9 @@ import click
 from fleet import errors
 from fleet.answers import event, run_events
 from fleet.cli.line.command import COMMON, SETTINGS, Verb
-from fleet.cli.line.launchers import REFUSED, SAME
 from fleet.cli.line.verbs import VERB_GROUPS
 from fleet.cli.main import cli
+from fleet.engines.launchers import REFUSED, SAME
 from fleet.inventory.fields import FIELDS, OF_ONE_HOST
 from fleet.protocol import files
 from fleet.rules.ended import ended_by

@@ -13,9 +13,10 @@ from typing import Any
 import pytest
 
 from fleet.cli.line.command import one_spelling
-from fleet.cli.line.launchers import REFUSED, SAME
 from fleet.cli.main import run
 from fleet.cli.verbs.play import command_of
+from fleet.engines.launchers import OPTIONS, REFUSED, SAME
+from fleet.engines.translate import options_of
 from tests.pages import BLOCKS, PAGES, ROOT
 
 PAGE = ROOT / "docs/launchers.md"
@@ -67,7 +68,8 @@ def test_fleet_knows_each_of_their_words(theirs: str) -> None:
     options = {option.lstrip("-") for param in command_of("launch").params for option in param.opts}
     before = re.split(r" (?:train\.py|pkg\.train)", theirs)[0]  # behind it are the script's own
     words = {one_spelling(word) for word in re.findall(r" --([a-z][\w-]+)", before)} - {"exclude"}
-    assert words <= options | SAME.keys() | REFUSED.keys() | FOREIGN
+    theirs_own = {name for tool in OPTIONS for name in options_of(tool)}
+    assert words <= options | SAME.keys() | REFUSED.keys() | theirs_own | FOREIGN
 
 
 def test_each_row_is_one() -> None:

@@ -1,0 +1,159 @@
+"""Translates lines of other launchers into `fleet launch`'s arguments, whole: each word has a meaning there, or fleet
+does itself what it means, or nothing is proposed."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Mapping, Sequence
+from functools import cache
+from itertools import chain, dropwhile, takewhile
+from pathlib import PurePosixPath
+from typing import NamedTuple
+
+from fleet.engines.launchers import (
+    BEGIN,
+    ENGINE,
+    EXACT,
+    ITSELF,
+    LOCAL,
+    NUMBERS,
+    OPTIONS,
+    PASSED,
+    REFUSED,
+    REFUSED_IN_JOBS,
+    SAME,
+)
+from fleet.engines.names import DEFAULT
+from fleet.errors import UsageError
+from fleet.inventory.secret import SECRET
+
+_ASSIGNED = re.compile(r"[A-Za-z_]\w*=.*", re.DOTALL)
+PYTHON = re.compile(r"python(3(\.[0-9]+)?)?")
+_INSTEAD = re.compile(r"write (--?[\w-]+) (\S+)")
+
+
+class Known(NamedTuple):
+    """Describes an option of theirs. takes: "=" where a value follows, "=?" where one may. passed: on, as it is."""
+
+    name: str
+    takes: str
+    passed: bool
+
+
+@cache
+def options_of(tool: str) -> Mapping[str, Known]:
+    """Returns all that a tool has, by their names without dashes, short ones too."""
+    found = dict[str, Known]()
+    for plus, name, takes, short in re.findall(r"(\+?)([\w-]+)(=?\??)(?:\|(\w+))?", OPTIONS.get(tool, "")):
+        found |= dict.fromkeys((name, short or name), Known(name, takes, bool(plus)))
+    return found
+
+
+def known_to(tool: str, word: str) -> Known | None:
+    """Returns the option of a tool that a word is."""
+    return options_of(tool).get(bare(word.partition("=")[0]))
+
+
+def launch_words(words: Sequence[str]) -> list[str] | None:
+    """Returns `fleet launch`'s arguments for a whole line of another launcher's, or of Python's; None where it is
+    neither. UsageError, with the way out, for a word that has no translation."""
+    env = list(takewhile(_ASSIGNED.fullmatch, words))
+    line = list(words[len(env) :])
+    if python := line and PYTHON.fullmatch(PurePosixPath(line[0]).name):
+        line = list(dropwhile("-u".__eq__, line[1:]))
+    module = line[:1] == ["-m"]
+    begin = line[1:] if module else [PurePosixPath(line[0]).name, *line[1:]] if line else []
+    key = next((key for key in (" ".join(begin[:2]), *begin[:1]) if key in BEGIN), None)
+    if key is None:
+        script = python and module or (python or env) and line and re.fullmatch(r"[^-].*\.py", line[0])
+        return [*_env(env), *line] if script else None
+    if key == "torch.distributed.launch" and not {"--use_env", "--use-env"} & {*begin}:
+        raise UsageError(f"{key} gives the script --local-rank", hint="a script that reads LOCAL_RANK needs none")
+    engine = ENGINE.get(BEGIN[key], BEGIN[key])
+    options, command = carried(BEGIN[key], begin[len(key.split()) :])
+    if not command:
+        raise UsageError(f"{key}: no script stands behind it", hint="see fleet launch --help")
+    return [*_env(env), *(["--engine", engine] if engine != DEFAULT else []), *options, *command]
+
+
+def _env(words: Sequence[str]) -> Iterator[str]:
+    for name, value in (word.split("=", 1) for word in words):
+        if SECRET.search(name):
+            raise UsageError(f"{name} may be a secret, which no hint repeats", hint=f"export it, and give --env {name}")
+        yield from ("--env", f"{name}={value}")
+
+
+def carried(tool: str, words: Sequence[str], ours: Mapping[str, bool] = {}) -> tuple[list[str], list[str]]:
+    """(a tool's options as `fleet launch` has them, the script and all behind it). UsageError for one that has no
+    translation. ours: fleet's own options, which stay -> whether a value follows."""
+    made, rest = list[list[str]](), list(words)
+    while rest and rest[0][:1] == "-":
+        typed, equals, value = _split(tool, rest.pop(0))
+        own, known = ours.get(typed.replace("_", "-")), known_to(tool, typed)
+        if typed == "--":
+            break
+        if own is None and known is None:
+            raise UsageError(f"{typed}: {tool} has no such option", hint="what is the script's own stands behind it")
+        needs = own if own is not None else known is not None and known.takes == "="
+        if needs and not equals:
+            if not rest:
+                raise UsageError(f"{typed}: its value is missing", hint="see fleet launch --help")
+            value = rest.pop(0)
+        if own is not None or known is None:
+            made.append(_option(typed, value if needs else None))
+        elif known.name == "module" and needs:
+            return [*chain(*made), "-m"], [value, *rest]
+        else:
+            fleets = as_fleets(tool, typed, known, value if needs or equals else None)
+            made += [fleets] if fleets not in made else []
+    return [*chain(*made)], rest
+
+
+def as_fleets(tool: str, typed: str, known: Known, value: str | None) -> list[str]:
+    """Returns an option of a tool, and its value, as `fleet launch` has them: [] where fleet does that itself."""
+    name = SAME.get(known.name, known.name)
+    why, instead = (REFUSED_IN_JOBS if tool == "sbatch" else REFUSED).get(name, ("", ""))
+    if value == "":
+        raise UsageError(f"{typed}: its value is empty", hint="is a variable in it not set?")
+    if known.passed:
+        option = typed if typed[:2] == "--" else f"--{name}"
+        return [f"{PASSED.get(tool, '--engine-arg')}={option}" + (f"={value}" if value else "")]
+    if name == "rdzv-endpoint":
+        parts = zip(("master-addr", "master-port"), endpoint(str(value)), strict=True)
+        return [*chain(*(as_fleets(tool, typed, Known(part, "=", False), it) for part, it in parts if it))]
+    if (exact := EXACT.get((name, value or ""))) is not None or (instead == ITSELF and name != "rdzv-backend"):
+        return [*(exact or ())]
+    if write := _INSTEAD.match(instead):
+        return _option(write[1], value or write[2])
+    if why:
+        raise UsageError(f"{typed}: {why}", hint=instead)
+    if name in NUMBERS and not re.fullmatch(NUMBERS[name], value or ""):
+        raise UsageError(f"{typed} {value}: fleet takes no such number", hint="leave it away, or write another one")
+    elsewhere = ":" in (value or "") if tool == "mpirun" else {*LOCAL} & {*re.split("[:,@]", value or "")}
+    if name in ("hosts", "exclude") and elsewhere:
+        raise UsageError(f"{typed} {value}: no host of an inventory", hint="-w HOST:0,1 takes these devices of a host")
+    return _option(f"--{name}", value)
+
+
+def endpoint(text: str) -> tuple[str, str | None]:
+    """Splits HOST[:PORT]."""
+    address, colon, port = text.rpartition(":")
+    whole = not colon or not port.isdecimal()
+    return (text if whole else address).strip("[]"), None if whole else port
+
+
+def bare(option: str) -> str:
+    """The name of an option, with dashes inside and none in front."""
+    return option.lstrip("-").replace("_", "-")
+
+
+def _split(tool: str, word: str) -> tuple[str, str, str]:
+    """(an option, "=" where a value is in the word, the value)."""
+    option, equals, value = word.partition("=")
+    attached = word[1:2] != "-" and bare(option) not in options_of(tool) and word[1:2] in options_of(tool)  # -N2
+    return (word[:2], "=", word[2:]) if attached else (option, equals, value)
+
+
+def _option(name: str, value: str | None) -> list[str]:
+    """Returns an option's arguments as one would type them, whatever the value starts with."""
+    return [name] if value is None else [f"{name}={value}"] if value[:1] == "-" else [name, value]
