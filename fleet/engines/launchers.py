@@ -21,10 +21,6 @@ _RANK = "a node's rank is its place in the inventory"
 _RENDEZVOUS = "fleet has torchrun meet at --master-addr, by c10d where it may restart"
 _LOGS = "each rank's output is in runs/RUN/HOST on this machine"
 _STARTS = "fleet starts the ranks on each node, over --transport"
-_AUTOTUNING = "DeepSpeed's tuner starts its trials with a launcher of its own, over and over; fleet leaves it alone"
-_ELASTIC = ("fleet starts on the hosts that are selected", "leave it away; --nnodes N takes the first N")
-_TPU = ("fleet does not drive TPU pods", "leave it away")
-_CLOUD = ("fleet starts ranks on hosts of yours", "leave it away")
 # theirs -> (why fleet does not take it, what to do)
 REFUSED = {
     "node-rank": (_RANK, ITSELF),
@@ -56,16 +52,27 @@ REFUSED = {
     "ssh-port": ("a host's port is its own", "port: in the inventory, or -p behind it in a hostfile"),
     "allow-run-as-root": ("ranks run as the user of their host", ITSELF),
     "venv-script": ("a host's environment is its own", "activate: or python: in the inventory"),
-    "autotuning": (_AUTOTUNING, "deepspeed --autotuning run ..., then fleet launch with what it found"),
-    **dict.fromkeys(("elastic-training", "min-elastic-nodes", "max-elastic-nodes"), _ELASTIC),
+    "autotuning": (
+        "DeepSpeed's tuner starts its trials with a launcher of its own, over and over; fleet leaves it alone",
+        "deepspeed --autotuning run ..., then fleet launch with what it found",
+    ),
+    **dict.fromkeys(
+        ("elastic-training", "min-elastic-nodes", "max-elastic-nodes"),
+        ("fleet starts on the hosts that are selected", "leave it away; --nnodes N takes the first N"),
+    ),
     "deepspeed": ("that is an engine", "write --engine deepspeed"),
     "deepspeed-hostfile": ("a hostfile is an inventory", "write -i FILE"),
     "mpirun-hostfile": ("a hostfile is an inventory", "write -i FILE"),
     "deepspeed-inclusion-filter": ("fleet's word is -w", "write -w HOSTS"),
     "deepspeed-exclusion-filter": ("fleet's word is -x", "write -x HOSTS"),
-    **dict.fromkeys(("tpu", "tpu-cluster", "tpu-use-sudo", "vm", "main-training-function", "downcast-bf16"), _TPU),
+    **dict.fromkeys(
+        ("tpu", "tpu-cluster", "tpu-use-sudo", "vm", "main-training-function", "downcast-bf16"),
+        ("fleet does not drive TPU pods", "leave it away"),
+    ),
     "no-tpu-cluster": ("fleet does not drive TPU pods", ITSELF),
-    **dict.fromkeys(("aws-access-key-id", "aws-secret-access-key"), _CLOUD),
+    **dict.fromkeys(
+        ("aws-access-key-id", "aws-secret-access-key"), ("fleet starts ranks on hosts of yours", "leave it away")
+    ),
 }
 # the same of sbatch, for --on slurm
 REFUSED_IN_JOBS = {
@@ -87,7 +94,6 @@ BEGIN = {
     "colossalai run": "colossalai",
     **dict.fromkeys(("mpirun", "mpiexec"), "mpirun"),
 }
-ENGINE = {"mpirun": "command"}  # of each, where it is called otherwise
 # all their options, "NAME=" with a value, "NAME=?" where that may be missing, "NAME|N" with a short one. "+": the
 # engine's own (sbatch's own), which fleet passes on. Others are in SAME or REFUSED, or are called so by fleet, too
 OPTIONS = {
@@ -148,13 +154,13 @@ OPTIONS = {
         test-only +thread-spec= +threads-per-core= time=|t +time-min= +tmp= +tres-bind= +tres-per-task= +uid= usage
         use-min-nodes verbose|v +wait-all-nodes= wait|W +wckey= wrap=?""",
 }
-PASSED = {"sbatch": "--sbatch-arg"}  # else --engine-arg
 LOCAL = ("localhost", "127.0.0.1", "::1", "0.0.0.0")
 # values that say what fleet does anyway, or have a word of their own
 EXACT = {
     ("rdzv-backend", "c10d"): (),
     ("rdzv-backend", "static"): (),
     ("master-port", "0"): (),
+    ("main-training-function", "main"): (),
     ("local-ranks-filter", "0"): ("--ranks", "first"),
     **dict.fromkeys((("master-addr", host) for host in LOCAL), ()),
 }

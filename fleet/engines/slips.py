@@ -49,7 +49,7 @@ def refuse(job: Job) -> None:
             hint=_line(["--engine", "command", path, *job.args]),
         )
     if PurePosixPath(name).suffix in NO_PROGRAMS:
-        places = "-i takes an inventory, 'fleet play' a playbook, and the script what stands behind it"
+        places = "an inventory stands behind -i, a file that the script reads behind the script"
         hint = _line(["-i", job.script, *job.args]) if job.args and name.endswith("ml") else places
         raise UsageError(f"SCRIPT is a Python script; {job.script} is none", hint=hint)
     line = launch_words([job.script, *job.args])

@@ -12,13 +12,11 @@ from typing import NamedTuple
 
 from fleet.engines.launchers import (
     BEGIN,
-    ENGINE,
     EXACT,
     ITSELF,
     LOCAL,
     NUMBERS,
     OPTIONS,
-    PASSED,
     REFUSED,
     REFUSED_IN_JOBS,
     SAME,
@@ -49,11 +47,6 @@ def options_of(tool: str) -> Mapping[str, Known]:
     return found
 
 
-def known_to(tool: str, word: str) -> Known | None:
-    """Returns the option of a tool that a word is."""
-    return options_of(tool).get(bare(word.partition("=")[0]))
-
-
 def launch_words(words: Sequence[str]) -> list[str] | None:
     """Returns `fleet launch`'s arguments for a whole line of another launcher's, or of Python's; None where it is
     neither. UsageError, with the way out, for a word that has no translation."""
@@ -64,16 +57,20 @@ def launch_words(words: Sequence[str]) -> list[str] | None:
     module = line[:1] == ["-m"]
     begin = line[1:] if module else [PurePosixPath(line[0]).name, *line[1:]] if line else []
     key = next((key for key in (" ".join(begin[:2]), *begin[:1]) if key in BEGIN), None)
+    path = words[len(env)] if line else ""
+    interpreter = ["--python", path] if python and "/" in path else []
     if key is None:
         script = python and module or (python or env) and line and re.fullmatch(r"[^-].*\.py", line[0])
-        return [*_env(env), *line] if script else None
+        return [*_env(env), *interpreter, *line] if script else None
     if key == "torch.distributed.launch" and not {"--use_env", "--use-env"} & {*begin}:
         raise UsageError(f"{key} gives the script --local-rank", hint="a script that reads LOCAL_RANK needs none")
-    engine = ENGINE.get(BEGIN[key], BEGIN[key])
+    engine = "command" if BEGIN[key] == "mpirun" else BEGIN[key]
     options, command = carried(BEGIN[key], begin[len(key.split()) :])
+    if "/" in path and not python:
+        raise UsageError(f"{path}: the inventory or --python has an environment", hint=f"write {key} without a path")
     if not command:
         raise UsageError(f"{key}: no script stands behind it", hint="see fleet launch --help")
-    return [*_env(env), *(["--engine", engine] if engine != DEFAULT else []), *options, *command]
+    return [*_env(env), *interpreter, *(["--engine", engine] if engine != DEFAULT else []), *options, *command]
 
 
 def _env(words: Sequence[str]) -> Iterator[str]:
@@ -89,7 +86,7 @@ def carried(tool: str, words: Sequence[str], ours: Mapping[str, bool] = {}) -> t
     made, rest = list[list[str]](), list(words)
     while rest and rest[0][:1] == "-":
         typed, equals, value = _split(tool, rest.pop(0))
-        own, known = ours.get(typed.replace("_", "-")), known_to(tool, typed)
+        own, known = ours.get(typed.replace("_", "-")), options_of(tool).get(bare(typed))
         if typed == "--":
             break
         if own is None and known is None:
@@ -117,7 +114,7 @@ def as_fleets(tool: str, typed: str, known: Known, value: str | None) -> list[st
         raise UsageError(f"{typed}: its value is empty", hint="is a variable in it not set?")
     if known.passed:
         option = typed if typed[:2] == "--" else f"--{name}"
-        return [f"{PASSED.get(tool, '--engine-arg')}={option}" + (f"={value}" if value else "")]
+        return [f"{'--sbatch-arg' if tool == 'sbatch' else '--engine-arg'}={option}" + (f"={value}" if value else "")]
     if name == "rdzv-endpoint":
         parts = zip(("master-addr", "master-port"), endpoint(str(value)), strict=True)
         return [*chain(*(as_fleets(tool, typed, Known(part, "=", False), it) for part, it in parts if it))]

@@ -91,6 +91,16 @@ def hint_of(line: str, capsys: pytest.CaptureFixture[str], code: int = 2) -> str
         ("fleet launch fleet.yaml train.py", "fleet launch -i fleet.yaml train.py"),
         ("fleet launch -w gpu1 python -m pkg.train --lr 1", "fleet -w gpu1 launch -m pkg.train --lr 1"),
         ("fleet launch python -c 1", "fleet launch --engine command python -c 1"),
+        ("fleet launch /env/bin/python -u train.py a", "fleet launch --python /env/bin/python train.py a"),
+        (
+            "fleet launch --sync --engine accelerate --debug --fsdp_offload_params true train.py --lr 1",
+            "fleet launch --sync --engine accelerate --engine-arg=--debug "
+            "--engine-arg=--fsdp_offload_params=true train.py --lr 1",
+        ),
+        (
+            "fleet launch --on slurm -N2 -d afterok:17 t.py",
+            "fleet launch --on slurm --nodes 2 --sbatch-arg=--dependency=afterok:17 t.py",
+        ),
     ],
 )
 def test_what_to_write(line: str, instead: str, capsys: pytest.CaptureFixture[str]) -> None:
@@ -111,6 +121,7 @@ def test_what_to_write(line: str, instead: str, capsys: pytest.CaptureFixture[st
         ("fleet launch --rdzv_backend c10d train.py", "leave it away: fleet does that itself"),
         ("fleet check --nonsense", "see fleet check --help"),
         ("fleet exec -w", "see fleet exec --help"),
+        ("fleet launch --lr 1 -m pkg.train", "the script's own options stand behind it"),
         ("fleet xyzzy", "see fleet --help"),
         ("fleet down", "see fleet --help"),
         ("fleet nohup torchrun train.py", "see fleet --help"),
@@ -126,9 +137,11 @@ def test_what_to_write(line: str, instead: str, capsys: pytest.CaptureFixture[st
             "launch does that, in other words; --local_addr: each node has its own: "
             "data_address in the inventory, where fleet does not find it",
         ),
+        ("fleet launch --engine accelerate --debug", "write --engine accelerate --engine-arg=--debug SCRIPT"),
+        ("fleet launch --engine accelerate --debug --lr 1 train.py", "what is the script's own stands behind it"),
         (
             "fleet launch ds.json",
-            "-i takes an inventory, 'fleet play' a playbook, and the script what stands behind it",
+            "an inventory stands behind -i, a file that the script reads behind the script",
         ),
         ("fleet --quiet", "fleet --help shows them"),
     ],

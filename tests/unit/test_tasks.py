@@ -255,7 +255,7 @@ def test_a_file_that_cannot_be_read(
 def test_a_training_script_is_not_played(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
     (folder / "train.py").write_text("import sys\nfrom pathlib import Path\nPath('ran').touch()\n")
     assert play("train.py", "--lr", "1") == 2
-    assert capsys.readouterr().err.endswith("  hint: fleet launch train.py --lr 1\n")
+    assert capsys.readouterr().err.endswith("  hint: fleet --transport local launch train.py --lr 1\n")
     assert not (folder / "ran").exists()
 
 

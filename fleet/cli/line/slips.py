@@ -25,7 +25,7 @@ from fleet.cli.line.verbs import VERBS
 from fleet.engines.launchers import REFUSED, REFUSED_IN_JOBS
 from fleet.engines.names import DEFAULT
 from fleet.engines.slips import LAUNCHERS
-from fleet.engines.translate import bare, carried, known_to, launch_words
+from fleet.engines.translate import bare, carried, launch_words, options_of
 from fleet.errors import FleetError, UsageError
 
 # what others call a verb
@@ -51,7 +51,6 @@ OTHERS = {
 }
 # their options, where no table has them -> fleet's
 OPTIONS = {"-H": "--hosts", "-e": "--exclude", "--gpus": "--nproc-per-node", "-np": "--num-processes"}
-LOGIN = "a login is its host's own: user: in the inventory, or USER@HOST in a hostfile"
 
 
 def explained(error: click.ClickException, argv: Sequence[str]) -> UsageError:
@@ -135,7 +134,7 @@ def _option(error: click.NoSuchOption, ctx: click.Context, argv: Sequence[str], 
     begin = next((i + 1 for i, arg in enumerate(argv) if one_spelling(arg) == ctx.command.name), 0)
     if ctx.command.name == "launch":
         tool = "sbatch" if "slurm" in _values("--on", argv) else [DEFAULT, *_values("--engine", argv)][-1]
-        theirs = known_to(tool, typed)
+        theirs = options_of(tool).get(bare(typed)) or options_of(tool).get(bare(name))
         refused = (REFUSED_IN_JOBS if tool == "sbatch" else REFUSED).get(theirs.name if theirs else bare(typed))
         if refused:
             return UsageError(f"{typed}: {refused[0]}", hint=refused[1])
@@ -149,11 +148,11 @@ def _option(error: click.NoSuchOption, ctx: click.Context, argv: Sequence[str], 
         option = "--inventory" if typed == "-H" and os.path.isfile(value) else OPTIONS[typed]
         hint = f"fleet {shlex.join([*argv[:at], option + argv[at][len(typed) :], *argv[at + 1 :]])}"
     elif typed in ("-u", "-l", "--user"):
-        hint = LOGIN
+        hint = "a login is its host's own: user: in the inventory, or USER@HOST in a hostfile"
     elif near := difflib.get_close_matches(name, known, n=1, cutoff=0.75):
         hint = f"did you mean {near[0]}?"
     elif ctx.command.name == "launch":
-        hint = f"the script's own options stand behind it: {_after_the_script(ctx, argv, at, typed)}"
+        hint = f"the script's own options stand behind it{_after_the_script(ctx, argv, at)}"
     return UsageError(f"No such option: {typed}", hint=hint)
 
 
@@ -165,10 +164,8 @@ def _theirs(ctx: click.Context, tool: str, typed: str, argv: Sequence[str], begi
         options, command = carried(tool, argv[begin:], ours)
     except UsageError as untranslated:
         return untranslated
-    line = shlex.join([*argv[:begin], *options, *command])
-    return UsageError(
-        f"No such option: {typed}", hint=f"fleet {line}" if command else f"SCRIPT is missing: fleet {line}"
-    )
+    line = f"fleet {shlex.join([*argv[:begin], *options, *command])}"
+    return UsageError(f"No such option: {typed}", hint=line if command else f"write {shlex.join(options)} SCRIPT")
 
 
 def _values(option: str, argv: Sequence[str]) -> list[str]:
@@ -177,13 +174,13 @@ def _values(option: str, argv: Sequence[str]) -> list[str]:
     return [(arg.partition("=")[2] or following) for arg, following in pairs if arg.partition("=")[0] == option]
 
 
-def _after_the_script(ctx: click.Context, argv: Sequence[str], at: int | None, typed: str) -> str:
-    """The line with the options that fleet does not have after the script."""
+def _after_the_script(ctx: click.Context, argv: Sequence[str], at: int | None) -> str:
+    """The line with the options that fleet does not have after the script, where that is known."""
     script = next((i for i, arg in enumerate(argv) if at is not None and i > at and arg.endswith(".py")), None)
     if at is None or script is None:
-        return f"fleet launch train.py {typed}"
+        return ""
     own, others = fleets_own(ctx.command, argv[at:script])
-    return f"fleet {shlex.join([*argv[:at], *own, argv[script], *others, *argv[script + 1 :]])}"
+    return f": fleet {shlex.join([*argv[:at], *own, argv[script], *others, *argv[script + 1 :]])}"
 
 
 def fleets_own(command: click.Command, argv: Sequence[str]) -> tuple[list[str], list[str]]:

@@ -101,7 +101,8 @@ def submit(
     settings, ranks = settings_of(), given["ranks"]
     typed = click.get_current_context().find_root().meta.get(TYPED, ())
     at = len(typed) - len(args) - 1
-    if script and args and typed[at - 1 : at] == ("-q",) and not (Path(script).suffix or os.path.exists(script)):
+    quiet = typed[at - 1 : at] == ("-q",) and not given["no_python"]
+    if quiet and script and args and not (Path(script).suffix or os.path.exists(script)):
         hint = shlex.join([*typed[: at - 1], "--qos", *typed[at:]])
         raise UsageError(f"-q is fleet's --quiet, and {script} then the script", hint=hint)
     for option in ("inventory", "transport"):
