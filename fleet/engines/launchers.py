@@ -86,6 +86,15 @@ REFUSED_IN_JOBS = {
     "wrap": ("the script is fleet's", "leave it away"),
     "usage": ("fleet's word is --help", "write --help-all"),
 }
+# of other tools: what to type instead
+OTHERS = {
+    **dict.fromkeys(("sbatch", "srun", "salloc"), "--on slurm has a run submitted: see fleet launch --help-all"),
+    "squeue": "fleet --on slurm ps",
+    "sinfo": "fleet hosts --from slurm",
+    "scancel": "'fleet runs' lists the runs; stop ends one, and its job",
+    **dict.fromkeys(("rsync", "scp", "cp"), "see fleet sync --help"),
+    **dict.fromkeys(("top", "htop"), "fleet ps"),
+}
 # what a line of theirs begins with, python -m in front of a module left away -> whose it is
 BEGIN = {
     **dict.fromkeys(("torchrun", "torch.distributed.run", "torch.distributed.launch"), "torchrun"),

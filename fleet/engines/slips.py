@@ -9,7 +9,7 @@ import shlex
 from collections.abc import Mapping, Sequence
 from pathlib import PurePosixPath
 
-from fleet.engines.launchers import BEGIN
+from fleet.engines.launchers import BEGIN, OTHERS
 from fleet.engines.translate import PYTHON, launch_words
 from fleet.errors import UsageError
 from fleet.model import Job
@@ -48,14 +48,26 @@ def refuse(job: Job) -> None:
             f"{job.script} is no Python script, and engine {job.engine} starts Python",
             hint=_line(["--engine", "command", path, *job.args]),
         )
+    if job.script in OTHERS:
+        raise UsageError(f"SCRIPT is a Python script, and {name} is none", hint=OTHERS[job.script])
     if PurePosixPath(name).suffix in NO_PROGRAMS:
-        places = "an inventory stands behind -i, a file that the script reads behind the script"
-        hint = _line(["-i", job.script, *job.args]) if job.args and name.endswith("ml") else places
-        raise UsageError(f"SCRIPT is a Python script; {job.script} is none", hint=hint)
+        raise UsageError(
+            f"SCRIPT is a Python script, and {job.script} is none",
+            hint=_line(["-i", job.script, *job.args])
+            if job.args and name.endswith("ml")
+            else "an inventory stands behind -i, a file that the script reads behind the script",
+        )
     line = launch_words([job.script, *job.args])
     if line is not None:
-        what = f"{name} is started by fleet" if PYTHON.fullmatch(name) else f"fleet does what {name} does, on all hosts"
-        raise UsageError(f"SCRIPT is a Python script; {what}", hint=_line(line))
+        raise UsageError(
+            "SCRIPT is a Python script; "
+            + (
+                f"{name} is started by fleet"
+                if PYTHON.fullmatch(name)
+                else f"fleet does what {name} does, on all hosts"
+            ),
+            hint=_line(line),
+        )
     if PYTHON.fullmatch(name):
         raise UsageError(
             f"SCRIPT is a Python script, not {name}", hint=_line(["--engine", "command", job.script, *job.args])

@@ -129,7 +129,7 @@ def as_fleets(tool: str, typed: str, known: Known, value: str | None) -> list[st
     elsewhere = ":" in (value or "") if tool == "mpirun" else {*LOCAL} & {*re.split("[:,@]", value or "")}
     if name in ("hosts", "exclude") and elsewhere:
         raise UsageError(f"{typed} {value}: no host of an inventory", hint="-w HOST:0,1 takes these devices of a host")
-    return _option(f"--{name}", value)
+    return _option({"inventory": "-i", "hosts": "-w", "exclude": "-x", "module": "-m"}.get(name, f"--{name}"), value)
 
 
 def endpoint(text: str) -> tuple[str, str | None]:

@@ -22,7 +22,7 @@ from fleet.cli.line.command import (
 )
 from fleet.cli.line.options import settings_of
 from fleet.cli.line.verbs import VERBS
-from fleet.engines.launchers import REFUSED, REFUSED_IN_JOBS
+from fleet.engines.launchers import OTHERS, REFUSED, REFUSED_IN_JOBS
 from fleet.engines.names import DEFAULT
 from fleet.engines.slips import LAUNCHERS
 from fleet.engines.translate import bare, carried, launch_words, options_of
@@ -40,17 +40,8 @@ MEANT = {
     "cancel": "stop",
     "doctor": "check",
 }
-# of other tools: what to type instead
-OTHERS = {
-    **dict.fromkeys(("sbatch", "srun", "salloc"), "--on slurm has a run submitted: see fleet launch --help-all"),
-    "squeue": "fleet --on slurm ps",
-    "sinfo": "fleet hosts --from slurm",
-    "scancel": "'fleet runs' lists the runs; stop ends one, and its job",
-    **dict.fromkeys(("rsync", "scp", "cp"), "see fleet sync --help"),
-    **dict.fromkeys(("top", "htop"), "fleet ps"),
-}
 # their options, where no table has them -> fleet's
-OPTIONS = {"-H": "--hosts", "-e": "--exclude", "--gpus": "--nproc-per-node", "-np": "--num-processes"}
+OPTIONS = {"-H": "-w", "-e": "-x", "--gpus": "--nproc-per-node", "-np": "--num-processes"}
 
 
 def explained(error: click.ClickException, argv: Sequence[str]) -> UsageError:
@@ -75,9 +66,8 @@ def _verb(error: NoSuchVerb) -> str:
     token, rest, group = error.words[0], error.words[1:], error.group
     assert isinstance(group.command, click.Group)
     if token in OTHERS and group.parent is None:
-        return (
-            "see fleet get --help" if "sync" in OTHERS[token] and any(":" in it for it in rest[:-1]) else OTHERS[token]
-        )
+        other = OTHERS[token]
+        return "see fleet get --help" if "sync" in other and any(":" in word for word in rest[:-1]) else other
     verbs = group.command.list_commands(group)
     near = (
         [MEANT[token]]
@@ -145,7 +135,7 @@ def _option(error: click.NoSuchOption, ctx: click.Context, argv: Sequence[str], 
         hint = f"fleet {shlex.join([*argv[:line], ' '.join(argv[line:])])}"
     elif at is not None and any(OPTIONS.get(typed, "") in param.opts for param in ctx.command.params):
         value = [*argv[at].split("=")[1:], *argv[at + 1 :], ""][0]
-        option = "--inventory" if typed == "-H" and os.path.isfile(value) else OPTIONS[typed]
+        option = "-i" if typed == "-H" and os.path.isfile(value) else OPTIONS[typed]
         hint = f"fleet {shlex.join([*argv[:at], option + argv[at][len(typed) :], *argv[at + 1 :]])}"
     elif typed in ("-u", "-l", "--user"):
         hint = "a login is its host's own: user: in the inventory, or USER@HOST in a hostfile"

@@ -150,7 +150,7 @@ def exec_(no_fold: bool, stdin: bool | None, argv: tuple[str, ...], **options: A
     if settings.dry_run:
         return plans.tell(plan)
     launch = launch_line(argv) if len(plan.hosts) > 1 else None
-    if alike := launch and re.search(r" --(inventory|hosts|nnodes (?!1 ))", launch):
+    if alike := launch and re.search(r" (-i|-w|--nnodes (?!1 ))", launch):
         talk(f"warning: each host starts {argv[0]} as it is typed, with the same node rank", hint=launch)
     with line_for(no_fold) as progress:
         report = plan.run(progress)
