@@ -148,7 +148,8 @@ OPTIONS = {
         +parallelism-config-sp-seq-length-is-variable= +parallelism-config-sp-attn-implementation=""",
     "colossalai": """host=|H hostfile= include= exclude= num-nodes= nproc-per-node= master-port= master-addr=
         extra-launch-args= ssh-port= module=|m""",
-    "mpirun": "num-processes=|np num-processes=|n hostfile= hostfile=|machinefile host=|H env=|x allow-run-as-root",
+    "mpirun": """num-processes=|np num-processes=|n hostfile= hostfile=|machinefile host-slots=|H host-slots=|host env=|x
+        allow-run-as-root""",
     "sbatch": """array=|a account=|A +bb= +bbf= +begin=|b chdir=|D +clusters=|M +cluster-constraint= comment=
         constraint=|C
         +container= +container-id= +contiguous +core-spec=|S +cores-per-socket= +cpu-freq= cpus-per-gpu=
@@ -163,7 +164,6 @@ OPTIONS = {
         test-only +thread-spec= +threads-per-core= time=|t +time-min= +tmp= +tres-bind= +tres-per-task= +uid= usage
         use-min-nodes verbose|v +wait-all-nodes= wait|W +wckey= wrap=?""",
 }
-LOCAL = ("localhost", "127.0.0.1", "::1", "0.0.0.0")
 # values that say what fleet does anyway, or have a word of their own
 EXACT = {
     ("rdzv-backend", "c10d"): (),
@@ -171,6 +171,18 @@ EXACT = {
     ("master-port", "0"): (),
     ("main-training-function", "main"): (),
     ("local-ranks-filter", "0"): ("--ranks", "first"),
-    **dict.fromkeys((("master-addr", host) for host in LOCAL), ()),
+    **dict.fromkeys((("master-addr", host) for host in ("localhost", "127.0.0.1", "::1", "0.0.0.0")), ()),
 }
-NUMBERS = {"nnodes": r"\d+(:\d+)?", "nproc-per-node": r"\d+|auto|gpu|cpu", "num-processes": r"\d+"}
+# fleet's, without dashes -> (a pattern of the values that it takes of theirs, what to do about another one)
+VALUES = {
+    "nnodes": (r"\d+(:\d+)?", "leave it away, or write how many hosts"),
+    "nproc-per-node": (r"\d+|auto|gpu|cpu", "leave it away, or write how many ranks"),
+    "num-processes": (r"\d+", "--nproc-per-node N for each host"),
+    **dict.fromkeys(
+        ("hosts", "exclude"),
+        (r"(?!.*(localhost|127\.0\.0\.1)).+", "-w HOST:0,1 takes these devices of a host of the inventory"),
+    ),
+    "host-slots": ("[^:]+", "slots are the inventory's, or --nproc-per-node's: write -w HOSTS"),
+}
+# the same -> how it is written short
+SHORT = {"inventory": "-i", "hosts": "-w", "host-slots": "-w", "exclude": "-x", "module": "-m"}

@@ -98,6 +98,10 @@ def hint_of(line: str, capsys: pytest.CaptureFixture[str], code: int = 2) -> str
             "--engine-arg=--fsdp_offload_params=true train.py --lr 1",
         ),
         (
+            "fleet launch --on slurm -N 2 --engine accelerate --debug --nodelist=n1 t.py",
+            "fleet launch --on slurm --nodes 2 --engine accelerate --engine-arg=--debug --nodelist n1 t.py",
+        ),
+        (
             "fleet launch --on slurm -N2 -d afterok:17 t.py",
             "fleet launch --on slurm --nodes 2 --sbatch-arg=--dependency=afterok:17 t.py",
         ),

@@ -7,7 +7,7 @@ import os
 import re
 import shlex
 import shutil
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 import click
@@ -25,7 +25,7 @@ from fleet.cli.line.verbs import VERBS
 from fleet.engines.launchers import OTHERS, REFUSED, REFUSED_IN_JOBS
 from fleet.engines.names import DEFAULT
 from fleet.engines.slips import LAUNCHERS
-from fleet.engines.translate import bare, carried, launch_words, options_of
+from fleet.engines.translate import Known, bare, carried, launch_words, options_of
 from fleet.errors import FleetError, UsageError
 
 # what others call a verb
@@ -66,8 +66,8 @@ def _verb(error: NoSuchVerb) -> str:
     token, rest, group = error.words[0], error.words[1:], error.group
     assert isinstance(group.command, click.Group)
     if token in OTHERS and group.parent is None:
-        other = OTHERS[token]
-        return "see fleet get --help" if "sync" in other and any(":" in word for word in rest[:-1]) else other
+        fetches = "sync" in OTHERS[token] and any(":" in word for word in rest[:-1])
+        return "see fleet get --help" if fetches else OTHERS[token]
     verbs = group.command.list_commands(group)
     near = (
         [MEANT[token]]
@@ -82,7 +82,7 @@ def _verb(error: NoSuchVerb) -> str:
         return f"fleet launch {shlex.join([token, *rest])}"
     if line := launch_line(error.words):
         return line
-    if _is_host(token, group):
+    if re.search(r"[\d.@]", token) and _is_host(token, group):  # the rest takes time
         return f"fleet exec -w {shlex.quote(token)} -- {shlex.join(rest)}" if rest else f"fleet ssh {token}"
     if shutil.which(token) and not {*error.words} & LAUNCHERS:
         return f"fleet exec -- {shlex.join([token, *rest])}"
@@ -123,13 +123,14 @@ def _option(error: click.NoSuchOption, ctx: click.Context, argv: Sequence[str], 
     known = [option for param in ctx.command.params if not getattr(param, "hidden", False) for option in param.opts]
     begin = next((i + 1 for i, arg in enumerate(argv) if one_spelling(arg) == ctx.command.name), 0)
     if ctx.command.name == "launch":
-        tool = "sbatch" if "slurm" in _values("--on", argv) else [DEFAULT, *_values("--engine", argv)][-1]
-        theirs = options_of(tool).get(bare(typed)) or options_of(tool).get(bare(name))
-        refused = (REFUSED_IN_JOBS if tool == "sbatch" else REFUSED).get(theirs.name if theirs else bare(typed))
-        if refused:
+        tools = [DEFAULT, *_values("--engine", argv)][-1:] + ["sbatch"] * ("slurm" in _values("--on", argv))
+        options = options_of(*tools)
+        theirs = options.get(bare(typed)) or options.get(bare(name))
+        reasons = REFUSED_IN_JOBS if theirs and theirs.tool == "sbatch" else REFUSED
+        if refused := reasons.get(theirs.name if theirs else bare(typed)):
             return UsageError(f"{typed}: {refused[0]}", hint=refused[1])
         if theirs:
-            return _theirs(ctx, tool, typed, argv, begin)
+            return _theirs(ctx, options, typed, argv, begin)
     if ctx.command.name == "exec" and at is not None and "--shell" in argv[: at - 1]:
         line = list(argv).index("--shell") + 1
         hint = f"fleet {shlex.join([*argv[:line], ' '.join(argv[line:])])}"
@@ -146,16 +147,22 @@ def _option(error: click.NoSuchOption, ctx: click.Context, argv: Sequence[str], 
     return UsageError(f"No such option: {typed}", hint=hint)
 
 
-def _theirs(ctx: click.Context, tool: str, typed: str, argv: Sequence[str], begin: int) -> UsageError:
-    """The line with an engine's own options, or sbatch's, as fleet takes them. begin: where the verb's words do."""
-    flags = {option: param for param in ctx.command.params if isinstance(param, click.Option) for option in param.opts}
-    ours = {option: not (param.is_flag or param.count) for option, param in flags.items()}
+def _theirs(
+    ctx: click.Context, options: Mapping[str, Known], typed: str, argv: Sequence[str], begin: int
+) -> UsageError:
+    """The line with an engine's own options, and sbatch's, as fleet takes them. begin: where the verb's words do."""
+    ours = {
+        option: not (param.is_flag or param.count)
+        for param in ctx.command.params
+        if isinstance(param, click.Option)
+        for option in (*param.opts, *param.secondary_opts)
+    }
     try:
-        options, command = carried(tool, argv[begin:], ours)
+        words, command = carried(options, argv[begin:], ours)
     except UsageError as untranslated:
         return untranslated
-    line = f"fleet {shlex.join([*argv[:begin], *options, *command])}"
-    return UsageError(f"No such option: {typed}", hint=line if command else f"write {shlex.join(options)} SCRIPT")
+    line = f"fleet {shlex.join([*argv[:begin], *words, *command])}"
+    return UsageError(f"No such option: {typed}", hint=line if command else f"write {shlex.join(words)} SCRIPT")
 
 
 def _values(option: str, argv: Sequence[str]) -> list[str]:

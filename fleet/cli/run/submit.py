@@ -103,8 +103,10 @@ def submit(
     at = len(typed) - len(args) - 1
     quiet = typed[at - 1 : at] == ("-q",) and not given["no_python"]
     if quiet and script and args and not (Path(script).suffix or os.path.exists(script)):
-        hint = shlex.join([*typed[: at - 1], "--qos", *typed[at:]])
-        raise UsageError(f"-q is fleet's --quiet, and {script} then the script", hint=hint)
+        raise UsageError(
+            f"-q is fleet's --quiet, and {script} then the script",
+            hint=shlex.join([*typed[: at - 1], "--qos", *typed[at:]]),
+        )
     for option in ("inventory", "transport"):
         if getattr(settings, option) != getattr(type(settings), option):
             raise UsageError(f"--on {source.name} has its own hosts, and takes no --{option}", hint="leave it out")
