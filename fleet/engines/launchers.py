@@ -148,8 +148,8 @@ OPTIONS = {
         +parallelism-config-sp-seq-length-is-variable= +parallelism-config-sp-attn-implementation=""",
     "colossalai": """host=|H hostfile= include= exclude= num-nodes= nproc-per-node= master-port= master-addr=
         extra-launch-args= ssh-port= module=|m""",
-    "mpirun": """num-processes=|np num-processes=|n hostfile= hostfile=|machinefile host-slots=|H host-slots=|host env=|x
-        allow-run-as-root""",
+    "mpirun": """num-processes=|np num-processes=|n hostfile= hostfile=|machinefile host-slots=|H host-slots=|host
+        env=|x allow-run-as-root""",
     "sbatch": """array=|a account=|A +bb= +bbf= +begin=|b chdir=|D +clusters=|M +cluster-constraint= comment=
         constraint=|C
         +container= +container-id= +contiguous +core-spec=|S +cores-per-socket= +cpu-freq= cpus-per-gpu=
