@@ -16,9 +16,10 @@ import click
 from fleet import errors
 from fleet.answers import event, run_events
 from fleet.cli.line.command import COMMON, SETTINGS, Verb
-from fleet.cli.line.launchers import REFUSED, SAME
 from fleet.cli.line.verbs import VERB_GROUPS
 from fleet.cli.main import cli
+from fleet.engines.launchers import OPTIONS, REFUSED, REFUSED_IN_JOBS, SAME
+from fleet.engines.translate import options_of
 from fleet.inventory.fields import FIELDS, OF_ONE_HOST
 from fleet.protocol import files
 from fleet.rules.ended import ended_by
@@ -127,8 +128,25 @@ def same_options() -> str:
 
 def refused_options() -> str:
     """Of other launchers, that it does not."""
-    rows = [(f"`-{'' if len(name) == 1 else '-'}{name.replace('-', '_')}`", *told) for name, told in REFUSED.items()]
+    rows = [(f"`--{name.replace('-', '_')}`", *told) for name, told in REFUSED.items()]
     return table(("theirs", "why not", "instead"), *rows)
+
+
+def refused_in_jobs() -> str:
+    """Of sbatch, that it does not."""
+    return table(
+        ("sbatch's", "why not", "instead"), *((f"`--{name}`", *told) for name, told in REFUSED_IN_JOBS.items())
+    )
+
+
+def passed_options() -> str:
+    """Of other launchers and of sbatch, that it passes on."""
+    rows = []
+    for tool in OPTIONS:
+        names = dict.fromkeys(known.name for known in options_of(tool).values() if known.passed)
+        shown = ", ".join(f"`{name if tool == 'sbatch' else name.replace('-', '_')}`" for name in names)
+        rows += [(tool, f"`--{'sbatch' if tool == 'sbatch' else 'engine'}-arg=--NAME=VALUE`", shown)] if names else []
+    return table(("of", "written", "NAME"), *rows)
 
 
 def files_on(rows: Iterable[tuple[str, str]]) -> Callable[[], str]:
@@ -157,6 +175,8 @@ PARTS: dict[str, Callable[[], str]] = {
     "hints": hints,
     "same options": same_options,
     "refused options": refused_options,
+    "refused in jobs": refused_in_jobs,
+    "passed options": passed_options,
     "files on a node": files_on(files.FOLDERS),
     "files of a run": files_on(files.OF_A_RUN),
     "files of deliveries": files_on(files.OF_DELIVERIES),

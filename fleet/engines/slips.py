@@ -3,33 +3,40 @@ its hint."""
 
 from __future__ import annotations
 
+import os
 import re
 import shlex
 from collections.abc import Mapping, Sequence
 from pathlib import PurePosixPath
 
-from fleet.engines.names import DEFAULT, OWN
+from fleet.engines.launchers import BEGIN, OTHERS
+from fleet.engines.translate import PYTHON, launch_words
 from fleet.errors import UsageError
 from fleet.model import Job
 
 _SHELLS = re.compile(r"(ba|z|da|k)?sh")
-_PYTHON = re.compile(r"python(3(\.[0-9]+)?)?")
+_FIRST_LINE = re.compile(rb"#! *\S*?(/env +)?(ba|z|da|k)?sh\b")
 # programs that start ranks; one that is called as an engine is, is meant by it
-LAUNCHERS = ("torchrun", "deepspeed", "accelerate", "colossalai", "mpirun", "mpiexec")
-# the options, without dashes, that give launchers the ranks of a node; the first is fleet's own, too
-RANKS = ("nproc-per-node", "nproc", "num-gpus", "num-accelerators")
+LAUNCHERS = {words.split()[0] for words in BEGIN}
+NO_PROGRAMS = (".yaml", ".yml", ".json", ".txt")
 
 
 def is_shells(script: str) -> bool:
-    """A shell's script, or a shell."""
+    """A shell's script, by its name or by its first line where it lies here, or a shell."""
     path = PurePosixPath(script)
-    return path.suffix in (".sh", ".bash", ".zsh") or _SHELLS.fullmatch(path.name) is not None
+    if path.suffix in (".sh", ".bash", ".zsh", ".py") or _SHELLS.fullmatch(path.name):
+        return path.suffix != ".py"
+    try:
+        with open(script if os.path.isfile(script) else os.devnull, "rb") as file:
+            return _FIRST_LINE.match(file.readline(200)) is not None
+    except (OSError, ValueError):
+        return False
 
 
 def starts_another(program: str) -> bool:
     """An interpreter, a shell or a launcher: what it is given is what runs."""
     name = PurePosixPath(program).name
-    return name in LAUNCHERS or any(kind.fullmatch(name) for kind in (_SHELLS, _PYTHON))
+    return name in LAUNCHERS or any(kind.fullmatch(name) for kind in (_SHELLS, PYTHON))
 
 
 def refuse(job: Job) -> None:
@@ -41,18 +48,29 @@ def refuse(job: Job) -> None:
             f"{job.script} is no Python script, and engine {job.engine} starts Python",
             hint=_line(["--engine", "command", path, *job.args]),
         )
-    if _PYTHON.fullmatch(name):
-        if "-m" in job.args:
-            raise UsageError(
-                f"SCRIPT is a Python script, not {name}", hint=_line(["--engine", "command", job.script, *job.args])
-            )
-        raise UsageError(f"SCRIPT is a Python script; {name} is started by fleet", hint=_line(_own(job.args)))
-    if name in LAUNCHERS:
-        engine = name if job.engine == DEFAULT and name in OWN else job.engine
-        options = ["--engine", engine] if engine != DEFAULT else []
+    if job.script in OTHERS:
+        raise UsageError(f"SCRIPT is a Python script, and {name} is none", hint=OTHERS[job.script])
+    if PurePosixPath(name).suffix in NO_PROGRAMS:
         raise UsageError(
-            f"SCRIPT is a Python script; fleet does what {name} does, on all hosts",
-            hint=_line([*options, *_ranks(job.args), *_own(job.args)]),
+            f"SCRIPT is a Python script, and {job.script} is none",
+            hint=_line(["-i", job.script, *job.args])
+            if job.args and name.endswith("ml")
+            else "an inventory stands behind -i, a file that the script reads behind the script",
+        )
+    line = launch_words([job.script, *job.args])
+    if line is not None:
+        raise UsageError(
+            "SCRIPT is a Python script; "
+            + (
+                f"{name} is started by fleet"
+                if PYTHON.fullmatch(name)
+                else f"fleet does what {name} does, on all hosts"
+            ),
+            hint=_line(line),
+        )
+    if PYTHON.fullmatch(name):
+        raise UsageError(
+            f"SCRIPT is a Python script, not {name}", hint=_line(["--engine", "command", job.script, *job.args])
         )
 
 
@@ -67,24 +85,6 @@ def refuse_owned(job: Job, words: Sequence[str], owned: Mapping[str, str | None]
                 f"{option}: fleet itself tells that {job.engine}'s launcher on each node",
                 hint=f"leave it away; fleet's own option is {instead}" if instead else "leave it away",
             )
-
-
-def _own(args: Sequence[str]) -> list[str]:
-    """From the Python script on."""
-    at = next((i for i, arg in enumerate(args) if arg.endswith(".py")), None)
-    return ["train.py"] if at is None else list(args[at:])
-
-
-def _ranks(args: Sequence[str]) -> list[str]:
-    """Returns the number of ranks on a node that a launcher's arguments name, as fleet's own arguments."""
-    for arg, following in zip(args, [*args[1:], ""], strict=True):
-        option, equals, value = arg.partition("=")
-        value = value if equals else following
-        if option[:1] == "-" and option.lstrip("-").replace("_", "-") in RANKS and value.isdecimal():
-            return ["--nproc-per-node", value]
-        if arg.endswith(".py"):
-            break
-    return []
 
 
 def _line(argv: Sequence[str]) -> str:

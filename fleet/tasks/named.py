@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import re
 from dataclasses import dataclass
 from pathlib import Path
+
+_TASKS = re.compile(rb"^\s*(from|import)\b.*(fabric|invoke|task|\*)", re.MULTILINE)
 
 
 @dataclass(frozen=True)
@@ -20,6 +23,12 @@ class NamedTasks:
         if not (colon and _is_python(Path(path))):
             path, task = word, ""
         return cls(Path(path), task or None) if _is_python(Path(path)) else None
+
+    def imports_tasks(self) -> bool:
+        """Is false for a file, named otherwise than task files are, that takes nothing from where tasks come from. What
+        cannot be read is for what reads it to report."""
+        named = self.task or self.path.name in ("tasks.py", "fabfile.py") or not self.path.is_file()
+        return bool(named or _TASKS.search(self.path.read_bytes()))
 
 
 def _is_python(path: Path) -> bool:

@@ -9,8 +9,8 @@ from typing import Any
 
 import pytest
 
-from fleet.cli.line.launchers import REFUSED, SAME
 from fleet.cli.main import run
+from fleet.engines.launchers import REFUSED, SAME
 from fleet.node.container.options import FLEETS
 from tests.unit.test_slips import here as here  # two hosts of two slots
 

@@ -17,13 +17,13 @@ from tests.command_lines import accept
         ("bin/sft.sh", (), "deepspeed", "fleet launch --engine command bin/sft.sh"),
         ("bash", ("run.sh",), "torchrun", "fleet launch --engine command bash run.sh"),
         ("python", ("train.py", "--lr", "1 2"), "torchrun", "fleet launch train.py --lr '1 2'"),
-        ("/opt/bin/python3.11", ("-u", "train.py"), "torchrun", "fleet launch train.py"),
-        ("python", ("-m", "pkg.train"), "torchrun", "fleet launch --engine command python -m pkg.train"),
+        ("/opt/bin/python3.11", ("-u", "train.py"), "torchrun", "fleet launch --python /opt/bin/python3.11 train.py"),
+        ("python", ("-m", "pkg.train"), "torchrun", "fleet launch -m pkg.train"),
         (
             "torchrun",
             ("--nnodes", "2", "--nproc_per_node=8", "train.py", "-n", "3"),
             "torchrun",
-            "fleet launch --nproc-per-node 8 train.py -n 3",
+            "fleet launch --nnodes 2 --nproc-per-node 8 train.py -n 3",
         ),
         (
             "deepspeed",
@@ -32,7 +32,7 @@ from tests.command_lines import accept
             "fleet launch --engine deepspeed --nproc-per-node 4 train.py",
         ),
         ("accelerate", ("launch", "train.py"), "torchrun", "fleet launch --engine accelerate train.py"),
-        ("mpirun", ("-np", "8", "train.py"), "torchrun", "fleet launch train.py"),
+        ("mpirun", ("-np", "8", "./train"), "torchrun", "fleet launch --engine command --num-processes 8 ./train"),
     ],
 )
 def test_what_python_cannot_start_is_told_what_to_write(

@@ -246,10 +246,17 @@ def test_variables_of_the_inventory_and_no_inventory(folder: Path, capfd: pytest
 def test_a_file_that_cannot_be_read(
     text: str, line: str, hint: str, folder: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    (folder / "broken.py").write_text(text)
-    assert play("broken.py") == 121
+    (folder / "tasks.py").write_text(text)
+    assert play("tasks.py") == 121
     said = capsys.readouterr().err
-    assert f"broken.py:{line}" in said and hint in said
+    assert f"tasks.py:{line}" in said and hint in said
+
+
+def test_a_training_script_is_not_played(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    (folder / "train.py").write_text("import sys\nfrom pathlib import Path\nPath('ran').touch()\n")
+    assert play("train.py", "--lr", "1") == 2
+    assert capsys.readouterr().err.endswith("  hint: fleet --transport local launch train.py --lr 1\n")
+    assert not (folder / "ran").exists()
 
 
 def test_namespaces_and_files_beside(folder: Path, capfd: pytest.CaptureFixture[str]) -> None:

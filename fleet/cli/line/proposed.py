@@ -25,7 +25,8 @@ _COMMANDS = re.compile(rf"""(?<=')fleet (?:"[^"]*"|[^'"])*(?=')|(?<![\w./'-]){_B
 _HOLE = re.compile(r"[A-Z][A-Z_]*|.*(?:=[A-Z]+|\.\.\.)|~/PROJECT")  # what the reader has to fill in
 _ANSWERS = {"--help", "-h", "--help-all", "--version"}
 FORCES = {"--force", "-y", "--yes", "--no-preflight", "--max-delete", "--share", "--replace-key"}
-FILES = {"script", "src", "file", "inventory", "source", "wheels"}  # parameters that name a file of this machine
+# parameters that name files of this machine, by verb
+FILES = {"launch": ("script",), "sync": ("src", "wheels"), "play": ("file",), "init": ("source",)}
 
 
 def fitting(hint: str, group: click.Group, typed: Sequence[str], *, again: bool) -> str:
@@ -57,7 +58,7 @@ def fits(argv: Sequence[str], group: click.Group, typed: Sequence[str], again: b
         given = list(_parsed(argv, group))
     except (click.ClickException, FleetError):
         return any(_HOLE.fullmatch(word) for word in argv) and _known(argv, group)
-    values = [value for ctx in given for name, value in ctx.params.items() if name in FILES]
+    values = [ctx.params[name] for ctx in given for name in FILES.get(str(ctx.info_name), ())]
     named = [str(value) for each in values for value in (each if isinstance(each, tuple | list) else [each]) if value]
     return all(_is_here(name, typed) for name in named) and (again or not _same(given, typed, group))
 

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import difflib
+import os
 import re
 import shlex
 import shutil
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from pathlib import Path
 
 import click
 from click.core import ParameterSource
@@ -18,9 +20,13 @@ from fleet.cli.line.command import (
     Verb,
     one_spelling,
 )
-from fleet.cli.line.launchers import REFUSED
+from fleet.cli.line.options import settings_of
 from fleet.cli.line.verbs import VERBS
-from fleet.errors import UsageError
+from fleet.engines.launchers import OTHERS, REFUSED, REFUSED_IN_JOBS
+from fleet.engines.names import DEFAULT
+from fleet.engines.slips import LAUNCHERS
+from fleet.engines.translate import Known, bare, carried, launch_words, options_of
+from fleet.errors import FleetError, UsageError
 
 # what others call a verb
 MEANT = {
@@ -34,6 +40,8 @@ MEANT = {
     "cancel": "stop",
     "doctor": "check",
 }
+# their options, where no table has them -> fleet's
+OPTIONS = {"-H": "-w", "-e": "-x", "--gpus": "--nproc-per-node", "-np": "--num-processes"}
 
 
 def explained(error: click.ClickException, argv: Sequence[str]) -> UsageError:
@@ -57,6 +65,9 @@ def explained(error: click.ClickException, argv: Sequence[str]) -> UsageError:
 def _verb(error: NoSuchVerb) -> str:
     token, rest, group = error.words[0], error.words[1:], error.group
     assert isinstance(group.command, click.Group)
+    if token in OTHERS and group.parent is None:
+        fetches = "sync" in OTHERS[token] and any(":" in word for word in rest[:-1])
+        return "see fleet get --help" if fetches else OTHERS[token]
     verbs = group.command.list_commands(group)
     near = (
         [MEANT[token]]
@@ -65,11 +76,37 @@ def _verb(error: NoSuchVerb) -> str:
     )
     if near:
         return f"did you mean: {group.command_path} {shlex.join([near[0], *rest])}"
-    if group.parent is None and token.endswith(".py"):
+    if group.parent is not None:
+        return f"see {group.command_path} --help"
+    if token.endswith(".py"):
         return f"fleet launch {shlex.join([token, *rest])}"
-    if group.parent is None and shutil.which(token):
+    if line := launch_line(error.words):
+        return line
+    if re.search(r"[\d.@]", token) and _is_host(token, group):  # the rest takes time
+        return f"fleet exec -w {shlex.quote(token)} -- {shlex.join(rest)}" if rest else f"fleet ssh {token}"
+    if shutil.which(token) and not {*error.words} & LAUNCHERS:
         return f"fleet exec -- {shlex.join([token, *rest])}"
-    return f"see {group.command_path} --help"
+    return "see fleet --help"
+
+
+def launch_line(words: Sequence[str]) -> str | None:
+    """Returns what a whole line of another launcher's, or of Python's, is to fleet; None where it is neither."""
+    try:
+        line = launch_words(words)
+    except UsageError as untranslated:
+        return f"launch does that, in other words; {untranslated}: {untranslated.hint}"
+    return f"fleet launch {shlex.join(line)}" if line else None
+
+
+def _is_host(word: str, ctx: click.Context) -> bool:
+    """Hosts of the inventory; none is looked for elsewhere."""
+    from fleet.inventory.find import find_inventory, load
+    from fleet.inventory.select import select
+
+    try:
+        return bool(select(load(find_inventory(settings_of(ctx).inventory, Path.cwd(), os.environ)), word, None).hosts)
+    except FleetError:
+        return False
 
 
 def _option(error: click.NoSuchOption, ctx: click.Context, argv: Sequence[str], hint: str) -> UsageError:
@@ -84,28 +121,63 @@ def _option(error: click.NoSuchOption, ctx: click.Context, argv: Sequence[str], 
     )
     typed = argv[at].partition("=")[0] if at is not None else name
     known = [option for param in ctx.command.params if not getattr(param, "hidden", False) for option in param.opts]
-    refused = REFUSED.get(one_spelling(name.lstrip("-"))) if ctx.command.name == "launch" else None
-    if refused:
-        return UsageError(f"{typed}: {refused[0]}", hint=refused[1])
+    begin = next((i + 1 for i, arg in enumerate(argv) if one_spelling(arg) == ctx.command.name), 0)
+    if ctx.command.name == "launch":
+        tools = [DEFAULT, *_values("--engine", argv)][-1:] + ["sbatch"] * ("slurm" in _values("--on", argv))
+        options = options_of(*tools)
+        theirs = options.get(bare(typed)) or options.get(bare(name))
+        reasons = REFUSED_IN_JOBS if theirs and theirs.tool == "sbatch" else REFUSED
+        if refused := reasons.get(theirs.name if theirs else bare(typed)):
+            return UsageError(f"{typed}: {refused[0]}", hint=refused[1])
+        if theirs:
+            return _theirs(ctx, options, typed, argv, begin)
     if ctx.command.name == "exec" and at is not None and "--shell" in argv[: at - 1]:
         line = list(argv).index("--shell") + 1
         hint = f"fleet {shlex.join([*argv[:line], ' '.join(argv[line:])])}"
-    elif name == "-H":
-        hint = "-w HOSTS chooses hosts, -i FILE the inventory"
+    elif at is not None and any(OPTIONS.get(typed, "") in param.opts for param in ctx.command.params):
+        value = [*argv[at].split("=")[1:], *argv[at + 1 :], ""][0]
+        option = "-i" if typed == "-H" and os.path.isfile(value) else OPTIONS[typed]
+        hint = f"fleet {shlex.join([*argv[:at], option + argv[at][len(typed) :], *argv[at + 1 :]])}"
+    elif typed in ("-u", "-l", "--user"):
+        hint = "a login is its host's own: user: in the inventory, or USER@HOST in a hostfile"
     elif near := difflib.get_close_matches(name, known, n=1, cutoff=0.75):
         hint = f"did you mean {near[0]}?"
     elif ctx.command.name == "launch":
-        hint = f"the script's own options stand behind it: {_after_the_script(ctx, argv, at, typed)}"
+        hint = f"the script's own options stand behind it{_after_the_script(ctx, argv, at)}"
     return UsageError(f"No such option: {typed}", hint=hint)
 
 
-def _after_the_script(ctx: click.Context, argv: Sequence[str], at: int | None, typed: str) -> str:
-    """The line with the options that fleet does not have after the script."""
+def _theirs(
+    ctx: click.Context, options: Mapping[str, Known], typed: str, argv: Sequence[str], begin: int
+) -> UsageError:
+    """The line with an engine's own options, and sbatch's, as fleet takes them. begin: where the verb's words do."""
+    ours = {
+        option: not (param.is_flag or param.count)
+        for param in ctx.command.params
+        if isinstance(param, click.Option)
+        for option in (*param.opts, *param.secondary_opts)
+    }
+    try:
+        words, command = carried(options, argv[begin:], ours)
+    except UsageError as untranslated:
+        return untranslated
+    line = f"fleet {shlex.join([*argv[:begin], *words, *command])}"
+    return UsageError(f"No such option: {typed}", hint=line if command else f"write {shlex.join(words)} SCRIPT")
+
+
+def _values(option: str, argv: Sequence[str]) -> list[str]:
+    """Returns what an option was given."""
+    pairs = zip(argv, [*argv[1:], ""], strict=True)
+    return [(arg.partition("=")[2] or following) for arg, following in pairs if arg.partition("=")[0] == option]
+
+
+def _after_the_script(ctx: click.Context, argv: Sequence[str], at: int | None) -> str:
+    """The line with the options that fleet does not have after the script, where that is known."""
     script = next((i for i, arg in enumerate(argv) if at is not None and i > at and arg.endswith(".py")), None)
     if at is None or script is None:
-        return f"fleet launch train.py {typed}"
+        return ""
     own, others = fleets_own(ctx.command, argv[at:script])
-    return f"fleet {shlex.join([*argv[:at], *own, argv[script], *others, *argv[script + 1 :]])}"
+    return f": fleet {shlex.join([*argv[:at], *own, argv[script], *others, *argv[script + 1 :]])}"
 
 
 def fleets_own(command: click.Command, argv: Sequence[str]) -> tuple[list[str], list[str]]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import shlex
 import signal
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
@@ -16,13 +17,13 @@ from fleet.api import Fleet
 from fleet.cli.context import finish
 from fleet.cli.inventory import job_here
 from fleet.cli.line.command import CommonOption
-from fleet.cli.line.launchers import REFUSED
-from fleet.cli.line.options import settings_of
+from fleet.cli.line.options import TYPED, settings_of
 from fleet.cli.line.values import Scrolling
 from fleet.cli.run.follow import BY_ATTACH, follow
 from fleet.cli.run.launch_options import SourceOption
 from fleet.cli.screen import plans
 from fleet.cli.screen.output import echo
+from fleet.engines.launchers import REFUSED
 from fleet.errors import EXIT_OK, UsageError
 from fleet.model import Report
 from fleet.sources import INVENTORY, SOURCES, no_hosts
@@ -98,6 +99,14 @@ def submit(
     from fleet.requests.submit import Submit
 
     settings, ranks = settings_of(), given["ranks"]
+    typed = click.get_current_context().find_root().meta.get(TYPED, ())
+    at = len(typed) - len(args) - 1
+    quiet = typed[at - 1 : at] == ("-q",) and not given["no_python"]
+    if quiet and script and args and not (Path(script).suffix or os.path.exists(script)):
+        raise UsageError(
+            f"-q is fleet's --quiet, and {script} then the script",
+            hint=shlex.join([*typed[: at - 1], "--qos", *typed[at:]]),
+        )
     for option in ("inventory", "transport"):
         if getattr(settings, option) != getattr(type(settings), option):
             raise UsageError(f"--on {source.name} has its own hosts, and takes no --{option}", hint="leave it out")

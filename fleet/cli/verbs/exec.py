@@ -19,7 +19,7 @@ from fleet.cli.context import finish, the_fleet
 from fleet.cli.line.command import Verb, completed
 from fleet.cli.line.hints import quote
 from fleet.cli.line.options import BY_ITSELF, asked, common_options, settings_of
-from fleet.cli.line.slips import fleets_own, with_options
+from fleet.cli.line.slips import fleets_own, launch_line, with_options
 from fleet.cli.screen import plans, terminal
 from fleet.cli.screen.lines import on
 from fleet.cli.screen.output import hint_line, talk, write_folded
@@ -149,6 +149,9 @@ def exec_(no_fold: bool, stdin: bool | None, argv: tuple[str, ...], **options: A
     plan = the_fleet().plan.exec(argv, keep=keep, stdin=given, **options)
     if settings.dry_run:
         return plans.tell(plan)
+    launch = launch_line(argv) if len(plan.hosts) > 1 else None
+    if alike := launch and re.search(r" (-i|-w|--nnodes (?!1 ))", launch):
+        talk(f"warning: each host starts {argv[0]} as it is typed, with the same node rank", hint=launch)
     with line_for(no_fold) as progress:
         report = plan.run(progress)
     report = replace(report, data={**report.data, "stdin": "not sent"}) if waits else report
@@ -156,7 +159,7 @@ def exec_(no_fold: bool, stdin: bool | None, argv: tuple[str, ...], **options: A
     statuses = {result.exit_status for result in report.results}
     if (
         argv
-        and not settings.json
+        and not (settings.json or alike)
         and (meant := other_command(argv, options["env_of"], statuses, {host.name: host for host in plan.hosts}))
     ):
         talk(hint_line(meant))

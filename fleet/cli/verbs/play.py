@@ -164,6 +164,9 @@ def play(
         if vars_ or from_:
             option = "--var" if vars_ else "--from"
             raise UsageError(f"{option} is for YAML playbooks", hint="a task's own options stand behind its name")
+        if not named.imports_tasks():
+            what = f"{file} imports nothing that tasks are made of; {file}:NAME plays a task all the same"
+            raise UsageError(what, hint=f"fleet launch {shlex.join([file, *args])}")
         from fleet.cli.verbs.tasks import play_tasks
 
         return play_tasks(named, args, no_fold=no_fold, ask_sudo=ask_sudo)
