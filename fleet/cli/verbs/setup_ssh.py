@@ -119,8 +119,8 @@ def show(report: Report) -> None:
     if whole.pairs is None or not any(r.ok for r in report.results):
         return
     echo(
-        f"checked: this machine logs in to {counted(whole.pairs.from_head, 'host')}"
-        + (f", and they to each other ({counted(whole.pairs.verified, 'pair')})" if whole.pairs.verified else "")
+        f"checked: {counted(whole.pairs.from_head, 'login')} from this machine"
+        + (f", {whole.pairs.verified} from host to host, itself included" if whole.pairs.verified else "")
     )
 
 
