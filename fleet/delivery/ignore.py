@@ -117,7 +117,7 @@ class Sieve:
             for at, one in self.repositories.items()
             if one.trouble
         ]
-        if self.left:
+        if not MADE_HERE.issuperset(self.left):  # caches alone are worth no line
             named = ", ".join(_counted(kind, sorted(paths)) for kind, paths in sorted(self.left.items()))
             found.append(f"not sent unasked: {named}; --all sends it, but for keys and password files")
         if self.sent:

@@ -20,7 +20,7 @@ from tests.lab.virtual_lab import FLEET
 def test_twice_changes_no_byte_and_every_pair_works(head: Head) -> None:
     first = head.setup("--tofu")
     assert first.returncode == 0, first.stderr
-    assert "9 from host to host, itself included" in first.stdout
+    assert "9 between hosts (each also with itself)" in first.stdout
     names = head.lab.names
     for source in names:
         for target in names:
@@ -32,7 +32,7 @@ def test_twice_changes_no_byte_and_every_pair_works(head: Head) -> None:
     before = head.everything()
     second = head.fleet("setup-ssh")  # no password, no --tofu: nothing of that is needed any more
     assert second.returncode == 0, second.stderr
-    assert "nothing to change" in second.stdout and "9 from host to host, itself included" in second.stdout
+    assert "nothing to change" in second.stdout and "9 between hosts (each also with itself)" in second.stdout
     quiet, more = head.fleet("setup-ssh", "-q"), head.fleet("setup-ssh", "-v")
     assert (quiet.returncode, quiet.stdout, quiet.stderr) == (0, "", "")
     assert all(f"\n{host}: root@198.18." in more.stderr for host in head.lab.names)
@@ -72,7 +72,7 @@ def test_the_head_may_be_one_of_the_hosts(head: Head) -> None:
     before = lab.sh(first, "ls -l --time-style=full-iso /root/.ssh; cat /root/.ssh/*")
     assert before.count(">>> fleet fleet-") == 2
     again = lab.inside(first, *run)
-    assert b"nothing to change" in again.stdout and b"4 from host to host, itself included" in again.stdout
+    assert b"nothing to change" in again.stdout and b"4 between hosts (each also with itself)" in again.stdout
     assert lab.sh(first, "ls -l --time-style=full-iso /root/.ssh; cat /root/.ssh/*") == before
     lab.inside(first, "ssh", "-o", "BatchMode=yes", lab.names[1], "true")
     undone = lab.inside(first, *run, "--undo", check=False)
@@ -226,4 +226,4 @@ def test_on_a_terminal_keys_are_confirmed_and_the_password_is_typed(head: Head) 
     assert screen.count("password for") == 1 and head.lab.password not in screen
     assert re.search(r"(^|\n|\x1b\[2K)password for", screen), "the question begins a line, whatever stood there before"
     assert "checking that every host reaches every other" in screen
-    assert "4 from host to host, itself included" in screen
+    assert "4 between hosts (each also with itself)" in screen

@@ -278,7 +278,7 @@ def test_ipv6_and_a_name_in_capitals(head: Head) -> None:
     )
     run = ["setsid", "-w", "sh", "-c", 'cd /root/six && exec "$@" </dev/null', "sh", FLEET, "setup-ssh"]
     done = lab.inside(host, *run, "--tofu", "--password-file", "pw", check=False)
-    assert done.returncode == 0 and b"4 from host to host, itself included" in done.stdout, done.stderr.decode()
+    assert done.returncode == 0 and b"4 between hosts (each also with itself)" in done.stdout, done.stderr.decode()
     for name in ("GPU-Six", "::1", "self"):
         lab.inside(host, "ssh", "-o", "BatchMode=yes", name, "true")
     assert b"nothing to change" in lab.inside(host, *run).stdout

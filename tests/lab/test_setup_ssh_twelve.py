@@ -19,7 +19,7 @@ def test_twelve_hosts_and_every_pair(lab_factory: LabFactory, tmp_path: Path) ->
     head = Head(lab, tmp_path, lab.inventory)
     first = head.setup("--tofu")
     assert first.returncode == 0, first.stderr
-    assert "144 from host to host, itself included" in first.stdout
+    assert "144 between hosts (each also with itself)" in first.stdout
     with concurrent.futures.ThreadPoolExecutor(4) as pool:
         answers = list(pool.map(lambda name: lab.inside(name, "sh", "-c", ALL, "sh", *lab.names), lab.names))
     assert [a.stdout.decode().split() for a in answers] == [lab.names] * 12

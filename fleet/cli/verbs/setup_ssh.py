@@ -120,7 +120,7 @@ def show(report: Report) -> None:
         return
     echo(
         f"checked: {counted(whole.pairs.from_head, 'login')} from this machine"
-        + (f", {whole.pairs.verified} from host to host, itself included" if whole.pairs.verified else "")
+        + (f", {whole.pairs.verified} between hosts (each also with itself)" if whole.pairs.verified else "")
     )
 
 
