@@ -31,7 +31,7 @@ FOREIGN = {
     "--local",
     "--bind_cores_to_rank",
     "--no_local_rank",
-    "--local_rank",
+    *("--local_rank", "--local-rank"),
     "--privileged",
     "--no-index",
     "--no-deps",
