@@ -47,15 +47,16 @@ class Mutant(NamedTuple):
 
 NODE, GET = "node/delivery/", "ops/get/"
 COMPARE, COMMIT, CODE_SYNC = NODE + "compare.py", NODE + "commit.py", NODE + "code_sync.py"
+DELETING = NODE + "deleting.py"
 MUTANTS = [
     Mutant(
         "a source that is the destination",
         "1",
-        CODE_SYNC,
+        NODE + "target.py",
         "    while mark is not None:\n",
         "    while mark is not None and False:\n",
     ),
-    Mutant("ignored is not gone", "2", COMPARE, "elif path in excluded:", "elif False:"),
+    Mutant("ignored is not gone", "2", DELETING, "elif path in excluded:", "elif False:"),
     Mutant(
         "seen is not delivered",
         "3",
@@ -72,7 +73,7 @@ MUTANTS = [
         "(self.doubts if unsure else self.own)[path] = entry",
         'self.put(entry, st, kind == "f")',
     ),
-    Mutant("own files are not deleted", "table", COMPARE, "elif status == DELIVERED and not", "elif not"),
+    Mutant("own files are not deleted", "table", DELETING, "elif status == DELIVERED and not", "elif not"),
     Mutant(
         "links are compared by where they lead",
         "4",
@@ -153,7 +154,11 @@ MUTANTS = [
         COMPARE,
         "if path in self.brought or before is not None and not (unsure and not before[DIGEST] or self.is_forced(path))",
         "if path in self.brought",
-        also=(COMPARE, "elif self.owner.journal.row(entry) is not None or digest in {", "elif digest in {"),
+        also=(
+            COMPARE,
+            "                self.owner.journal.row(entry) is not None\n                or digest in {",
+            "                digest in {",
+        ),
     ),
     Mutant(
         "--keep remembers this version of the source",
@@ -165,9 +170,9 @@ MUTANTS = [
     Mutant(
         "a folder with something of its own",
         "table",
-        COMPARE,
-        "                if self.holding[path]:\n",
-        "                if False:\n",
+        DELETING,
+        "            if told.holding[path]:\n",
+        "            if False:\n",
     ),
     Mutant(
         "a commit is written down first",
