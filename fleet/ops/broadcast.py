@@ -73,6 +73,8 @@ def plan(inventory: Inventory, request: SyncData, origin: Host | None = None) ->
                 )
             seen[to] = item.source
     argv = [arg for text in request.data for arg in ("--data", text)] + (["--from", origin.name] if origin else [])
+    argv += ["--limit", request.limit] if request.limit else []
+    argv += ["--copy-unsafe-links"] if request.copy_unsafe_links else []
     hint = consent(shlex.join(["fleet", "sync", *argv]))
     rate = None if request.limit is None else parse_rate(request.limit)
     return BroadcastPlan(

@@ -60,17 +60,16 @@ def plan(inventory: Inventory, request: Sync) -> SyncPlan:
     here = str(Path.cwd())
     src = f"./{source}" if str(source).startswith("-") else str(source)  # else an option, where it is typed
     argv = [src] * (source != Path(".")) + (["--to", to] if to else [])
-    command = shlex.join(["fleet", "sync", *argv])
-    options = ["--force"] if request.force is True else [f"--force={pattern}" for pattern in request.force or ()]
-    options += [f"--{name.replace('_', '-')}" for name in FLAGS if getattr(request, name)]
-    options += [f"--source-id={request.source_id}"] if request.source_id else []
+    argv += [f"--{name.replace('_', '-')}" for name in FLAGS if getattr(request, name)]
+    argv += [f"--source-id={request.source_id}"] if request.source_id else []
+    forced = ["--force"] if request.force is True else [f"--force={pattern}" for pattern in request.force or ()]
     return SyncPlan(
         inventory.hosts,
         source,
         {h.name: to or h.workdir or here for h in inventory.hosts},
         request,
-        hint=consent(command),
-        command=(shlex.join(["fleet", "sync", *argv, *options]), ""),
+        hint=consent(shlex.join(["fleet", "sync", *argv])),
+        command=(shlex.join(["fleet", "sync", *argv, *forced]), ""),
     )
 
 

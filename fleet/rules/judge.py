@@ -45,7 +45,7 @@ def judge(views: Mapping[str, View]) -> list[Finding]:
     return sorted((f for f in found if f.id not in signs), key=lambda finding: SEVERITIES.index(finding.severity))
 
 
-def refusing(findings: Iterable[Finding]) -> list[Finding]:
+def in_full(findings: Iterable[Finding]) -> list[Finding]:
     """Returns the findings that a launch prints in full: what keeps it from starting, and what a run will see of a
     host."""
     own = {rule.id for rule in RULES if rule.run}

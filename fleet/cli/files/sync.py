@@ -130,8 +130,6 @@ def sync(
         )
     if wheels is not None and (src is not None or to is not None):
         raise UsageError("--wheels does not go together with SRC or --to", hint="they go into each host's 'python'")
-    if not data and (given["limit"] is not None or given["from_host"] is not None):
-        raise UsageError("--limit and --from have a meaning with --data only")
     if (force_only or keep) and wheels is not None:
         raise UsageError("--force=PATTERN and --keep are for code and data: wheels replace no files")
     of_code = {name: given[name] for name in ("delete_excluded", "max_delete", "all", "source_id")}
@@ -150,6 +148,8 @@ def sync(
         section = Section(None if data or wheels else (Path(src or "."), to), data, wheels)
     if section == Section(None, (), None):
         raise InventoryError("the sync: section is empty", where=inventory.source, hint="for example: sync: {code: .}")
+    if not section.data and (given["limit"] is not None or given["from_host"] is not None):
+        raise UsageError("--limit and --from have a meaning with --data only")
     if refresh and section.wheels is None:
         raise UsageError("--refresh has a meaning with --wheels only")
     of, quiet = the_fleet().plan, settings_of().silent

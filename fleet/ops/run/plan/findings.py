@@ -22,7 +22,7 @@ from fleet.ops.run.plan.here import Here, names_of
 from fleet.ops.run.plan.placement import NodePlan
 from fleet.ops.run.plan.plan import Plan
 from fleet.protocol.messages.run import LiveRun
-from fleet.rules.judge import judge, refusing, told
+from fleet.rules.judge import in_full, judge, told
 from fleet.rules.neighbours import LIVE
 from fleet.rules.rule import Finding, Part, Want
 from fleet.rules.units import counted
@@ -30,7 +30,7 @@ from fleet.rules.view import view
 
 DEADLINE_SECONDS = 20.0  # of its steps on a node
 SCRIPT = "script-missing"
-# with these nothing starts, whatever is requested
+# with these no start would succeed, so that --no-preflight is not proposed
 NEVER = frozenset((SCRIPT, "python-missing", "module-missing", "workdir-missing", "runs-folder"))
 
 
@@ -91,7 +91,7 @@ def late_findings(plan: Plan, host: str, facts: Mapping[str, Any]) -> list[Findi
     for name, known in plan.facts.items():
         code = {} if plan.request.sync else {"code": known.code and {"digest": known.code[1]}}
         others[name] = {**{fact: value for fact, value in known.seen.items() if fact != "code"}, **code}
-    found = refusing(findings(plan, {**others, host: facts}, complete=False))
+    found = in_full(findings(plan, {**others, host: facts}, complete=False))
     return [each for each in found if host in each.hosts]
 
 
@@ -129,7 +129,7 @@ def refuse(plan: Plan, found: list[Finding], errors: Mapping[str, FleetError], e
     """Report everything that was found; raise when anything of it forbids the start."""
     if any(isinstance(error, Interrupted) for error in errors.values()):
         raise Interrupted("interrupted in preflight; nothing was started")
-    full = refusing(found)
+    full = in_full(found)
     causes = told(full)
     fatal = sum(severity == "error" for severity, _ in causes) if plan.request.preflight else 0
     wrong: dict[str, FleetError | None] = dict.fromkeys(host.name for host in plan.hosts)
