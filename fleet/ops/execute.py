@@ -93,7 +93,10 @@ def run(plan: ExecPlan, runtime: Runtime) -> Report:
         streams = (Stream(spool), Stream(spool))
         error: FleetError | None = None
         mark = f"exec-{uuid.uuid4().hex}"  # of this host's command alone: another name may lead to the same machine
-        with Command(session, plan.specs[host.name], mark, request.grace, feeds.get(host.name)) as command:
+        spec = plan.specs[host.name]
+        place = {"FLEET_HOST": host.name, "FLEET_RANK": str(plan.hosts.index(host))}
+        words = replace(spec, env={**spec.env, **place})
+        with Command(session, words, mark, request.grace, feeds.get(host.name)) as command:
             # in a thread of its own: a signal handler waits for no node
             undo = runtime.cancel.on_set(lambda: background("end", command.end))
             try:

@@ -15,6 +15,7 @@ from typing import Any, BinaryIO
 
 import click
 
+from fleet.cli import elsewhere
 from fleet.cli.context import finish, the_fleet
 from fleet.cli.line.command import Verb, completed
 from fleet.cli.line.hints import quote
@@ -145,8 +146,9 @@ def exec_(no_fold: bool, stdin: bool | None, argv: tuple[str, ...], **options: A
     settings = settings_of()
     keep = settings.json or not no_fold
     Exec(argv, **options)  # before standard input is looked at
+    fleet = the_fleet()
     given, waits = (None, False) if settings.dry_run else own_input(stdin)
-    plan = the_fleet().plan.exec(argv, keep=keep, stdin=given, **options)
+    plan = fleet.plan.exec(argv, keep=keep, stdin=given, **options)
     if settings.dry_run:
         return plans.tell(plan)
     with line_for(no_fold) as progress:
@@ -191,6 +193,10 @@ def own_input(asked: bool | None) -> tuple[BinaryIO | None, bool]:
     if asked and terminal.interactive(sys.stdin):
         raise UsageError("--stdin: standard input is a terminal, which is not read", hint="give it a file: < FILE")
     ours, waits = os.fstat(0), False
+    if elsewhere.STDIN in elsewhere.read:
+        if asked:
+            raise UsageError("--stdin: standard input is what -w - reads", hint="-w ^FILE takes names from a file")
+        return None, False
     if asked is None and not stat.S_ISCHR(ours.st_mode) and click.get_current_context().find_root().meta.get(BY_ITSELF):
         inventory = _is(ours, settings_of().inventory or "", otherwise=False)  # -i /dev/stdin
         shared = not inventory and (
