@@ -14,6 +14,7 @@ from fleet.each import on_each
 from fleet.errors import DeadlineError, FleetError, Interrupted, Reason
 from fleet.events import Event, Finished, Output
 from fleet.model import Host, Inventory, Report, Result, exit_code_of
+from fleet.ops.outdir import Outdir
 from fleet.ops.plans import Line, PerHost, around
 from fleet.requests.exec import Exec
 from fleet.runtime import Runtime
@@ -85,9 +86,9 @@ def run(plan: ExecPlan, runtime: Runtime) -> Report:
     request = plan.request
     # 16: chunks that one host may be ahead of another
     feeds = {name: Feed(16) for name in plan.specs if request.stdin is not None}
+    spool, outdir = Spool(), Outdir(request.outdir, plan.specs) if request.outdir else None
     if request.stdin is not None:
         background("input", partial(distribute, request.stdin, feeds.values()))
-    spool = Spool()
 
     def task(session: Session, host: Host) -> Result:
         streams = (Stream(spool), Stream(spool))
@@ -103,6 +104,8 @@ def run(plan: ExecPlan, runtime: Runtime) -> Report:
                 for number, data in command.output(
                     silence=SILENCE_SECONDS, timeout=request.timeout, patience=request.grace + END_SECONDS
                 ):
+                    if outdir is not None:
+                        outdir.add(host.name, number, data)
                     if request.keep:
                         streams[number].add(data)
                     runtime.emit(Output(host.name, STREAMS[number], data))

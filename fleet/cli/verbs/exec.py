@@ -17,7 +17,7 @@ import click
 
 from fleet.cli import elsewhere
 from fleet.cli.context import finish, the_fleet
-from fleet.cli.line.command import Verb, completed
+from fleet.cli.line.command import Verb, completed, spelled
 from fleet.cli.line.hints import quote
 from fleet.cli.line.options import BY_ITSELF, asked, common_options, settings_of
 from fleet.cli.line.slips import fleets_own, with_options
@@ -34,6 +34,7 @@ from fleet.requests.exec import Exec
 OPERATOR = re.compile(r"\|\|?|&&?|;|\d?>>?|<|\d>&\d")
 WITH_SIGNS = ("find", "grep", "egrep", "rg", "awk", "sed", "tr", "cut", "expr", "test", "[")  # which take such
 GLOB = re.compile(r"(?=.*[*?])(?!.*\.[*?])[\w./~*?-]+")  # and no regular expression, as far as that can be known
+SHORT = re.compile(r"^-\w")  # also the one in -wgpu01
 LINE_BYTES = 1 << 20  # what has no newline by then gets one
 
 
@@ -85,11 +86,12 @@ def show_outputs(results: Sequence[Result], line: ProgressLine) -> None:
 
 
 class ExecVerb(Verb):
-    """From the command's first token on, all belongs to the command. Without a "--" an option there could be meant for
-    fleet, and what was meant is not guessed."""
+    """From the command's first token on, all belongs to the command. Without a "--" an option there that fleet has,
+    too, could be meant for fleet, and what was meant is not guessed."""
 
     def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
         given = list(args)
+        known = {flag for param in self.params for flag in (*param.opts, *param.secondary_opts)}
         ours = args[: args.index("--")] if "--" in args else args
         line = ours[ours.index("--shell") + 1 :] if "--shell" in ours else []
         if "-h" in line[1:] and " " not in line[0] and not ctx.resilient_parsing:
@@ -99,10 +101,11 @@ class ExecVerb(Verb):
         rest = super().parse_args(ctx, args)
         argv: tuple[str, ...] = ctx.params["argv"] or ()
         own = given[: len(given) - len(argv)]
-        option = next((arg for arg in argv[1:] if arg.startswith("-") and arg != "-"), None)
+        first = argv[1 : argv.index("--") if "--" in argv else None]  # what follows is the command's in any case
+        option = next((arg for arg in first if known & {spelled(arg).partition("=")[0], *SHORT.findall(arg)}), None)
         if option and own[-1:] != ["--"] and not ctx.resilient_parsing:
-            fleets, others = fleets_own(self, [arg for arg in argv[1:] if arg != "--"])
-            hint = shlex.join(["fleet", "exec", *own, "--", *(arg for arg in argv if arg != "--")])
+            fleets, others = fleets_own(self, argv[1:])
+            hint = shlex.join(["fleet", "exec", *own, "--", *argv])
             if fleets and not any(arg.startswith("-") for arg in others):
                 hint = f"{shlex.join(['fleet', 'exec', *own, *fleets, '--', argv[0], *others])}; or {hint}"
             raise UsageError(f"{option} behind {argv[0]}: without '--' it could be fleet's or the command's", hint=hint)
@@ -114,12 +117,13 @@ class ExecVerb(Verb):
     cls=ExecVerb,
     context_settings={"allow_interspersed_args": False},
     examples=(
-        "fleet exec -- nvidia-smi -L",
+        "fleet exec nvidia-smi -L",
+        "fleet exec -- nvidia-smi -q -i 0",
         "fleet exec --shell 'df -h ~ | tail -1'",
         "fleet exec -- bash < setup.sh",
     ),
 )
-@asked(Exec, "shell", "timeout", "env_of")
+@asked(Exec, "shell", "timeout", "env_of", "outdir")
 @click.option("--no-fold", is_flag=True, help="Print lines as they come, each after its host's name.")
 @click.option(
     "--stdin/--no-stdin",
