@@ -22,8 +22,8 @@ from fleet.cli.line.hints import quote
 from fleet.cli.line.options import BY_ITSELF, asked, common_options, settings_of
 from fleet.cli.line.slips import fleets_own, with_options
 from fleet.cli.screen import plans, terminal
-from fleet.cli.screen.lines import on
-from fleet.cli.screen.output import hint_line, talk, write_folded
+from fleet.cli.screen.lines import label, last_state, on
+from fleet.cli.screen.output import hint_line, talk, without_colours, write_folded
 from fleet.cli.screen.progress import ProgressLine
 from fleet.engines.slips import LAUNCHERS
 from fleet.errors import UsageError
@@ -36,6 +36,8 @@ WITH_SIGNS = ("find", "grep", "egrep", "rg", "awk", "sed", "tr", "cut", "expr", 
 GLOB = re.compile(r"(?=.*[*?])(?!.*\.[*?])[\w./~*?-]+")  # and no regular expression, as far as that can be known
 SHORT = re.compile(r"^-\w")  # also the one in -wgpu01
 LINE_BYTES = 1 << 20  # what has no newline by then gets one
+END_BYTES = 4096  # of a host's output, from which its last lines are shown
+SHARE = 3  # of a terminal's rows, one in so many is for them
 
 
 class PrefixedLines(ProgressLine):
@@ -70,10 +72,35 @@ class PrefixedLines(ProgressLine):
             out.buffer.flush()
 
 
+class LastLines(ProgressLine):
+    """Draws, below the line, the last lines of the hosts at work: all of them are shown, folded, once it is over."""
+
+    def __init__(self, *, quiet: bool = False) -> None:
+        super().__init__(quiet=quiet)
+        self._ends: dict[str, bytes] = {}  # of each host's output, the newest last
+
+    def feed(self, event: Event) -> None:
+        super().feed(event)
+        if isinstance(event, Output):
+            with self._lock:
+                self._ends[event.host] = (self._ends.pop(event.host, b"") + event.data)[-END_BYTES:]
+
+    def lines(self, now: float) -> list[str]:
+        room = terminal.size(sys.stderr)[1] // SHARE
+        with self._lock:
+            ends = [(host, end) for host, end in self._ends.items() if host in self._at_work][-room:]
+        last = {host: [line for line in map(last_state, end.split(b"\n")) if line] for host, end in ends}
+        return super().lines(now) + [
+            f"{label(host, tint, sys.stderr)} {without_colours(line.decode('utf-8', 'replace'))}"
+            for tint, host in enumerate(self._hosts)
+            for line in last.get(host, [])[-max(1, room // len(last)) :]
+        ]
+
+
 def line_for(no_fold: bool) -> ProgressLine:
     """Returns what shows a command under way, and its output as it comes where that is not folded."""
-    quiet = settings_of().silent
-    return PrefixedLines(quiet=quiet) if no_fold and not settings_of().json else ProgressLine(quiet=quiet)
+    kind = PrefixedLines if no_fold and not settings_of().json else LastLines
+    return kind(quiet=settings_of().silent)
 
 
 def show_outputs(results: Sequence[Result], line: ProgressLine) -> None:
@@ -159,6 +186,9 @@ def exec_(no_fold: bool, stdin: bool | None, argv: tuple[str, ...], **options: A
         report = plan.run(progress)
     report = replace(report, data={**report.data, "stdin": "not sent"}) if waits else report
     code = finish(report, lambda it: show_outputs(it.results, progress), asked_for=True)
+    well = sum(result.ok for result in report.results)
+    if not settings.json and well < len(report.results) > 1:
+        talk(f"{well} of {len(report.results)} hosts ok")
     statuses = {result.exit_status for result in report.results}
     if (
         argv
