@@ -114,7 +114,7 @@ def interrupts(cancel: Cancel) -> Iterator[None]:
 
     def handler(signum: int, frame: Any) -> None:
         if cancel.count:
-            os._exit(EXIT_INTERRUPTED)
+            terminal.leave(EXIT_INTERRUPTED)
         cancel.set()
         terminal.note(f"interrupted: {says}; once more to leave at once")
         threading.Thread(target=leave_if_stuck, name="stuck", daemon=True).start()

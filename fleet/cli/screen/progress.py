@@ -12,7 +12,7 @@ from contextlib import suppress
 
 from fleet.cli.screen import terminal
 from fleet.cli.screen.output import clean, clean_lines, fold, talk
-from fleet.errors import FleetError
+from fleet.errors import FleetError, Interrupted
 from fleet.events import Emit, Event, Finished, Notice, Progress, Round, Started
 from fleet.model import Inventory
 from fleet.rules.units import few, size_text
@@ -70,7 +70,8 @@ class ProgressLine(terminal.Ticking):
             elif isinstance(event, Finished):
                 self._at_work.pop(event.host, None)
                 self._through.add(event.host)
-                self._failed |= {} if event.result.ok else {event.host: None}
+                if not event.result.ok and not isinstance(event.result.error, Interrupted):
+                    self._failed[event.host] = None
 
     def tick(self) -> None:
         now = time.monotonic()
@@ -100,7 +101,7 @@ class ProgressLine(terminal.Ticking):
             line = self._line(details, names, seconds)
             room = terminal.width(sys.stderr)
             if room is not None and names:  # rather the names are cut than what follows them
-                fits = min(terminal.cells(names), terminal.cells(names) - terminal.cells(line) + room - 1)
+                fits = min(terminal.cells(names), terminal.cells(names) - terminal.cells(line) + room - terminal.EDGE)
                 short = terminal.cut(names, fits, "...") if fits >= min(LEAST_NAME, terminal.cells(names)) else ""
                 line = self._line(details, short, seconds)
             return [line]
@@ -129,12 +130,10 @@ class ProgressLine(terminal.Ticking):
             return []
         if self._counted():
             return [f"{next(iter(self._last.values())).what}: {done:.0f} of {total:.0f}"]
-        rate, columns = done / max(seconds, 0.001), terminal.width(sys.stderr) or 0
-        size = BAR * columns // WIDE  # of the bar, which is for a terminal alone
-        full = int(size * min(1, done / total))
-        bar = f"[{'#' * full}{'-' * (size - full)}] " if size else ""
+        rate = done / max(seconds, 0.001)
         left = f", {(total - done) / rate:.0f} s left" if 0 < done < total else ""
-        return [f"{self._what} {bar}{100 * done / total:3.0f}% of {size_text(total)}, {size_text(rate)}/s{left}"]
+        share = f"{bar(done / total)}{100 * done / total:3.0f}%"
+        return [f"{self._what} {share} of {size_text(total)}, {size_text(rate)}/s{left}"]
 
     def _names(self) -> str:
         """The hosts at work, folded."""
@@ -146,6 +145,14 @@ class ProgressLine(terminal.Ticking):
             ended = time.monotonic()
             self._named = (ended + FOLD_SHARE * (ended - begun), names, text)
         return text
+
+
+def bar(share: float, least: int = 1) -> str:
+    """ "[###-------] " on a terminal of at least so many columns; nothing elsewhere."""
+    columns = terminal.width(sys.stderr) or 0
+    size = BAR * columns // WIDE if columns >= least else 0
+    full = int(size * min(1.0, share))
+    return f"[{'#' * full}{'-' * (size - full)}] " if size else ""
 
 
 # -- what -v adds to every verb: where each host was reached, how long it took, and where a fault of fleet itself is

@@ -90,10 +90,11 @@ class LastLines(ProgressLine):
         with self._lock:
             ends = [(host, end) for host, end in self._ends.items() if host in self._at_work][-room:]
         last = {host: [line for line in map(last_state, end.split(b"\n")) if line] for host, end in ends}
+        each = max(1, room // max(1, len(last)))
         return super().lines(now) + [
             f"{label(host, tint, sys.stderr)} {without_colours(line.decode('utf-8', 'replace'))}"
             for tint, host in enumerate(self._hosts)
-            for line in last.get(host, [])[-max(1, room // len(last)) :]
+            for line in last.get(host, [])[-each:]
         ]
 
 
