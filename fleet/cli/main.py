@@ -81,10 +81,10 @@ def cli() -> None:
 
 
 def print_error(error: FleetError) -> None:
-    from fleet.cli.screen.output import clean, talk
+    from fleet.cli.screen.output import clean_message, talk
 
     # of an inventory's error, -w or -x may be the cause
-    talk(f"error: {clean(str(error))}", error.hint, selection=not isinstance(error, InventoryError))
+    talk(f"error: {clean_message(str(error))}", error.hint, selection=not isinstance(error, InventoryError))
 
 
 def say(error: FleetError, ctx: click.Context | None, *, as_json: bool = False) -> int:
