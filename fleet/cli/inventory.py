@@ -108,11 +108,15 @@ def load_inventory() -> Inventory:
 
 def narrowed(inventory: Inventory) -> Inventory:
     """Returns the inventory with the hosts of -w and -x alone."""
-    from fleet.cli.elsewhere import hosts_of
+    from fleet.cli.elsewhere import FAILED, STDIN, hosts_of
+    from fleet.inventory.nodeset import fold
     from fleet.inventory.select import select
 
     settings, source = settings_of(), inventory.source
-    return select(inventory, settings.hosts, settings.exclude, given=lambda operand: hosts_of(operand, source))
+    chosen = select(inventory, settings.hosts, settings.exclude, given=lambda operand: hosts_of(operand, source))
+    if settings.hosts in (STDIN, FAILED):  # a hint that repeats it means these
+        settings.hosts = fold(chosen.names)
+    return chosen
 
 
 def keep_failed(names: Sequence[str]) -> None:

@@ -84,6 +84,11 @@ def test_what_has_the_names_is_not_sent_to_the_command() -> None:
     assert code == 2 and err.startswith("error: --stdin: standard input is what -w - reads\n")
 
 
+def test_a_hint_names_the_hosts_that_were_meant() -> None:
+    code, _, err = piped("b\ngpu01\n", "exec", "-w", "-", "--", "uname -a")
+    assert code == 127 and "fleet -w b,gpu01 --transport local exec -- uname -a" in err
+
+
 def test_each_step_of_a_playbook_works_with_the_hosts_that_it_began_with(here: Path) -> None:
     (here / "book.yaml").write_text("- exec: {shell: 'echo $FLEET_HOST'}\n- exec: {shell: 'echo $FLEET_RANK'}\n")
     code, out, err = piped("gpu02", "play", "-w", "-", "book.yaml")
