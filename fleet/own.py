@@ -43,19 +43,23 @@ def own_folder(path: Path, option: str, *, make: bool = False) -> bool:
     """Returns whether it is there, as it must be; made (0700) where need be, with a .gitignore: neither git nor a sync
     takes it along. option: names another one. UsageError where it is another user's, or others could write there;
     OSError."""
-    hint = f"take it away, mend its owner or mode, or name another folder with {option}"
     new = not os.path.lexists(path)
     if new and not make:
         return False
-    with _refusing(hint):
-        fd = reach(os.fsencode(path.absolute()), make, 0o700)
+    given_folder(path, option, make=make, mode=0o700)
+    if new:
+        (path / ".gitignore").write_text(OF_THE_HEAD)
+    return True
+
+
+def given_folder(path: Path, option: str, *, make: bool = True, mode: int = 0o777) -> None:
+    """Looks at a folder that is written to, made where need be. UsageError and `option` as in own_folder(); OSError."""
+    with _refusing(f"take it away, mend its owner or mode, or name another folder with {option}"):
+        fd = reach(os.fsencode(path.absolute()), make, mode)
         try:
             check_folder(inside_of(fd, b"."), os.fstat(fd), around(path))
         finally:
             os.close(fd)
-    if new:
-        (path / ".gitignore").write_text(OF_THE_HEAD)
-    return True
 
 
 def foreign(path: Path, info: os.stat_result | None = None) -> str | None:

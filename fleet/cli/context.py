@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 import click
 
 from fleet.api import Fleet, Planned
-from fleet.cli.inventory import load_everyone, load_inventory
+from fleet.cli.inventory import keep_failed, load_everyone, load_inventory
 from fleet.cli.leader import handling
 from fleet.cli.line.options import TYPED, settings_of
 from fleet.cli.screen import plans, terminal
@@ -114,7 +114,7 @@ def interrupts(cancel: Cancel) -> Iterator[None]:
 
     def handler(signum: int, frame: Any) -> None:
         if cancel.count:
-            os._exit(EXIT_INTERRUPTED)
+            terminal.leave(EXIT_INTERRUPTED)
         cancel.set()
         terminal.note(f"interrupted: {says}; once more to leave at once")
         threading.Thread(target=leave_if_stuck, name="stuck", daemon=True).start()
@@ -148,6 +148,8 @@ def unread(runtime: Runtime) -> Iterator[None]:
 def finish(report: Report, show: Callable[[Report], None] | None = None, *, asked_for: bool = False) -> int:
     """Print a report as JSON or text and return its exit code, which the verb's command returns in turn. With -q only
     failures, unless what is shown is what was requested."""
+    if report.results:
+        keep_failed([result.host for result in report.results if not result.ok])
     if settings_of().json:
         write_json(report.as_json())
     else:
@@ -212,13 +214,13 @@ def run_parts(verb: str, names: Sequence[str], parts: Sequence[Part]) -> int:
         if not report.ok:
             break
     if settings.json:
-        write_json(report.as_json() if len(parts) == 1 else _as_one(verb, names, reports))
+        finish(report if len(parts) == 1 else _as_one(verb, names, reports))
     return report.exit_code or EXIT_PIPE * closed
 
 
-def _as_one(verb: str, names: Sequence[str], reports: Mapping[str, Report]) -> dict[str, Any]:
+def _as_one(verb: str, names: Sequence[str], reports: Mapping[str, Report]) -> Report:
     """Each host with its last result, and under "parts" every part's whole document."""
     last = list(reports.values())[-1]
     hosts = {result.host: result for report in reports.values() for result in report.results}
-    whole = Report(verb, tuple(hosts[name] for name in names), last.exit_code)
-    return {**whole.as_json(), "parts": {name: report.as_json() for name, report in reports.items()}}
+    parts = {name: report.as_json() for name, report in reports.items()}
+    return Report(verb, tuple(hosts[name] for name in names), last.exit_code, {"parts": parts})

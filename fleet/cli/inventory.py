@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 import click
 
+from fleet.cli.line.command import ONLY_LOOKS
 from fleet.cli.line.options import settings_of
 from fleet.cli.screen.output import clean, talk
 from fleet.errors import FleetError, InventoryError, NoInventory, UsageError
@@ -101,7 +103,28 @@ def use_inventory(everyone: Inventory) -> None:
 
 def load_inventory() -> Inventory:
     """The same, narrowed by -w and -x."""
+    return narrowed(load_everyone())
+
+
+def narrowed(inventory: Inventory) -> Inventory:
+    """Returns the inventory with the hosts of -w and -x alone."""
+    from fleet.cli.elsewhere import FAILED, STDIN, hosts_of
+    from fleet.inventory.nodeset import fold
     from fleet.inventory.select import select
 
-    settings = settings_of()
-    return select(load_everyone(), settings.hosts, settings.exclude)
+    settings, source = settings_of(), inventory.source
+    chosen = select(inventory, settings.hosts, settings.exclude, given=lambda operand: hosts_of(operand, source))
+    if settings.hosts in (STDIN, FAILED):  # a hint that repeats it means these
+        settings.hosts = fold(chosen.names)
+    return chosen
+
+
+def keep_failed(names: Sequence[str]) -> None:
+    """Keeps the hosts on which this command line's verb has failed, for `-w @failed`. A verb that only looks at runs
+    leaves what is kept."""
+    from fleet.cli import elsewhere
+
+    ctx = click.get_current_context()
+    inventory = ctx.find_root().meta.get("fleet.inventory")
+    if inventory is not None and getattr(ctx.command, "interrupted", None) != ONLY_LOOKS:
+        elsewhere.keep_failed(inventory.source, names)

@@ -81,13 +81,18 @@ def cli() -> None:
 
 
 def print_error(error: FleetError) -> None:
-    from fleet.cli.screen.output import clean, talk
+    from fleet.cli.screen.output import clean_message, talk
 
-    talk(f"error: {clean(str(error))}", error.hint, **hints.of_error(error.kind))
+    talk(f"error: {clean_message(str(error))}", error.hint, **hints.of_error(error.kind))
 
 
 def say(error: FleetError, ctx: click.Context | None, *, as_json: bool = False) -> int:
     """Report what ended the command, as the contract has it; returns the exit code."""
+    if ctx is not None and error.hosts:
+        from fleet.cli.inventory import keep_failed
+
+        with ctx.scope(cleanup=False):
+            keep_failed([name for name, at in error.hosts.items() if at is not None])
     if as_json or (ctx is not None and settings_of(ctx).json):
         from fleet.cli.screen.output import write_json
         from fleet.model import Report, Result

@@ -24,7 +24,7 @@ OPERATORS = {",": "update", "!": "difference_update", "&": "intersection_update"
 
 _RANGE = re.compile(r"([0-9]{1,18})(?:-([0-9]{1,18})(?:/([0-9]{1,9}))?)?")
 _BRACKET = re.compile(r"\[([^\[\]]*)\]")
-_OPERAND = re.compile(r"\s*(?P<operand>@?(?:[^\s,!&^@\[\]]|\[[^\[\]]*\])+)")
+_OPERAND = re.compile(r"\s*(?P<operand>[@^]?(?:[^\s,!&^@\[\]]|\[[^\[\]]*\])+)")
 _LOGIN = re.compile(r"\s*([^\s,!&^@\[\]]+@[^\s,!&^@\[\]]+)")
 _OPERATOR = re.compile(r"\s*(?:([,!&^@])|$)")
 _DEVICE = r"[0-9]+(?:-[0-9]+)?"

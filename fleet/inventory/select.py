@@ -2,7 +2,8 @@
 
 An expression is node sets joined by ',' (and), '!' (without), '&' (only also in) and '^' (in one of both), read
 from left to right; '@group', '@all' and patterns like 'gpu*' match hosts. As DeepSpeed writes it, '@' between
-hosts joins too and ':0,2' after a host picks devices: 'gpu1@gpu2:0,2'.
+hosts joins too and ':0,2' after a host picks devices: 'gpu1@gpu2:0,2'. A command line also gives a meaning to '-',
+'^FILE' and '@failed'.
 
 How the two '@' are distinguished: one that starts an operand (at the very start, or after , ! & ^ @) names a group,
 one after an operand joins. So 'gpu1@gpu2' is two hosts, 'gpu1,@a100' and 'gpu1@@a100' a host and a group.
@@ -18,39 +19,47 @@ from __future__ import annotations
 import fnmatch
 import ipaddress
 import re
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
 from functools import cached_property
 
 from fleet.errors import InventoryError, UsageError
 from fleet.inventory.fields import FieldError, parse_field, shown, suggest
-from fleet.inventory.nodeset import algebra, expand, scan
+from fleet.inventory.nodeset import algebra, expand, fold, scan
 from fleet.inventory.slips import is_like_a_port
 from fleet.inventory.slips import selection as slip
-from fleet.model import Host, Inventory
+from fleet.model import Host, Inventory, grouped
 
 ALL = "all"
 MAX_DEPTH = 64
+_ZEROS = re.compile(r"(?<![0-9])0+(?=[0-9])")
 
 # host -> the devices that an expression picks of it, None where it means the whole host
 _Choice = Mapping[str, frozenset[int] | None]
+Given = Callable[[str], Sequence[str] | None]  # operand -> the expressions that it stands for; None: it is a plain one
 
 
-def select(inventory: Inventory, hosts: str | None, exclude: str | None, option: str = "-w") -> Inventory:
+def select(
+    inventory: Inventory,
+    hosts: str | None,
+    exclude: str | None,
+    option: str = "-w",
+    given: Given = lambda operand: None,
+) -> Inventory:
     """The inventory narrowed to -w's hosts without -x's, in its own order; None means no such option. option: what -w
-    is called where these are another one's.
+    is called where these are another one's. given: knows operands that have their hosts from elsewhere.
 
     Picked devices become Host.devices, and slots their number. Groups keep the members that are left, and
     `unselected` the other hosts. InventoryError: an unknown host, group or device, an expression that is not
     understood, nothing left.
     """
     kept = list(inventory.hosts)
-    given = [(name, text) for name, text in ((option, hosts), ("-x", exclude)) if text is not None]
-    for name, text in given:
-        choice = _choose(inventory, text, name)
+    asked = [(name, text) for name, text in ((option, hosts), ("-x", exclude)) if text is not None]
+    for name, text in asked:
+        choice = _choose(inventory, text, name, given)
         kept = [left for host in kept for left in _narrowed(host, choice, keep=name != "-x")]
-    if not kept and given:
-        selection = " ".join(f"{name} {shown(text)}" for name, text in given)
+    if not kept and asked:
+        selection = " ".join(f"{name} {shown(text)}" for name, text in asked)
         raise InventoryError(f"{selection} leaves no host", where=inventory.source)
     names = {host.name for host in kept}
     groups = {group: tuple(m for m in members if m in names) for group, members in inventory.groups.items()}
@@ -84,9 +93,9 @@ def _devices_of(host: Host) -> tuple[int, ...] | None:
     return host.devices
 
 
-def _choose(inventory: Inventory, text: str, option: str) -> _Choice:
+def _choose(inventory: Inventory, text: str, option: str, given: Given) -> _Choice:
     """Returns the hosts that an expression selects, its devices checked against the hosts' own."""
-    groups = Groups({group: list(members) for group, members in inventory.groups.items()}, inventory.hosts)
+    groups = Groups({group: list(members) for group, members in inventory.groups.items()}, inventory.hosts, given)
     hosts = {host.name: host for host in inventory.hosts}
     parts: list[tuple[str, list[str]]] = []
     picked: dict[str, frozenset[int]] = {}
@@ -139,14 +148,20 @@ def _check_devices(host: Host, devices: Iterable[int], option: str) -> None:
 
 
 class Groups:
-    """definitions: group -> expressions whose union it is. hosts: every host, in the inventory's order.
+    """definitions: group -> expressions whose union it is. hosts: every host, in the inventory's order. given: as
+    select's.
 
     "@all" is every host unless a group of that name is defined. `in` is true where a token means a host.
     """
 
-    def __init__(self, definitions: Mapping[str, Sequence[str]], hosts: Sequence[Host]) -> None:
+    def __init__(
+        self,
+        definitions: Mapping[str, Sequence[str]],
+        hosts: Sequence[Host],
+        given: Given = lambda operand: None,
+    ) -> None:
         self._definitions = definitions
-        self._hosts = hosts
+        self._hosts, self._given = hosts, given
         self._names = {host.name: [host.name] for host in hosts}
         self._resolved: dict[str, list[str]] = {}
 
@@ -200,6 +215,9 @@ class Groups:
 
     def operand(self, text: str, above: tuple[str, ...] = ()) -> list[str]:
         """The hosts of one operand: "@group", a pattern "gpu*", or a node set, all of them in the inventory."""
+        if text not in self and text[1:] not in self._definitions and (given := self._given(text)) is not None:
+            plain = Groups(self._definitions, self._hosts)
+            return [name for expression in given for name in plain._evaluate(expression, above)]
         if text.startswith("@"):
             return self.members(text[1:], above)
         if "*" in text or "?" in text:
@@ -207,7 +225,16 @@ class Groups:
             if not found:
                 raise FieldError(f"no host matches {shown(text)}")
             return found
-        return [self.host(name) for name in ([text] if text in self else expand(text))]
+        names = [text] if text in self else expand(text)
+        # gpu[1-4] for gpu[01-04]
+        if any(name not in self for name in names):
+            alike = grouped((_ZEROS.sub("", name), name) for name in self._names)
+            meant = [alike.get(_ZEROS.sub("", name), []) for name in names]
+            if all(len(each) == 1 for each in meant):
+                wrong = next(name for name in names if name not in self)
+                right = fold(each[0] for each in meant)
+                raise FieldError(f"no host {shown(wrong)} in the inventory", f"did you mean {shown(right)}?")
+        return [self.host(name) for name in names]
 
     def host(self, word: str) -> str:
         """The name of the one host that the token means."""

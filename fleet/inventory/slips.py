@@ -41,9 +41,6 @@ def selection(option: str, text: str, known: Container[str]) -> str | None:
             return f"{option} {here[0]}; its user stands in the inventory, user={match['user']}"
         return f"{option} takes hosts of the inventory; {login(text)}"
     parts = text.split(",") if "[" not in text else re.split(r",(?![^\[]*\])", text)
-    files = [part.strip()[1:] for part in parts if part.strip().startswith("^")]
-    if files and files[0] and files[0] not in known:
-        return f"-i {shlex.quote(files[0])} takes the hosts of a file"
     out = [part.strip()[1:] for part in parts if part.strip().startswith("-") and len(part.strip()) > 1]
     if out and option != "-x":
         rest = ",".join(part for part in parts if not part.strip().startswith("-"))

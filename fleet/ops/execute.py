@@ -14,6 +14,7 @@ from fleet.each import on_each
 from fleet.errors import DeadlineError, FleetError, Interrupted, Reason
 from fleet.events import Event, Finished, Output
 from fleet.model import Host, Inventory, Report, Result, exit_code_of
+from fleet.ops.outdir import Outdir
 from fleet.ops.plans import Line, PerHost, around
 from fleet.requests.exec import Exec
 from fleet.runtime import Runtime
@@ -85,21 +86,26 @@ def run(plan: ExecPlan, runtime: Runtime) -> Report:
     request = plan.request
     # 16: chunks that one host may be ahead of another
     feeds = {name: Feed(16) for name in plan.specs if request.stdin is not None}
+    spool, outdir = Spool(), Outdir(request.outdir, plan.specs) if request.outdir else None
     if request.stdin is not None:
         background("input", partial(distribute, request.stdin, feeds.values()))
-    spool = Spool()
 
     def task(session: Session, host: Host) -> Result:
         streams = (Stream(spool), Stream(spool))
         error: FleetError | None = None
         mark = f"exec-{uuid.uuid4().hex}"  # of this host's command alone: another name may lead to the same machine
-        with Command(session, plan.specs[host.name], mark, request.grace, feeds.get(host.name)) as command:
+        spec = plan.specs[host.name]
+        place = {"FLEET_HOST": host.name, "FLEET_RANK": str(plan.hosts.index(host))}
+        words = replace(spec, env={**spec.env, **place})
+        with Command(session, words, mark, request.grace, feeds.get(host.name)) as command:
             # in a thread of its own: a signal handler waits for no node
             undo = runtime.cancel.on_set(lambda: background("end", command.end))
             try:
                 for number, data in command.output(
                     silence=SILENCE_SECONDS, timeout=request.timeout, patience=request.grace + END_SECONDS
                 ):
+                    if outdir is not None:
+                        outdir.add(host.name, number, data)
                     if request.keep:
                         streams[number].add(data)
                     runtime.emit(Output(host.name, STREAMS[number], data))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import BinaryIO, Literal
@@ -28,6 +29,9 @@ class Exec(Request):
     keep: bool = True
     env_of: Literal["python"] | None = option(
         None, "Run it in the environment of the host's training interpreter: `python` of the inventory."
+    )
+    outdir: str | os.PathLike[str] | None = option(
+        None, "Write each host's output to DIR/HOST.out and DIR/HOST.err, too.", metavar="DIR"
     )
     stdin: bytes | BinaryIO | None = field(default=None, repr=False)
 

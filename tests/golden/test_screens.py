@@ -112,7 +112,7 @@ def progress_names_who_is_late() -> None:
             line.feed(Finished(Result(name, True)))
     moment(line, 2.0)
     for name in odd[2:]:
-        line.feed(Finished(Result(name, True)))
+        line.feed(Finished(Result(name, name != odd[2])))
     moment(line, 4.2)
     sent = ProgressLine("sending")
     sent.feed(Round("comparing files", tuple(GPUS[:4])))

@@ -176,7 +176,7 @@ def test_no_room_on_one_host_is_said_before_anything_is_sent(fast: VirtualLab, b
     fast.sh(victim, "head -c 125M /dev/zero > /data/.fill")
     code, document = end(fast.popen("-i", "lab", "--json", "sync", "--data", f"{big}:/data/"))
     assert code == 1 and document["sent"] == 0
-    assert f"{SIZE} bytes are to be written" in document["hosts"][victim]["error"]["message"]
+    assert f"{SIZE / 2**20:.1f} MiB are to be written" in document["hosts"][victim]["error"]["message"]
     assert victim in document["hosts"][fast.names[0]]["error"]["message"]
 
 

@@ -196,6 +196,6 @@ def test_a_head_that_comes_later_names_what_nodes_no_longer_have(
     said = [process.communicate(timeout=300)[1].decode() for process in (leader, looker)]
     assert (leader.returncode, looker.returncode) == (130, 130), said
     assert summary(tmp_path)["incomplete_logs"] == [] and sorted(summary(other)["incomplete_logs"]) == ready.names
-    assert "bytes of rank0.out are not here: it keeps no more than --max-log" in said[1], said[1]
+    assert "B of rank0.out are not here: it keeps no more than --max-log" in said[1], said[1]
     log = (other / "runs" / run.name / first / "rank0.out").read_text()
     assert log.startswith("\n[fleet: ") and log.endswith("x\n") and len(log) < 300_000

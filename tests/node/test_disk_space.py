@@ -70,7 +70,7 @@ def test_bytes_that_ran_out(source: Path, disk: Disk) -> None:
     assert ok(source, dest)["sent"] == 1
     (source / "big").write_bytes(os.urandom(6 * MB))
     said = refused(source, dest)
-    assert "6291456 bytes are to be written" in said.message and said.hint
+    assert "6.0 MiB are to be written" in said.message and said.hint
 
 
 def holes(folder: Path) -> dict[str, bytes]:

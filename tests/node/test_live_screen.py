@@ -14,6 +14,7 @@ import sys
 import termios
 import time
 from collections.abc import Callable, Iterator
+from functools import partial
 from pathlib import Path
 
 import pyte
@@ -39,6 +40,7 @@ class Terminal:
             stderr=slave,
             cwd=home,
             start_new_session=True,
+            preexec_fn=lambda: fcntl.ioctl(0, termios.TIOCSCTTY, 0),  # keys and ^C reach it
             env={**clean, "HOME": str(home), "TERM": "xterm", "PYTHONPATH": os.pathsep.join(sys.path), **env},
         )
         os.close(slave)
@@ -109,9 +111,27 @@ def go(home: Path) -> None:
 def test_exec_names_who_it_waits_for_and_leaves_no_trace(terminal: Callable[..., Terminal], tmp_path: Path) -> None:
     screen = terminal(*SLOW, "--timeout", "600")
     shown = screen.until(lambda lines: any(line.startswith("waiting for n3 (1 of 3) ... ") for line in lines))
-    assert len(shown) == 1 and shown[0].endswith(" s")
+    assert shown[0].endswith(" s") and shown[1:] == ["[n3] same"], "what is at work shows how far it is"
     go(tmp_path)
     assert screen.end() == ["--- n[1-3] (3) ---", "same"]
+
+
+def test_the_last_lines_of_hosts_at_work_have_a_third_of_the_screen(
+    terminal: Callable[..., Terminal], tmp_path: Path
+) -> None:
+    say = "seq 30; printf 'a\\tb \\033[31mred\\033[0m 40%%\\r50%%'; until [ -e go ]; do sleep 0.1; done"
+    screen = terminal("exec", "-w", "n1,n2", "--shell", say, rows=12)
+    shown = screen.until(lambda lines: len(lines) == 5 and lines[0].startswith("waiting for n[1-2] (2 of 2)"))
+    assert shown[1:] == ["[n1] 30", "[n1] 50%", "[n2] 30", "[n2] 50%"]
+    go(tmp_path)
+    assert screen.end()[-1].startswith("a       b red 40%")
+
+
+def test_at_its_end_exec_counts_the_hosts_that_did_well(terminal: Callable[..., Terminal]) -> None:
+    shown = terminal("exec", "--shell", "[ -z $LATE ]").end()
+    assert shown == ["error: host n3: exit status 1", "2 of 3 hosts ok"]
+    assert terminal("exec", "-w", "n3", "--shell", "[ -z $LATE ]").end() == ["error: host n3: exit status 1"]
+    assert terminal("exec", "--", "true").end() == []
 
 
 def test_lines_as_they_come_stand_above_the_live_line(terminal: Callable[..., Terminal], tmp_path: Path) -> None:
@@ -120,6 +140,52 @@ def test_lines_as_they_come_stand_above_the_live_line(terminal: Callable[..., Te
     assert sorted(shown[:3]) == ["n1: same", "n2: same", "n3: same"]
     go(tmp_path)
     assert sorted(screen.end()) == ["n1: same", "n2: same", "n3: same"]
+
+
+def test_ps_draws_its_table_anew_until_it_is_enough(terminal: Callable[..., Terminal], tmp_path: Path) -> None:
+    env = {**os.environ, "HOME": str(tmp_path), "PYTHONPATH": os.pathsep.join(sys.path)}
+    run = ["launch", "--detach", "--no-preflight", "--engine", "command", "--workdir", str(tmp_path)]
+    fleet = partial(subprocess.run, cwd=tmp_path, env=env, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+    say = "echo one; until [ -e go ]; do sleep 0.1; done; echo two; sleep 600"
+    watching = terminal("-w", "n1", "ps", "--watch", "0.5", columns=160)
+    watching.until(lambda lines: len(lines) == 2 and lines[0].startswith("no live run"))
+    fleet([*FLEET, "--transport", "local", "-w", "n1", *run, "sh", "-c", say], check=True, timeout=60)
+    shown = watching.until(lambda lines: len(lines) == 3 and lines[1].endswith(" one"))
+    assert shown[0].startswith("RUN ") and shown[2].endswith(", every 0.5 s; q ends it")
+    go(tmp_path)
+    watching.until(lambda lines: len(lines) == 3 and lines[1].endswith(" two"))
+    watching.type("q")
+    shown = watching.end()
+    assert len(shown) == 2 and shown[1].endswith(" two"), "the last one stays"
+    assert watching.process.returncode == 0
+    watching = terminal("-w", "n1", "ps", "--watch")
+    watching.until(lambda lines: bool(lines) and lines[-1].endswith(", every 5 s; q ends it"))
+    watching.type("\x03")
+    assert watching.end()[-1].endswith("interrupted") and watching.process.returncode == 130
+    fleet([*FLEET, "--transport", "local", "-w", "n1", "stop", "latest"], check=True, timeout=60)
+
+
+@pytest.mark.parametrize("more", [[], ["--json"]])
+def test_ps_watches_on_a_terminal_alone(more: list[str], tmp_path: Path) -> None:
+    (tmp_path / "hostfile").write_text("a\n")
+    argv = [*FLEET, "ps", "--watch", "2", *more]
+    env = {**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)}
+    done = subprocess.run(argv, cwd=tmp_path, env=env, capture_output=True, text=True)
+    assert done.returncode == 2 and "--watch draws on a terminal" in done.stdout + done.stderr
+
+
+def test_nothing_of_a_live_line_stays_above_an_interrupt(terminal: Callable[..., Terminal], tmp_path: Path) -> None:
+    """A line that is as wide as the terminal, and the ^C that a terminal shows behind it."""
+    (tmp_path / "many.yaml").write_text(json.dumps({"hosts": {f"gpu{n:02}": {} for n in range(1, 60, 2)}}))
+    screen = terminal("-i", "many.yaml", "exec", "--shell", "trap '' INT TERM; until [ -e go ]; do sleep 0.1; done")
+    screen.until(lambda lines: any(line.startswith("waiting for") and len(line) > 75 for line in lines))
+    screen.type("\x03")
+    note = "interrupted: stopping; once more to leave at once"
+    shown = screen.until(lambda lines: len(lines) >= 2 and lines[0] == note)
+    assert all(line.startswith("waiting for") for line in shown[1:])
+    screen.type("\x03")
+    assert screen.end() == [note] and screen.process.returncode == 130
+    go(tmp_path)
 
 
 def test_a_terminal_that_wants_no_colours_gets_none(terminal: Callable[..., Terminal], tmp_path: Path) -> None:

@@ -63,6 +63,8 @@ HANDLERS: dict[str, Callable[[], Emit]] = {
     "data.DataLine": lambda: of("files.data", "DataLine")("receiving"),
     "build.BuildTalk.__call__": lambda: of("files.build", "BuildTalk")(log=True),
     "exec.PrefixedLines.__call__": lambda: of("verbs.exec", "PrefixedLines")(),
+    "exec.LastLines": lambda: of("verbs.exec", "LastLines")(),
+    "exec.LastLines.feed": lambda: of("verbs.exec", "LastLines")().feed,
     "board.Shown.__call__": lambda: of("screen.board", "Shown")(bare=False),
     "context.unread.emit": unread_by,
     "setup_ssh.Remarks.__call__": lambda: of("verbs.setup_ssh", "Remarks")(of("line.options", "Settings")()),

@@ -125,8 +125,13 @@ def test_selections(fleet, hosts, exclude, left):
         ("-gpu1", None, "'-gpu1' is not a host name", "-x gpu1"),
         ("gpu[1-3],-gpu2", None, "'-gpu2'", "-w 'gpu[1-3]' -x gpu2"),
         (None, "-gpu1", "'-gpu1'", "-x gpu1"),
-        ("^hosts.txt", None, "missing", "-i hosts.txt"),
-        ("gpu1,^a b", None, "missing", "-i 'a b'"),
+        ("^hosts.txt", None, "'^hosts.txt' is not a host name", ""),  # a file is read for a command line alone
+        ("@failed", None, "no group '@failed'", ""),
+        ("gpu[01-03]", None, "no host 'gpu01'", "did you mean 'gpu[1-3]'?"),
+        ("gpu[01-03],b", None, "no host 'gpu01'", "did you mean 'gpu[1-3]'?"),
+        ("gpu02", None, "no host 'gpu02'", "did you mean 'gpu2'?"),
+        ("gpu[02-04]", None, "no host 'gpu02'", "did you mean 'gpu2'?"),  # there is no gpu4
+        ("z010", None, "no host 'z010'", "did you mean 'z10'?"),
         ("gpu1 gpu2", None, "not understood", "-w gpu1,gpu2"),
         ("gpu1:9999999", None, "devices", ""),
         ("gpu[1-999999999]", None, "more than", ""),

@@ -57,6 +57,7 @@ class Head:
             str(self.folder / "home/.cache"),
             str(self.folder / "home/.fleet/brought"),
             str(self.folder / "home/.fleet/deliveries"),
+            str(self.folder / "home/.fleet/failed"),
         ]
         before = snapshot(self.folder, wrote)
         liar = Liar(self.honest[verb], (name, said), "gpu1", times)

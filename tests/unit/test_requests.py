@@ -152,7 +152,7 @@ DOORS: dict[str, tuple[dict[str, str | None], set[str]]] = {
     "attach": ({}, {"ranks"}),
     "stop": ({}, set()),
     "forget": ({}, set()),
-    "ps": ({}, set()),
+    "ps": ({}, {"watch"}),
     "logs": ({}, set()),
     "stacks": ({}, {"all_threads"}),
     "get": ({}, {"sources"}),

@@ -33,10 +33,9 @@ def hint_of(line: str, capsys: pytest.CaptureFixture[str], code: int = 2) -> str
 @pytest.mark.parametrize(
     ("line", "instead"),
     [
-        ("fleet exec uname -a", "fleet exec -- uname -a"),
+        ("fleet exec tail -n 3 x", "fleet exec -- tail -n 3 x"),
         ("fleet exec -w gpu1 uname -a -v", "fleet exec -w gpu1 -- uname -a -v"),
-        ("fleet exec -w 'gpu[1-2]' ls -l 'a b'", "fleet exec -w 'gpu[1-2]' -- ls -l 'a b'"),
-        ("fleet exec ls -- -l", "fleet exec -- ls -l"),
+        ("fleet exec -w 'gpu[1-2]' tail -n 3 'a b'", "fleet exec -w 'gpu[1-2]' -- tail -n 3 'a b'"),
         ("fleet exec --timeout 3 --shell uname -a", "fleet exec --timeout 3 --shell 'uname -a'"),
         ("fleet exec --timeout 3 --shell df /tmp", "fleet exec --timeout 3.0 --shell 'df /tmp'"),
         ("fleet lauch train.py --lr 1", "fleet launch train.py --lr 1"),

@@ -102,7 +102,7 @@ def test_a_terminal_that_was_made_narrower_has_broken_the_live_lines_anew(plain:
     plain.setenv("COLUMNS", "20")
     terminal.draw(["z" * 50])
     terminal.draw([])
-    assert out.getvalue().split("\r")[1:] == ["\x1b[2K" + 4 * "\x1b[A\x1b[2K" + "z" * 19, "\x1b[2K"], (
+    assert out.getvalue().split("\r")[1:] == ["\x1b[2K" + 4 * "\x1b[A\x1b[2K" + "z" * 17, "\x1b[2K"], (
         "three, one, and an empty one"
     )
 

@@ -16,12 +16,13 @@ from fleet.cli.line.command import Verb, completed
 from fleet.cli.line.options import asked, common_options, runs_dir_option, settings_of
 from fleet.cli.screen import terminal
 from fleet.cli.screen.output import clean, fold, talk, warn_of_own, warn_of_source, write_grouped
-from fleet.cli.screen.progress import ProgressLine
+from fleet.cli.screen.progress import ProgressLine, bar
 from fleet.model import Report, Result, grouped
 from fleet.requests.runs import Get
 from fleet.rules.units import counted, size_text
 
 FEW = 6
+BAR_COLUMNS = 100  # of a terminal; on a narrower one the words need the room of a bar
 RATE_SECONDS = 5.0
 # state -> how the table names it for a host that is not done
 WORDS = {"there": "has", "other": "has another", "absent": "lacks", "broken": "has a part of", "unknown": "not known:"}
@@ -43,7 +44,7 @@ class DataLine(ProgressLine):
             return []
         shares = {name: min(1.0, self._last[name].done / total) for name, total in receiving.items()}
         share = sum(shares.values()) / len(shares)
-        parts = [f"{100 * share:.0f}% of {size_text(max(receiving.values()))} each"]
+        parts = [f"{bar(share, BAR_COLUMNS)}{100 * share:.0f}% of {size_text(max(receiving.values()))} each"]
         rate = self._rate(seconds, sum(self._last[name].done for name in receiving) / len(receiving))
         if rate:
             parts.append(f"{size_text(rate)}/s")

@@ -194,7 +194,7 @@ _OPTIONS: dict[str, tuple[tuple[str, ...], dict[str, Any]]] = {
         ("-w", "--hosts"),
         {
             "metavar": "NODESET",
-            "help": "Only these hosts: gpu[01-04], 10.0.0.1, @group, gpu1:0,2.",
+            "help": "Only these hosts: gpu[01-04], 10.0.0.1, @group, gpu1:0,2, ^FILE, -, @failed.",
             "multiple": True,
             "shell_complete": completed("nodeset"),
             "daily": True,

@@ -11,14 +11,18 @@ import re
 import shlex
 from collections.abc import Iterator, Sequence
 from contextlib import suppress
+from pathlib import Path
 from typing import Any
 
 import click
 
 from fleet.cli.line.command import one_spelling, rest_of
-from fleet.cli.line.options import settings_of
+from fleet.cli.line.options import Settings, settings_of
 from fleet.cli.line.verbs import VERBS
 from fleet.errors import FleetError
+from fleet.inventory.find import find_inventory, load
+from fleet.inventory.select import select
+from fleet.sources import INVENTORY
 
 _BARE = rf"fleet (?:-\S+ (?:\S+ )?)*(?:{'|'.join(VERBS)})(?![\w-])[^']*\Z"
 _COMMANDS = re.compile(rf"""(?<=')fleet (?:"[^"]*"|[^'"])*(?=')|(?<![\w./'-]){_BARE}""")
@@ -60,12 +64,28 @@ def fits(argv: Sequence[str], group: click.Group, typed: Sequence[str], again: b
         return any(_HOLE.fullmatch(word) for word in argv) and _known(argv, group)
     values = [ctx.params[name] for ctx in given for name in FILES.get(str(ctx.info_name), ())]
     named = [str(value) for each in values for value in (each if isinstance(each, tuple | list) else [each]) if value]
-    return all(_is_here(name, typed) for name in named) and (again or not _same(given, typed, group))
+    here = all(_is_here(name, typed) for name in named) and _has_hosts(settings_of(given[0]))
+    return here and (again or not _same(given, typed, group))
 
 
 def _is_here(name: str, typed: Sequence[str]) -> bool:
     known = name == "-" or _HOLE.fullmatch(name) or os.path.normpath(name) in map(os.path.normpath, typed)
     return bool(known) or os.path.lexists(os.path.expanduser(name))
+
+
+def _has_hosts(settings: Settings) -> bool:
+    """Returns whether the inventory has the hosts of -w and -x, as far as that is known here."""
+    if settings.on != INVENTORY or not (settings.hosts or settings.exclude):
+        return True
+    try:
+        whole = load(find_inventory(settings.inventory, Path.cwd(), os.environ))
+    except FleetError:
+        return True
+    try:
+        elsewhere = lambda operand: whole.names if operand[:1] in "-^" or operand == "@failed" else None  # noqa: E731
+        return bool(select(whole, settings.hosts, settings.exclude, given=elsewhere).hosts)
+    except FleetError:
+        return False
 
 
 def _parsed(argv: Sequence[str], group: click.Group) -> Iterator[click.Context]:

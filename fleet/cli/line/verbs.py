@@ -48,7 +48,7 @@ VERB_GROUPS: dict[str, dict[str, Verb]] = {
             "Start a distributed run, follow it, collect every rank's logs.",
             ("launch", "again"),
         ),
-        "ps": Verb("fleet.cli.run.runs:ps", "Show the runs on the hosts, started from any head.", ("ps",), step=False),
+        "ps": Verb("fleet.cli.run.ps:ps", "Show the runs on the hosts, started from any head.", ("ps",), step=False),
         "logs": Verb("fleet.cli.run.runs:logs", "Show what a run's ranks wrote, or write.", ("logs",), step=False),
         "attach": Verb(
             "fleet.cli.run.runs:attach", "Follow a run that goes on without its head.", ("attach",), step=False

@@ -17,6 +17,7 @@ from fleet.answers.runs import LeftAlone, NodeEnd, RunSummary
 from fleet.api import Fleet, Planned
 from fleet.cli import leader
 from fleet.cli.context import detailed
+from fleet.cli.inventory import keep_failed
 from fleet.cli.line.hints import as_typed
 from fleet.cli.line.options import BY_ITSELF, settings_of
 from fleet.cli.line.values import Scrolling
@@ -145,6 +146,9 @@ def follow(plan: Planned, scrolls: Scrolling, leaves: Collection[signal.Signals]
         def end(report: Report) -> None:
             """Ends what is shown."""
             screen.close()
+            if isinstance(report.answer, RunSummary):
+                first = report.answer.first_failure
+                keep_failed([first.host] if first else [result.host for result in report.results if not result.ok])
             if settings.json:
                 write_json({"event": "summary", **report.as_json()})
             else:

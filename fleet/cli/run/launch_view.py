@@ -40,6 +40,7 @@ from fleet.cli.screen.progress import ProgressLine
 from fleet.errors import Reason
 from fleet.events import Event, Notice, Output, Round
 from fleet.rules.causes import together
+from fleet.rules.units import size_text
 
 BUFFER_BYTES = 32 << 20
 SCREEN_BYTES = 1 << 20  # no user reads more at once: a terminal shows what is new rather than all of a flood
@@ -194,7 +195,7 @@ class LaunchView:
 
     def _tell_dropped(self, count: int) -> None:
         if count:
-            talk(f"({count} bytes of output not shown here; the log files have them)")
+            talk(f"({size_text(count)} of output not shown here; the log files have them)")
 
     def _pause(self) -> float:
         """How long nothing need be done where nothing happens."""

@@ -1,4 +1,4 @@
-"""`fleet ps`, `fleet logs`, `fleet attach`, `fleet stop`: runs that are, were, or outlived their head."""
+"""`fleet logs`, `fleet attach`, `fleet stop`: runs that are, were, or outlived their head."""
 
 from __future__ import annotations
 
@@ -9,11 +9,11 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from fleet.answers.runs import Forgotten, GivenUp, RunSeen, RunsSeen, RunStopped, StoppedThere
+from fleet.answers.runs import Forgotten, GivenUp, RunStopped, StoppedThere
 from fleet.cli.context import ask, finish, perform, the_fleet
-from fleet.cli.inventory import enter_all, job_here, load_everyone, use_inventory
+from fleet.cli.inventory import job_here, load_everyone, use_inventory
 from fleet.cli.line.command import ONLY_LOOKS, Verb, completed
-from fleet.cli.line.options import NONE_LIVE, asked, common_options, runs_dir_option, settings_of, without
+from fleet.cli.line.options import asked, common_options, runs_dir_option, settings_of, without
 from fleet.cli.line.values import Scrolling, ranks, ranks_option, size, when
 from fleet.cli.run import submit
 from fleet.cli.run.follow import BY_ATTACH
@@ -24,59 +24,13 @@ from fleet.cli.screen.output import clean, echo, fold, talk, write_json, write_t
 from fleet.codec import plain
 from fleet.errors import InventoryError, UsageError
 from fleet.model import Report
-from fleet.requests.runs import Attach, Logs, Ps, Stop
+from fleet.requests.runs import Attach, Logs, Stop
 from fleet.rules.units import counted, seconds, size_text
 
 if TYPE_CHECKING:
     from fleet.ops.run.kept.local import LocalRun
 
 RUNS_DIR = runs_dir_option("Where logs are, on this machine.")
-
-
-@click.command("ps", cls=Verb, interrupted=ONLY_LOOKS, examples=("fleet ps", "fleet ps --all"))
-@asked(Ps, "all")
-@common_options
-def ps(**given: bool) -> int:
-    """Show the runs on the hosts: who started them, their state, and the last line that a rank wrote.
-
-    The hosts are queried, so that runs of other heads are there, too.
-    """
-    enter_all()
-    return perform(lambda fleet: fleet.plan.ps(**given), lambda it: show_runs(it, given["all"]), asked_for=True)
-
-
-def show_runs(report: Report, every: bool) -> None:
-    rows, runs = [], report.read(RunsSeen).runs
-    everywhere = report.ok and settings_of().hosts is None and settings_of().exclude is None
-    if everywhere and all(run.state in ("done", "failed", "stopped", "unknown") for run in runs):
-        click.get_current_context().meta[NONE_LIVE] = True
-    for run in runs:
-        nodes = run.nodes.values()
-        total = run.about.get("world_size") or sum(len(node.ranks) for node in nodes)
-        rows.append(
-            (
-                run.run,
-                run.state + _left(run),
-                "?" if run.age is None else seconds(run.age),
-                clean(run.about.get("owner") or "?"),
-                fold(run.nodes),
-                f"{run.ranks_up}/{total}",
-                clean((run.about.get("master") or "?").rpartition(":")[2]),
-                "-" if run.silent is None else seconds(run.silent),
-                clean(run.last),
-            )
-        )
-    if not rows:
-        echo("no run" if every else "no live run; --all shows those that have ended")
-        return
-    titles = ("RUN", "STATE", "AGE", "OWNER", "HOSTS", "RANKS UP", "PORT", "SILENT FOR", "LAST LINE")
-    write_table(titles, rows, shorten=not settings_of().verbose)
-
-
-def _left(run: RunSeen) -> str:
-    if run.unattended is not None:
-        return f", unattended for {seconds(run.unattended)}"
-    return ", detached" if run.lease is None and run.state == "running" else ""
 
 
 @click.command("stop", cls=Verb, examples=("fleet stop latest", "fleet stop train-20261121-101500-ab12"))

@@ -48,6 +48,11 @@ def clean_lines(text: str) -> str:
     return "\n".join(map(clean, text.split("\n")))
 
 
+def clean_message(text: str) -> str:
+    """The same for a message, of which another program's words may have several lines: as one."""
+    return clean(re.sub(r"\s*\n\s*", " ", text.strip()))
+
+
 def without_colours(text: str) -> str:
     """For a line that is cut to its width."""
     return clean(_COLOUR.sub("", text))
@@ -288,4 +293,4 @@ def write_failures(report: Report) -> None:
     verbose = settings_of().verbose > 0
     each = [Cause([host], message, hint) for host, message, hint in failed]
     for cause in each if verbose else by_cause(failed):
-        talk(f"{click.style('error:', fg='red')} host {fold(cause.whose)}: {clean(cause.message)}", cause.hint)
+        talk(f"{click.style('error:', fg='red')} host {fold(cause.whose)}: {clean_message(cause.message)}", cause.hint)

@@ -12,16 +12,17 @@ from contextlib import suppress
 
 from fleet.cli.screen import terminal
 from fleet.cli.screen.output import clean, clean_lines, fold, talk
-from fleet.errors import FleetError
+from fleet.errors import FleetError, Interrupted
 from fleet.events import Emit, Event, Finished, Notice, Progress, Round, Started
 from fleet.model import Inventory
-from fleet.rules.units import size_text
+from fleet.rules.units import few, size_text
 from fleet.transport.base import Transport
 
 FIRST_SECONDS = 0.4  # what is over by then needs no line
 NAMES_SECONDS = 1.0  # from then on the hosts that are not through are named
 PLAIN_SECONDS = 10.0  # where no line can be drawn over: when to print once what it waits for
 FEW, FOLD_SHARE = 64, 20  # naming more hosts than that costs time: at most a twentieth of it goes there
+BAR, WIDE = 20, 160  # a bar's cells, on a terminal of so many columns
 LEAST_NAME = 8  # where there is not even room for this much of the names, they are left out
 
 
@@ -41,6 +42,7 @@ class ProgressLine(terminal.Ticking):
         self._hosts: tuple[str, ...] = ()
         self._at_work: dict[str, str] = {}
         self._through: set[str] = set()
+        self._failed: dict[str, None] = {}
         self._round = ""
         self._made = self._begun = time.monotonic()
         self._reminded = False
@@ -57,7 +59,7 @@ class ProgressLine(terminal.Ticking):
         """Only what the line is made of."""
         with self._lock:
             if isinstance(event, Round):
-                for last in (self._at_work, self._through, self._last):
+                for last in (self._at_work, self._through, self._failed, self._last):
                     last.clear()
                 self._hosts, self._round = event.hosts, event.what
                 self._begun = time.monotonic()
@@ -68,6 +70,8 @@ class ProgressLine(terminal.Ticking):
             elif isinstance(event, Finished):
                 self._at_work.pop(event.host, None)
                 self._through.add(event.host)
+                if not event.result.ok and not isinstance(event.result.error, Interrupted):
+                    self._failed[event.host] = None
 
     def tick(self) -> None:
         now = time.monotonic()
@@ -97,7 +101,7 @@ class ProgressLine(terminal.Ticking):
             line = self._line(details, names, seconds)
             room = terminal.width(sys.stderr)
             if room is not None and names:  # rather the names are cut than what follows them
-                fits = min(terminal.cells(names), terminal.cells(names) - terminal.cells(line) + room - 1)
+                fits = min(terminal.cells(names), terminal.cells(names) - terminal.cells(line) + room - terminal.EDGE)
                 short = terminal.cut(names, fits, "...") if fits >= min(LEAST_NAME, terminal.cells(names)) else ""
                 line = self._line(details, short, seconds)
             return [line]
@@ -106,12 +110,13 @@ class ProgressLine(terminal.Ticking):
         return any(event.unit == "count" for event in self._last.values())
 
     def _line(self, details: list[str], names: str, seconds: float) -> str:
-        """ "installing: waiting for gpu[07,12] (2 of 64) ... 4 s"."""
+        """ "installing: waiting for gpu[07,12] (2 of 64), gpu03 failed ... 4 s"."""
         at, of = len(self._at_work), len(self._hosts)
         parts = [] if names or self._counted() else [f"{len(self._through)} of {of} hosts"]
         parts += details
         if names:
-            parts.append(f"waiting for {names}{f' ({at} of {of})' if of > 1 else ''} ... {seconds:.0f} s")
+            failed = f", {clean(few(self._failed))} failed" if self._failed else ""
+            parts.append(f"waiting for {names}{f' ({at} of {of})' if of > 1 else ''}{failed} ... {seconds:.0f} s")
         states = set(self._at_work.values())
         what = "" if details else states.pop() if len(states) == 1 else self._round
         return f"{what}: {'  '.join(parts)}" if what else "  ".join(parts)
@@ -127,7 +132,8 @@ class ProgressLine(terminal.Ticking):
             return [f"{next(iter(self._last.values())).what}: {done:.0f} of {total:.0f}"]
         rate = done / max(seconds, 0.001)
         left = f", {(total - done) / rate:.0f} s left" if 0 < done < total else ""
-        return [f"{self._what} {100 * done / total:3.0f}% of {size_text(total)}, {size_text(rate)}/s{left}"]
+        share = f"{bar(done / total)}{100 * done / total:3.0f}%"
+        return [f"{self._what} {share} of {size_text(total)}, {size_text(rate)}/s{left}"]
 
     def _names(self) -> str:
         """The hosts at work, folded."""
@@ -139,6 +145,14 @@ class ProgressLine(terminal.Ticking):
             ended = time.monotonic()
             self._named = (ended + FOLD_SHARE * (ended - begun), names, text)
         return text
+
+
+def bar(share: float, least: int = 1) -> str:
+    """ "[###-------] " on a terminal of at least so many columns; nothing elsewhere."""
+    columns = terminal.width(sys.stderr) or 0
+    size = BAR * columns // WIDE if columns >= least else 0
+    full = int(size * min(1.0, share))
+    return f"[{'#' * full}{'-' * (size - full)}] " if size else ""
 
 
 # -- what -v adds to every verb: where each host was reached, how long it took, and where a fault of fleet itself is

@@ -13,7 +13,7 @@ import threading
 import traceback
 import tty
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NoReturn
 
 if TYPE_CHECKING:
     from typing_extensions import Self
@@ -22,6 +22,7 @@ _STYLE = re.compile(r"\x1b\[[\d;]*m")
 POLL_SECONDS = 0.2
 TICK_SECONDS = 0.1
 NOTE_SECONDS = 1
+EDGE = 3  # cells that the last live line leaves free: a Ctrl-C that is typed shows as ^C behind it
 
 
 def interactive(stream: Any) -> bool:
@@ -115,7 +116,8 @@ def draw(lines: Sequence[str]) -> None:
     columns, rows = size(sys.stderr)
     if len(lines) >= rows:
         lines = [*lines[: rows - 2], f"... and {len(lines) - rows + 2} more"]
-    fitting, bottom = [cut(line.expandtabs(), columns - 1) for line in lines], _bottom
+    ends = [columns - 1] * (len(lines) - 1) + [columns - EDGE]
+    fitting, bottom = [cut(line.expandtabs(), end) for line, end in zip(lines, ends, strict=bool(lines))], _bottom
     with bottom.lock:
         if not bottom.held and fitting != bottom.shown:
             # at once, so that it does not flicker; no newline after the last: it could scroll
@@ -150,12 +152,21 @@ def prompt() -> Iterator[None]:
             bottom.held -= 1
 
 
+def leave(code: int) -> NoReturn:
+    """Ends fleet at once, from a signal handler, too; no live line stays."""
+    _bottom.held += 1
+    note("")
+    os._exit(code)
+
+
 def note(text: str) -> None:
-    """A line from a signal handler: in a thread of its own, since a terminal that no process drains would hold the
-    handler up for good, and not for NOTE_SECONDS; without a lock and not through sys.stderr, which the main thread may
-    be writing to. Waited for, so that it comes before the next one, and before fleet ends."""
+    """A line, or only the live lines' end, from a signal handler: in a thread of its own, since a terminal that no
+    process drains would hold the handler up for good, and not for NOTE_SECONDS; without a lock and not through
+    sys.stderr, which the main thread may be writing to. Waited for, so that it comes before the next one, and before
+    fleet ends."""
     erasure, _bottom.shown, _bottom.noted = _bottom.erasure(), [], True
-    writer = threading.Thread(target=os.write, args=(2, f"{erasure}{text}\n".encode()), name="say", daemon=True)
+    data = f"{erasure}{text}{chr(10) * bool(text)}".encode()
+    writer = threading.Thread(target=os.write, args=(2, data), name="say", daemon=True)
     writer.start()
     writer.join(NOTE_SECONDS)
 

@@ -15,14 +15,15 @@ from typing import Any, BinaryIO
 
 import click
 
+from fleet.cli import elsewhere
 from fleet.cli.context import finish, the_fleet
-from fleet.cli.line.command import Verb, completed
+from fleet.cli.line.command import Verb, completed, spelled
 from fleet.cli.line.hints import quote
 from fleet.cli.line.options import BY_ITSELF, asked, common_options, settings_of
 from fleet.cli.line.slips import fleets_own, launch_line, with_options
 from fleet.cli.screen import plans, terminal
-from fleet.cli.screen.lines import on
-from fleet.cli.screen.output import hint_line, talk, write_folded
+from fleet.cli.screen.lines import label, last_state, on
+from fleet.cli.screen.output import hint_line, talk, without_colours, write_folded
 from fleet.cli.screen.progress import ProgressLine
 from fleet.engines.slips import LAUNCHERS
 from fleet.errors import UsageError
@@ -32,8 +33,12 @@ from fleet.requests.exec import Exec
 
 OPERATOR = re.compile(r"\|\|?|&&?|;|\d?>>?|<|\d>&\d")
 WITH_SIGNS = ("find", "grep", "egrep", "rg", "awk", "sed", "tr", "cut", "expr", "test", "[")  # which take such
+BUILTINS = ("cd", "source", "export", "ulimit", "umask", "alias", "type")  # of shells
 GLOB = re.compile(r"(?=.*[*?])(?!.*\.[*?])[\w./~*?-]+")  # and no regular expression, as far as that can be known
+SHORT = re.compile(r"^-\w")  # also the one in -wgpu01
 LINE_BYTES = 1 << 20  # what has no newline by then gets one
+END_BYTES = 4096  # of a host's output, from which its last lines are shown
+SHARE = 3  # of a terminal's rows, one in so many is for them
 
 
 class PrefixedLines(ProgressLine):
@@ -68,10 +73,36 @@ class PrefixedLines(ProgressLine):
             out.buffer.flush()
 
 
+class LastLines(ProgressLine):
+    """Draws, below the line, the last lines of the hosts at work: all of them are shown, folded, once it is over."""
+
+    def __init__(self, *, quiet: bool = False) -> None:
+        super().__init__(quiet=quiet)
+        self._ends: dict[str, bytes] = {}  # of each host's output, the newest last
+
+    def feed(self, event: Event) -> None:
+        super().feed(event)
+        if isinstance(event, Output):
+            with self._lock:
+                self._ends[event.host] = (self._ends.pop(event.host, b"") + event.data)[-END_BYTES:]
+
+    def lines(self, now: float) -> list[str]:
+        room = terminal.size(sys.stderr)[1] // SHARE
+        with self._lock:
+            ends = [(host, end) for host, end in self._ends.items() if host in self._at_work][-room:]
+        last = {host: [line for line in map(last_state, end.split(b"\n")) if line] for host, end in ends}
+        each = max(1, room // max(1, len(last)))
+        return super().lines(now) + [
+            f"{label(host, tint, sys.stderr)} {without_colours(line.decode('utf-8', 'replace'))}"
+            for tint, host in enumerate(self._hosts)
+            for line in last.get(host, [])[-each:]
+        ]
+
+
 def line_for(no_fold: bool) -> ProgressLine:
     """Returns what shows a command under way, and its output as it comes where that is not folded."""
-    quiet = settings_of().silent
-    return PrefixedLines(quiet=quiet) if no_fold and not settings_of().json else ProgressLine(quiet=quiet)
+    kind = PrefixedLines if no_fold and not settings_of().json else LastLines
+    return kind(quiet=settings_of().silent)
 
 
 def show_outputs(results: Sequence[Result], line: ProgressLine) -> None:
@@ -84,11 +115,12 @@ def show_outputs(results: Sequence[Result], line: ProgressLine) -> None:
 
 
 class ExecVerb(Verb):
-    """From the command's first token on, all belongs to the command. Without a "--" an option there could be meant for
-    fleet, and what was meant is not guessed."""
+    """From the command's first token on, all belongs to the command. Without a "--" an option there that fleet has,
+    too, could be meant for fleet, and what was meant is not guessed."""
 
     def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
         given = list(args)
+        known = {flag for param in self.params for flag in (*param.opts, *param.secondary_opts)}
         ours = args[: args.index("--")] if "--" in args else args
         line = ours[ours.index("--shell") + 1 :] if "--shell" in ours else []
         if "-h" in line[1:] and " " not in line[0] and not ctx.resilient_parsing:
@@ -98,11 +130,14 @@ class ExecVerb(Verb):
         rest = super().parse_args(ctx, args)
         argv: tuple[str, ...] = ctx.params["argv"] or ()
         own = given[: len(given) - len(argv)]
-        option = next((arg for arg in argv[1:] if arg.startswith("-") and arg != "-"), None)
+        first = argv[1 : argv.index("--") if "--" in argv else None]  # what follows is the command's in any case
+        option = next((arg for arg in first if known & {spelled(arg).partition("=")[0], *SHORT.findall(arg)}), None)
         if option and own[-1:] != ["--"] and not ctx.resilient_parsing:
-            fleets, others = fleets_own(self, [arg for arg in argv[1:] if arg != "--"])
-            hint = shlex.join(["fleet", "exec", *own, "--", *(arg for arg in argv if arg != "--")])
-            if fleets and not any(arg.startswith("-") for arg in others):
+            fleets, others = fleets_own(self, argv[1:])
+            hint = shlex.join(["fleet", "exec", *own, "--", *argv])
+            if "--shell" in fleets:
+                hint = "--shell LINE takes the place of the command"
+            elif fleets and not any(arg.startswith("-") for arg in others):
                 hint = f"{shlex.join(['fleet', 'exec', *own, *fleets, '--', argv[0], *others])}; or {hint}"
             raise UsageError(f"{option} behind {argv[0]}: without '--' it could be fleet's or the command's", hint=hint)
         return rest
@@ -113,12 +148,13 @@ class ExecVerb(Verb):
     cls=ExecVerb,
     context_settings={"allow_interspersed_args": False},
     examples=(
-        "fleet exec -- nvidia-smi -L",
+        "fleet exec nvidia-smi -L",
+        "fleet exec -- nvidia-smi -q -i 0",
         "fleet exec --shell 'df -h ~ | tail -1'",
         "fleet exec -- bash < setup.sh",
     ),
 )
-@asked(Exec, "shell", "timeout", "env_of")
+@asked(Exec, "shell", "timeout", "env_of", "outdir")
 @click.option("--no-fold", is_flag=True, help="Print lines as they come, each after its host's name.")
 @click.option(
     "--stdin/--no-stdin",
@@ -145,8 +181,9 @@ def exec_(no_fold: bool, stdin: bool | None, argv: tuple[str, ...], **options: A
     settings = settings_of()
     keep = settings.json or not no_fold
     Exec(argv, **options)  # before standard input is looked at
+    fleet = the_fleet()
     given, waits = (None, False) if settings.dry_run else own_input(stdin)
-    plan = the_fleet().plan.exec(argv, keep=keep, stdin=given, **options)
+    plan = fleet.plan.exec(argv, keep=keep, stdin=given, **options)
     if settings.dry_run:
         return plans.tell(plan)
     launch = launch_line(argv) if len(plan.hosts) > 1 else None
@@ -156,6 +193,9 @@ def exec_(no_fold: bool, stdin: bool | None, argv: tuple[str, ...], **options: A
         report = plan.run(progress)
     report = replace(report, data={**report.data, "stdin": "not sent"}) if waits else report
     code = finish(report, lambda it: show_outputs(it.results, progress), asked_for=True)
+    well = sum(result.ok for result in report.results)
+    if not settings.json and well < len(report.results) > 1:
+        talk(f"{well} of {len(report.results)} hosts ok")
     statuses = {result.exit_status for result in report.results}
     if (
         argv
@@ -176,8 +216,10 @@ def other_command(
             return whole_line(argv[0], fleet)
         if argv[0] in hosts and len(argv) > 1:
             return f"fleet exec -w {argv[0]} -- {shlex.join(argv[1:])}"
+        if argv[0] in BUILTINS:
+            return f"only a shell has {argv[0]}: {fleet} --shell {shlex.quote(shlex.join(argv))}"
         trained = argv[0] in LAUNCHERS or any(host.python or host.activate for host in hosts.values())
-        if env_of is None and "/" not in argv[0] and trained:
+        if env_of is None and "/" not in argv[0] and argv[0] != "nvidia-smi" and trained:
             own = " ".join(quote(arg) for arg in argv)
             return f"'fleet exec --env-of python -- {own}' looks beside the training interpreter, too"
     operator = next((arg for arg in argv[1:-1] if OPERATOR.fullmatch(arg) and argv[0] not in WITH_SIGNS), None)
@@ -194,6 +236,10 @@ def own_input(asked: bool | None) -> tuple[BinaryIO | None, bool]:
     if asked and terminal.interactive(sys.stdin):
         raise UsageError("--stdin: standard input is a terminal, which is not read", hint="give it a file: < FILE")
     ours, waits = os.fstat(0), False
+    if elsewhere.STDIN in elsewhere.read:
+        if asked:
+            raise UsageError("--stdin: standard input is what -w - reads", hint="-w ^FILE takes names from a file")
+        return None, False
     if asked is None and not stat.S_ISCHR(ours.st_mode) and click.get_current_context().find_root().meta.get(BY_ITSELF):
         inventory = _is(ours, settings_of().inventory or "", otherwise=False)  # -i /dev/stdin
         shared = not inventory and (

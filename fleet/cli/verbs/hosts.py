@@ -8,14 +8,13 @@ from dataclasses import asdict
 
 import click
 
-from fleet.cli.inventory import load_inventory
+from fleet.cli.inventory import load_inventory, narrowed
 from fleet.cli.line.command import OneOf, Verb
 from fleet.cli.line.options import Named, settings_of, without
 from fleet.cli.screen import terminal
 from fleet.cli.screen.output import clean, echo, write_json, write_table
 from fleet.errors import UsageError
 from fleet.inventory.convert import FORMATS, report
-from fleet.inventory.select import select
 from fleet.model import Host, Inventory
 from fleet.sources import SOURCES
 from fleet.sources.source import Condition
@@ -70,7 +69,7 @@ def hosts(form: str, source: str | None, partition: str | None) -> int:
         raise UsageError(f"{partition}: no argument is taken but with --from", hint=f"fleet hosts -w {partition}")
     inventory, conditions = (load_inventory(), {}) if source is None else SOURCES.get(source).known(partition)
     if source is not None:
-        inventory = select(inventory, settings.hosts, settings.exclude)
+        inventory = narrowed(inventory)
     if settings.json:
         document = report(inventory).as_json()
         for name, condition in conditions.items():

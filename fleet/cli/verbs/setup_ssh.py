@@ -59,6 +59,8 @@ def answer(lines: Callable[[int | None], Sequence[str]]) -> str | None:
 def confirm(keys: Sequence[NewKey]) -> bool | None:
     """Show the unconfirmed host keys and let the user answer once for all of them."""
     reply = answer(lambda width: [*table(keys, width), "Accept them? Type 'yes' if they are right: "])
+    if reply == "y":
+        reply = answer(lambda width: ["'y' is not enough for keys that nobody has verified. Type 'yes' in full: "])
     return None if reply is None else reply == "yes"
 
 

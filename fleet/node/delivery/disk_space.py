@@ -17,7 +17,8 @@ def check_space(needs: "list[tuple[bytes, int, int]]", hint: str) -> None:
         space = os.statvfs(folder)
         free = space.f_bavail * space.f_frsize
         if count > free:
-            raise Refused("%d bytes are to be written to %s, %d are free" % (count, shown(folder), free), hint)
+            mib = count / 2**20, shown(folder), free / 2**20
+            raise Refused("%.1f MiB are to be written to %s, %.1f MiB are free" % mib, hint)
         if space.f_files and files > space.f_favail:
             raise Refused(
                 "%d files are to be made in %s, inodes for %d are free" % (files, shown(folder), space.f_favail),

@@ -26,6 +26,7 @@ from fleet.node.gang.ends import RankEnd
 from fleet.ops.run.follow.follow import Heard
 from fleet.protocol.messages.run import RunState
 from fleet.rules.left_behind import of_locks
+from fleet.rules.units import size_text
 
 Said = tuple[Level, str, RunEvent, str | None, str | None]
 ROOM = "make room there: 'fleet exec -w {} -- df -h' shows where"
@@ -69,7 +70,7 @@ def of_rank(end: RankEnd, level: Level) -> Said:
 
 def of_lost(end: RankEnd, lost: int) -> Said:
     """Returns the report that its node's disk did not take so many bytes."""
-    what = f"{lost} bytes that rank {end.rank} on {end.host} wrote are nowhere: the disk there took no more"
+    what = f"{size_text(lost)} that rank {end.rank} on {end.host} wrote are nowhere: the disk there took no more"
     return "error", what, Gap(rank=end.rank, bytes=lost), end.host, ROOM.format(end.host)
 
 

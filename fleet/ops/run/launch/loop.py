@@ -35,6 +35,7 @@ from fleet.ops.sessions import Sessions
 from fleet.protocol.messages.run import FollowSpec, News, RankEnded, RunState, Verdict
 from fleet.protocol.state import FINAL
 from fleet.rules.advice import Advice
+from fleet.rules.units import size_text
 from fleet.runtime import Runtime
 from fleet.transport.base import Cancel
 from fleet.transport.program import Program
@@ -271,7 +272,9 @@ class Run:
         if (over.gaps or not over.complete) and received.host not in self.gang.absent:
             self.incomplete.append(received.host)
         for name, missing in over.gaps.items():
-            what = of_host(received.host, f": {missing} bytes of {name} are not here: it keeps no more than --max-log")
+            what = of_host(
+                received.host, f": {size_text(missing)} of {name} are not here: it keeps no more than --max-log"
+            )
             hint = f"who led the run has them, as a rule {self.record.about['owner']}"
             self.say("warning", what, Gap(file=name, bytes=missing), received.host, hint)
         if not over.complete and node.lost is None:

@@ -1,0 +1,53 @@
+"""Words of other programs in fleet's errors, and an answer that is not enough."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from fleet.cli.screen.output import clean_message
+from fleet.cli.verbs import setup_ssh
+from tests.in_process import typed
+
+
+@pytest.mark.parametrize(
+    ("text", "shown"),
+    [
+        ("one\n  two\r\nthree\n", "one two three"),
+        ("a\tb\x1b[2J\u2028c", "a b\\x1b[2J\\u2028c"),
+        ("host 'a\\nb'", "host 'a\\nb'"),
+    ],
+)
+def test_lines_of_another_programs_words_are_one(text: str, shown: str) -> None:
+    assert clean_message(text) == shown
+
+
+def test_an_error_of_several_lines_holds_no_sign_for_them(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "hostfile").write_text("a\n")
+    (tmp_path / "fabfile.py").write_text("raise ValueError('one\\n  two')\n")
+    assert typed(["play", "fabfile.py"]) == 121
+    assert capsys.readouterr().err.splitlines()[0].endswith("fabfile.py:1: cannot be read: ValueError: one two")
+
+
+@pytest.mark.parametrize(
+    ("typed", "agreed", "asked"),
+    [(["yes"], True, 1), (["y", "yes"], True, 2), (["y", "y"], False, 2), (["n"], False, 1), ([None], None, 1)],
+)
+def test_a_y_is_not_enough_for_host_keys_and_is_told_so(
+    typed: list[str | None], agreed: bool | None, asked: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    questions: list[str] = []
+
+    def answer(lines: Callable[[int | None], Sequence[str]]) -> Any:
+        questions.append(lines(80)[-1])
+        return typed[len(questions) - 1]
+
+    monkeypatch.setattr(setup_ssh, "answer", answer)
+    assert setup_ssh.confirm([]) is agreed
+    assert len(questions) == asked and "Type 'yes'" in questions[-1]
