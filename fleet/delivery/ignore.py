@@ -1,5 +1,4 @@
-"""Selects the files of a folder that are sent: those that git lists, changed by .fleetignore, less what unasked.py
-holds back.
+"""Selects the files of a folder that are sent: git's list, changed by .fleetignore, less what unasked.py holds back.
 
 In a git work tree, a file that git tracks is sent, no matter which .gitignore pattern matches it. Submodules and clones
 in the folder have their own lists. Outside of work trees, and if git gives no list, patterns.py reads the ignore files.
@@ -36,10 +35,9 @@ UNLISTED = "git does not list it"
 
 
 class Repository:
-    """Holds git's list of a work tree, or stands for a folder outside of one. Paths are relative to the source.
-
-    top: its uppermost folder. tracked: files that git tracks. others: untracked files that git lists, and their folders
-    as "a/". own: there is no list, fleet applies the ignore files itself. trouble: why git gives no list, or ""."""
+    """Holds git's list of a work tree, or stands for a folder outside of one. top: its uppermost folder. tracked: paths
+    in the source that git tracks. others: untracked paths that git lists, and their folders as "a/". own: there is no
+    list, fleet applies the ignore files itself. trouble: why git gives no list, or ""."""
 
     def __init__(self, top: str, at: str, folder: str | None) -> None:
         """folder: the one that git is to list; None: do not run git. at: its path in the source, "" or "a/b/"."""
@@ -74,19 +72,16 @@ class Repository:
         return Scope(os.path.join(self.top, ""), ".gitignore", common)
 
     def ignores(self, path: str, folder: bool) -> Pattern | None:
-        """Returns the pattern by which git ignores this very path, None if there is none. Patterns that ignore a folder
-        above it do not count."""
+        """Returns the pattern by which git ignores this very path, or None. Those for folders above it do not count."""
         found = self.scope.last(path, folder)
         return None if found is None or found.negated else found
 
 
 class Sieve:
-    """Holds the rules of a source, and what they excluded so far. everything (--all): hold back only keys and password
-    files.
-
-    left: kind of file that was held back -> its paths. sent: private keys that are sent because git tracks them.
-    ignored: paths that patterns exclude; of a folder only its own. outer: the source and the folders above it, as far
-    as they are below the top of the work tree that they lie in."""
+    """Holds the rules of a source, and what they excluded so far. everything (--all): send environments, caches and
+    folders such as .ssh, too. left: kind of file that was held back -> its paths. sent: private keys that are sent
+    because git tracks them. ignored: paths that patterns exclude; of a folder only its own. outer: the source and the
+    folders above it, up to the top of the work tree that they lie in, without that."""
 
     def __init__(
         self,
@@ -167,9 +162,8 @@ class Sieve:
 
 
 class Rules(NamedTuple):
-    """Decides which children of a folder are sent. back: .fleetignore includes the folder again, so git's list does not
-    count in it. shut: why the folder is excluded; of its files only those are sent that git tracks or .fleetignore
-    includes. None: it is not excluded."""
+    """Decides which children of a folder are sent. back: .fleetignore includes it again, so git's list does not count.
+    shut: why it is excluded, None if it is not; only files that git tracks or .fleetignore includes are sent then."""
 
     sieve: Sieve
     repository: Repository
@@ -206,8 +200,7 @@ class Rules(NamedTuple):
         return None
 
     def judge(self, path: str, folder: bool, child: os.DirEntry[str] | None = None) -> Rules | Why:
-        """Returns the rules in a child of the folder, or why it is left out. child: None if the path may not exist;
-        the sieve then counts nothing."""
+        """Returns the rules in a child of the folder, or why it is left out. Without `child`, it counts nothing."""
         sieve, repository = self.sieve, self.repository
         name, full = path.rpartition("/")[2], sieve.prefix + path
         if name == ".git" or folder and is_fleets(full):
@@ -261,8 +254,7 @@ def _counted(kind: str, paths: Sequence[str]) -> str:
 
 
 def _listed(folder: str, top: str) -> bytes:
-    """Returns git's list of the files in a folder. Raises NoAnswer, also if its work tree does not
-    begin at `top`."""
+    """Returns git's list of a folder's files. Raises NoAnswer, also if its work tree does not begin at `top`."""
     work_tree = ask(folder, "rev-parse", "--show-toplevel", seconds=SECONDS, most=1 << 16).removesuffix(b"\n")
     if os.path.realpath(work_tree) != os.fsencode(os.path.realpath(top)):  # so in a copy of a submodule
         raise NoAnswer(f"its git folder is that of {os.fsdecode(work_tree)}")
@@ -277,8 +269,7 @@ def _listed(folder: str, top: str) -> bytes:
 
 
 def git_folder(top: str) -> Path | None:
-    """Returns the git folder of the work tree at `top`, the one that all work trees of a repository share. None if
-    `top` is no work tree."""
+    """Returns the git folder that the work tree at `top` shares with others of its repository, None if it is none."""
     found = Path(top, ".git")
     try:
         if found.is_file():
