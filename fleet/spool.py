@@ -1,5 +1,4 @@
-"""Keeps what hosts print: in memory while it is little, else in one file without a name, however much one host
-prints."""
+"""Keeps the output of hosts: in memory while it is small, else in one temporary file that has no name."""
 
 from __future__ import annotations
 
@@ -10,13 +9,14 @@ from collections.abc import Iterator
 
 from fleet.errors import LimitError
 
-# bytes in memory: of one stream, and of all together; beyond that a stream keeps BLOCK
+# bytes in memory: of one stream, and of all together; a stream beyond that keeps up to BLOCK there
 HELD_EACH, HELD_ALL, BLOCK = 1 << 20, 16 << 20, 1 << 16
 PIECE = 1 << 18
 
 
 class Spool:
-    """The file of the streams of one verb. It takes half of what is free on its disk at most."""
+    """Holds the file for all streams of one verb. It takes at most half of the space that was free on its disk. held:
+    bytes that the streams have in memory."""
 
     def __init__(self) -> None:
         self.held = 0
@@ -25,7 +25,7 @@ class Spool:
         self._lock = threading.Lock()
 
     def put(self, data: bytes | bytearray) -> int:
-        """Returns where the data begins in the file. Raises LimitError where there is no room for it."""
+        """Appends data to the file, returns the offset at which it begins. Raises LimitError if there is no room."""
         import tempfile
 
         with self._lock:
@@ -58,7 +58,7 @@ class Spool:
 
 
 class Stream:
-    """One output as it grows; used by one thread."""
+    """Collects one output as it grows. Only one thread at a time may use it."""
 
     def __init__(self, spool: Spool) -> None:
         import hashlib
@@ -71,14 +71,14 @@ class Stream:
         self._digest.update(data)
         self._size += len(data)
         rest += data
-        spool.held += len(data)  # where two threads count at once it is not exact, and need not be
+        spool.held += len(data)  # without a lock, because it need not be exact
         if len(rest) > HELD_EACH or (self._extents or spool.held > HELD_ALL) and len(rest) > BLOCK:
             at, spool.held = spool.put(rest), spool.held - len(rest)
             self._extents.append((at, len(rest)))
             rest.clear()
 
     def whole(self) -> bytes | Spooled:
-        """All of it; the stream has ended."""
+        """Returns the whole output, as Spooled if a part of it is in the file. The stream must have ended."""
         rest = bytes(self._rest)
         return (
             Spooled(self._spool, tuple(self._extents), rest, self._size, self._digest.digest())
@@ -88,7 +88,8 @@ class Stream:
 
 
 class Spooled:
-    """An output that is not in memory. Equal to another by its digest."""
+    """Holds an output that is in the file of a Spool, except for its last bytes. It equals another Spooled with the
+    same digest, and no bytes."""
 
     def __init__(
         self, spool: Spool, extents: tuple[tuple[int, int], ...], rest: bytes, size: int, digest: bytes
@@ -105,7 +106,7 @@ class Spooled:
         return hash(self._digest)
 
     def __iter__(self) -> Iterator[bytes]:
-        """Its bytes, in pieces."""
+        """Yields its bytes, at most PIECE at a time from the file, then the rest."""
         for at, size in self._extents:
             for begin in range(0, size, PIECE):
                 yield self._spool.get(at + begin, min(PIECE, size - begin))
@@ -116,7 +117,7 @@ class Spooled:
 
 
 def pieces(data: bytes | Spooled) -> Iterator[bytes]:
-    """The data, a piece after the other."""
+    """Yields the data in pieces."""
     if isinstance(data, Spooled):
         yield from data
     else:

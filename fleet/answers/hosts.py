@@ -11,7 +11,7 @@ from fleet.codec import where_known
 
 @dataclass(frozen=True)
 class HostKeyOf:
-    """how: "known", "pinned", "trusted on first use", "replaced", ..."""
+    """Describes a host's key. how: why it is trusted: "known", "pinned", "trusted on first use", "replaced", ..."""
 
     type: str
     fingerprint: str
@@ -20,7 +20,7 @@ class HostKeyOf:
 
 @dataclass(frozen=True)
 class SetUp:
-    """Holds a host's key, None where the host was not reached, and what was changed there."""
+    """Holds a host's key and what was changed there. host_key: None if the host was not reached."""
 
     host_key: HostKeyOf | None = None
     changed: Sequence[str] = ()
@@ -28,7 +28,7 @@ class SetUp:
 
 @dataclass(frozen=True)
 class Undone:
-    """Holds what was changed on a host, or on this machine."""
+    """Holds what was changed on a host, or on the head, by an undo or a setup."""
 
     changed: Sequence[str] = ()
 
@@ -42,7 +42,8 @@ class BrokenPair:
 
 @dataclass(frozen=True)
 class Pairs:
-    """Ways between hosts, and from this machine, that were verified."""
+    """Counts the connections that were verified: between hosts, and from the head to a host. failed: those that do not
+    work."""
 
     verified: int = 0
     from_head: int = 0
@@ -51,7 +52,7 @@ class Pairs:
 
 @dataclass(frozen=True)
 class SetUpAll:
-    """changed: whether anything was. head: this machine. pairs: None of an undo."""
+    """Holds the whole answer of setup-ssh. changed: is true if anything was changed. pairs: None of an undo."""
 
     changed: bool
     head: Undone
@@ -60,7 +61,8 @@ class SetUpAll:
 
 @dataclass(frozen=True)
 class PortHolder:
-    """A process that listens. ended: it is gone. reason: why it was left alone."""
+    """Describes a process that listens on a port. age: seconds. also: what else it listens on, as "8080/tcp". ended: it
+    has ended. reason: why it was not ended."""
 
     port: int
     protocol: str
@@ -82,14 +84,15 @@ class Listening:
 
 @dataclass(frozen=True)
 class Preview:
-    """Nothing was done."""
+    """Marks the answer of a dry run."""
 
     dry_run: bool = True
 
 
 @dataclass(frozen=True)
 class Asked:
-    """Holds a host's facts. found: what the inventory did not give; lacks: what could not be found."""
+    """Holds what `fleet init` found on a host. found: fields that the inventory did not have yet. lacks: messages about
+    what was not found."""
 
     found: Mapping[str, Any]
     lacks: Sequence[str]
@@ -97,7 +100,7 @@ class Asked:
 
 @dataclass(frozen=True)
 class Proposed:
-    """The inventory's file; next: lines to copy."""
+    """Holds the path of the inventory that `fleet init` proposes. next: command lines to copy."""
 
     inventory: str
     next: Sequence[str]
@@ -105,7 +108,7 @@ class Proposed:
 
 @dataclass(frozen=True)
 class TaskEnded:
-    """Describes a host where a task failed: FILE:LINE, and the command."""
+    """Describes a host where a task failed. where: FILE:LINE of the task. command: the one that failed."""
 
     where: str | None = where_known()
     command: str | None = where_known()

@@ -1,8 +1,8 @@
-"""Selects what of a folder is sent: what git lists, changed by .fleetignore, less what unasked.py excludes.
+"""Selects the files of a folder that are sent: git's list, changed by .fleetignore, less what unasked.py holds back.
 
-Git decides for what lies in one of its work trees: a file that it tracks is sent whatever a pattern matches. Submodules
-and clones inside decide for themselves. Without git, and outside of any work tree, patterns.py reads the ignore files.
-A line of .fleetignore comes after all of git's, and counts for tracked files, too."""
+In a git work tree, a file that git tracks is sent, no matter which .gitignore pattern matches it. Submodules and clones
+in the folder have their own lists. Outside of work trees, and if git gives no list, patterns.py reads the ignore files.
+The lines of .fleetignore come after all of git's, and apply to tracked files, too."""
 
 from __future__ import annotations
 
@@ -30,17 +30,17 @@ from fleet.rules.units import few
 
 SECONDS, MORE_SECONDS = 5.0, 60.0
 GIT_BYTES = 256 << 20
-Why = Pattern | str  # for which something is left out
+Why = Pattern | str  # the reason why a path is left out
 UNLISTED = "git does not list it"
 
 
 class Repository:
-    """A git work tree, or a folder that lies in none. top: where it begins. tracked: paths below the source that git
-    knows. others: those that it lists besides, and the folders that they lie in, as "a/". own: git does not decide.
-    trouble: why it gives no list."""
+    """Holds git's list of a work tree, or stands for a folder outside of one. top: its uppermost folder. tracked: paths
+    in the source that git tracks. others: untracked paths that git lists, and their folders as "a/". own: there is no
+    list, fleet applies the ignore files itself. trouble: why git gives no list, or ""."""
 
     def __init__(self, top: str, at: str, folder: str | None) -> None:
-        """folder: which git is to list. at: its path below the source, "" or "a/b/"."""
+        """folder: the one that git is to list; None: do not run git. at: its path in the source, "" or "a/b/"."""
         self.top, self.trouble = top, ""
         names: list[str] = []
         try:
@@ -60,11 +60,11 @@ class Repository:
 
     @cached_property
     def scope(self) -> Scope:
-        """Its ignore files."""
+        """Returns its ignore files: each .gitignore, the user's, and info/exclude of the git folder."""
         common = [Path(os.environ.get("XDG_CONFIG_HOME") or Path.home() / ".config", "git/ignore")]
         if not self.own:
             arguments = ("config", "-z", "--type=path", "--get", "core.excludesFile")
-            with suppress(NoAnswer):  # as it reports that there is none
+            with suppress(NoAnswer):  # git fails if it is not set
                 answer = ask(self.top, *arguments, seconds=SECONDS, most=1 << 16)
                 common = [Path(self.top, os.fsdecode(answer.partition(b"\0")[0]))]
         if (folder := git_folder(self.top)) is not None:
@@ -72,15 +72,16 @@ class Repository:
         return Scope(os.path.join(self.top, ""), ".gitignore", common)
 
     def ignores(self, path: str, folder: bool) -> Pattern | None:
-        """The pattern for which git ignores it, were it not in a folder that is ignored."""
+        """Returns the pattern by which git ignores this very path, or None. Those for folders above it do not count."""
         found = self.scope.last(path, folder)
         return None if found is None or found.negated else found
 
 
 class Sieve:
-    """Holds what is known of a whole source. everything: also what each machine makes for itself. left: what is held
-    back -> where. sent: tracked private keys. ignored: what patterns exclude, folders as a whole. outer: the source and
-    the folders around it in an outer repository."""
+    """Holds the rules of a source, and what they excluded so far. everything (--all): send environments, caches and
+    folders such as .ssh, too. left: kind of file that was held back -> its paths. sent: private keys that are sent
+    because git tracks them. ignored: paths that patterns exclude; of a folder only its own. outer: the source and the
+    folders above it, up to the top of the work tree that they lie in, without that."""
 
     def __init__(
         self,
@@ -91,8 +92,8 @@ class Sieve:
         brought: Iterable[str] = (),
         alone: bool = False,
     ) -> None:
-        """hosts: of the inventory. places: where the source goes on them. brought: what `get` put there. alone: the
-        outer repository ignores all of it, and does not count."""
+        """hosts: of the inventory. places: the destinations on them. brought: paths in the source that `get` fetched.
+        alone: the work tree around the source ignores it as a whole, and does not count."""
         self.root, self.prefix = root, os.path.join(root, "")
         self.everything, self.brought = everything, frozenset(brought)
         self.hosts, self.places, self.credentials = hosts, (root, *places), credentials(hosts)
@@ -126,13 +127,13 @@ class Sieve:
 
     @property
     def left_out(self) -> str | None:
-        """Returns what patterns leave out, as text; None for nothing."""
+        """Returns the text about what patterns exclude, None if they exclude nothing."""
         count = len(self.ignored)
         return f"left out by ignore files: {few(sorted(self.ignored))} ({count} in all)" if count else None
 
     def unasked(self, path: str, folder: bool, is_key: bool, back: Pattern | None) -> str | None:
-        """Returns the name of the kind for which a path is held back, or None. back: the line of .fleetignore that
-        includes it again."""
+        """Returns the kind of file ("private key", ".venv") for which a path is held back, None if it is not. back: the
+        line of .fleetignore that includes it again."""
         name, full = path.rpartition("/")[2], self.prefix + path
         if name in SECRETS:
             return None if self.everything else name
@@ -148,7 +149,7 @@ class Sieve:
         return name if is_made_here else None
 
     def why(self, path: str, folder: bool = False) -> Why | None:
-        """Why it is not sent, whether or not it is there; None where no rule excludes it."""
+        """Returns why a path is not sent, None if no rule excludes it. The path need not exist."""
         rules, names = self.rules, path.split("/")
         for count in range(1, len(names) + 1):
             at = "/".join(names[:count])
@@ -161,8 +162,8 @@ class Sieve:
 
 
 class Rules(NamedTuple):
-    """Decides which children of a folder are sent. back: .fleetignore included it again, so git's list does not count.
-    shut: why only what is tracked, or included by .fleetignore, is sent."""
+    """Decides which children of a folder are sent. back: .fleetignore includes it again, so git's list does not count.
+    shut: why it is excluded, None if it is not; only files that git tracks or .fleetignore includes are sent then."""
 
     sieve: Sieve
     repository: Repository
@@ -170,17 +171,17 @@ class Rules(NamedTuple):
     shut: Why | None = None
 
     def enter(self, prefix: str, names: Sequence[str]) -> Rules:
-        """The rules in the folder that is called `prefix` ("" or "a/b/") below the source and holds these names."""
+        """Returns the rules in the folder `prefix` of the source ("" or "a/b/"), which holds these names."""
         sieve, repository = self.sieve, self.repository
         folder = sieve.prefix + prefix
         is_submodule = prefix[:-1] in self.repository.tracked and prefix not in self.repository.others
         if (".git" in names or is_submodule) and prefix not in sieve.repositories and self.shut is None:
             is_there = git_folder(folder) is not None
             if is_there or is_submodule and names:
-                # where git does not list the source's own, it does not list this one either
+                # if git gave no list of the source's repository, it is not run for this one
                 listed = is_there and not sieve.repositories[""].trouble
                 repository = sieve.repositories[prefix] = Repository(folder[:-1], prefix, folder if listed else None)
-            if prefix[:-1] in self.repository.tracked_folders:  # which lists what is in this one all the same
+            if prefix[:-1] in self.repository.tracked_folders:  # the repository around it tracks files in it, too
                 repository.tracked |= {path for path in self.repository.tracked if path.startswith(prefix)}
                 repository.others |= {path for path in self.repository.others if path.startswith(prefix)}
         sieve.fleet.of(folder, ".fleetignore" in names)
@@ -188,9 +189,9 @@ class Rules(NamedTuple):
         return self if repository is self.repository else Rules(sieve, repository)
 
     def take(self, path: str, child: os.DirEntry[str], folder: bool) -> Rules | None:
-        """The rules inside one of its children (of a file: any); None where it is left out."""
+        """Returns the rules in a child of the folder, None if the child is left out. Those of a file mean nothing."""
         if not folder and path in self.repository.tracked and self.sieve.fleet.empty and not path.endswith(KEY_NAMES):
-            return self  # most are
+            return self  # true of most files, and needs no look at them
         found = self.judge(path, folder, child)
         if isinstance(found, Rules):
             return found
@@ -199,7 +200,7 @@ class Rules(NamedTuple):
         return None
 
     def judge(self, path: str, folder: bool, child: os.DirEntry[str] | None = None) -> Rules | Why:
-        """Returns what take() does, with the reason. child: None where it may not exist, and is not counted."""
+        """Returns the rules in a child of the folder, or why it is left out. Without `child`, it counts nothing."""
         sieve, repository = self.sieve, self.repository
         name, full = path.rpartition("/")[2], sieve.prefix + path
         if name == ".git" or folder and is_fleets(full):
@@ -235,7 +236,7 @@ class Rules(NamedTuple):
         return inner
 
     def _ignored(self, path: str, folder: bool, child: os.DirEntry[str] | None) -> Why | None:
-        """Why git does not list it."""
+        """Returns why git does not list an untracked path, None if it does."""
         repository = self.repository
         if self.shut is not None or path + "/" * folder in repository.others:
             return self.shut
@@ -253,22 +254,22 @@ def _counted(kind: str, paths: Sequence[str]) -> str:
 
 
 def _listed(folder: str, top: str) -> bytes:
-    """Returns git's list of a folder whose work tree is to begin at `top`. Raises NoAnswer."""
+    """Returns git's list of a folder's files. Raises NoAnswer, also if its work tree does not begin at `top`."""
     work_tree = ask(folder, "rev-parse", "--show-toplevel", seconds=SECONDS, most=1 << 16).removesuffix(b"\n")
-    if os.path.realpath(work_tree) != os.fsencode(os.path.realpath(top)):  # a submodule that was copied next to itself
+    if os.path.realpath(work_tree) != os.fsencode(os.path.realpath(top)):  # so in a copy of a submodule
         raise NoAnswer(f"its git folder is that of {os.fsdecode(work_tree)}")
     arguments = ("ls-files", "-t", "-z", "--cached", "--others", "--exclude-standard")
     try:
         return ask(folder, *arguments, seconds=SECONDS, most=GIT_BYTES)
     except TooLate:
-        for around, _, files in os.walk(folder):  # it waits for pipes of that name
+        for around, _, files in os.walk(folder):  # git may hang on a FIFO of that name, which read_bytes() reports
             if ".gitignore" in files:
                 read_bytes(f"{around}/.gitignore")
         return ask(folder, *arguments, seconds=MORE_SECONDS, most=GIT_BYTES)
 
 
 def git_folder(top: str) -> Path | None:
-    """Returns the folder that all work trees of a repository share, for the one at `top`; None where that is none."""
+    """Returns the git folder that the work tree at `top` shares with others of its repository, None if it is none."""
     found = Path(top, ".git")
     try:
         if found.is_file():
@@ -285,13 +286,13 @@ def git_folder(top: str) -> Path | None:
 
 
 def is_fleets(folder: str) -> bool:
-    """Is true where the folder holds what fleet itself keeps on this machine."""
+    """Is true if the folder is one that fleet keeps for itself on the head: runs/ or builds/."""
     path = f"{folder}/.gitignore"
     return os.path.isfile(path) and read_bytes(path) == OF_THE_HEAD.encode()
 
 
 def above(paths: Iterable[str]) -> set[str]:
-    """The folders that these lie in."""
+    """Returns all folders above these paths, without the uppermost one, ""."""
     found: set[str] = set()
     for path in paths:
         while (path := path.rpartition("/")[0]) and path not in found:

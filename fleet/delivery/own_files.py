@@ -1,4 +1,5 @@
-"""Decides what becomes of files in the way of a sync, the node's own or another source's, and shows them."""
+"""Makes the errors, hints and questions about files that a sync would replace or delete although they are the node's
+own, another source's, or most of what is there."""
 
 from __future__ import annotations
 
@@ -18,7 +19,7 @@ KINDS = {"d": "a folder", "l": "a link", "o": "no file"}
 
 
 def error(host: str, files: Sequence[OwnFile], hint: str) -> PreflightError:
-    """The refusal to replace what is this host's own. hint: how to write what is to become of it."""
+    """Returns the error about files in the way that are the host's own. hint: see consent()."""
     details: dict[str, str] = {}
     shown = []
     for number, (path, kind, size, age, holds) in enumerate(files[:NAMED]):
@@ -32,7 +33,7 @@ def error(host: str, files: Sequence[OwnFile], hint: str) -> PreflightError:
 
 
 def refusal(other: Other, host: str, command: tuple[str, str]) -> Result:
-    """The refusal to lose what another folder delivered to this host. command: as refused_most() has it."""
+    """Returns the failure of a host that would lose files from another source. command: as for refused_most()."""
     source, lost = other["source"], {"deleted": other["deleted"], "replaced": other["replaced"]}
     message = Reason(
         "{to} holds what was synced from {source}: {deleted} of its files would be deleted, {replaced} replaced",
@@ -51,8 +52,8 @@ def refusal(other: Other, host: str, command: tuple[str, str]) -> Result:
 
 
 def refused_most(most: Most, host: str, command: tuple[str, str]) -> Result:
-    """Returns the refusal to delete most of what is on this host. command: what was typed, and what of it follows
-    options."""
+    """Returns the failure of a host on which most files would be deleted. command: the command line as typed, in two
+    parts; further options fit between them."""
     message = Reason(
         "{deleted} of the {of} files that were delivered to {to} would be deleted{inside}: {names}; nothing was sent",
         deleted=most["deleted"],
@@ -72,18 +73,18 @@ def refused_most(most: Most, host: str, command: tuple[str, str]) -> Result:
 
 
 def limited(command: tuple[str, str], deleted: int, more: str = "") -> str:
-    """Returns the command that may delete so many files."""
+    """Returns the command line with the consent to delete `deleted` files. more: options before that."""
     return f"{command[0]}{more} --max-delete={deleted}{command[1]}"
 
 
 def question(refused: Sequence[Result], last: str = "Replace them? They are kept on the node for 30 days") -> str:
-    """Returns what would be lost where, for the user to decide."""
+    """Returns the question to the user: what would be lost on which hosts, then `last`."""
     causes = by_cause([(r.host, r.error.message, None) for r in refused if r.error is not None])
     return "\n".join([*(f"{fold(cause.whose)}: {cause.message}" for cause in causes), last])
 
 
 def consent(command: str) -> str:
-    """How to write what is to become of what is in the way."""
+    """Returns the hint about files in the way: the command lines that replace them and that leave them."""
     return f"{by_force(command)}; to leave what is the node's: {command} --keep"
 
 

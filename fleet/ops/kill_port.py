@@ -1,7 +1,7 @@
-"""`fleet kill-port`: shows who listens on ports, everywhere, and ends exactly those that were shown and agreed to.
+"""`fleet kill-port`: shows the processes that listen on ports of all hosts, and ends those that the user approves.
 
-Two round trips: `look` fetches what the plan is made of, `run` ends the processes approved, each named by pid, start
-time and owner.
+It takes two round trips. `look` fetches the listeners, of which `plan` makes the plan. `run` ends the approved
+processes, which are identified by pid, start time and owner.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ AFTER_GRACE_SECONDS = 20.0
 
 
 class Left(NamedTuple):
-    """Why a listener is left alone, and what to do about it."""
+    """Holds why a listener is not ended, and a hint."""
 
     reason: str
     hint: str | None = None
@@ -43,7 +43,7 @@ UNSEEN = Left(
 DECLINED = Left("left alone, as you said")
 UNKNOWN = Left("the host did not answer any more: unknown")
 NEWCOMER = Left("it took the port over meanwhile", "something restarts it: end that, or run kill-port again")
-OF_NODE = {"not permitted": "connect as root, or as that user"}  # what a node's reason means
+OF_NODE = {"not permitted": "connect as root, or as that user"}  # reason reported by a node -> hint
 
 
 def foreign(user: str) -> Left:
@@ -52,23 +52,23 @@ def foreign(user: str) -> Left:
 
 @dataclass(frozen=True)
 class Scanned(Inside):
-    """Holds who listens on a host."""
+    """Holds the listeners of a host."""
 
     listeners: Sequence[messages.Listener]
 
 
 @dataclass(frozen=True)
 class Over(Inside):
-    """Holds what became of the listeners."""
+    """Holds what a node reported after ending listeners."""
 
     told: messages.Ended
 
 
 @dataclass(frozen=True)
 class Listener:
-    """A process that listens on a port of a host. facts: its entry as fleet/node/ports/kill_port.py gives it.
+    """Describes a process that listens on a port of a host. facts: the node's entry, see fleet/node/ports/kill_port.py.
 
-    left: why it is left alone, None when it may be ended. ended: it is gone.
+    left: why it is not ended, None if it may be. ended: it has ended.
     """
 
     host: str
@@ -91,8 +91,9 @@ class Listener:
 
 @dataclass(frozen=True)
 class KillPlan:
-    """Lists what listens where. results: of the hosts, with the errors of those that could not be scanned. unselected:
-    the inventory's other hosts, the way to which may lead through one of these."""
+    """Lists the listeners, and which of them are to be ended. results: of the scan, with an error for each host that it
+    did not reach. unselected: the inventory's other hosts; a connection to one may enter at a selected host's
+    address."""
 
     hosts: tuple[Host, ...]
     request: KillPort
@@ -107,7 +108,7 @@ class KillPlan:
 
     @property
     def shown(self) -> dict[str, list[PortHolder]]:
-        """By host."""
+        """Returns the listeners by host name."""
         return {h.name: [each.shown for each in self.listeners if each.host == h.name] for h in self.hosts}
 
     def describe(self) -> dict[str, Any]:
@@ -120,7 +121,7 @@ class KillPlan:
 
 
 def look(inventory: Inventory, ports: Collection[int], runtime: Runtime) -> tuple[Result, ...]:
-    """Returns who listens on these ports, on every host, as Scanned."""
+    """Returns for each host the listeners on these ports, as Scanned."""
 
     ways = dialled((*inventory.hosts, *inventory.unselected), runtime)
 
@@ -133,11 +134,11 @@ def look(inventory: Inventory, ports: Collection[int], runtime: Runtime) -> tupl
 
 
 def dialled(hosts: Sequence[Host], runtime: Runtime) -> dict[str, list[int]]:
-    """Host -> the ports of its address at which it is dialled, or another host through it: what listens there carries
-    connections, be it sshd or not."""
+    """Returns host name -> the ports at which fleet connects to the host's address, be it for this host or for another
+    one that is forwarded there. What listens on such a port carries connections, even if it is not sshd."""
     targets = {}
     for host in hosts:
-        with suppress(ConnectError):  # of one that is examined, it is met again when it is connected to
+        with suppress(ConnectError):  # connecting to a selected host reports it
             if target := runtime.transport.resolve(host):
                 targets[host.name] = target
     ports = grouped((target.address, target.port) for target in targets.values())
@@ -145,7 +146,7 @@ def dialled(hosts: Sequence[Host], runtime: Runtime) -> dict[str, list[int]]:
 
 
 def plan(inventory: Inventory, request: KillPort, found: tuple[Result, ...]) -> KillPlan:
-    """Pure: of what `look` found, what is to be ended and what is left alone."""
+    """Returns the plan: which of the listeners that `look` found are to be ended, and why others are not. Pure."""
     listeners = tuple(
         Listener(result.host, facts, why_left(facts, request.force, request.runs))
         for result in found
@@ -156,7 +157,7 @@ def plan(inventory: Inventory, request: KillPort, found: tuple[Result, ...]) -> 
 
 
 def why_left(facts: messages.Listener, force: bool, runs: Collection[str] = ()) -> Left | None:
-    """Why a listener is not to be ended; None when it is."""
+    """Returns why a listener is not ended, None if it is to be. runs: ids or names of runs that may lose theirs."""
     if facts["pid"] is None:
         return UNSEEN
     if facts["refused"]:
@@ -172,7 +173,7 @@ def why_left(facts: messages.Listener, force: bool, runs: Collection[str] = ()) 
 
 
 def run(plan: KillPlan, runtime: Runtime) -> Report:
-    """End the plan's targets. A host is ok when nothing of what was found listens there any more."""
+    """Ends the plan's targets. A host is ok if no process listens on the ports any more."""
     by_host = grouped((listener.host, listener) for listener in plan.targets)
     ways = dialled((*plan.hosts, *plan.unselected), runtime)
 
@@ -209,7 +210,8 @@ def preview(plan: KillPlan) -> Report:
 
 
 def report(plan: KillPlan, ended: Mapping[str, Result]) -> Report:
-    """The outcome by host: `ended` are the second round trip's results, {} when there was none."""
+    """Returns the report, with a result for each host. ended: host name -> result of the second round trip, {} if there
+    was none."""
     results = []
     for result in plan.results:
         second = ended.get(result.host)
@@ -229,7 +231,7 @@ def report(plan: KillPlan, ended: Mapping[str, Result]) -> Report:
 
 
 def _held(host: str, listeners: Sequence[Listener]) -> HostFailed | None:
-    """The error of a host where something still listens."""
+    """Returns the error of a host where a process still listens, None without one."""
     left = [each for each in listeners if not each.ended]
     if not left:
         return None
@@ -253,8 +255,8 @@ def _outcome(listener: Listener, second: Result | None) -> Listener:
 
 
 def _newcomers(known: Sequence[Listener], second: Result | None) -> list[Listener]:
-    """Returns who took the port over meanwhile, such as a worker that its master restarted. They are shown, never ended
-    without consent."""
+    """Returns the listeners that came after the scan, such as a worker that its master restarted. They are shown,
+    not ended, because the user has not approved that."""
     if second is None or not second.ok:
         return []
     who = itemgetter("port", "protocol", "address", "pid", "start")

@@ -1,5 +1,5 @@
-"""Holds what tasks need while they run: the inventory, fleet's transport, and whose output is whose. Needs no
-fabric."""
+"""Holds what tasks share while they run: inventory, transport, passwords. Assigns what a thread prints to a host. Does
+not import fabric."""
 
 from __future__ import annotations
 
@@ -23,7 +23,8 @@ Name = Literal["stdout", "stderr"]
 
 
 class Sink:
-    """Holds what one host printed: its commands, and the task that runs for it. Several threads write to it."""
+    """Collects the output of one host's commands and of the task that runs for it, and emits it as events. Several
+    threads may write to it."""
 
     def __init__(self, host: str, emit: Emit, spool: Spool) -> None:
         self._host, self._emit, self._lock = host, emit, threading.Lock()
@@ -36,6 +37,7 @@ class Sink:
             self._emit(Output(self._host, name, data))
 
     def whole(self) -> tuple[bytes | Spooled, bytes | Spooled]:
+        """Returns (stdout, stderr), each as a whole."""
         with self._lock:
             return self._streams["stdout"].whole(), self._streams["stderr"].whole()
 
@@ -44,7 +46,7 @@ _of_thread = threading.local()
 
 
 def current_sink() -> Sink | None:
-    """Returns where this thread's print() is written; None: fleet's own stdout."""
+    """Returns the sink that receives what this thread prints; None: fleet's own stdout and stderr do."""
     return getattr(_of_thread, "sink", None)
 
 
@@ -59,7 +61,8 @@ def printing_to(sink: Sink | None) -> Iterator[None]:
 
 
 class Printed:
-    """Takes the place of sys.stdout (or stderr) while tasks run: what a host's thread prints is that host's."""
+    """Replaces sys.stdout or sys.stderr while tasks run. Writes to the sink of the current thread; without one, to
+    `real`, the stream that it replaces."""
 
     def __init__(self, name: Name, real: Any) -> None:
         self.name, self.real = name, real
@@ -92,9 +95,11 @@ def printed_by_host() -> Iterator[None]:
 
 @dataclass
 class Ground:
-    """inventory: all hosts, so that a task may open a connection to any. runtime: None while a file is only read.
-    passwords: those of connect_kwargs, by the name of the host. opened: what closes the connections of tasks. claimed:
-    files of this machine that a task fetches -> the host that it fetches them from."""
+    """Holds what the tasks of one `fleet play` share. inventory: all hosts, because a task may connect to any.
+
+    runtime: None while a task file is only read. passwords: host name -> the password in its connection's
+    `connect_kwargs`. opened: functions that close what tasks opened. claimed: path of a file on the head -> the host
+    that a task fetches it from."""
 
     inventory: Inventory
     runtime: Runtime | None = None
@@ -104,7 +109,8 @@ class Ground:
     claimed: dict[str, str] = field(default_factory=dict)
 
     def claim(self, path: str, host: str) -> None:
-        """A file of this machine is one host's: several would write into it at once. UsageError."""
+        """Reserves the file `path` of the head for what is fetched from `host`. Raises UsageError if it is reserved for
+        another host: both would write to it at once."""
         other = self.claimed.setdefault(path, host)
         if other != host:
             raise UsageError(
@@ -125,8 +131,9 @@ class Ground:
         return self.passwords.get(host.name)
 
     def host(self, name: str, **given: Any) -> Host:
-        """The inventory's host of that name or address, else one that only ~/.ssh/config knows of; with what is `given`
-        of user, port, identity_file and proxy_jump."""
+        """Returns the inventory's host with that name, else with that address, else a new one, which ~/.ssh/config may
+        describe. Values in `given` (user, port, identity_file, proxy_jump) replace the host's own. Raises UsageError if
+        `name` can be none of these."""
         known = [host for host in self.inventory.hosts if host.name == name] or [
             host
             for host in self.inventory.hosts

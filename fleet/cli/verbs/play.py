@@ -28,8 +28,9 @@ from fleet.playbook.steps import Param, Step, starting_at
 from fleet.playbook.steps import play as run_steps
 from fleet.tasks.named import NamedTasks
 
-# given once for the whole playbook, or per step by its own key ("on")
+# options of `fleet play` that are for YAML playbooks only: the step "task" does not take them
 _OF_YAML = ("var", "from")
+# options that hold for the whole playbook: a step does not take them, and selects hosts by its key "on"
 _NOT_IN_STEPS = ("inventory", "hosts", "exclude", "dry-run", "json", "quiet", "verbose")
 ENV_OPTIONS = ("--env", "--env-expand")
 
@@ -41,7 +42,7 @@ def command_of(verb: str) -> click.Command:
 
 
 def param_of(param: click.Parameter) -> tuple[str, Param]:
-    """(the name a playbook uses, what it takes)."""
+    """Returns (the parameter's name in a playbook, what it takes)."""
     many = param.multiple or param.nargs != 1
     if not isinstance(param, click.Option):
         return str(param.name), Param("argument", multiple=many, required=param.required)
@@ -52,9 +53,10 @@ def param_of(param: click.Parameter) -> tuple[str, Param]:
 
 @dataclass
 class CliVerbs:
-    """The verbs of this command line, for a playbook. shared: options every step gets, before its verb.
+    """Implements playbook.steps.Verbs by this command line. shared: the common options, which come before each step's
+    verb.
 
-    inventory: what steps choose their hosts from; None when there is none yet (a step may bring the lab up).
+    inventory: the hosts that steps select from; None if it cannot be read yet (a step may bring the lab up).
     """
 
     shared: Sequence[str] = ()
@@ -73,7 +75,7 @@ class CliVerbs:
         verb, *rest = argv
         try:
             parent = click.Context(cli, info_name="fleet", **SETTINGS)
-            with redirect_stdout(io.StringIO()):  # a step may ask for help
+            with redirect_stdout(io.StringIO()):  # a step with --help prints it
                 ctx = command_of(verb).make_context(verb, rest, parent=parent)
         except click.exceptions.Exit:
             raise UsageError("asks for help, it runs nothing") from None
@@ -89,13 +91,13 @@ class CliVerbs:
 
     def run(self, argv: Sequence[str]) -> int:
         if self.dry_run and not any("--dry-run" in p.opts for p in command_of(argv[0]).params):
-            return EXIT_OK  # it has no plan to show; play echoed the command itself
+            return EXIT_OK  # this verb has no --dry-run; the step's command was printed before
         return run([*self.shared, *argv])
 
 
 @dataclass
 class JsonVerbs(CliVerbs):
-    """Keeps what each step answers as `documents`."""
+    """Collects in `steps` what each step did: its argv, its exit code, and the JSON documents that it wrote."""
 
     steps: list[dict[str, Any]] = field(default_factory=list)
 
@@ -107,7 +109,7 @@ class JsonVerbs(CliVerbs):
 
 
 def shared_options(settings: Settings) -> list[str]:
-    """The common options of `fleet play`, as every step gets them."""
+    """Returns the common options of `fleet play` as arguments for each step."""
     default = Settings()
     argv = ["-i", settings.inventory] if settings.inventory else []
     for name in ("hosts", "exclude", "transport", "fanout", "connect_timeout"):
@@ -119,7 +121,7 @@ def shared_options(settings: Settings) -> list[str]:
 
 
 class Play(Verb):
-    """After a task file, all arguments are the tasks' own."""
+    """Leaves all arguments after a task file to the tasks, options included."""
 
     def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
         parser = self.make_parser(ctx)
@@ -176,7 +178,7 @@ def play(
 
 
 def play_steps(vars_: tuple[str, ...], from_: str | None, file: str) -> int:
-    """The steps of a YAML playbook."""
+    """Runs the steps of a YAML playbook; returns the exit code."""
     playbook = Path(file)
     settings = settings_of()
     if not playbook.exists() and (known := find(str(playbook), "playbooks")):
@@ -227,7 +229,8 @@ def play_steps(vars_: tuple[str, ...], from_: str | None, file: str) -> int:
 
 
 def masked(argv: Sequence[str]) -> list[str]:
-    """A step's argv as it may be shown: values of variables are often secrets, and so are a script's arguments."""
+    """Returns a step's argv with *** for secrets: all values of --env and --env-expand, and what looks like a secret in
+    other arguments, above all in those of a script."""
     shown = secrets.masked(argv, ENV_OPTIONS, lambda name, value: None)
     end = shown.index("--") if "--" in shown else len(shown)
     ours = (secrets.masked_words([arg])[0] if arg[:1] != "-" else arg for arg in shown[:end])
@@ -235,7 +238,10 @@ def masked(argv: Sequence[str]) -> list[str]:
 
 
 def hidden(vars_: Sequence[str], steps: Sequence[Step]) -> list[str]:
-    """--var arguments as they may be shown, to be copied: without values that a step hides and that seem secret."""
+    """Returns the NAME=VALUE pairs of --var for a hint, with *** for secret values.
+
+    A value is secret if it is in an argument that masked() changes, and either that argument is hidden as a whole, or
+    the variable's name or the rest of the argument looks like that of a secret."""
     masks = [pair for step in steps for pair in zip(step.argv, masked(step.argv), strict=True) if pair[0] != pair[1]]
     out = []
     for variable in vars_:

@@ -1,4 +1,4 @@
-"""The head's part while members send: waits for all, starts the chain, mends it, passes digests on, ends it."""
+"""Coordinates the chain from the head: waits for all members, starts it, repairs it, passes on digests, ends it."""
 
 from __future__ import annotations
 
@@ -29,12 +29,14 @@ CHANGED = "changed in the source while it was read"
 
 
 class Coordinator:
-    """members: every host, in inventory order. every: seconds between their reports. limit: of the source, bytes a
-    second. locked: called with each host that holds its lock, or has none to take. force, keep, hint: of what is the
-    nodes' own; see transfer.Broadcast.
+    """Keeps the state of all members and orders who sends to whom. Its methods may be called from any thread.
+
+    members: every host, in inventory order. every: seconds between their reports. limit: bytes a second that the source
+    sends. locked: called with the name of each host that holds its lock or will not take one. force, keep, hint: for
+    files that are the nodes' own; see transfer.Broadcast.
 
     cuts: what the loss of a host cost the one after it, {"host": the lost one, "behind": the delayed one,
-    "lost_seconds"}. All methods may be called from any thread.
+    "lost_seconds"}.
     """
 
     def __init__(
@@ -61,14 +63,14 @@ class Coordinator:
         self._every, self._limit = every, limit
         self._consent, self._hint = (force, keep), hint
         self.lock = threading.RLock()
-        self.chain: Chain | None = None  # once it has begun
+        self.chain: Chain | None = None  # None before _go()
         self.cuts: list[dict[str, str | float]] = []
         self._lost: dict[str, tuple[str, float, int]] = {}
         source.on_news, source.on_link = self._news, partial(self.broke, SOURCE)
 
     # -- members come and go -------------------------------------------------------------------------------
     def emit(self, event: Event) -> None:
-        with contextlib.suppress(Exception):  # a view that fails must not leave the nodes without their coordinator
+        with contextlib.suppress(Exception):  # an error in a view must not end the coordinator
             self._view(event)
 
     def opened(self, member: Member, outbox: Outbox) -> None:
@@ -79,7 +81,7 @@ class Coordinator:
                 member.tell(op="end")
 
     def left(self, name: str, error: FleetError | None) -> None:
-        """A host's conversation is over, or never began."""
+        """Records that a host's connection has ended or failed. error: why; None if it ended without one."""
         with self.lock:
             member = self.members[name]
             self.locked(name)
@@ -99,7 +101,7 @@ class Coordinator:
             self.maybe_over()
 
     def _remove(self, name: str) -> None:
-        """Closes the gap that a host leaves."""
+        """Takes a host out of the chain, and orders its sender to send to the next one."""
         if self.chain is not None:
             self.chain.remove(name)
             self._give(name)
@@ -113,7 +115,7 @@ class Coordinator:
                     self._pass_on(member, digests, changed)
 
     def _pass_on(self, member: Member, digests: Mapping[int, str], changed: Iterable[int]) -> None:
-        """Give a member those digests that it needs; report to it what it will not get."""
+        """Sends a member the digests that it lacks, and the files that it will not get because they changed."""
         if wanted := [[i, digest] for i, digest in digests.items() if member.lacks(i)]:
             member.tell(op="digests", files=wanted)
         if failed := [[index, CHANGED] for index in changed]:
@@ -126,7 +128,7 @@ class Coordinator:
                 self.judged(self.judge.broke(sender, message["epoch"], message["kind"], why))
 
     def heard(self, name: str, message: chain.At) -> None:
-        """Takes a member's report of how far it is."""
+        """Takes a member's report of its progress."""
         assert self.chain is not None
         now, received = time.monotonic(), message["received"]
         self.chain.sent(name, message["sent"], now)
@@ -141,7 +143,7 @@ class Coordinator:
 
     # -- the chain -----------------------------------------------------------------------------------------
     def maybe_go(self) -> None:
-        """Starts once everybody has answered."""
+        """Starts the chain once all members have answered. If one has refused, nothing is sent to any."""
         members = self.members.values()
         if self.chain is not None or self.over.is_set() or any(m.state == "starting" for m in members):
             return
@@ -159,14 +161,15 @@ class Coordinator:
         self._go([m for m in members if m.state == "ready"])
 
     def settle(self, member: Member) -> None:
-        """Sends a member the digests that it waits for, once they are known; none of a file that has changed."""
+        """Sends a member the digests that it waits for, once all are known. A file that has changed gets none."""
         if member.unsure and not self.source.ask(member.unsure):
             digests = self.source.digests
             self._put(member, packed([(i, digests[i]) for i in member.unsure if i in digests]))
             member.unsure = []
 
     def consent(self, member: Member, files: list[OwnFile]) -> None:
-        """Decides about what is the node's own and in the way; where its user must decide, nothing is sent."""
+        """Sends a member what becomes of files in the way that are its own. If the user has to decide that, it is
+        out, and nothing is sent to any member."""
         answer = resolution(files, *self._consent)
         if answer is None:
             self.out(member, own_files.error(member.host.name, files, self._hint))
@@ -193,7 +196,7 @@ class Coordinator:
         self.maybe_over()
 
     def judged(self, verdicts: Sequence[Verdict]) -> None:
-        """Reports what became of hosts, and makes it so."""
+        """Carries out verdicts about members, and emits them as events."""
         for verdict in verdicts:
             member, name = self.members[verdict.name], verdict.name
             if verdict.action == "out" and member.state == "receiving":
@@ -214,7 +217,7 @@ class Coordinator:
             self._give()
 
     def _give(self, gone: str | None = None) -> None:
-        """Sends each sender its successor, where that has changed; gone: the host that caused it."""
+        """Orders senders whose receiver has changed to send to the new one. gone: the host that caused the change."""
         assert self.chain is not None
         for order in self.chain.orders():
             receiver, hop = self.members[order.receiver], self.chain.hops[order.receiver]
@@ -237,7 +240,7 @@ class Coordinator:
                 self.judged(self.judge.tick(now))
 
     def _watch(self, member: Member) -> None:
-        """A node that only sends heartbeats, and never its progress, holds up no other node for ever."""
+        """Gives up a member that sends heartbeats and no progress, so that it does not hold up the others."""
         limit, seconds = member.limit, member.quiet.seconds()
         if limit is not None and seconds > limit:
             self.out(member, stalled(member.host.name, seconds))
@@ -250,7 +253,7 @@ class Coordinator:
             self.end()
 
     def end(self) -> None:
-        """Everything is where it can be: let the members go."""
+        """Ends the transfer: sends each member "end", and hangs up after GOODBYE_SECONDS."""
         with self.lock:
             if self.over.is_set():
                 return
@@ -260,7 +263,7 @@ class Coordinator:
             for member in self.members.values():
                 member.tell(op="end")
             self.source.end()
-        # one that died since it was done must not be waited for
+        # a member may have died after it was done, and would not answer
         timer = threading.Timer(GOODBYE_SECONDS, self._hang_up)
         timer.daemon = True
         timer.start()
@@ -270,7 +273,7 @@ class Coordinator:
             member.cancel.set()
 
     def abort(self, error: FleetError) -> None:
-        """Stop; a host that has no other reason gets this one."""
+        """Ends the transfer with an error for each member that is not done and has none yet."""
         with self.lock:
             for member in self.members.values():
                 if member.state in ("starting", "ready", "receiving"):

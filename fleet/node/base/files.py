@@ -1,4 +1,4 @@
-"""Holds what programs do with one file or folder."""
+"""Opens, replaces, hashes, identifies and removes single files and folders."""
 
 import errno
 import hashlib
@@ -19,7 +19,9 @@ def lstat(path: bytes) -> "os.stat_result | None":
 
 
 def open_regular(path: "bytes | str", flags: int = 0) -> "BinaryIO":
-    """Open to read; OSError where it is no regular file, and no waiting for the other end of a FIFO."""
+    """Opens a file to read. Raises OSError if it is no regular file; a FIFO without a writer does not block this.
+
+    flags: more flags for os.open()."""
     fd = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC | flags)
     if stat.S_ISREG(os.fstat(fd).st_mode):
         return os.fdopen(fd, "rb")
@@ -28,11 +30,12 @@ def open_regular(path: "bytes | str", flags: int = 0) -> "BinaryIO":
 
 
 def replace_file(path: bytes, data: bytes, mode: int = 0o666, durable: bool = True) -> None:
-    """Writes a new file and puts it in place in one step. What another user has put at its name before, also in a
-    folder that all may write to, is not written through: OSError. durable: to the disk, which may take long where much
-    else has just been written."""
+    """Writes PATH.new and renames it to `path`. A file or link that another user put at PATH.new, as anyone can in
+    /tmp, is never written through: it is removed, or OSError is raised.
+
+    durable: waits until the data is on the disk, which may take long if much else has just been written."""
     try:
-        os.unlink(path + b".new")  # a kill left it
+        os.unlink(path + b".new")  # of a process that was killed
     except FileNotFoundError:
         pass
     with open(path + b".new", "xb", opener=lambda name, flags: os.open(name, flags | os.O_NOFOLLOW, mode)) as f:
@@ -44,7 +47,9 @@ def replace_file(path: bytes, data: bytes, mode: int = 0o666, durable: bool = Tr
 
 
 def filesystem(path: str, mounts: str) -> "tuple[str | None, str | None]":
-    """(type, source) of the mount that path lies on, by /proc/self/mounts alone."""
+    """Returns (type, source) of the mount that `path` lies on, (None, None) if none fits.
+
+    path: absolute, without links. mounts: the text of /proc/self/mounts."""
     best: tuple[str, str | None, str | None] = ("", None, None)
     for line in mounts.splitlines():
         fields = line.split(" ")
@@ -58,8 +63,8 @@ def filesystem(path: str, mounts: str) -> "tuple[str | None, str | None]":
 
 
 def waiting_link(meta: bytes, target: bytes) -> bytes:
-    """A link to target, in the state folder until it is renamed to its place; one that a kill left there is in
-    nothing's way."""
+    """Makes a symbolic link to `target` in the state folder `meta`, and returns its path. The caller renames it to its
+    place. A link that a killed process left at that path is replaced."""
     path = os.path.join(meta, b"link.new")
     if os.path.lexists(path):
         os.unlink(path)
@@ -74,7 +79,7 @@ def check_inside(path: str) -> None:
 
 
 def file_digest(path: "bytes | str", flags: int = 0, size: int = 1 << 62) -> str:
-    """sha256 of a file, or of so many bytes at its beginning."""
+    """Returns the sha256 of the first `size` bytes of a file, in hexadecimal. flags: more flags for os.open()."""
     digest, left = hashlib.sha256(), size
     with open_regular(path, flags) as f:
         while True:
@@ -87,12 +92,13 @@ def file_digest(path: "bytes | str", flags: int = 0, size: int = 1 << 62) -> str
 
 
 def version_of(info: "os.stat_result") -> str:
-    """Another one: a file has changed, or another one is in its place."""
+    """Returns size, mtime, ctime and inode as text. If it differs from an earlier one of the same path, the file was
+    changed or replaced."""
     return "%d %d %d %d" % (info.st_size, info.st_mtime_ns, info.st_ctime_ns, info.st_ino)
 
 
 def to_disk(path: bytes) -> None:
-    """Wait until a file, or what a folder lists, is there."""
+    """Waits until the data of a file, or the entries of a folder, are on the disk."""
     fd = os.open(path, os.O_RDONLY | os.O_NOFOLLOW)
     try:
         os.fsync(fd)
@@ -102,7 +108,7 @@ def to_disk(path: bytes) -> None:
 
 def remove_tree(folder: "bytes | str") -> None:
     try:
-        os.rmdir(folder)  # empty, most of the time
+        os.rmdir(folder)  # enough most of the time: it is empty
     except FileNotFoundError:
         pass
     except OSError:

@@ -1,5 +1,7 @@
-"""Reads what a container reports of its part, as a node's program does (follow.py): any process that dials may send
-anything, so each value is made again here. KeyError, TypeError, ValueError for what is none."""
+"""Checks what a container reports of its part; most of its events are those of a node's program, follow.py.
+
+Any process may connect and send anything, so each value is checked and made again. What does not fit raises KeyError,
+TypeError or ValueError, and OverflowError if a time is an integer that no float can hold."""
 
 from math import isfinite
 
@@ -116,12 +118,13 @@ VERDICT: "dict[str, Callable[[Any], Any]]" = {
 
 
 def made(found: "dict[str, Any]", fields: "Mapping[str, Callable[[Any], Any]]") -> "dict[str, Any]":
-    """Returns what is known of a message, each value as it has to be; None stays."""
+    """Returns the fields of `found` that are in `fields`, each value checked by its function there. None stays None."""
     return {name: None if found[name] is None else read(found[name]) for name, read in fields.items() if name in found}
 
 
 def verdict_of(found: Any) -> "dict[str, Any]":
-    """Returns a verdict of the container that leads: any process at MASTER_ADDR may send anything, too."""
+    """Returns the leading container's verdict, checked: any process may be the one at MASTER_ADDR. Raises ValueError if
+    a field is missing."""
     verdict = made(found, VERDICT)
     if set(verdict) != set(VERDICT) or None in [verdict[name] for name in ("by", "code", "message", "unknown")]:
         raise ValueError("a verdict lacks something")
@@ -129,7 +132,7 @@ def verdict_of(found: Any) -> "dict[str, Any]":
 
 
 def news_of(message: "dict[str, Any]") -> "dict[str, Any]":
-    """Returns a report as the rule takes it."""
+    """Returns a report, checked, as the rule of the run (node/gang/) takes it."""
     kind = text(message["event"])
     news = made(message, FIELDS[kind])
     needed = {"rank": "rank", "status": "state", "failed": "message", "clock": "sent", "signal": "number"}.get(kind)

@@ -1,5 +1,5 @@
-"""Deletes what a delivery takes away. Where that is most of what is there, it needs consent: a source that was emptied
-by mistake (rm, a file system that is not mounted) looks like that."""
+"""Decides what a delivery deletes on its node. To delete most of what is there, it needs consent: the source may have
+been emptied by mistake (rm, a file system that is not mounted)."""
 
 import os
 import stat
@@ -12,12 +12,13 @@ from fleet.node.delivery.compare import Comparison
 from fleet.node.delivery.journal import DELIVERED, DIGEST, KIND, PATH, SIZE
 from fleet.node.delivery.ownership import OWN, look
 
-MANY = 20  # files of a folder, from which on more than half of them counts as most
+MANY = 20  # files: in a folder of that many, more than half of them are most
 NAMED = 5
 
 
 def gone_of(told: "Comparison") -> "list[list[Any]]":
-    """Returns the rows of what was delivered or seen, is here, and is not in the source's list."""
+    """Returns the latest journal row of each path that was delivered or seen, still exists, and is not in the source's
+    list."""
     journal = told.owner.journal
     if told.same and not journal.state["also"]:
         return []
@@ -27,8 +28,11 @@ def gone_of(told: "Comparison") -> "list[list[Any]]":
 
 
 def drop(told: "Comparison", gone: "list[list[Any]]", excluded: "set[str]") -> None:
-    """Decides what goes: what the source has no more, but for what its patterns leave out, what is not as it was
-    delivered, and what was there before. The deepest comes first."""
+    """Decides what is deleted: what the source has no more, if it is as it was delivered. Kept are paths that the
+    source excludes, what was changed on the node or was there before the delivery, and folders that hold anything kept.
+    In told.delete a folder comes after what is in it.
+
+    Then looks at folders in the way of a file or link: one that will not be empty counts as the node's own."""
     deleted: set[str] = set()
     dest = told.owner.dest
     for row in sorted(gone, reverse=True):
@@ -38,7 +42,7 @@ def drop(told: "Comparison", gone: "list[list[Any]]", excluded: "set[str]") -> N
         status = told.owner.status(path, st)[0]
         if stat.S_ISDIR(st.st_mode) and (path in excluded or holds(dest, path, deleted)):
             told.also.append(row)
-        elif path in excluded:  # of another source it is left as the node's own: the user was not asked about it
+        elif path in excluded:  # after another source it stays as the node's own: the user did not consent to lose it
             told.also += [] if told.another else [row]
         elif status == DELIVERED and not told.owner.claimed(path, st):
             told.delete.append((path, st))
@@ -56,7 +60,7 @@ def drop(told: "Comparison", gone: "list[list[Any]]", excluded: "set[str]") -> N
 
 
 def holds(dest: "Beneath", folder: str, deleted: "set[str]") -> str:
-    """Returns something in a folder that is not deleted, or "". deleted: what is, the deepest of it known first."""
+    """Returns a path in a folder that is not deleted, or "". deleted: the paths that are."""
     for name in sorted(os.listdir(dest.at(encode(folder)))):
         path = folder + "/" + decode(name)
         if path not in deleted:
@@ -73,8 +77,8 @@ def folders_around(path: str) -> "list[str]":
 
 
 def emptied(files: "Iterable[str]", lost: "Iterable[str]") -> "list[tuple[int, str]]":
-    """Returns (number of files lost, folder) of each folder that loses most of its files: all, or more than half of
-    many."""
+    """Returns (number of files lost, folder) for each folder that loses more than half of its files, if it has MANY or
+    more; and for the destination, "", also if it loses all."""
     before = Counter(folder for path in files for folder in folders_around(path))
     after = Counter(folder for path in lost for folder in folders_around(path))
     return [
@@ -91,9 +95,11 @@ def too_many(
     most: "int | str | None",
     elsewhere: "Callable[[list[Any]], Any]",
 ) -> "code.Most | None":
-    """Returns the refusal to delete so much, None without one. gone, excluded: as drop() has them. most:
-    files that may be deleted, "all", or None: not most of them. elsewhere: returns of [path, size, sha256] the paths of
-    what the source has at another place."""
+    """Returns the message that refuses to delete so many files, None if they may be deleted. gone, excluded: as for
+    drop().
+
+    most: the number of files that may be deleted, "all", or None: less than most of any folder. elsewhere: takes rows
+    [path, size, sha256] of lost files, returns the paths of those that the source has under another name."""
     deleted = [path for path, st in told.delete if not stat.S_ISDIR(st.st_mode)]
     if isinstance(most, str) or len(deleted) <= (most or 0):
         return None

@@ -1,4 +1,4 @@
-"""Finds what the activated environment offers: interpreter, packages, compilers, NVIDIA's tools."""
+"""Finds what the environment has after `activate`: interpreter, packages, compilers, NVIDIA's tools."""
 
 import glob
 import hashlib
@@ -16,11 +16,11 @@ from fleet.node.facts.imports import imports
 from fleet.node.facts.system import find, text
 from fleet.protocol.environment import activating
 
-# options that print their version: gcc before 7 knows only -dumpversion, later ones print no more than "12" for it
+# options that print the version: gcc before 7 has only -dumpversion, for which later ones print only the first number
 GCC = (["-dumpfullversion", "-dumpversion"], r"^(\d+(?:\.\d+)*)$")
-INFOROM = 14  # nvidia-smi's status where it has warned of one, and all else is well
+INFOROM = 14  # nvidia-smi's exit code if an infoROM is damaged, and all else is well
 GPU_FIELDS = "index,name,memory.total,uuid,driver_version,ecc.errors.uncorrected.volatile.total"
-# an old driver knows not all of these, and answers nothing then
+# an old driver lacks some of these; nvidia-smi then prints no GPU at all
 GPU_STATE = ",memory.used,compute_mode,mig.mode.current,clocks_throttle_reasons.active"
 READ = re.compile(
     r"(TORCH|PYTORCH|NCCL|CUDA|GLOO|OMP|MKL|KMP|PYTHON|LD_|HF_|UCX|NVIDIA)|(https?|all|no|ftp)_proxy$", re.I
@@ -29,7 +29,7 @@ NINJA = (["--version"], r"^(\d+(?:\.\d+)*)")
 
 
 def driver() -> "dict[str, Any]":
-    # from the kernel: it answers also where nvidia-smi hangs
+    # from the kernel module, because nvidia-smi may hang
     version = text("/proc/driver/nvidia/version")
     return {
         "driver": find(r"(?:Kernel Module|x86_64|aarch64)\s+(\d+\.[\d.]+)", version),
@@ -38,24 +38,25 @@ def driver() -> "dict[str, Any]":
 
 
 def versions(**tools: "dict[str, str | None]") -> "dict[str, str | None]":
-    """Returns the version of each tool, None where there is none; a tool that does not print its version is left
-    out."""
+    """Returns the version of each tool, None for a tool that is missing. A tool that is there and prints no version is
+    left out."""
     return {name: tool.get("version") for name, tool in tools.items() if not tool or tool["version"]}
 
 
 def rows(out: str, width: int) -> "list[list[str]]":
-    """The lines of a CSV that have exactly `width` cells and a number in front."""
+    """Returns the lines of a CSV that have exactly `width` cells, of which the first is a number."""
     lines = [[cell.strip() for cell in line.split(",")] for line in out.splitlines()]
     return [cells for cells in lines if len(cells) == width and cells[0].isdigit()]
 
 
 def count(cell: str, unit: int = 1) -> "int | None":
-    """A number, or None for "[N/A]" and its like."""
+    """Returns the number in a cell, times `unit`; None for "[N/A]" and the like."""
     return int(cell) * unit if cell.isdigit() else None
 
 
 def state_of(used: str = "", mode: str = "", mig: str = "", slowed: str = "") -> "dict[str, Any]":
-    """Returns what is known of a GPU's state. slowed: the bits of why its clocks are low."""
+    """Returns what is known of a GPU's state. used: MiB in the cell, bytes in the result. slowed: bits that say why its
+    clocks are low."""
     found = {
         "used": count(used, 1 << 20),
         "mode": mode or None,
@@ -66,7 +67,7 @@ def state_of(used: str = "", mode: str = "", mig: str = "", slowed: str = "") ->
 
 
 class Tools:
-    """The steps that run tools; all but `activate` wait for the environment that it sets up."""
+    """Runs tools in the environment of training. activate() sets that up; all other methods wait for it."""
 
     def __init__(self, spec: "values.Training") -> None:
         self.spec = spec
@@ -75,15 +76,16 @@ class Tools:
         self.activated = threading.Event()
 
     def environment(self) -> "tuple[str, dict[str, str]]":
-        """The path of the interpreter that trains, "" for none, and the environment that everything there runs in."""
+        """Returns (path of the training interpreter, "" if there is none; the environment for it and its tools)."""
         self.activated.wait()
         env = {os.fsencode(name): os.fsencode(value) for name, value in self.env.items()}
         path = os.fsdecode(enter(env, self.spec.get("python"), self.spec.get("workdir")))
         return path, {os.fsdecode(name): os.fsdecode(value) for name, value in env.items()}
 
     def inherited(self) -> "dict[str, Any]":
-        """A digest of each variable that torch, NCCL, CUDA, Python, the linker and proxies read: values may be secret.
-        "visible": how many GPUs CUDA_VISIBLE_DEVICES names, null where it is not set."""
+        """Returns a digest of each variable that torch, NCCL, CUDA, Python, the linker or a proxy client reads: values
+        may be secret. Those in the spec's own `env` are left out. "visible": the number of GPUs that
+        CUDA_VISIBLE_DEVICES names, None if it is not set."""
         env = self.environment()[1]
         ours = self.spec.get("env") or {}
         digests = {
@@ -96,7 +98,7 @@ class Tools:
         return {"environment": digests, "visible": visible}
 
     def first_file(self, places: "list[str]") -> "str | None":
-        """Returns the first path whose $NAMEs are all set, where it is a file."""
+        """Returns the first path of which all $NAMEs are set. None if that is no file, or if there is no such path."""
         self.activated.wait()
         for place in places:
             path = re.sub(r"\$(\w+)", lambda name: self.env.get(name.group(1), "\0"), place)
@@ -106,12 +108,12 @@ class Tools:
         return None
 
     def tool(self, name: str, *places: str, env: "dict[str, str] | None" = None) -> "str | None":
-        """Returns where a tool lies: on the PATH, of `env` or after `activate`, or in one of these places."""
+        """Returns the path of a tool: on the PATH of `env` (None: after `activate`), then in the folders `places`."""
         self.activated.wait()
         return shutil.which(name, path=os.pathsep.join(((env or self.env).get("PATH", os.defpath),) + places))
 
     def activate(self) -> "dict[str, str | None]":
-        """The environment that results from the inventory's `activate` line; the fact is what went wrong, or null."""
+        """Runs the inventory's `activate` line and takes over its environment. Returns what went wrong, or None."""
         line = self.spec.get("activate")
         problem = None
         if line:
@@ -133,7 +135,7 @@ class Tools:
         return "%s: no such program" % wanted if wanted else "no python3 and no python on the PATH"
 
     def interpreter(self) -> "tuple[str, dict[str, str]]":
-        """Returns what environment() does. Raises Refused where there is no interpreter."""
+        """Returns what environment() returns. Raises Refused if there is no interpreter."""
         path, env = self.environment()
         if not path:
             raise Refused(self.missing(), "correct 'python' (or 'activate') of this host in the inventory")
@@ -153,9 +155,10 @@ class Tools:
         return {"imports": imports(path, env, modules) if path else {}}
 
     def module(self, name: str, workdir: str) -> "str | None":
-        """The file that `python -m name` would run there, or the archive that it lies in."""
+        """Returns the file that `python -m name` would run in `workdir`, or the archive with it; None without
+        one."""
         path, env = self.environment()
-        try:  # in that folder, for a relative PYTHONPATH
+        try:  # in `workdir`, because PYTHONPATH may be relative
             out = run([path, "-c", FIND_MODULE, name, workdir], env, workdir)[1] if path else ""
         except OSError:
             out = ""
@@ -164,7 +167,8 @@ class Tools:
     def program(
         self, env: "dict[str, str]", name: str, arguments: "list[str]", pattern: str, *places: str
     ) -> "dict[str, str | None]":
-        """{"path", "version"} of a tool, version None where it prints none; nothing where there is none."""
+        """Returns {"path", "version"} of a tool, {} if it is missing. version: None if no line of its output
+        fits `pattern`."""
         path = self.tool(name, *places, env=env)
         try:
             return {"path": path, "version": find(pattern, run([path] + arguments, env)[1])} if path else {}
@@ -172,7 +176,8 @@ class Tools:
             return {"path": path, "version": None}
 
     def compiler(self, env: "dict[str, str]", name: str, word: str) -> "dict[str, str | None]":
-        """The one that torch would take: the variable `word` decides last. Clang has no version of gcc's."""
+        """Returns the compiler that torch would use: that of the variable `word`, if it is set, else `name`. The
+        version of clang is None, because it is none of gcc."""
         found = self.program(env, (env.get(word, "").split() or [name])[0], *GCC)
         return dict(found, version=None) if "clang" in (found.get("path") or "") else found
 
@@ -191,7 +196,7 @@ class Tools:
         return dict(versions(cuda_toolkit=self.nvcc(env)), compilers=versions(**compilers))
 
     def nccl(self) -> "dict[str, Any]":
-        """The system's NCCL, by its file name; the one that torch contains is in facts["torch"]."""
+        """Returns the version of the system's NCCL, from its file name. The one in torch is in facts["torch"]."""
         self.activated.wait()
         folders = self.env.get("LD_LIBRARY_PATH", "").split(":") + [
             "/usr/lib/%s-linux-gnu" % platform.machine(),
@@ -203,12 +208,12 @@ class Tools:
         return {"nccl_library": found[0].rsplit(".so.", 1)[1] if found else None}
 
     def smi(self, query: str, width: int) -> "tuple[list[list[str]], str | None]":
-        """The rows that nvidia-smi answers with, and its error message; neither where there is none."""
+        """Returns (rows that nvidia-smi prints, its error message or None); ([], None) if there is no nvidia-smi."""
         path = self.tool("nvidia-smi")
         if path is None:
             return [], None
         status, out, err = run([path, query, "--format=csv,noheader,nounits"], self.env)
-        warned = status == INFOROM and bool(out.strip())  # of a damaged infoROM, which ends no run
+        warned = status == INFOROM and bool(out.strip())  # a damaged infoROM harms no run
         wrong = (last_line(err, out) or "nvidia-smi: exit status %d" % status) if status and not warned else None
         return rows(out, width), wrong
 
@@ -229,7 +234,7 @@ class Tools:
             )
             for index, name, memory, uuid, version, ecc, *state in found
         ]
-        # an error that names no GPU does not mean that there is none
+        # after an error the number of GPUs is unknown, not 0
         return dict({"gpus": gpus} if gpus or not error else {}, gpu_error=error)
 
     def gpu_processes(self) -> "dict[str, Any]":

@@ -1,4 +1,4 @@
-"""Installs carried wheels into the training interpreter, all of them or reports why not, and imports them.
+"""Installs wheels that were delivered into the training interpreter, and imports them; or reports why it cannot.
 
 spec: {"python", "workdir", "activate", "env", "folder": str, "mark": str, "wait": s for the lock, "deadline": s for an
 answer, "import_deadline": s for each wheel,
@@ -6,7 +6,7 @@ answer, "import_deadline": s for each wheel,
 J {"event": "doing", "what"} as it goes, at the end one of
     {"event": "done", "executable", "wheels": {name: "installed" | "there"}}
     {"event": "failed", "message", "hint", "wheels": {name: state}}
-Two installs into one interpreter wait for each other. End of file on stdin: pip is interrupted, rolls back, and goes.
+Of two installs into one interpreter the second waits. End of file on stdin: pip gets SIGINT, rolls back, and exits.
 """
 
 import fcntl
@@ -57,12 +57,13 @@ for name in json.loads(sys.stdin.read()):
     sys.stderr.flush()
     importlib.import_module(name)
 """
-IMPORTS = 4  # at once
+IMPORTS = 4  # at the same time
 importing = threading.Event()
 
 
 def claim(answer: "dict[str, Any]", wait: float) -> None:
-    """Held to the end of this process. Next to the interpreter, so that every user and node that shares it sees it."""
+    """Takes the lock on an interpreter, until this process ends. The lock file is in its folder for packages, where
+    every user and node that shares it sees the lock; if that cannot be written, in this user's home. Raises Refused."""
     key = hashlib.sha256(answer["target"].encode()).hexdigest()[:16]
     home = own_home(WHEELS)
     flags = os.O_RDWR | os.O_CREAT | os.O_CLOEXEC
@@ -92,7 +93,7 @@ def check_files(spec: "messages.InstallSpec", todo: "list[messages.Carried]") ->
 
 
 def pip_install(path: str, tools: "Tools", spec: "messages.InstallSpec", todo: "list[messages.Carried]") -> None:
-    # The node's pip configuration may name links and indexes of its own: exactly these wheels are meant.
+    # without the node's pip configuration, which may name other indexes: exactly these wheels are to be installed
     env = {name: value for name, value in tools.env.items() if not name.startswith("PIP_")}
     env.update(PIP_CONFIG_FILE=os.devnull, FLEET_EXEC_ID=spec["mark"], PYTHONIOENCODING="utf-8")
     argv = [path] + list(PIP) + ["--find-links", spec["folder"]]
@@ -100,7 +101,7 @@ def pip_install(path: str, tools: "Tools", spec: "messages.InstallSpec", todo: "
     chunks: list[bytes] = []
     child = started(argv, env, "/")
     if not heard(child, chunks.append):
-        child.send_signal(signal.SIGINT)  # pip puts back what it had taken away
+        child.send_signal(signal.SIGINT)  # pip then puts back the files that it had moved away
         with suppress(subprocess.TimeoutExpired):
             child.wait(10)
         end_marked(spec, 1.0)
@@ -169,7 +170,8 @@ def install(
     states: "dict[str, Any]",
     look: "Callable[[], tuple[dict[str, Any], dict[str, Any]]]",
 ) -> "list[messages.Carried]":
-    """pip; the wheels that it was to install. What it leaves half done, the next install does again."""
+    """Installs the wheels that are not there yet, and returns them. A wheel that pip leaves half installed counts as
+    missing in the next install. look: returns the new (answer, states)."""
     todo = [wheel for wheel in spec["wheels"] if states[wheel["name"]]["state"] != "there"]
     send_json({"event": "doing", "what": "installing"})
     check_files(spec, todo)
@@ -225,7 +227,7 @@ def work(spec: "messages.InstallSpec", seen: "dict[str, Any]") -> "dict[str, Any
 
 
 def end_imports(spec: "messages.InstallSpec") -> None:
-    """Unlike pip, an import has nothing to put back."""
+    """Kills imports that run. Unlike pip, an import has nothing to put back."""
     while importing.is_set():
         end_marked(spec, 0.0)
         time.sleep(0.2)

@@ -1,8 +1,8 @@
-"""When the logs of a run grew: marks of their sizes, once a second at most; as a program, where in its logs begins what
-was written in the last seconds, give or take one.
+"""Records when the logs of a run grew: their sizes, at most once a second. As a program, it returns the sizes that the
+logs had some seconds ago, to within a second (long ago, less exactly).
 
-spec: {"run", "ago": seconds}. Answers J {"event": "since", "offsets": {name: bytes}}; a log that is missing was written
-since as a whole. Or J {"event": "failed", "message", "hint"}.
+spec: {"run", "ago": seconds}. Answers J {"event": "since", "offsets": {name: bytes}}; a log without an offset was empty
+then. Or J {"event": "failed", "message", "hint"}.
 """
 
 import os
@@ -20,11 +20,12 @@ if TYPE_CHECKING:
     Mark = tuple[float, dict[str, int]]
 
 EVERY_SECONDS = 1.0
-MOST = 4096  # marks; of more than that, the older ones become fewer
+MOST = 4096  # marks; beyond that, the older half is thinned
 
 
 class Times:
-    """Kept by the supervisor, in its ticks."""
+    """Writes marks to the file TIMES: a time and the size of each log that grew. The supervisor calls look() at every
+    tick."""
 
     def __init__(self, folder: str, clock: Clock = CLOCK) -> None:
         self.folder, self.path, self.clock = folder, os.path.join(folder, TIMES), clock
@@ -38,7 +39,7 @@ class Times:
             self.mark()
 
     def mark(self) -> None:
-        """Notes the sizes of the logs. What a full disk does not take, a later mark has."""
+        """Adds a mark if a log grew. If the disk is full, a later mark has these sizes."""
         try:
             names = [name for name in os.listdir(self.folder) if re.fullmatch(LOG_NAME, name)]
             sizes = {name: os.stat(os.path.join(self.folder, name)).st_size for name in names}
@@ -62,14 +63,14 @@ class Times:
 
 
 def thinned(marks: "list[Mark]") -> "list[Mark]":
-    """The older half of them two by two: what the first of two shows, the second does, too."""
+    """Returns the marks with their older half merged in pairs. A merged mark has the time of the second one."""
     half = len(marks) // 4 * 2
     return [(marks[i + 1][0], {**marks[i][1], **marks[i + 1][1]}) for i in range(0, half, 2)] + marks[half:]
 
 
 def sizes_at(folder: str, when: float) -> "dict[str, int]":
-    """Returns the sizes of the logs at that time, by the last marks before it: all that was written later comes after
-    them."""
+    """Returns the sizes of the logs at the last mark before `when`. Bytes after these may have been written before
+    `when`, but none before them was written after it."""
     sizes: dict[str, int] = {}
     for line in read_file(os.path.join(folder, TIMES)).split(b"\n"):
         try:
@@ -77,7 +78,7 @@ def sizes_at(folder: str, when: float) -> "dict[str, int]":
             if marked <= when:
                 sizes.update(grown)
         except (ValueError, TypeError):
-            pass  # cut short by a full disk
+            pass  # a line that a full disk cut short
     return sizes
 
 

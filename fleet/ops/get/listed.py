@@ -1,4 +1,4 @@
-"""Reads what one host would send: its list of files, and a check that it is one of what was requested."""
+"""Reads the list of files that one host would send, and checks that it fits the request."""
 
 from __future__ import annotations
 
@@ -20,14 +20,15 @@ from fleet.runtime import Runtime
 from fleet.transport.base import Cancel, Watchdog
 from fleet.transport.program import Program
 
-SILENCE_SECONDS = 60.0  # a digest of what is here already takes its time
+SILENCE_SECONDS = 60.0  # the head reads no frames while it hashes a file that it has already
 Output = TypedDict("Output", {"event": Literal["output"], "data": bytes})
 End = TypedDict("End", {"event": Literal["end"]})
 Message = Giving | Output | End
 
 
 class Giver:
-    """A host's program that gives, from its list of files on: the tree, and what is left_out, as listed() has it."""
+    """Runs the program `delivery.give` on a host and reads its list of files: `tree` and `left_out`, as listed()
+    returns them. everything: leave out no repositories. Calling `messages` reads what the program sends afterwards."""
 
     def __init__(self, host: Host, spec: GiveSpec, runtime: Runtime, everything: bool) -> None:
         with contextlib.ExitStack() as opened:
@@ -40,21 +41,22 @@ class Giver:
 
 
 class Givers:
-    """The programs of the hosts. Those of no more hosts than may be connected at once go on, from their lists on; else
-    each begins again when it is wanted."""
+    """Holds a Giver for each host. stay: each stays open after its list of files, which takes a connection to all hosts
+    at once. Without it each is closed, and take() starts a new one."""
 
     def __init__(self, runtime: Runtime, stay: bool, everything: bool) -> None:
         self.runtime, self.stay, self.everything = runtime, stay, everything
         self._open = dict[str, Giver]()
 
     def look(self, host: Host, spec: GiveSpec) -> Giver:
+        """Returns the host's Giver, for its list of files: it is closed already unless `stay`."""
         giver = self._open[host.name] = self.take(host, spec)
         if not self.stay:
             self._open.pop(host.name).close()
         return giver
 
     def take(self, host: Host, spec: GiveSpec) -> Giver:
-        """Returns one that is open; the caller closes it."""
+        """Returns an open Giver of the host, a new one if need be. The caller closes it."""
         return self._open.pop(host.name, None) or Giver(host, spec, self.runtime, self.everything)
 
     def close(self) -> None:
@@ -63,7 +65,8 @@ class Givers:
 
 
 def messages_of(program: Program, cancel: Cancel) -> Iterator[Message]:
-    """All of them, and "end" at last. HostFailed where one is that it failed."""
+    """Yields the node's messages and output, and "end" after the last. Raises HostFailed if the node reports
+    that it failed."""
     for frame in program.frames(silence=SILENCE_SECONDS, cancel=cancel, watchdog=Watchdog(clock=program.clock)):
         if frame.kind == OUTPUT:
             yield {"event": "output", "data": frame.payload}
@@ -76,12 +79,13 @@ def messages_of(program: Program, cancel: Cancel) -> Iterator[Message]:
 
 
 def listed(messages: Iterator[Message], spec: GiveSpec, host: str, everything: bool) -> tuple[Tree, tuple[str, ...]]:
-    """(what a host would give, repositories that are left out). With no entries and no mode it has nothing there."""
+    """Returns (the files that a host would send, paths of the repositories that were left out of them). No entries and
+    no mode mean that nothing is there. Raises ProtocolError if the list does not fit the request."""
     tree = told(lambda: next(messages), host, "name a folder further down")
     path = spec["path"].partition("/")[2] if spec["path"][0] == "~" else spec["path"]
     parts = [part for part in path.split("/") if part not in ("", ".")]
     odd = bool(parts) and parts != list(tree.root.parts)[-len(parts) :]
-    # the state of a sync that never was would lie here
+    # on the head such a folder would pass for the state of a sync that never took place
     odd |= any(entry[1] == "d" and entry[0].endswith(STATE_FOLDERS) for entry in tree.entries)
     if tree.entries or tree.mode is not None:
         odd |= not is_tree(tree.entries, tree.mode) or spec["run"] is not None and tree.mode is None

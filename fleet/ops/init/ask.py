@@ -1,4 +1,4 @@
-"""Collects from hosts their keys, their facts, then at which of their addresses they reach each other."""
+"""Collects the hosts' keys, then their facts, then the addresses at which they reach each other."""
 
 from __future__ import annotations
 
@@ -23,15 +23,16 @@ from fleet.transport.ssh.transport import SshTransport
 
 
 def trust(inventory: Inventory, tofu: bool, runtime: SetupRuntime) -> tuple[Inventory, dict[str, Result]]:
-    """The hosts with the keys that were confirmed, gateways that are none of them among the unselected; and those that
-    are not to be trusted. By setup-ssh's rules: what is on file here or in the inventory is held to, and nothing is
-    written."""
+    """Returns (the inventory with the host keys that were confirmed, host name -> failure of each host that is not to
+    be trusted). Gateways that are no hosts of the inventory are added to its `unselected`.
+
+    The rules are those of setup-ssh: a key that is on file or in the inventory must match. Nothing is written."""
     assert isinstance(runtime.transport, SshTransport)
     failures = dict[str, Result]()
     for host in inventory.hosts:
         try:
             runtime.transport.route(host)
-        except FleetError as error:  # the ssh config has something of it that fleet does not do
+        except FleetError as error:  # ~/.ssh/config has a setting for it that fleet does not support
             failures[host.name] = failed(host, error)
     clear = replace(inventory, hosts=tuple(host for host in inventory.hosts if host.name not in failures))
     setup = setup_ssh.plan(clear, clear, SetupSsh(mesh=False, tofu=tofu), Path.home())
@@ -50,7 +51,8 @@ def trust(inventory: Inventory, tofu: bool, runtime: SetupRuntime) -> tuple[Inve
 
 
 def facts(inventory: Inventory, folder: str, python: str, runtime: Runtime) -> dict[str, Result]:
-    """Returns the hosts' facts, as HasFacts. folder, python: also looked for on each host."""
+    """Returns host name -> result with HasFacts. folder: looked for as the working folder. python: the interpreter of
+    hosts that name none."""
     specs = asked(inventory, Check())
 
     def task(session: Session, host: Host) -> Result:
@@ -61,17 +63,17 @@ def facts(inventory: Inventory, folder: str, python: str, runtime: Runtime) -> d
 
 
 def told(results: Mapping[str, Result]) -> dict[str, Facts]:
-    """The facts of those that answered."""
+    """Returns the facts of the hosts that did not fail."""
     return {name: result.read(HasFacts).facts for name, result in results.items() if result.ok}
 
 
-NEIGHBOURS = 8  # hosts that each dials: the next ones in a ring
+NEIGHBOURS = 8  # number of hosts that each host connects to: the next ones in a ring
 
 
 def reach(
     hosts: Sequence[Host], candidates: Mapping[str, Sequence[Address]], sessions: Sessions
 ) -> dict[str, set[str]]:
-    """Returns for each host those of its candidates at which all hosts that dialled it reached it."""
+    """Returns host name -> those of its candidate addresses at which every host that tried reached it."""
     if len(hosts) < 2:
         return {}
     names = [host.name for host in hosts]

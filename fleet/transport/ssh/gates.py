@@ -1,4 +1,5 @@
-"""Connections that many hosts share, trying again, and the errors for those that fail. Needs no paramiko."""
+"""Holds connections to gateways, which hosts share; waits between retries; makes the errors of connections that failed.
+Does not import paramiko."""
 
 from __future__ import annotations
 
@@ -12,18 +13,20 @@ from fleet.model import Host
 from fleet.transport.base import Made, Once
 from fleet.transport.ssh.dial import Deadline
 
-# what sshd dropped before its banner is tried again: nothing was attempted, so that does no harm
+# for a connection that sshd dropped before its banner: no login was tried, so a retry does no harm
 EARLY_RETRIES = 4
-# a gateway that failed is not tried again at once by the thousand hosts reached through it
+# for so long the error of a gateway holds for all hosts behind it: not each of a thousand tries again
 RETRY_SECONDS = 2.0
 
 
 class ClosedEarly(ConnectError):
-    """Closed before the banner: sshd drops connections at random beyond MaxStartups; trying again is harmless."""
+    """Reports a connection that was closed before the banner. sshd drops connections at random beyond MaxStartups, so a
+    retry may help."""
 
 
 def pause(retry: int, deadline: Deadline) -> bool:
-    """Wait before the first, second, ... retry; False where there is to be none."""
+    """Waits before retry number `retry`, longer each time. Returns False at once if there is to be none: too many, or
+    no time left."""
     seconds = 0.1 * 2**retry * (0.5 + random.random())
     if retry > EARLY_RETRIES or deadline.left() < seconds:
         return False
@@ -32,7 +35,7 @@ def pause(retry: int, deadline: Deadline) -> bool:
 
 
 class Shareable(Protocol):
-    """A connection that leads to others."""
+    """Describes a connection to a gateway, which those to hosts go through."""
 
     @property
     def broken(self) -> bool: ...
@@ -44,14 +47,14 @@ L = TypeVar("L", bound=Shareable)
 
 
 class Gateways(Generic[L]):
-    """Shared connections to gateways."""
+    """Holds the connection to each gateway."""
 
     def __init__(self) -> None:
         self._links: Once[L] = Once(_stands)
 
     def get(self, key: Any, name: str, open_link: Callable[[], L]) -> L:
-        """The link of the gateway `key`, connected and authenticated by the first who asks while the others wait: no
-        longer than that may take. Raises ConnectError(kind="gateway") naming it, Interrupted."""
+        """Returns the connection to the gateway `key`. The first thread opens it by open_link(); others wait for that.
+        Raises ConnectError(kind="gateway"), with the `name` of the gateway, and Interrupted."""
         try:
             return self._links.get(key, open_link)
         except Interrupted:
@@ -65,7 +68,7 @@ class Gateways(Generic[L]):
 
 
 def _stands(made: Made[L]) -> bool:
-    """It need not be opened again: it works, or it failed just now, or in a way that is not tried twice."""
+    """Is true if the connection is not to be opened again: it works, it failed just now, or a retry would not help."""
     failed = made.exception()
     if failed is None:
         return not made.result().broken
@@ -78,7 +81,8 @@ def of_gateway(gateway: str, message: str) -> Reason:
 
 
 def refused_by_gateway(code: int, text: str, gateway: str, where: str) -> ConnectError:
-    """Returns the error of a gateway that refused a connection to `where`. code: as in SSH's OPEN_FAILURE."""
+    """Returns the error of a gateway that refused a connection to `where`. code: the reason in
+    SSH_MSG_CHANNEL_OPEN_FAILURE."""
     text = text.lower()
     of = {"at": where, "gateway": gateway, "text": text or "refused"}
     for phrase, kind in (
@@ -104,7 +108,7 @@ def refused_by_gateway(code: int, text: str, gateway: str, where: str) -> Connec
 
 
 def unanswered_through(gateway: str, at: str, seconds: float) -> ConnectError:
-    """The error for a silent host, though its gateway leads there."""
+    """Returns the error for a host that does not answer through its gateway, which itself works."""
     text = "no answer from {at} through gateway {gateway} within {s} s"
     return ConnectError(
         Reason(text, gateway=gateway, at=at, s=f"{seconds:g}"),
@@ -114,8 +118,8 @@ def unanswered_through(gateway: str, at: str, seconds: float) -> ConnectError:
 
 
 def no_banner(at: str, said: str | None, seconds: float | None) -> ConnectError:
-    """The error for a host that did not open with SSH's banner. said: what it sent instead. seconds: those that it had;
-    None where it closed the connection."""
+    """Returns the error for a host that did not send an SSH banner. said: what it sent instead. seconds: the time
+    that it had; None if it closed the connection."""
     if seconds is None and (said is None or "MaxStartups" in said):
         return ClosedEarly(
             Reason("{at} closed the connection before its SSH banner", at=at),
@@ -136,7 +140,7 @@ def no_banner(at: str, said: str | None, seconds: float | None) -> ConnectError:
 
 
 def ended_during(step: str, at: str, seconds: float | None) -> ConnectError:
-    """The error for a connection that got as far as this. seconds: as for no_banner()."""
+    """Returns the error for a connection that ended during `step`. seconds: as for no_banner()."""
     if seconds is None:
         return ConnectError(
             Reason("{at} ", at=at) + f"closed the connection during {step}",
@@ -151,7 +155,7 @@ def ended_during(step: str, at: str, seconds: float | None) -> ConnectError:
 
 
 def lost(host: Host, gateway: Shareable | None) -> ConnectError:
-    """The error for a connection that is gone; gateway: what it went through."""
+    """Returns the error for a connection that was lost. gateway: the connection that it went through."""
     if gateway is not None and gateway.broken:
         return ConnectError(
             "the connection to its gateway was lost",

@@ -1,4 +1,4 @@
-"""Changes paramiko's channels where fleet needs it; a part of adapter.py, which lists the private names."""
+"""Changes paramiko's channels for fleet. It uses private names of paramiko, which adapter.py lists."""
 
 from __future__ import annotations
 
@@ -14,11 +14,12 @@ _SIGNALS = {"HUP": 1, "INT": 2, "QUIT": 3, "ILL": 4, "ABRT": 6, "FPE": 8, "KILL"
 _SIGNALS |= {"PIPE": 13, "ALRM": 14, "TERM": 15}
 
 
-PASSED_BYTES = 1 << 10  # the window that passed beats may take, before the peer gets it back
+PASSED_BYTES = 1 << 10  # of the window, that beats may use up before a reader returns it to the peer
 
 
 class Bell(threading.Event):
-    """Rung by each of two buffers that got something or ended. They would quieten it, too, as soon as one is empty."""
+    """Is set by each of two buffers when it gets data or ends. A buffer that is empty calls clear(), which does nothing
+    here, because the other buffer may hold data. quiet() clears it."""
 
     def clear(self) -> None: ...
 
@@ -27,11 +28,14 @@ class Bell(threading.Event):
 
 
 class NodeChannel(paramiko.Channel):  # type: ignore[misc]
-    """A channel that understands exit-signal (status 128+n), and sends nothing more once it has sent CHANNEL_CLOSE.
-    bell: rung when there is something to read, or nothing more will be. denied: a request was, as text.
+    """Adds to paramiko's channel: exit-signal sets the status 128+n; nothing is sent after CHANNEL_CLOSE.
 
-    paramiko's own may send data, or the end of it, from one thread after the close from another. sshd
-    answers that by dropping the whole connection, and with it all 63 other hosts of a gateway.
+    bell: set when there is data to read, or the stream has ended. beat: data that wakes no reader, see _feed().
+    passed_at: when such data came last, by time.monotonic(). refused: code and text of a refusal to open the channel.
+    denied: a request on it was refused. abandoned: the thread that opened it has given up.
+
+    paramiko's own channel may send data or EOF in one thread after another thread has sent the close. sshd then drops
+    the whole connection; that of a gateway carries the channels of many hosts.
     """
 
     def __init__(self, chanid: int) -> None:
@@ -47,7 +51,8 @@ class NodeChannel(paramiko.Channel):  # type: ignore[misc]
         self._said_close = False
 
     def __del__(self) -> None:
-        """paramiko's would send from within the garbage collector, in whatever thread and under whatever lock."""
+        """Does nothing. paramiko's own sends the close: in any thread, under any lock, because the garbage collector
+        calls it."""
 
     def _send(self, s: Any, m: Message) -> int:
         with self.lock:
@@ -64,9 +69,10 @@ class NodeChannel(paramiko.Channel):  # type: ignore[misc]
         return size
 
     def _feed(self, m: Message) -> None:
-        """beat: what wakes no thread, where nothing else has come since it was set."""
+        """Takes data from the peer. If all before it was read, data equal to `beat` sets `passed_at` and wakes no
+        reader, as long as such data is less than PASSED_BYTES."""
         data = m.get_binary()
-        # in this order: taken() unsets it before it takes anything
+        # `beat` is read first: taken() clears it before it takes anything
         if self.beat and not self.unread() and data == self.beat and self._passed - self._told < PASSED_BYTES:
             self.passed_at = time.monotonic()
             self._passed += len(data)
@@ -74,11 +80,11 @@ class NodeChannel(paramiko.Channel):  # type: ignore[misc]
             self.in_buffer.feed(data)
 
     def unread(self) -> int:
-        """Bytes that have come on stdout and stderr, and were not read."""
+        """Returns the number of bytes of stdout and stderr that wait for a reader."""
         return len(self.in_buffer) + len(self.in_stderr_buffer)
 
     def taken(self, nbytes: int) -> tuple[bytes, bytes]:
-        """Returns what has come on stdout and stderr, up to so many bytes of each."""
+        """Returns what has come on stdout and stderr, at most `nbytes` of each, without waiting. Clears `beat`."""
         self.beat = b""
         passed, self._told = self._passed - self._told, self._passed
         pipes = (self.in_buffer, self.in_stderr_buffer)
@@ -103,7 +109,7 @@ class NodeChannel(paramiko.Channel):  # type: ignore[misc]
         return data
 
     def _acknowledge(self, count: int) -> None:
-        """Give the peer `count` bytes of window back. Holding _sending."""
+        """Returns `count` bytes of the window to the peer. The caller holds _sending."""
         owed: int = self._check_add_window(count)
         if owed > 0 and not self._said_close:
             m = Message()
@@ -113,8 +119,8 @@ class NodeChannel(paramiko.Channel):  # type: ignore[misc]
             self.transport._send_user_message(m)
 
     def ask(self, command: str) -> None:
-        """Ask for a command to be run; `event` is set by the answer, `event_ready` with it when it is yes. A request on
-        a channel that is closed already would cost the whole connection."""
+        """Requests to run a command. The response sets `event`, and `event_ready` if the server accepts. Sends nothing
+        on a closed channel: the server would drop the whole connection."""
         m = Message()
         m.add_byte(paramiko.common.cMSG_CHANNEL_REQUEST)
         m.add_int(self.remote_chanid)
@@ -130,7 +136,7 @@ class NodeChannel(paramiko.Channel):  # type: ignore[misc]
             self.transport._send_user_message(m)
 
     def shutdown(self, how: int) -> None:
-        """how: 0 no more is read, 1 no more is written, 2 both."""
+        """Ends one direction or both. how: 0 for reading, 1 for writing (sends EOF), 2 for both."""
         if how != 1:
             super().shutdown(0)
         if how != 0:
@@ -158,7 +164,7 @@ class NodeChannel(paramiko.Channel):  # type: ignore[misc]
         self._say_close_soon(messages)
 
     def _say_close_soon(self, messages: Any) -> None:
-        """From the connection's own thread."""
+        """Sends the close for the connection's own thread, which must not wait: if it would, another thread does it."""
         if self.transport.clear_to_send.is_set() and not self._sending.locked():
             self._say_close(messages)
         else:

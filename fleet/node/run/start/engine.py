@@ -1,4 +1,4 @@
-"""The start of a run on its node: its folder, and the engine as a child process."""
+"""Makes a run's folder on its node, and starts the engine as a child process."""
 
 import ctypes
 import os
@@ -36,13 +36,13 @@ from fleet.protocol.state import ATTEMPT, COMMAND, FINAL, LEASE, NODE_LOG, PROTO
 
 START_DEADLINE = 10.0
 SYNC_WAIT = 5.0
-CHANGED_BY_PYTHON = ("LC_CTYPE",)  # as it starts
+CHANGED_BY_PYTHON = ("LC_CTYPE",)  # python sets it as it starts, to leave the C locale
 AT_FDCWD, RENAME_EXCHANGE = -100, 2
 PR_SET_PDEATHSIG, PR_SET_NAME, PR_SET_CHILD_SUBREAPER = 1, 15, 36
 
 
 def prctl(option: int, argument: "bytes | int") -> None:
-    """Best effort: a kernel or a python without it costs a safety net, not the run."""
+    """Calls prctl(2) and ignores errors: each use of it is a safety net only."""
     with suppress(OSError, AttributeError):
         ctypes.CDLL(None).prctl(option, argument, 0, 0, 0)
 
@@ -53,7 +53,7 @@ def temporary_folder(spec: "run.Starting") -> str:
 
 
 def fill_folder(folder: str, spec: "run.Starting") -> None:
-    """Make it, with everything in it but the pid file."""
+    """Makes the run's folder with all its files except the pid file."""
     run_names(spec["run"])
     own_home(RUNS)
     os.mkdir(folder, 0o700)
@@ -78,7 +78,7 @@ def fill_folder(folder: str, spec: "run.Starting") -> None:
 
 
 def exchange(one: str, other: str) -> bool:
-    """Each gets the other's name, in one step; False where a libc or a file system knows of no such thing."""
+    """Exchanges two names in one step. Returns False if it fails: not every libc and file system can do it."""
     try:
         return not ctypes.CDLL(None).renameat2(AT_FDCWD, encode(one), AT_FDCWD, encode(other), RENAME_EXCHANGE)
     except (OSError, AttributeError):
@@ -86,20 +86,22 @@ def exchange(one: str, other: str) -> bool:
 
 
 def take_place(temporary: str, folder: str, attempt: int) -> bool:
-    """Moves what an earlier attempt left into the folder of the one that follows. Folders keep their place: those of
-    still earlier attempts, and what ranks put there to continue from. Returns True where this took its name, too, in
-    one step: no process looks for the run meanwhile and finds none. False: the name is free, or of an attempt that is
-    none of these."""
+    """Moves the folder of an earlier attempt K to `attempt<K>/` in the folder of the next one, `temporary`. Folders in
+    it move to `temporary` itself: those of still earlier attempts, and what ranks wrote to continue from.
+
+    Returns True if it also gave `temporary` the name `folder`, in one step, so that any process that looks for the run
+    finds a folder. Returns False if that name is free now, or if `folder` is not that of an attempt which came
+    before and has ended."""
     before = attempt_of(read_json(os.path.join(folder, SPEC)))
     if before >= attempt or read_status(folder).get("state") not in FINAL:
         return False
     aside = "%s%d" % (ATTEMPT, before)
-    os.mkdir(os.path.join(temporary, aside))  # first, on a disk that may be full
+    os.mkdir(os.path.join(temporary, aside))  # first: it fails if the disk is full, and nothing has been moved yet
     for name in os.listdir(folder):
         if os.path.isdir(os.path.join(folder, name)) and not os.path.exists(os.path.join(temporary, name)):
             os.rename(os.path.join(folder, name), os.path.join(temporary, name))
-    # RUN@NODE is a spare's, which gets the plain name where it may, or in a home folder of several machines, and the
-    # file systems of those know of no exchange
+    # a folder RUN@NODE is not exchanged: a spare's gets the plain name if that is free; another one is in a home folder
+    # that several machines share, and such file systems cannot do it
     if "@" not in os.path.basename(folder) and exchange(temporary, folder):
         os.rename(temporary, os.path.join(folder, aside))
         return True
@@ -108,7 +110,8 @@ def take_place(temporary: str, folder: str, attempt: int) -> bool:
 
 
 def take_name(temporary: str, run: str) -> str:
-    """Give the folder a name of the run in one step, so that no process ever sees half of one; returns the new path."""
+    """Renames the folder to a free name of the run, in one step, so that no process sees a part of it. Returns the new
+    path. Raises Refused if the run is already on this node, or if no name is free."""
     for name in run_names(run):
         folder = os.path.join(runs_root(), name)
         try:
@@ -122,7 +125,7 @@ def take_name(temporary: str, run: str) -> str:
 
 
 def publish_folder(temporary: str, run: str) -> str:
-    """Make the run known here; returns its folder's new path."""
+    """Makes the run known on this node by renaming its temporary folder; returns the new path. Raises Forbidden."""
     attempt, folder = attempt_of(read_json(os.path.join(temporary, SPEC))), run_folder(run)
     if folder is None or not take_place(temporary, folder, attempt):
         folder = take_name(temporary, run)
@@ -133,11 +136,13 @@ def publish_folder(temporary: str, run: str) -> str:
 
 
 class Forbidden(Refused):
-    """It was stopped for good."""
+    """Refuses a run that was stopped before it began."""
 
 
 class Beginning:
-    """Holds the code that a sync delivered until all ranks have run for spec["code"]["settle"] s: time to import it."""
+    """Locks the code that a sync delivered, so that no other sync replaces it while ranks import it.
+
+    The lock is over spec["code"]["settle"] seconds after all ranks have a log; without these, after BEGIN_SECONDS."""
 
     def __init__(self, spec: "run.Starting", folder: str) -> None:
         self.spec, self.folder, self.lock = spec, folder, None
@@ -156,7 +161,7 @@ class Beginning:
             try:
                 names = os.listdir(self.folder)
             except OSError:
-                names = []  # another process removed it: the run is none the worse for that
+                names = []  # another process removed the folder, which does not harm the run
             if sum(name.startswith("rank") and name.endswith(".out") for name in names) >= len(self.spec["ranks"]):
                 self.until = now + self.settle
         return now >= (self.latest if self.until is None else self.until)
@@ -194,8 +199,10 @@ def engine_env(spec: "run.Starting", folder: str) -> "dict[bytes, bytes]":
 
 
 def planned(spec: "run.Starting", env: "dict[bytes, bytes]") -> "dict[str, Any]":
-    """Returns what rank.py compares with what it finds, as its last step before the rank. env: of the variables that
-    the plan names a checksum, null where a launcher may set another value; none after a user's own shell code."""
+    """Returns what rank.py verifies right before it starts a rank (unplanned() there): folder, argv, variables, ranks.
+
+    env: each variable that the plan sets -> the crc32 of its value, None if a launcher may change it. It is missing
+    after an `activate` line, because the user's shell code may change any variable."""
     plan: dict[str, Any] = {"cwd": working_folder(spec["cwd"])}
     about: Any = spec.get("about") or {}
     if not spec.get("activate"):
@@ -206,7 +213,7 @@ def planned(spec: "run.Starting", env: "dict[bytes, bytes]") -> "dict[str, Any]"
     if COMMAND in (spec.get("files") or {}):
         command = json.loads(spec["files"][COMMAND])
         plan.update(argv=crc32(b"\0".join(map(encode, command["argv"]))), local_rank_at=command["local_rank_at"])
-    if about.get("hosts") and not about["least"]:  # else who has which rank is the launcher's to decide
+    if about.get("hosts") and not about["least"]:  # not elastic; in an elastic run the launcher assigns ranks
         plan["ranks"] = about["hosts"][spec["host"]]
         if b"FLEET_FIRST_RANK" not in env:
             plan["world"] = about["world_size"]
@@ -214,7 +221,8 @@ def planned(spec: "run.Starting", env: "dict[bytes, bytes]") -> "dict[str, Any]"
 
 
 def start_engine(spec: "run.Starting", folder: str) -> int:
-    """Fork and exec it; returns its pid. Raises Refused with the reason, also when the working folder hangs."""
+    """Forks and execs the engine; returns its pid. Raises Refused with the reason, also if that takes longer than
+    START_DEADLINE seconds: the file system of the working folder may hang."""
     argv, env = engine_argv(spec, folder), engine_env(spec, folder)
     cwd = working_folder(spec["cwd"])
     log = os.open(os.path.join(folder, NODE_LOG), os.O_WRONLY | os.O_APPEND | os.O_CLOEXEC)

@@ -1,7 +1,8 @@
-"""Follows one node of a run in a thread of its own: logs into files, what happens into a queue, over lost connections.
+"""Follows one node of a run in a thread of its own: writes its logs to files, and posts its messages to the loop.
 
-The thread never gives up by itself: it reconnects and goes on at the files' sizes until the run's end is here
-with the last byte, or until `give_up` is called. `silent_since` shows the launch's loop when to do that.
+After a lost connection the thread connects again and goes on at the sizes of the files. It ends when it has all bytes
+of the node's logs, when give_up() is called, or after an error that no retry can mend ("broken"). `silent_since` shows
+the loop since when it has no connection.
 """
 
 from __future__ import annotations
@@ -27,20 +28,22 @@ from fleet.transport.program import Program
 
 RETRY_SECONDS, SELDOM_SECONDS = 0.5, 60.0
 FULL_RETRY_SECONDS = 2.0
-SILENCE_SECONDS = 45.0  # of one that only fetches logs: a third of it ends a connection
+SILENCE_SECONDS = 45.0  # default of node_timeout, of which a third without a byte ends a connection
 FULL_PATIENCE_SECONDS = 10.0
 NONSENSE_LIMIT = 3
 HEARTBEAT_MOST, PING_MOST, REPORT_SECONDS = 2.0, 10.0, 1.0
-# 64 ranks that were restarted 100 times report a third of it after a lost connection
+# three times as much as 64 ranks that were restarted 100 times report after a lost connection
 TOLD_BYTES, TOLD_A_SECOND, LINE_BYTES = 4 << 20, 1 << 16, 200
 
 
 @dataclass(frozen=True)
 class Heard:
-    """Holds what the thread reports to the loop. what: "message" (data: a protocol.messages.run.News), "dropped" (why),
-    "resumed", "blocked" (why), "unblocked", "advice" (of rules.advice: a line in the logs shows it), "broken" (the host
-    that answers there is not to be trusted: the error), "back" (it was started again: the program that did) or "over"
-    (nothing more will come: an Over)."""
+    """Holds an event that is posted to the loop. time: when, by the head's clock.
+
+    what, and in brackets its data: "message" (protocol.messages.run.News); "dropped", the connection was lost (why);
+    "resumed"; "blocked", the head's disk takes no log bytes (why); "unblocked"; "advice", a line in the logs calls for
+    it (an entry of rules.advice); "broken", the host that answers cannot be trusted (error); "back", the node's part
+    was started again (the program that did it); "over", nothing more will come (Over)."""
 
     host: str
     what: Literal["message", "dropped", "resumed", "blocked", "unblocked", "advice", "broken", "over", "back"]
@@ -50,8 +53,8 @@ class Heard:
 
 @dataclass(frozen=True)
 class Over:
-    """The end of following a node. complete: every byte of its logs is here. gaps: log -> bytes that the node no longer
-    had."""
+    """Describes the end of following a node. complete: the head has all bytes of its logs that the node reported. gaps:
+    log -> number of bytes that the node no longer had."""
 
     complete: bool
     gaps: Mapping[str, int] = field(default_factory=dict)
@@ -59,9 +62,11 @@ class Over:
 
 @dataclass(frozen=True)
 class Following:
-    """Describes how a run's nodes are followed. spec: what is requested of each, but for its offsets. post: takes
-    Heard, must not block. node_timeout: seconds. lease: the run's, to be renewed in time. keeps: its connection, once
-    it is over. trims: nodes keep no more of the logs than they must, once the leader has them."""
+    """Describes how a run's nodes are followed. spec: the input of run.follow on each, without offsets. post: takes
+    each event, must not block.
+
+    node_timeout: seconds. lease: that of the run, in seconds; pings renew it in time. keeps: a follower that is over
+    leaves its connection open, for take(). trims: nodes may discard log bytes that the head has."""
 
     spec: FollowSpec
     transport: Transport
@@ -75,20 +80,21 @@ class Following:
 
 
 def pause_after(seconds: float, least: float) -> float:
-    """Before what has failed for so many seconds is tried again: hosts that are gone for days cost next to nothing, one
-    that blinks is not waited for."""
+    """Returns the seconds to wait before a retry of what has failed for `seconds`: few after a short failure, more
+    after a long one, so that a host which is gone for days costs next to nothing."""
     return min(SELDOM_SECONDS, max(least, seconds / 30))
 
 
 class _Allowance:
-    """How much a node may report of its run, besides its logs: what comes at once, and so much a second after that."""
+    """Limits the bytes of messages that a node may report: TOLD_BYTES at once, and TOLD_A_SECOND after that."""
 
     def __init__(self, clock: Clock) -> None:
         self._clock = clock
         self._left, self._then = float(TOLD_BYTES), clock.monotonic()
 
     def spend(self, size: int) -> None:
-        """ProtocolError when it reports more; each message counts as the line that it makes in events.jsonl."""
+        """Takes a message of `size` bytes off the allowance, LINE_BYTES more for its line in events.jsonl. Raises
+        ProtocolError if it is used up."""
         now = self._clock.monotonic()
         self._left = min(TOLD_BYTES, self._left + (now - self._then) * TOLD_A_SECOND)
         self._then = now
@@ -98,18 +104,20 @@ class _Allowance:
 
 
 class _Restart(Exception):
-    """Follow again over the same connection: the disk takes bytes again."""
+    """Has the node followed again over the same connection, because the disk takes bytes again."""
 
 
 class Follower(threading.Thread):
-    """Follows one node. logs: its files. waiting: a program there, with run.follow after it, to start with."""
+    """Follows one node. logs: its files. waiting: a program that runs there already and goes on as run.follow.
+
+    silent_since: since when nothing came, by the clock's monotonic(); None while messages come."""
 
     def __init__(self, host: Host, logs: NodeLogs, how: Following, waiting: Program | None = None) -> None:
         super().__init__(name=f"follow {host.name}", daemon=True)
         self.host, self.logs, self._how, self._clock = host, logs, how, how.clock
         self.silent_since: float | None = None
-        self.spoke = 0.0  # when a rank wrote its last, by the clock's monotonic()
-        self.shut: FleetError | None = None  # who answers there does not let us in again
+        self.spoke = 0.0  # when output of a rank came last, by the clock's monotonic()
+        self.shut: FleetError | None = None  # why the last attempt was refused: connection or login
         self._waiting = waiting
         self.session: Session | None = waiting.session if waiting else None
         self._silence = max(1.0, how.node_timeout / 3)
@@ -121,19 +129,18 @@ class Follower(threading.Thread):
         self._allowance = _Allowance(how.clock)
         self._reported = 0.0
         self._advice = set(ADVICE)
-        # of a run of many nodes that reports nothing, heartbeats and pings, which renew the lease, are all there is to
-        # do
+        # as seldom as the timeouts allow: in a quiet run of many nodes, heartbeats and pings are all the head's work
         self._ping = min(PING_MOST, (how.lease or inf) / 4)
         self._beat = min(HEARTBEAT_MOST, self._silence / 2.5)
 
     def stop(self, grace: float, end: Verdict | None, *, interrupt: bool = False) -> None:
-        """Have the run stopped on this node, now or as soon as it can be reached again. interrupt: ranks get SIGINT
-        first, as by Ctrl-C in a terminal."""
+        """Requests that the node stops its part, now or as soon as it can be reached again. grace: seconds before
+        SIGKILL. interrupt: ranks get SIGINT first, as by Ctrl-C in a terminal."""
         message = end and end["message"]
         self._ask({"op": "stop", "grace": grace, "reason": message, "end": end, "interrupt": interrupt})
 
     def detach(self) -> None:
-        """Have the run go on without a head on this node, now or as soon as it can be reached again."""
+        """Requests that the node goes on without a head, now or as soon as it can be reached again."""
         self._ask({"op": "detach"})
 
     def _ask(self, request: dict[str, Any]) -> None:
@@ -141,12 +148,12 @@ class Follower(threading.Thread):
         self.send(request)
 
     def send(self, request: dict[str, Any]) -> None:
-        """Requests something of the node now, where it can be reached; see node/run/follow.py."""
+        """Sends a request to the node if it is connected now; else the request is lost. See node/run/follow.py."""
         if (program := self._program) is not None:
             program.send(request)
 
     def give_up(self) -> None:
-        """End the thread soon, whatever it waits for."""
+        """Has the thread end soon, whatever it waits for."""
         self._cancel.set()
         if (program := self._program) is not None:
             program.send_eof()
@@ -164,12 +171,12 @@ class Follower(threading.Thread):
                 self.drop()
 
     def take(self) -> Session | None:
-        """Hand over its connection, where it has one."""
+        """Returns its connection, if it has one, to the caller, who closes it."""
         session, self.session = self.session, None
         return session
 
     def drop(self) -> None:
-        """Close its connection."""
+        """Closes its connection."""
         if session := self.take():
             session.close()
 
@@ -177,7 +184,7 @@ class Follower(threading.Thread):
         self._how.post(Heard(self.host.name, what, data, self._clock.time()))
 
     def _once(self) -> None:
-        """Connect if need be, follow until the end or until something breaks."""
+        """Connects if need be, and follows the node until its end or an error. After an error it waits."""
         try:
             if self.session is None:
                 self.session = self._how.transport.connect(self.host, self._cancel)
@@ -187,7 +194,7 @@ class Follower(threading.Thread):
         except FleetError as error:
             self.shut = error if error.kind in ("refused", "auth") else None
             self._nonsense += isinstance(error, ProtocolError)
-            stranger = error.kind == "host-key"  # no wait makes it the right one
+            stranger = error.kind == "host-key"  # its key will not change by waiting
             if (stranger or self._nonsense >= NONSENSE_LIMIT) and not self._cancel.is_set():
                 hint = "something there breaks fleet's programs"
                 self.tell(
@@ -221,10 +228,10 @@ class Follower(threading.Thread):
         streams: dict[int, tuple[str, int]] = {}
         full_since = looked = self._clock.monotonic()
         poll = min(self._beat, self._ping)
-        # a node that would answer in time is not cut off before: the next try begins python again
+        # twice the time for the first byte: a busy node starts python slowly, and a retry would start it anew
         silence, first = self._silence, 2 * self._silence
         for frame in program.frames(silence=silence, first=first, cancel=self._cancel, poll=poll, ping=self._ping):
-            if self._cancel.is_set():  # the caller that gave this up may let another one write these files
+            if self._cancel.is_set():  # after give_up() another follower may write these files
                 return
             if self.silent_since is not None:
                 self.silent_since = None
@@ -245,7 +252,7 @@ class Follower(threading.Thread):
                 if self.logs.try_again():
                     raise _Restart
         while self.logs.blocked and self._clock.monotonic() - full_since < FULL_PATIENCE_SECONDS:
-            # the run is over and its last bytes wait on the node for room here
+            # the run is over; its last bytes are still on the node, until the head's disk has room
             if self.logs.try_again():
                 self._sizes = None
                 raise _Restart
@@ -278,6 +285,6 @@ class Follower(threading.Thread):
         elif message["event"] == "end":
             self._sizes = message["sizes"]
         else:
-            if message["event"] == "failed":  # no such run there: nothing to wait for
+            if message["event"] == "failed":  # no such run, or its folder is unreadable
                 self._sizes = {}
             self.tell("message", message)
