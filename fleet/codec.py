@@ -30,8 +30,7 @@ if TYPE_CHECKING:
 T = TypeVar("T")
 Reader = Callable[[Any], Any]
 CLASS, EVENT = "class", "event"
-# of a field's metadata. KEY: its name in documents, None: its own; they leave the field out where it is None.
-# STAYS: the field does not leave this process.
+# KEY: a field's name in documents, None: its own; left out there where it is None. STAYS: not to leave the process
 KEY, STAYS = "key", "stays"
 SPREAD = "**"  # the KEY of a mapping whose items documents have among the fields
 OF_ERROR = ("message", "hint", "where", "host", "kind")
@@ -67,8 +66,7 @@ class Misfit(ValueError):
 
 
 def where_known(key: str | None = None) -> Any:
-    """Returns a field of an answer that its JSON leaves out where it is None. key: its name in the JSON, None: its
-    own."""
+    """Returns a field of an answer that its JSON leaves out where it is None. key: its name there, None: its own."""
     return field(default=None, metadata={KEY: key})
 
 
@@ -268,8 +266,7 @@ def _record(kind: Any, bounds: Bounds) -> Reader:
 
 
 def _names(kind: Any) -> tuple[Any, ...]:
-    """Returns the names by which JSON shows that a value is of this kind: a message's events, a dataclass's own
-    name."""
+    """Returns the names by which JSON shows a value's type: a message's events, a dataclass's own name."""
     if isinstance(kind, type) and is_dataclass(kind):
         return (kind.__name__,)
     event = hints(kind).get(EVENT) if typing.is_typeddict(kind) else None

@@ -6,8 +6,7 @@ Conversation (J frames out, control lines in):
           "replaces": [source]: other sources, whose deliveries may be replaced and deleted; true: any,
           "force": [pattern]: the node's own files to be replaced even where the source has not changed; true: all,
           "max_delete": how many files may be deleted, "all", or null: not most of them}
-    -> {"event": "inside", "path"}: DEST lies inside the source, at that path
-    <- {"op": "go"}, or the end of the conversation
+    -> {"event": "inside", "path"}: DEST lies inside the source, at that path; the reply is {"op": "go"}, or none
     -> {"event": "hello", "dest", "known": manifest digest | null}
        or {"event": "same"}: DEST is the source
        or {"event": "shared", "with": host}: another host of the same sync holds the lock of this folder
@@ -18,14 +17,11 @@ Conversation (J frames out, control lines in):
     <- {"op": "answer", "size": n, "sha256"} and n bytes: zlib data of JSON {path: sha256 of the source's file}
     -> {"event": "gone", "items": [[path, kind]], "more"}: paths that were delivered and that the source does not list
     <- {"op": "answer", ...} and [path]: those of them that the source excludes
-    -> {"event": "other", "source", "dest", "deleted": n, "replaced": n}, and nothing is done: what another source
-       delivered would be lost
+    -> {"event": "other", "source", "dest", "deleted": n, "replaced": n}: another source's files would be lost
     -> {"event": "lost", "items": [[path, size, sha256]], "more"}: gone paths, where they are most of a folder's files
     <- {"op": "answer", ...} and [path]: those of them whose bytes the source has at another path
-    -> {"event": "most", "dest", "folder", "deleted": n, "of": n, "named": [path], "source": the other source,
-       or null}, and nothing is done: too much would be deleted
-    -> {"event": "own", "items": [[path, kind, size, age in s, a path inside it]], "more"}: the node's own,
-       which is in the way (ownership.py)
+    -> {"event": "most", "dest", "folder", "deleted": n, "of": n, "named": [path], "source": the other, or null}
+    -> {"event": "own", "items": [[path, kind, size, age in s, a path in it]], "more"}: the node's own, in the way
     <- {"op": "answer", ...} and {"replace": [path], "keep": [path]}; a head that wants neither goes away
     -> {"event": "lacks", "files": [[path, size]], "blocks": [[path, number, sha256]]}, any number of times, the first
        parts of long lists; blocks: those of 4 MiB that the node has of a large file, staged or else in place
@@ -38,10 +34,10 @@ Conversation (J frames out, control lines in):
 The node sends doubts, gone, lost and own only where there are items. "more" is false in the last part of a list. Any
 refusal is {"event": "failed", "message", "hint", "busy": whether another sync is under way}. A head that sends nothing
 (not even ping) for `patience` seconds while the node waits for it is gone: the program ends, and with it its lock.
+After same, shared, other and most (too many files would be deleted) the node changes nothing.
 
 A manifest is a list of [path, kind, mode, size, mtime_ns, link]; kind "f", "d" or "l". Paths travel as UTF-8 with
-surrogateescape. The journal of earlier syncs is in a folder next to DEST, or inside DEST where that is a mount point or
-where its parent is not ours.
+surrogateescape. The journal (journal.py) is next to DEST, or in it where DEST is a mount point or its parent not ours.
 """
 
 import gc
