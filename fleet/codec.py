@@ -1,12 +1,12 @@
-"""Values as JSON, and back: one reader for what a node sends, for fleet's own processes, and for requests.
+"""Turns values into JSON, and back. One reader serves for what nodes send, for fleet's own processes, and for requests.
 
-    decode(Stopped, value)        the value, typed; Misfit if it is no such value
+    decode(Stopped, value)        the value, typed; raises Misfit if it is no such value
     decode(Rank | Status, value)  of messages, the one that has the value's "event"; of dataclasses, the one it names
 
-A type is made of TypedDict, dataclasses, lists, tuples, mappings, Literal, Union, Annotated with predicates, str, int,
-float, bool, None and Any. bool is no int, an int is a float. Keys that a TypedDict does not know are kept, those that a
-dataclass does not know are left out; fields that it misses have their defaults. Bounds limit how much a value may hold:
-no honest program sends more than those of WIRE. Errors keep what users see of them.
+A type is made of TypedDict, dataclasses, lists, sets, tuples, mappings, Literal, Union, Annotated with predicates, str,
+int, float, bool, bytes, Path, None and Any. A bool is no int; an int is a float. A TypedDict keeps keys that it does
+not know. A dataclass drops them, and fills missing fields with their defaults. Bounds limit how much a value may hold:
+no correct program sends more than WIRE allows. An error keeps only what users see of it.
 """
 
 from __future__ import annotations
@@ -30,15 +30,15 @@ if TYPE_CHECKING:
 T = TypeVar("T")
 Reader = Callable[[Any], Any]
 CLASS, EVENT = "class", "event"
-# of a field's metadata: what it is called in documents, where that is left out for None; it does not leave this process
+# KEY: a field's name in documents, None: its own; left out there where it is None. STAYS: not to leave the process
 KEY, STAYS = "key", "stays"
-SPREAD = "**"  # the key of a mapping whose items are among the fields
+SPREAD = "**"  # the KEY of a mapping whose items documents have among the fields
 OF_ERROR = ("message", "hint", "where", "host", "kind")
 MOST = (1 << 64) - 1
 
 
 class Bounds(NamedTuple):
-    """Characters of a text, items of a list, and the range of numbers."""
+    """Limits values: the characters of a text, the items of a list or mapping, the range of a number."""
 
     text: float = math.inf
     items: float = math.inf
@@ -55,7 +55,7 @@ class _Missing:
 
 
 class Misfit(ValueError):
-    """A value is not of the type that belongs there. where: the path to it, ".gpus[0].name"."""
+    """Reports a value that is not of its type. where: the path to it, like ".gpus[0].name"."""
 
     def __init__(self, value: Any, where: str = "") -> None:
         super().__init__(f"{where.lstrip('.') or 'the message'} is {reprlib.repr(value)}")
@@ -66,17 +66,17 @@ class Misfit(ValueError):
 
 
 def where_known(key: str | None = None) -> Any:
-    """A field of an answer that is left out of its JSON where it is None. key: what it is called there."""
+    """Returns a field of an answer that its JSON leaves out where it is None. key: its name there, None: its own."""
     return field(default=None, metadata={KEY: key})
 
 
 def spread() -> Any:
-    """A field of an answer whose items are among the fields."""
+    """Returns a field of an answer, a mapping whose items its JSON has among the answer's fields."""
     return field(default_factory=dict, metadata={KEY: SPREAD})
 
 
 def plain(value: Any) -> Any:
-    """An answer as documents have it: its fields, by their names, without classes."""
+    """Returns an answer as documents have it: its fields by their names, without the names of classes."""
     if is_dataclass(value) and not isinstance(value, type):
         found: dict[str, Any] = {}
         for each in fields(value):
@@ -92,7 +92,7 @@ def plain(value: Any) -> Any:
 
 
 def to_json(value: Any) -> Any:
-    """`value` as JSON has it. TypeError: it holds what is not meant to leave this process."""
+    """Returns `value` as JSON for from_json(). Raises TypeError where it holds what must not leave this process."""
     if is_dataclass(value) and not isinstance(value, type):
         parts = {each.name: to_json(getattr(value, each.name)) for each in fields(value) if STAYS not in each.metadata}
         return {CLASS: type(value).__name__, **parts}
@@ -114,12 +114,12 @@ def to_json(value: Any) -> Any:
 
 
 def from_json(kind: TypeForm[T], stored: Any) -> T:
-    """Returns what to_json() made of a `kind`. Misfit: it is nothing of that kind."""
+    """Returns the `kind` of which to_json() made `stored`. Raises Misfit where that is none."""
     return decode(kind, stored, OWN)
 
 
 def decode(kind: TypeForm[T], value: Any, bounds: Bounds = WIRE) -> T:
-    """Returns `value`, out of JSON, as a `kind`. Misfit: it is none."""
+    """Returns `value`, parsed from JSON, as a `kind`. Raises Misfit where it is none."""
     found: T = _reader(kind, bounds)(value)  # type: ignore[arg-type]
     return found
 
@@ -266,7 +266,7 @@ def _record(kind: Any, bounds: Bounds) -> Reader:
 
 
 def _names(kind: Any) -> tuple[Any, ...]:
-    """Returns the names by which a value shows that it is of this kind: a message's events, a dataclass's own."""
+    """Returns the names by which JSON shows a value's type: a message's events, a dataclass's own name."""
     if isinstance(kind, type) and is_dataclass(kind):
         return (kind.__name__,)
     event = hints(kind).get(EVENT) if typing.is_typeddict(kind) else None

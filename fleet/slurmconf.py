@@ -1,4 +1,4 @@
-"""slurm.conf, gres.conf and cgroup.conf for a handful of hosts (Slurm 22.05 and later)."""
+"""Writes slurm.conf, gres.conf and cgroup.conf for a few hosts (Slurm 22.05 and later)."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ CGROUP_CONF = "ConstrainDevices=yes\nConstrainRAMSpace=yes\n"
 
 @dataclass(frozen=True)
 class SlurmNode:
-    """memory: MiB. gpus: a device file each. address, hostname: where they are not its name."""
+    """Describes a node for Slurm. memory: MiB. gpus: device files. address, hostname: None where they are the name."""
 
     name: str
     cpus: int
@@ -44,8 +44,8 @@ class SlurmNode:
 
 
 def node_of(name: str, address: str, facts: Mapping[str, Any]) -> SlurmNode:
-    """Returns the node of a host's facts, with less than all of its memory: Slurm drains a node that has less than its
-    line declares."""
+    """Returns the node that a host's facts describe. It declares less memory than the host has, as Slurm drains a node
+    that has less than it declares."""
     memory = int((facts.get("memory") or {}).get("total") or 0) >> 20
     gpus = tuple(f"/dev/nvidia{gpu['index']}" for gpu in facts.get("gpus", ()))
     cpus = int((facts.get("cpu") or {}).get("count") or 1)
@@ -68,8 +68,8 @@ def node_line(name: str, **said: object) -> str:
 def slurm_conf(
     nodes: Sequence[SlurmNode], *, cluster: str, partition: str, user: str = "slurm", tasks: str = "task/affinity"
 ) -> str:
-    """One partition of all; the first node is the controller. user: whose process that is. tasks: the plugins that bind
-    and limit them."""
+    """Returns slurm.conf with one partition of all nodes. The first node is the controller. user: the account of its
+    daemon. tasks: TaskPlugin, the plugins that bind and limit a job's processes."""
     lines = [
         node_line(
             node.name,
@@ -88,6 +88,6 @@ def slurm_conf(
 
 
 def gres_conf(nodes: Sequence[SlurmNode]) -> str:
-    """The devices of each node."""
+    """Returns gres.conf: the GPU device files of each node."""
     lines = [f"NodeName={node.name} Name=gpu File={path}\n" for node in nodes for path in node.gpus]
     return "AutoDetect=off\n" + "".join(lines)

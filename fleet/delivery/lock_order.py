@@ -1,4 +1,4 @@
-"""In what order a sync takes the locks of its hosts."""
+"""Defines the order in which a sync takes the locks of its hosts."""
 
 from __future__ import annotations
 
@@ -15,32 +15,34 @@ from fleet.model import Host, Result
 from fleet.protocol.messages.values import Claim
 from fleet.transport.base import Cancel
 
-CONNECT_SECONDS = 3.0  # of the first host; after that no sync waits for it
-LOCK_WAIT_SECONDS = 10.0  # of each host, while another sync holds it
-LOCK_SECONDS = 5.0  # of all others, while the first host's is held
+CONNECT_SECONDS = 3.0  # in which the first host must connect; then the others start without it
+LOCK_WAIT_SECONDS = 10.0  # for which a node waits for a lock that another sync holds
+LOCK_SECONDS = 5.0  # for which the first host, once locked, waits for all others
 
 
 def claim() -> Claim:
-    """A sync, for its programs: its id, who it is to those who wait for its locks, how long it waits for others."""
+    """Returns what a sync's node programs need for their lock: the sync's id, the name that waiting syncs show for it,
+    and how long it waits itself, in seconds."""
     head = f"{socket.gethostname()} (pid {os.getpid()})"
     return {"sync": uuid.uuid4().hex, "head": head, "wait": LOCK_WAIT_SECONDS}
 
 
 class LockOrder:
-    """The first host's lock before any other, and no message about files there before all others are locked, too: of
-    two syncs to the same hosts the one that has the first host has all of them, whole. The other one waits, or is
-    refused on all of them."""
+    """Makes a sync lock its first host before all others. The first host then waits up to LOCK_SECONDS, before it
+    receives any file, until all others are locked. So of two syncs to the same hosts, the one that locks the first host
+    gets them all. The other one waits, or is refused on all of them."""
 
     def __init__(self, hosts: Sequence[Host], cancel: Cancel) -> None:
         self._first = hosts[0].name if hosts else ""
         self._others = {host.name for host in hosts[1:]}
         self._cancel = cancel
         self._changed = threading.Condition()
+        # the first host is connected and requests its lock; the others may request theirs
         self._asking, self._open = False, not hosts
         self._refusal: Result | None = None
 
     def begin(self, name: str) -> None:
-        """A host is connected: wait for its turn. HostFailed when another sync has the first host."""
+        """Waits for the turn of a connected host. Raises HostFailed where another sync holds the first host."""
         with self._changed:
             if name == self._first:
                 self._asking = True
@@ -56,14 +58,14 @@ class LockOrder:
                 )
 
     def locked(self, name: str) -> None:
-        """A host's lock is held."""
+        """Notes that a host's lock is held. For the first host, waits for the other locks."""
         self.leave(name)
         with self._changed:
             if name == self._first:
                 self._wait(lambda: not self._others, LOCK_SECONDS)
 
     def watch(self, emit: Callable[[Event], None]) -> Callable[[Event], None]:
-        """Sees which hosts have ended, however they did."""
+        """Returns an `emit` that also notes which hosts have ended, and how."""
 
         def seen(event: Event) -> None:
             if isinstance(event, Finished):
@@ -77,7 +79,7 @@ class LockOrder:
         return seen
 
     def leave(self, name: str) -> None:
-        """A host's lock is held, or it has none to take."""
+        """Notes that a host's lock is held, or that it has none to take."""
         with self._changed:
             self._others.discard(name)
             self._open = self._open or name == self._first

@@ -1,4 +1,4 @@
-"""The lab's state folder: where it is, what is in it, and one command at a time in it."""
+"""Keeps the lab's state folder. One command at a time changes it."""
 
 from __future__ import annotations
 
@@ -29,7 +29,10 @@ HEAD = "# `fleet -i lab ...` reads it; what you change stays until `fleet lab up
 
 @dataclass
 class Machine:
-    """One virtual host. number: 1, 2, ...; pid: its first process; started: that process's start time."""
+    """Describes one virtual host.
+
+    number: counts from 1. pid: its first process. started: that process's start time. link: the rate of its own link,
+    None: as State.link."""
 
     number: int
     address: str
@@ -44,8 +47,10 @@ class Machine:
 
 @dataclass
 class State:
-    """Holds the fields of state.json. network: the lab's part of 198.18.0.0/16; link: the rate of each link, None:
-    free."""
+    """Holds the fields of state.json.
+
+    network: the lab's part of 198.18.0.0/16. link: the rate of each link, None: unlimited. disk: what a new host may
+    write, as tmpfs takes it ("512m")."""
 
     network: str | None = None
     link: str | None = None
@@ -60,7 +65,7 @@ class State:
 
 
 def instance() -> str:
-    """The lab's name, $FLEET_LAB or "lab": several labs may be up at once."""
+    """Returns the lab's name, $FLEET_LAB or "lab": several labs may be up at once. Raises UsageError."""
     name = os.environ.get("FLEET_LAB") or "lab"
     if not re.fullmatch(r"[A-Za-z0-9]([A-Za-z0-9-]{0,38}[A-Za-z0-9])?", name):
         raise UsageError(
@@ -71,7 +76,8 @@ def instance() -> str:
 
 
 class Folder:
-    """$FLEET_LAB_DIR, else ~/.fleet/lab/<instance>. Mode 0700: the password and the hosts' keys are in it."""
+    """Reads and writes the state folder: $FLEET_LAB_DIR, else ~/.fleet/lab/<instance>. It has mode 0700, as the
+    password and the hosts' keys are in it."""
 
     def __init__(self) -> None:
         self.instance = instance()
@@ -85,13 +91,13 @@ class Folder:
 
     @property
     def tag(self) -> str:
-        """Names this lab's things on this machine; short, as an interface name has 15 characters."""
+        """Returns a name for what this lab makes on this machine. It is short: an interface name has 15 characters."""
         return "fl" + hashlib.sha256(os.fsencode(self.path)).hexdigest()[:8]
 
     def create(self) -> None:
         try:
             if self.path.is_dir() and not (self.path / "host_keys").exists() and any(self.path.iterdir()):
-                # $FLEET_LAB_DIR=/tmp would close /tmp to everybody else
+                # $FLEET_LAB_DIR=/tmp would close /tmp to all other users
                 raise LabError(
                     f"{self.path} is no lab's state folder: other things are in it",
                     hint="give $FLEET_LAB_DIR a folder of its own",
@@ -107,13 +113,14 @@ class Folder:
 
     @contextlib.contextmanager
     def locked(self, within: float = 120.0) -> Iterator[None]:
-        """One `fleet lab` command at a time changes a lab."""
+        """Keeps other `fleet lab` commands from the lab. Raises LabError where one still holds it after `within`
+        seconds."""
         self.create()
         with exclusive(self.path / "lock", within, f"another `fleet lab` command works on {self.path}"):
             yield
 
     def load(self) -> State:
-        """The state on file; an empty one when there is none."""
+        """Returns the state on file, an empty one where there is none. Raises LabError where it cannot be read."""
         try:
             raw = json.loads((self.path / "state.json").read_text(encoding="utf-8"))
             hosts = {name: Machine(**machine) for name, machine in raw.pop("hosts").items()}
@@ -126,7 +133,8 @@ class Folder:
             ) from e
 
     def save(self, state: State) -> None:
-        """And the inventory of a new lab, or of one that has more hosts; a user's changes stay until then."""
+        """Writes the state. Writes the inventory, too, where it is missing or the hosts are others: until then, a
+        user's changes to it stay."""
         known = self.load().hosts if self.inventory.exists() else {}
         if known.keys() != state.hosts.keys():
             self._write_inventory(state)
@@ -139,23 +147,24 @@ class Folder:
         write_file(self.inventory, HEAD + text)
 
     def reset(self, state: State) -> None:
-        """No lab is up. Host keys and the network stay on file: known_hosts of an earlier lab stays true."""
-        # and what a command that was killed had begun to write
+        """Writes the state of a lab that is not up, and removes its other files. Host keys and the network stay, so
+        that known_hosts of an earlier lab stays true."""
+        # *.new: what a command that was killed had begun to write
         for path in (self.inventory, self.password_file, self.path / "launch.log", *self.path.glob("*.new")):
             path.unlink(missing_ok=True)
         shutil.rmtree(self.shared, ignore_errors=True)
         write_file(self.path / "state.json", json.dumps(asdict(state), indent=1) + "\n")
 
     def password(self) -> str:
-        """The password of every host's root, made at the first call."""
+        """Returns the password of root on every host. The first call makes it."""
         if not self.password_file.exists():
             write_file(self.password_file, secrets.token_urlsafe(16) + "\n")
         return self.password_file.read_text(encoding="utf-8").strip()
 
 
 def make_host_keys(folder: Path, hosts: Sequence[str]) -> None:
-    """An ed25519 host key for each host that has none; kept over down and up."""
-    # who only reads the lab's inventory does not wait for these
+    """Makes an ed25519 host key for each host that has none. `down` and `up` keep it."""
+    # imported here, as commands that only read the lab's inventory need none of it
     from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
     from cryptography.hazmat.primitives.serialization import Encoding, NoEncryption, PrivateFormat, PublicFormat
 
@@ -171,7 +180,8 @@ def make_host_keys(folder: Path, hosts: Sequence[str]) -> None:
 
 
 def select(state: State, hosts: Sequence[str]) -> list[str]:
-    """Host names of node sets, in the lab's order. UsageError for a name that the lab does not have."""
+    """Returns the hosts of these node sets, in the lab's order. Raises UsageError for one that the lab does not
+    have."""
     try:
         wanted = set(NodeSet(",".join(hosts), resolver=RESOLVER_NOGROUP))
     except NodeSetException as e:
@@ -184,14 +194,14 @@ def select(state: State, hosts: Sequence[str]) -> list[str]:
 
 
 def write_file(path: Path, text: str) -> None:
-    """Replace a private file at once: readers see the old or the new one, who is killed leaves one of them."""
+    """Replaces a private file in one step: readers see the old or the new one, and a kill leaves one of them."""
     replace_file(os.fsencode(path), text.encode(), 0o600)
 
 
 @contextlib.contextmanager
 def exclusive(path: Path, within: float, message: str) -> Iterator[None]:
-    """Hold an flock on `path`; it ends with the process, so a killed one never blocks the next."""
-    try:  # in a folder that others may write to, a link here would have root make a file where they like
+    """Holds an flock on `path`. It ends with the process, so a killed one never blocks the next. Raises LabError."""
+    try:  # no link is followed: others who can write to the folder could have root make a file anywhere
         fd = os.open(path, os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC, 0o644)
     except OSError as e:
         raise LabError(f"cannot lock {path}: {e.strerror}") from e
@@ -204,7 +214,7 @@ def exclusive(path: Path, within: float, message: str) -> Iterator[None]:
 
 
 def inventory_path() -> Path:
-    """The inventory of the lab that is up: what `-i lab` means. InventoryError when there is none."""
+    """Returns the inventory of the lab that is up, which `-i lab` means. Raises InventoryError where none is up."""
     folder = Folder()
     if not folder.inventory.exists() or not folder.load().up:
         raise InventoryError(f"the lab {folder.instance!r} is not up", hint="fleet lab up 4")

@@ -1,4 +1,4 @@
-"""`fleet exec`: one argv, or one shell line, on every host."""
+"""Plans and runs `fleet exec`: one argv, or one shell line, on every host."""
 
 from __future__ import annotations
 
@@ -24,13 +24,13 @@ from fleet.transport.command import Command, Words
 from fleet.transport.input import Feed, distribute
 
 STREAMS: tuple[Literal["stdout"], Literal["stderr"]] = ("stdout", "stderr")
-SILENCE_SECONDS = 15.0
-END_SECONDS = 8.0  # after the grace, what is killed has 5 s to go
+SILENCE_SECONDS = 15.0  # after which a host is lost
+END_SECONDS = 8.0  # beyond the grace period: command.sh waits 5 s for killed processes to be gone
 
 
 @dataclass(frozen=True)
 class ExecPlan:
-    """specs: host name -> what is to run there."""
+    """Describes what runs where. specs: host name -> the command."""
 
     hosts: tuple[Host, ...]
     request: Exec
@@ -63,7 +63,7 @@ class ExecPlan:
 
 
 def plan(inventory: Inventory, request: Exec) -> ExecPlan:
-    """Pure: what each host is to run."""
+    """Returns the command for each host. Contacts none."""
     return ExecPlan(
         inventory.hosts,
         request,
@@ -81,11 +81,13 @@ def plan(inventory: Inventory, request: Exec) -> ExecPlan:
 
 
 def run(plan: ExecPlan, runtime: Runtime) -> Report:
-    """Run the plan everywhere; Output events as bytes come, results in inventory order. With an input all hosts are
-    worked on at once: it cannot wait for some of them."""
+    """Runs the plan on all hosts. Emits Output events as bytes arrive; returns results in inventory order. With
+    standard input it ignores the fan-out and starts all hosts at once: no part of the input can wait for a later
+    host."""
     request = plan.request
-    # 16: chunks that one host may be ahead of another
+    # 16 chunks: how far the input of one host may be ahead of another's
     feeds = {name: Feed(16) for name in plan.specs if request.stdin is not None}
+    places = {name: place for place, name in enumerate(plan.specs)}
     spool, outdir = Spool(), Outdir(request.outdir, plan.specs) if request.outdir else None
     if request.stdin is not None:
         background("input", partial(distribute, request.stdin, feeds.values()))
@@ -93,12 +95,11 @@ def run(plan: ExecPlan, runtime: Runtime) -> Report:
     def task(session: Session, host: Host) -> Result:
         streams = (Stream(spool), Stream(spool))
         error: FleetError | None = None
-        mark = f"exec-{uuid.uuid4().hex}"  # of this host's command alone: another name may lead to the same machine
+        mark = f"exec-{uuid.uuid4().hex}"  # its own for each host: two names may lead to one machine
         spec = plan.specs[host.name]
-        place = {"FLEET_HOST": host.name, "FLEET_RANK": str(plan.hosts.index(host))}
-        words = replace(spec, env={**spec.env, **place})
+        words = replace(spec, env={**spec.env, "FLEET_HOST": host.name, "FLEET_RANK": str(places[host.name])})
         with Command(session, words, mark, request.grace, feeds.get(host.name)) as command:
-            # in a thread of its own: a signal handler waits for no node
+            # in a thread: the signal handler must not wait for a node
             undo = runtime.cancel.on_set(lambda: background("end", command.end))
             try:
                 for number, data in command.output(
@@ -123,7 +124,7 @@ def run(plan: ExecPlan, runtime: Runtime) -> Report:
         return Result(host.name, status == 0, status, streams[0].whole(), streams[1].whole(), error)
 
     def emit(event: Event) -> None:
-        if isinstance(event, Finished) and event.result.host in feeds:  # also one that was never reached
+        if isinstance(event, Finished) and event.result.host in feeds:  # also where the host was never reached
             feeds[event.result.host].over = True
         runtime.emit(event)
 
@@ -133,7 +134,8 @@ def run(plan: ExecPlan, runtime: Runtime) -> Report:
 
 
 def _cut_short(left: Sequence[tuple[int, str]], request: Exec, host: str, asked: bool) -> FleetError:
-    """Returns the error of a command that was ended before its time. left: pid, command of what could not be ended."""
+    """Returns the error of a command that was ended early. left: (pid, command) of each process that could not be
+    ended. asked: Ctrl-C ended it, not --timeout."""
     timed = request.timeout is not None and not asked
     begin = f"still running after {request.timeout:g} s; " if timed else "interrupted; "
     kind = DeadlineError if timed else Interrupted

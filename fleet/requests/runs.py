@@ -1,5 +1,7 @@
-"""Defines the requests of the verbs of runs, and of `fleet get`. run: its id, "latest", its name, or a unique prefix.
-runs_dir: where runs/RUN is on this machine."""
+"""Defines the requests about a run, and the request of `fleet get`.
+
+run: the run's id or name, a prefix of one id only, or "latest". runs_dir: the folder of this machine with a folder for
+each run."""
 
 from __future__ import annotations
 
@@ -16,7 +18,7 @@ from fleet.requests.request import Request, within
 
 @dataclass(frozen=True, kw_only=True)
 class OfRun(Request):
-    """Base of those about a run that this machine may have a folder of."""
+    """Is the base of requests about a run. This machine may have a folder of that run."""
 
     runs_dir: str | os.PathLike[str] = "runs"
 
@@ -27,7 +29,7 @@ class OfRun(Request):
 
 @dataclass(frozen=True, kw_only=True)
 class OfRanks(Request):
-    """Base of those about some ranks. rank: numbers, None: all."""
+    """Is the base of requests about some ranks of a run. rank: their numbers, None: all."""
 
     rank: Collection[int] | None = option(None, "Of these ranks only: 0,8-15.", metavar="LIST", limits=within(0))
 
@@ -38,8 +40,8 @@ class OfRanks(Request):
 
 @dataclass(frozen=True, kw_only=True)
 class Attach(OfRun):
-    """Follow a run that was detached, that lost its head, or that another head started. detach: leave it to itself
-    again, led by a process of this machine."""
+    """Requests to follow a run that was detached, lost its head, or was started by another head. detach: a process in
+    the background of this machine leads it."""
 
     run: str = field(default="latest", kw_only=False)
     detach: bool = option(False, "Lead it, and fetch its logs, in the background.")
@@ -47,7 +49,7 @@ class Attach(OfRun):
 
 @dataclass(frozen=True, kw_only=True)
 class Stop(OfRun):
-    """End a run on all its nodes. grace: seconds between SIGTERM and SIGKILL, None: the run's own."""
+    """Requests to stop a run on all its nodes. grace: seconds between SIGTERM and SIGKILL, None: the run's own."""
 
     run: str = field(kw_only=False)
     grace: float | None = option(
@@ -57,23 +59,25 @@ class Stop(OfRun):
 
 @dataclass(frozen=True, kw_only=True)
 class Forget(OfRun):
-    """Give up a run of this machine whose hosts are gone for good: none is contacted."""
+    """Requests to give up a run of this machine whose hosts are gone for good. No host is contacted."""
 
     run: str = field(kw_only=False)
 
 
 @dataclass(frozen=True, kw_only=True)
 class Ps(Request):
-    """The runs on the hosts. all: those that have ended, too, as long as their nodes keep them."""
+    """Requests the runs on the hosts. all: runs that have ended, too, as long as their nodes keep them."""
 
     all: bool = option(False, "Those that have ended, too, as long as their nodes keep them.", "-a", "--all")
 
 
 @dataclass(frozen=True, kw_only=True)
 class Logs(OfRanks, OfRun):
-    """Requests what the ranks of a run wrote. follow: until it is over. host: a node set; rank: numbers; None: all.
-    err: standard errors alone. tail: lines of each log to begin with. since: only what was written from then on, in
-    seconds since the epoch. attempt: of a run that was started again, None: the last."""
+    """Requests the output of a run's ranks.
+
+    follow: go on until the run is over. host: a node set, None: all. err: stderr only. tail: begin with so many last
+    lines of each log. since: only output written from then on, in seconds since the epoch. attempt: its number, None:
+    the last."""
 
     run: str = field(default="latest", kw_only=False)
     follow: bool = option(False, "Go on until the run is over.", "-f", "--follow")
@@ -86,8 +90,8 @@ class Logs(OfRanks, OfRun):
 
 @dataclass(frozen=True, kw_only=True)
 class Stacks(OfRanks, OfRun):
-    """Requests the stacks of a live run's ranks. rank: only these. native: frames of C and C++, too, where py-spy is
-    there; a rank is held for a moment meanwhile."""
+    """Requests the stacks of a live run's ranks. native: with frames of C and C++, on hosts that have py-spy, which
+    pauses a rank while it reads them."""
 
     run: str = field(default="latest", kw_only=False)
     native: bool = option(True, "Frames of C and C++, where py-spy is there.")
@@ -95,9 +99,11 @@ class Stacks(OfRanks, OfRun):
 
 @dataclass(frozen=True, kw_only=True)
 class Get(OfRun):
-    """Fetch a path of the hosts, relative to their workdir, or what a run wrote in its folder, to the folder `to` of
-    this machine. force: replace what is here, and no get put there as it is, without consent. all: repositories of git,
-    too. copy_unsafe_links: fetch what links that lead out of it lead to."""
+    """Requests to fetch a path of the hosts, or what a run wrote in its folder, to a folder of this machine.
+
+    what: a run, or a path relative to each host's workdir. to: the folder here. force: replace without consent files
+    here that no get wrote, or that have changed since. all: repositories (.git, .hg), too. copy_unsafe_links: in place
+    of a link that leads out of the fetched folder, fetch its target."""
 
     what: str = field(kw_only=False)
     to: str | os.PathLike[str] = option(".", "Where to [here].", metavar="DIR")

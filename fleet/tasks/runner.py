@@ -1,5 +1,5 @@
-"""How a task's commands run: on a host as `fleet exec` runs them, which leaves nothing there; over a channel of their
-own where something is typed into them (a watcher, a terminal)."""
+"""Runs a task's commands. On a host they run like those of `fleet exec`, which leaves nothing behind. A command that
+may get input (a watcher, a terminal) runs over a channel of its own."""
 
 from __future__ import annotations
 
@@ -29,13 +29,13 @@ STREAMS: tuple[Literal["out"], Literal["err"]] = ("out", "err")
 
 
 def _nul_in(text: str, what: str) -> None:
-    """UsageError: a shell would leave it out without a message."""
+    """Raises UsageError where the text has a NUL character: a shell would drop it without a message."""
     if "\0" in text:
         raise UsageError(f"{what} holds a NUL character", hint="c.put brings bytes to a host")
 
 
 class _Shown(Runner):
-    """Knows whose output it has, in whatever thread it comes."""
+    """Writes output to the sink of the host that it belongs to, whatever thread receives it."""
 
     read_chunk_size = 1 << 16
 
@@ -51,7 +51,7 @@ class _Shown(Runner):
             super().write_our_output(stream, string)
 
     def respond(self, buffer_: list[str]) -> None:
-        if self.watchers:  # else all that came would be put together at every piece, for no reader
+        if self.watchers:  # without any, invoke would join the whole output again at every piece
             super().respond(buffer_)
 
     def ended_by_cancel(self, runtime: Runtime, end: Callable[[], object]) -> None:
@@ -63,12 +63,12 @@ class _Shown(Runner):
 
     @property
     def typed_into(self) -> bool:
-        """It may still get input."""
+        """Is true where the command may still get input."""
         return bool(self.streams["in"] or self.watchers or self.using_pty)
 
 
 class LocalRunner(_Shown, Local):
-    """c.local, and c.run of a task that has no host."""
+    """Runs c.local, and c.run of a task without a host."""
 
     def start(self, command: str, shell: str, env: dict[str, Any]) -> None:
         super().start(command, shell, env)
@@ -81,13 +81,13 @@ class LocalRunner(_Shown, Local):
 
     def _end(self) -> None:
         self.process.terminate()
-        try:  # it may take no notice: a shell forgets what comes just before it becomes another program
+        try:  # SIGTERM may have no effect: a shell forgets it just before it becomes another program
             self.process.wait(GRACE_SECONDS)
         except subprocess.TimeoutExpired:
             self.process.kill()
 
     def _leave(self, runtime: Runtime) -> None:
-        """After a Ctrl-C a task is not waited for longer than this is: with fleet, the thread above would be gone."""
+        """Kills the process when fleet ends after a Ctrl-C: the thread that runs _end() ends with fleet."""
         if runtime.cancel.is_set():
             self.process.kill()
             self.process.wait()
@@ -100,11 +100,11 @@ class LocalRunner(_Shown, Local):
 
 
 class RemoteRunner(_Shown, Remote):  # type: ignore[misc]
-    """c.run and c.sudo."""
+    """Runs c.run and c.sudo."""
 
     def _run_body(self, command: str, **kwargs: Any) -> Any:
         options = {**self.context.config.run, **{key: value for key, value in kwargs.items() if value is not None}}
-        # no password is known: sudo gets nothing, rather than the text None
+        # where no password is known, sudo would get the text None
         options["watchers"] = [
             watcher for watcher in options["watchers"] if getattr(watcher, "response", "") != "None\n"
         ]
@@ -163,9 +163,9 @@ class RemoteRunner(_Shown, Remote):  # type: ignore[misc]
         if activate := self.context.known.activate:
             line = "exec bash -c " + quote(f"{activate}\n{line}")
         given = " ".join(f"{name}={word(value)}" for name, value in self._variables(env).items())
-        if given and self.using_pty:  # what is sent would be echoed
+        if given and self.using_pty:  # a terminal would echo what is sent
             line = f"{one_line(f'export {given}')}; {line}"
-        elif given:  # values stay out of every command line
+        elif given:  # sent on stdin: other users can read command lines
             line = f'IFS= read -r fleet_given; eval "$fleet_given"; {line}'
         super().start(f"exec sh -c {quote(line)}", shell, {})
         if given and not self.using_pty:

@@ -38,7 +38,7 @@ def _line(result: Result) -> str:
 
 
 def show(report: Report) -> None:
-    """One line per group of hosts to which the same happened, then what was left alone."""
+    """Prints a line for each group of hosts with the same result, then warnings about files that were not changed."""
     done, whole = [r for r in report.results if r.ok], report.read(Mirrored)
     write_grouped(done, _line)
     for kept, names in groups_by(done, lambda r: tuple(r.read(Synced).kept or ())).items():
@@ -54,7 +54,7 @@ def show(report: Report) -> None:
 
 class SyncVerb(Verb):
     def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
-        """--force has a value after a '=' only: what follows it is SRC."""
+        """Reads --force=PATTERN as --force-only. A plain --force takes no value: the next argument may be SRC."""
         end = args.index("--") if "--" in args else len(args)
         own = [arg.replace("--force=", "--force-only=", 1) if arg.startswith("--force=") else arg for arg in args[:end]]
         return super().parse_args(ctx, own + args[end:])
@@ -136,7 +136,7 @@ def sync(
     if (data or wheels is not None) and any(value is not None and value is not False for value in of_code.values()):
         raise UsageError("--all, --delete-excluded, --max-delete and --source-id have a meaning for code only")
     if src is not None:
-        Sync(src, to)  # before any host is looked up
+        Sync(src, to)  # its checks come before any host is looked up
     from fleet.cli.files.data import DataLine, show_data, show_wheels
     from fleet.ops.sync import Section, read_section
 
@@ -178,8 +178,8 @@ def sync(
 
 
 def _ask_for(inventory: Inventory, sources: Sequence[Path], *, agree: bool) -> None:
-    """UsageError unless the user allows the inventory to send what lies outside its folder; one question for the same.
-    agree: the command line does."""
+    """Raises UsageError unless the user allows the inventory to send paths outside its folder. A yes is remembered for
+    these paths. agree: the command line has --yes."""
     from fleet.ops.sync import agreed, outside, remember
 
     paths = outside(inventory.source, sources)

@@ -1,4 +1,4 @@
-"""`fleet play tasks.py[:NAME] [ARGS]`: fabric's tasks. Imported when a task file is played, and fabric with it."""
+"""Runs `fleet play tasks.py[:NAME] [ARGS]`: fabric's tasks. It imports fabric: import it only to play a task file."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ LIST = ("-l", "--list", *HELP)
 
 
 def the_hosts() -> tuple[Inventory | None, Inventory]:
-    """Returns the selected hosts, None without an inventory, as tasks may name their hosts themselves; and all
+    """Returns (the selected hosts, all hosts). The selection is None without an inventory: tasks may then name
     hosts."""
     settings = settings_of()
     try:
@@ -44,7 +44,8 @@ def the_hosts() -> tuple[Inventory | None, Inventory]:
 
 @contextmanager
 def aside(json: bool) -> Iterator[None]:
-    """With --json stdout is the document's: what a task file prints of its own, or starts here, goes to stderr."""
+    """With --json, keeps stdout for the document: output of the task file and of processes that it starts here goes to
+    stderr."""
     if not json:
         yield
         return
@@ -69,7 +70,7 @@ def sudo_password() -> str:
 
 
 def checked(word: str, words: Sequence[str], inventory: Inventory | None, json: bool) -> None:
-    """UsageError or InventoryError when a playbook's step `task` cannot be what it names."""
+    """Raises UsageError or InventoryError where a playbook's step `task` names no task, or wrong arguments of one."""
     named = existing(NamedTasks.of(word))
     with standing_on(Ground(inventory or Inventory(()))), aside(json):
         TaskFile(named.path).steps(
@@ -86,7 +87,7 @@ def existing(named: NamedTasks | None) -> NamedTasks:
 
 
 def play_tasks(named: NamedTasks, words: Sequence[str], *, no_fold: bool = False, ask_sudo: bool = False) -> int:
-    """Run the tasks that the arguments name; returns the exit code."""
+    """Runs the tasks that the arguments name. Returns the exit code."""
     settings = settings_of()
     existing(named)
     selected, all_hosts = the_hosts()
@@ -130,7 +131,7 @@ def show(step: Step, report: Report, progress: ProgressLine, count: int) -> None
 
 
 def show_task(file: TaskFile, name: str) -> int:
-    """Its docstring and its options."""
+    """Prints a task's docstring and options."""
     about, options = file.help(name)
     for line in [*about, *([""] if about and options else [])]:
         echo(clean(line))

@@ -1,5 +1,5 @@
-"""The policy `add`: files of several targets are put where they are to be. Nothing is ever taken away, and nothing of
-the node's own is replaced without consent (ownership.py)."""
+"""Delivers by the policy `add`: puts the files of several targets in place. It deletes nothing, and replaces nothing of
+the node's own without consent (ownership.py)."""
 
 import os
 
@@ -15,8 +15,10 @@ from fleet.node.delivery.sync_state import note_delivery
 
 
 def take_stock(store: "Store", allocated: "dict[str, int]", force: "bool | Sequence[str]", head: "Head") -> None:
-    """Decides of every file whether it is here or is to come, with a question to the head where this node cannot
-    decide; makes room. allocated: bytes that a file with holes takes."""
+    """Decides for each file whether the node has it or wants it. Requests from the head what the node cannot decide.
+    Removes from the stage what is of no use any more. Raises Refused where the disk has no room.
+
+    allocated: index of a file, as text -> bytes that it takes, where it has holes. force: as in Comparison."""
     for target in store.targets:
         assert target.tree
         target.told = Comparison(Ownership(target.tree, target.journal), target.entries, (), force)
@@ -51,7 +53,7 @@ def take_stock(store: "Store", allocated: "dict[str, int]", force: "bool | Seque
 
 
 def begin(store: "Store") -> None:
-    """Notes what turned out to be here, makes folders, and starts on files that need no byte."""
+    """Records the files that the node had, makes folders, and marks as received the files that lack no byte."""
     for f in store.files:
         if f.name in f.target.told.seen and f.state == "held":
             f.digest = f.target.told.digests[f.name]
@@ -67,7 +69,7 @@ def begin(store: "Store") -> None:
         found = target.told.found
         for path, kind, *_ in target.told.changed.values():
             if kind == "d":
-                if found.get(path) is not None:  # a delivered link whose folder comes in its place now
+                if found.get(path) is not None:  # a folder replaces a link that fleet delivered
                     target.commit.check(path, found[path])
                     target.commit.clear(path, kind, found[path])
                 target.commit.make(path, whole=False)
@@ -80,10 +82,11 @@ def begin(store: "Store") -> None:
 
 
 def finish(store: "Store") -> None:
-    """Links and modes, once the files are there; everything to disk, and written down."""
+    """Makes links and sets modes, once the files are in place. Then writes folders to disk, and completes the journal
+    of each target without a failed file."""
     failed = {f.target for f in store.files if f.state == "failed"}
     for target in store.targets:
-        # a folder that was there, perhaps a user's home, keeps its mode
+        # a destination that was there, perhaps a user's home, keeps its mode
         comparison = target.told
         new = [
             entry

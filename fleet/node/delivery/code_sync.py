@@ -1,45 +1,43 @@
-"""The node's half of a code sync: reports what it lacks, stages it, verifies, then switches it in.
+"""Receives a code sync on the node: reports what it lacks, stages and verifies it, then puts it in place.
 
 Conversation (J frames out, control lines in):
-    spec {"dest", "sync", "host", "head", "wait": s, "patience": s, "source": {"host", "path", "id"}, "mark": the name
-    of a folder that lies in the source meanwhile, or null, "replaces": [source] or true: the other sources of which
-    what they delivered may be replaced and deleted, "force": [pattern] of the node's own that is to be replaced even
-    where the source has not changed, "max_delete": files that may be deleted, "all", or null: not most of them}
-    -> {"event": "inside", "path"}: DEST is that folder of the source; it is answered by {"op": "go"}, or not at all
+    spec {"dest", "sync", "host", "head", "wait": s, "patience": s, "source": {"host", "path", "id"},
+          "mark": the name of a folder that lies in the source while the sync runs, or null,
+          "replaces": [source]: other sources, whose deliveries may be replaced and deleted; true: any,
+          "force": [pattern]: the node's own files to be replaced even where the source has not changed; true: all,
+          "max_delete": how many files may be deleted, "all", or null: not most of them}
+    -> {"event": "inside", "path"}: DEST lies inside the source, at that path; the reply is {"op": "go"}, or none
     -> {"event": "hello", "dest", "known": manifest digest | null}
        or {"event": "same"}: DEST is the source
-       or {"event": "shared", "with": host}: another host of this very sync holds the lock of the same folder
+       or {"event": "shared", "with": host}: another host of the same sync holds the lock of this folder
     <- {"op": "manifest", "digest", "size": n, "allocated": {path: bytes that a file with holes takes}, "brought":
-       [path of which the node's own is not in the way]} and n bytes (zlib data of journal.by_column), or size 0 where
-       "known" is that digest
+       [path]: the node's own file there is left, not in the way} and n bytes (zlib data of journal.by_column), or
+       size 0 where "known" is that digest
     -> {"event": "doubts", "items": [path], "more"}: files that are not as they were delivered
     <- {"op": "answer", "size": n, "sha256"} and n bytes: zlib data of JSON {path: sha256 of the source's file}
-    -> {"event": "gone", "items": [[path, kind]], "more"}: what was delivered and the source does not list
-    <- {"op": "answer", ...} and [path] of those that it leaves out
-    -> {"event": "other", "source", "dest", "deleted": n, "replaced": n}, and nothing is done: what another source
-       delivered would be lost
-    -> {"event": "lost", "items": [[path, size, sha256]], "more"}: what is gone, where that is most of what is there
-    <- {"op": "answer", ...} and [path] of those whose bytes the source has at another place
-    -> {"event": "most", "dest", "folder", "deleted": n, "of": n, "named": [path], "source": the other one,
-       or null}, and nothing is done: too much would be deleted
-    -> {"event": "own", "items": [[path, kind, size, age in s, what is in it]], "more"}: the node's own,
-       which is in the way (ownership.py)
+    -> {"event": "gone", "items": [[path, kind]], "more"}: paths that were delivered and that the source does not list
+    <- {"op": "answer", ...} and [path]: those of them that the source excludes
+    -> {"event": "other", "source", "dest", "deleted": n, "replaced": n}: another source's files would be lost
+    -> {"event": "lost", "items": [[path, size, sha256]], "more"}: gone paths, where they are most of a folder's files
+    <- {"op": "answer", ...} and [path]: those of them whose bytes the source has at another path
+    -> {"event": "most", "dest", "folder", "deleted": n, "of": n, "named": [path], "source": the other, or null}
+    -> {"event": "own", "items": [[path, kind, size, age in s, a path in it]], "more"}: the node's own, in the way
     <- {"op": "answer", ...} and {"replace": [path], "keep": [path]}; a head that wants neither goes away
     -> {"event": "lacks", "files": [[path, size]], "blocks": [[path, number, sha256]]}, any number of times, the first
-       parts of long lists; blocks: what is here of a large file, 4 MiB each, of an older one or as far as it has come
-    -> {"event": "need", "files", "blocks"}, the last ones
+       parts of long lists; blocks: those of 4 MiB that the node has of a large file, staged or else in place
+    -> {"event": "need", "files", "blocks"}, the last parts
     <- {"op": "parcel", "size": n, "sha256"} and n bytes, see parcels.py; any number of these
-    <- {"op": "block", "path", "at", "size": n} and n bytes of a large file; what is not sent is in blocks as it is here
-    <- {"op": "switch", "digests": {path: sha256}}    of the large files
-    -> {"event": "waiting", "run": id} when files are to be put in place and a run is beginning from DEST
+    <- {"op": "block", "path", "at", "size": n} and n bytes of a large file; all else of it is as the node has it
+    <- {"op": "switch", "digests": {path: sha256}}: all is sent; digests of the large files
+    -> {"event": "waiting", "run": id}: before it puts files in place, the node waits for a run that starts from DEST
     -> {"event": "done", "sent", "deleted", "kept": [...], "left": [...], "entries", "changed", "replaced", "aside"}
-Of doubts, gone, lost and own one is sent only if there are any, and its last part alone has no "more". Any refusal is
-{"event": "failed", "message", "hint", "busy": whether another sync is under way}. A head that sends nothing (not even
-ping) for `patience` seconds while a question is open is gone: the program ends, and its lock with it.
+The node sends doubts, gone, lost and own only where there are items. "more" is false in the last part of a list. Any
+refusal is {"event": "failed", "message", "hint", "busy": whether another sync is under way}. A head that sends nothing
+(not even ping) for `patience` seconds while the node waits for it is gone: the program ends, and with it its lock.
+After same, shared, other and most (too many files would be deleted) the node changes nothing.
 
 A manifest is a list of [path, kind, mode, size, mtime_ns, link]; kind "f", "d" or "l". Paths travel as UTF-8 with
-surrogateescape. What earlier syncs delivered is remembered in a folder next to DEST (inside it, where DEST is a mount
-point or the parent is not ours).
+surrogateescape. The journal (journal.py) is next to DEST, or in it where DEST is a mount point or its parent not ours.
 """
 
 import gc
@@ -70,8 +68,11 @@ STAGED = os.O_WRONLY | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW
 
 
 class Large:
-    """The large files, one after the other. What has come of one stays in the stage, and blocks of the head's go over
-    it; where nothing has, what is in place here goes between these."""
+    """Stages the large files, one after the other. Blocks from the head are written over a file that an earlier sync
+    staged in part. Where nothing is staged, all between these blocks is copied from the file in place.
+
+    at: offset of the next byte. come: bytes that were staged before. basis: the file in place, None where it is not
+    used."""
 
     def __init__(self, target: "Target") -> None:
         self.target, self.at, self.come = target, 0, 0
@@ -80,7 +81,7 @@ class Large:
         self.basis: BinaryIO | None = None
 
     def have(self, wanted: "list[Any]") -> "Iterator[tuple[str, int, str]]":
-        """Yields (path, number, sha256) of the blocks that are here."""
+        """Yields (path, block number, sha256) of the blocks that the node has."""
         for entry in wanted:
             basis = self.open(entry[0], self.target.stage.at, self.target.full) if entry[3] > BLOCK else None
             if basis is not None:
@@ -96,7 +97,7 @@ class Large:
         return None
 
     def fill(self, entry: "list[Any]", end: int) -> None:
-        """Goes on with a file, up to `end` with what is here of it."""
+        """Continues a file up to the offset `end`, with what the node has. Raises Refused where that is too short."""
         if entry is not self.entry:
             self.finish()
             stage = self.target.stage
@@ -116,7 +117,7 @@ class Large:
         self.at += len(data)
 
     def finish(self) -> None:
-        """Completes the file that is under way: the head has sent all that it is to send of it."""
+        """Completes the current file with what the node has. The head has sent all of its blocks."""
         if self.entry is not None:
             self.fill(self.entry, self.entry[3])
             os.ftruncate(self.file, self.entry[3])
@@ -134,7 +135,8 @@ def changed_meanwhile(path: str) -> "Refused":
 
 
 def check_room(stage: "Stage", left: "dict[str, Any]", allocated: "dict[str, int]") -> None:
-    """Raises Refused where they have no room, in addition to what has come of them."""
+    """Raises Refused where the disk has no room for what is still to be staged. left: path -> entry. allocated: path ->
+    bytes that a file with holes takes."""
     needs = []
     for path, entry in left.items():
         come, size = lstat(stage.at(path)), min(entry[3], allocated.get(path, entry[3]))
@@ -143,7 +145,8 @@ def check_room(stage: "Stage", left: "dict[str, Any]", allocated: "dict[str, int
 
 
 def receive(head: "Head", stage: "Stage", left: "dict[str, Any]", large: "Large") -> "bool":
-    """Puts files into the stage as they come. Returns False when the head is gone. Refused where one is not whole."""
+    """Stages the files of `left` (path -> entry) as the head sends them. Returns False when the head is gone. Raises
+    Refused where a large file has another digest than the head's."""
     while True:
         message = head.hear("parcel", "block", "switch")
         if message is None:
@@ -169,7 +172,7 @@ def receive(head: "Head", stage: "Stage", left: "dict[str, Any]", large: "Large"
 
 
 def settle(head: "Head", target: "Target", told: "Comparison", spec: "code.Spec") -> "code.Other | code.Most | None":
-    """Ask for what the head alone knows, and for its consent."""
+    """Requests what only the head knows, and its user's consent. Returns the refusal to report, None without one."""
     told.settle(head.ask("doubts", sorted(told.doubts)) or {})
     gone = gone_of(told)
     excluded = set(head.ask("gone", [row[:2] for row in gone]) or ())
@@ -178,9 +181,9 @@ def settle(head: "Head", target: "Target", told: "Comparison", spec: "code.Spec"
     most = too_many(told, gone, excluded, spec.get("max_delete"), lambda lost: head.ask("lost", lost))
     if most is not None and all(entry[1] == "d" for entry in told.entries):
         most["source"] = before
-        return most  # whatever it is known by now: it holds nothing
+        return most  # consent to another source does not count: this source has no file
     if before and agreed is not True and any(is_source(before, each) for each in agreed):
-        most = None  # who agreed was shown how much is deleted
+        most = None  # the user who agreed saw how many files are deleted
     elif before and agreed is not True:
         deleted = sum(not stat.S_ISDIR(st.st_mode) for _path, st in told.delete)
         replaced = sum(told.loses(path) for path in told.changed)
@@ -194,7 +197,7 @@ def settle(head: "Head", target: "Target", told: "Comparison", spec: "code.Spec"
 
 
 def place(target: "Target", told: "Comparison", source: "code.Source") -> "code.Done":
-    """Put in place what has been staged."""
+    """Deletes what is to go, and puts in place what is staged. Returns the report."""
     journal, commit = target.journal, target.commit
     changed, deleted, also = list(told.changed.values()), 0, told.also
     if changed or told.delete:
@@ -252,7 +255,7 @@ def mirror(spec: "code.Spec") -> "code.Same | code.Shared | code.Other | code.Mo
         packed = head.payload(message)
         entries = unpack(packed)
     theirs = [by for by in [state["source"], *state["begun_by"]] if by and not is_source(by, spec["source"])]
-    another = theirs[-1] if theirs else None  # the hosts that may have something there, also by deliveries cut short
+    another = theirs[-1] if theirs else None  # a source whose files may be there, also by a delivery that was cut short
     comparison = Comparison(Ownership(dest, journal), entries, message.get("brought") or (), spec["force"], another)
     refusal = settle(head, target, comparison, spec)
     if refusal is not None:
@@ -282,7 +285,7 @@ def mirror(spec: "code.Spec") -> "code.Same | code.Shared | code.Other | code.Mo
 
 
 def main() -> None:
-    gc.disable()  # of lists of tens of thousands that live to the end it finds nothing, again and again
+    gc.disable()  # it would scan, again and again, lists of tens of thousands that live to the end
     spec: code.Spec = start()
     answer: code.Same | code.Shared | code.Other | code.Most | code.Done | code.Refused | None
     try:

@@ -1,4 +1,4 @@
-"""The commit: putting in place what is staged, and taking away what the source has no more."""
+"""Commits a delivery: puts staged files in place, and deletes what the source no longer has."""
 
 import os
 import stat
@@ -19,8 +19,12 @@ if TYPE_CHECKING:
 
 
 class Commit:
-    """Puts in place what is staged. Every single step is atomic, their sum is guarded by the lock. Folders that are
-    read-only are writable while what is in them changes."""
+    """Changes the destination. Each step is atomic; the lock of the state folder keeps other deliveries away from the
+    whole. A read-only folder is writable while its contents change.
+
+    seen: folders that are writable. modes: folder -> the mode that close() gives back. moved: folders that came from
+    the stage with all their files. taken: paths that this commit removed or put aside. aside: folders that hold what
+    was put aside."""
 
     def __init__(self, dest: "Beneath", stage: "Stage") -> None:
         self.dest, self.stage = dest, stage
@@ -28,12 +32,12 @@ class Commit:
         self.seen: set[str] = set()
         self.modes: dict[str, int] = {}
         self.moved: set[str] = set()
-        self.taken: set[str] = set()  # away by us
-        self.aside: set[bytes] = set()  # the folders where that is kept
+        self.taken: set[str] = set()
+        self.aside: set[bytes] = set()
 
     def run(self, changed: "list[Any]", staged: "Collection[str]", found: "Found | None" = None) -> None:
-        """Make all that is changed as it is to be. staged: paths of files that have come; None has come of others.
-        found: what was there when it was compared; Refused where that has changed since."""
+        """Brings the changed entries into their new state. staged: paths whose bytes are staged; any other file only
+        gets its mode. found: path -> what the comparison found there. Raises Refused where that has changed since."""
         modes = {}
         for path, kind, mode, _size, _mtime, link in changed:
             if path.rpartition("/")[0] not in self.moved and found is not None:
@@ -51,7 +55,7 @@ class Commit:
         self.close(modes)
 
     def check(self, path: str, found: "os.stat_result | None") -> None:
-        """No process has put another thing there since it was looked at."""
+        """Raises Refused where the path has changed since it was compared, other than by this commit."""
         st = look(self.dest, path)
         if not same(st, found) and (st is not None or path not in self.taken):
             raise Refused(
@@ -60,8 +64,8 @@ class Commit:
             )
 
     def clear(self, path: str, kind: str, found: "os.stat_result | None") -> None:
-        """Removes a folder that is to become another kind, or a file that is to become a folder. Of either only the
-        name is left by now."""
+        """Removes a folder, empty by now, that a file or link is to replace; or a file or link that a folder is to
+        replace."""
         if found is not None and path not in self.taken and stat.S_ISDIR(found.st_mode) != (kind == "d"):
             self.open(path)
             (os.unlink if kind == "d" else os.rmdir)(self.dest.at(encode(path)))
@@ -69,7 +73,7 @@ class Commit:
             self.taken.add(path)
 
     def put_aside(self, paths: "list[str]", found: "Found") -> None:
-        """Moves the node's own files to a folder of their own in the state folder, where they are kept for 30 days."""
+        """Moves the node's own files to a new folder in the state folder, which keeps them for 30 days."""
         now = "%s-%d" % (time.strftime("%Y%m%d-%H%M%S", time.gmtime()), os.getpid())
         for path in paths:
             if look(self.dest, path) is None:
@@ -85,7 +89,8 @@ class Commit:
             self.aside.add(folder)
 
     def delete(self, stale: "Stale") -> "tuple[int, list[str]]":
-        """Remove this, the deepest first, unless the node has changed it since. -> how many; folders that hold more."""
+        """Deletes these paths, which come deepest first, but for those that have changed. Returns how many it deleted,
+        and the folders that hold something else."""
         deleted, kept = 0, []
         for path, st in stale:
             if not same(look(self.dest, path), st):
@@ -104,7 +109,8 @@ class Commit:
         return deleted, kept
 
     def make(self, path: str, whole: bool = True) -> None:
-        """A folder; a new one comes with all its new files in one step, unless they are not whole yet."""
+        """Makes a folder. A staged one is moved into place with all its files in one step. whole: False while the
+        staged files are incomplete; then the new folder is empty."""
         st = look(self.dest, path)
         if st is not None and stat.S_ISDIR(st.st_mode):
             if path.rpartition("/")[0] in self.moved:
@@ -122,7 +128,7 @@ class Commit:
         os.rename(new, self.dest.at(encode(path)))
 
     def open(self, path: str) -> None:
-        """The folder that path is in."""
+        """Makes the folder around a path writable."""
         inside = path.rpartition("/")[0]
         if inside in self.seen:
             return
@@ -135,11 +141,11 @@ class Commit:
             self.seen.add(inside)
 
     def close(self, modes: "dict[str, int]") -> None:
-        """Give every folder its mode: the one in `modes`, or that of before. What is inside comes first."""
+        """Gives each folder its mode, the innermost first: the one in `modes`, else the one that it had before."""
         modes = {**self.modes, **modes}
         for inside in sorted(modes, reverse=True):
             st = look(self.dest, inside)
             if st is not None and stat.S_ISDIR(st.st_mode):
-                mode = modes[inside] | st.st_mode & stat.S_ISGID  # of a folder that is shared with a group
+                mode = modes[inside] | st.st_mode & stat.S_ISGID  # a folder that a group shares keeps this bit
                 if stat.S_IMODE(st.st_mode) != mode:
                     chmod(self.dest.at(encode(inside)), mode)

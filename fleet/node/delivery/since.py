@@ -1,4 +1,4 @@
-"""Finds what a run wrote: what was not in its folder, or differed, when it began."""
+"""Finds what a run wrote: all that was missing from its folder, or different, when the run began."""
 
 import os
 from contextlib import suppress
@@ -14,13 +14,15 @@ from fleet.protocol.state import ATTEMPT, SPEC
 
 
 def clock(folder: str) -> "float | None":
-    """Returns the time on the clock that dates files in this folder."""
+    """Returns the time, in seconds, of the clock that dates new files in this folder. None where no file can be
+    made."""
     probe = made_in(os.fsencode(folder))
     return probe.st_mtime if probe else None
 
 
 def beginning(run: str, root: str) -> int:
-    """When a run began, in nanoseconds of the clock of root's file system: a file that fleet wrote then is the mark."""
+    """Returns when a run began, in ns of the clock of root's file system, by the time of a file that fleet wrote then.
+    Raises Refused where the node does not know the run any more."""
     folder = run_folder(run)
     unknown = Refused("run %s is not known here any more" % run, "a path of what it wrote: fleet get ./PATH")
     if folder is None:
@@ -33,18 +35,18 @@ def beginning(run: str, root: str) -> int:
     if marks[0].st_dev != os.stat(root).st_dev:
         here, there = clock(folder), clock(root)
         apart = there - here if here and there else 0.0
-        if abs(apart) > 0.5:  # a file server's own clock; another disk of this machine has the same
+        if abs(apart) > 0.5:  # root is on a file server with its own clock; disks of this machine share one
             return mark + int((apart - 1.0) * 1e9)
     return mark
 
 
 def delivered(root: str) -> "Callable[[str], bool]":
-    """Returns a function: a path in root -> whether a sync put there what is there."""
+    """Returns a function that is true for a path in root where a sync put what is there now."""
     dest = Beneath(reach(os.fsencode(os.path.realpath(root))))
     owner = Ownership(dest, Journal(b""))
 
     def is_delivered(path: str) -> bool:
-        with suppress(Refused, OSError):  # what is not known to be delivered is the run's
+        with suppress(Refused, OSError):  # in doubt, the file counts as the run's
             st = look(dest, path)
             return st is not None and owner.claimed(path, st, (DELIVERED,), written=False)
         return False
@@ -55,10 +57,12 @@ def delivered(root: str) -> "Callable[[str], bool]":
 def written_since(
     mark: int, walk: Walk, entries: "list[chain.Entry]", is_delivered: "Callable[[str], bool]"
 ) -> "list[chain.Entry]":
-    """Returns what was not there, or not so, when a run began, and the folders that it is in. ctime shows it, which no
-    program sets: tar, cp -p and mv keep mtime. What a sync put there since is not the run's."""
+    """Returns the entries that are new or changed since a run began, with the folder around each. mark: the begin, ns.
 
-    def is_since(when: int) -> bool:  # some file systems keep whole seconds
+    It goes by the ctime, which no program can set: tar, cp -p and mv keep the mtime. It leaves out what a sync put
+    there."""
+
+    def is_since(when: int) -> bool:  # some file systems store whole seconds only
         return when >= (mark if when % 10**9 else mark // 10**9 * 10**9)
 
     kept: set[str] = set()
@@ -67,8 +71,8 @@ def written_since(
     for path, kind, *_ in entries:
         mtime, ctime = walk.times[path]
         if path.rpartition("/")[0] in moved_here or kind == "d" and is_since(ctime) and not is_since(mtime):
-            moved_here.add(path)  # a folder that came with all that is in it
-    for path, kind, *_ in reversed(entries):  # a folder comes after what it holds
+            moved_here.add(path)  # a folder that was moved here, with all that is in it
+    for path, kind, *_ in reversed(entries):  # backwards: a folder comes after its contents
         is_new = path in moved_here or is_since(max(walk.times[path]))
         if path in kept or is_new and (kind != "d" or path not in filled) and not is_delivered(path):
             kept.update((path, path.rpartition("/")[0]))

@@ -1,4 +1,4 @@
-"""A visit of this node to another one's port: it connects, sends, and has proof of who answers. Without waiting."""
+"""Visits a port of another node: connects, sends data, and verifies who answers. The socket does not block."""
 
 import errno
 import fcntl
@@ -12,10 +12,10 @@ from fleet.node.base.types import Any
 
 PACKET_BYTES = 64 * 1024
 NONCE_BYTES = PROOF_BYTES = 32
-CONNECT_SECONDS = 1.3  # of a try: a lost SYN is sent again after 1 s
-ACK_SECONDS = 2.5  # of a try, for what was sent
+CONNECT_SECONDS = 1.3  # per try: the kernel sends a lost SYN again after 1 s
+ACK_SECONDS = 2.5  # per try, until all that was sent is acknowledged
 ZEROS = b"\0" * 256 * 1024
-SLOW_START = 0.4  # of the time in which it sends
+SLOW_START = 0.4  # share of the sending time that is not measured
 REFUSED = {errno.ECONNREFUSED: "refused", errno.EHOSTUNREACH: "unreachable", errno.ENETUNREACH: "unreachable"}
 OPEN, SILENT, STALLED, OTHER, UNKNOWN = "open", "silent", "stalled", "other", "unknown"
 
@@ -25,8 +25,10 @@ def proof(token: str, nonce: bytes) -> bytes:
 
 
 class Visit:
-    """One to another node. seconds: in which it sends. how: what came of it, None while it is under way. link: what was
-    measured of one that is open."""
+    """Visits one port.
+
+    seconds: how long it sends. how: the outcome (OPEN, SILENT, ...), None while it is under way. link: what was
+    measured where it is OPEN: bytes sent in so many seconds, mtu (bytes), again (segments sent again), rtt (s)."""
 
     def __init__(self, order: "dict[str, Any]", seconds: float) -> None:
         self.id, self.address, self.port, self.token = order["id"], order["address"], order["port"], order["token"]
@@ -51,7 +53,7 @@ class Visit:
             self.how = REFUSED.get(code, "unreachable")
 
     def turn(self, now: float) -> None:
-        """Connects, sends, and takes the answer, as far as that goes without waiting."""
+        """Connects, sends and receives as far as that is possible without waiting."""
         assert self.sock
         if not self.connected:
             code = self.sock.getsockopt(socket.SOL_SOCKET, socket.SO_ERROR)
@@ -60,13 +62,13 @@ class Visit:
                 return
             self.connected, self.began = True, now
         try:
-            if self.wants(now):  # one piece: others have their turn
+            if self.wants(now):  # one piece per turn: other visits go on, too
                 more = ZEROS if self.seconds else ZEROS[: PACKET_BYTES - self.sent]
                 self.sent += self.sock.send(self.nonce[self.sent :] or more)
         except BlockingIOError:
             pass
         except OSError:
-            self.how = OTHER  # who answers there does not wait for what it is sent
+            self.how = OTHER  # another program listens there: it closed before all was sent
             return
         try:
             data = self.sock.recv(PROOF_BYTES)
@@ -84,7 +86,7 @@ class Visit:
         return self.sent < PACKET_BYTES or now < self.began + self.seconds
 
     def settle(self, now: float) -> None:
-        """It is over once the proof is here and nothing of what was sent is on its way any more."""
+        """Sets the outcome once the proof is here and the peer has acknowledged all that was sent."""
         if self.how is None and len(self.answer) >= PROOF_BYTES and not self.wants(now):
             if not hmac.compare_digest(self.answer, proof(self.token, self.nonce)):
                 self.how = OTHER
@@ -93,20 +95,20 @@ class Visit:
                 self.measure(now)
 
     def measure(self, now: float) -> None:
-        """Notes what the kernel knows of the connection."""
+        """Fills `link` with what the kernel knows of the connection."""
         pmtu, rtt, again, least = (struct.unpack_from("I", self.info(), at)[0] for at in (60, 68, 100, 148))
         began, before = self.samples[0]
         until, after = self.samples[-1]
-        # segments may be smaller by now
+        # not below 0: the segment size may have shrunk between the samples
         self.link = {"bytes": max(0, after - before), "seconds": max(until - began, 1e-6), "mtu": pmtu, "again": again}
         self.link["rtt"] = (least or rtt) / 1e6
 
     def sample(self, now: float) -> None:
-        """Notes what has arrived when the slow start is over, and when it sends no more."""
+        """Notes how many bytes have arrived: once after the slow start, once when the sending is over."""
         due = self.began + self.seconds * (1.0 if self.samples else SLOW_START)
         if self.connected and len(self.samples) < 2 and now >= due:
             mss, delivered = (struct.unpack_from("I", self.info(), at)[0] for at in (16, 192))
-            # also what came in another order; a kernel before 4.19 knows what came in order alone
+            # `delivered` counts segments in any order; a kernel before 4.19 knows only those that came in order
             self.samples.append((now, mss * delivered or self.sent - self.unacknowledged()))
 
     def info(self) -> bytes:
@@ -115,13 +117,14 @@ class Visit:
         return self.sock.getsockopt(socket.IPPROTO_TCP, socket.TCP_INFO, 196).ljust(196, b"\0")
 
     def unacknowledged(self) -> int:
-        """Returns how many bytes the other kernel does not have."""
+        """Returns how many bytes the peer has not acknowledged, and of the first PACKET_BYTES also those not sent
+        yet."""
         assert self.sock
         on_its_way = struct.unpack("i", fcntl.ioctl(self.sock, termios.TIOCOUTQ, b"\0" * 4))[0]
         return int(on_its_way) + max(0, PACKET_BYTES - self.sent)
 
     def is_late(self, now: float) -> "str | None":
-        """Returns what a try has come to whose time is over."""
+        """Returns the outcome of a try whose time is over, None while it has time."""
         if not self.connected:
             return SILENT if now - self.began > CONNECT_SECONDS else None
         if self.unacknowledged():

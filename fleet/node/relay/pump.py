@@ -1,4 +1,4 @@
-"""A process's three streams over one connection, by one thread: an SSL connection takes no two at once."""
+"""Carries a process's three streams over one connection, in one thread: two must not use an SSL connection at once."""
 
 import os
 import select
@@ -10,15 +10,15 @@ from fleet.node.base import json
 from fleet.node.base.types import Any
 from fleet.protocol.frames import EXIT, HEADER, OUTPUT, PREAMBLE
 
-BYTES = 1 << 16  # read at once
-WAITING = 1 << 20  # bytes that one side has not taken, beyond which the other is not read
-SLICE = 0.2  # seconds until a process's end is seen that has left its pipes to another process
+BYTES = 1 << 16  # in one read
+WAITING = 1 << 20  # bytes that one side has not taken yet; from there on, the other side is not read
+SLICE = 0.2  # seconds between polls: the end of a process that left its pipes to another one shows by polling only
 HEAD = Struct(HEADER)
 
 
 class Pump:
-    """sock: non-blocking; it sends OUTPUT frames; an empty one is the end of stdin. It receives OUTPUT of
-    streams 1 and 2, and EXIT at last."""
+    """Moves bytes between the head and a process. From the head come OUTPUT frames with stdin; an empty one ends it. To
+    the head go PREAMBLE, OUTPUT frames of stdout (stream 1) and stderr (stream 2), and EXIT."""
 
     def __init__(self, sock: "Any", process: "subprocess.Popen[bytes]") -> None:
         assert process.stdin and process.stdout and process.stderr
@@ -28,13 +28,14 @@ class Pump:
         self._open = {process.stdout.fileno(): 1, process.stderr.fileno(): 2}
         for fd in (self._stdin, *self._open):
             os.set_blocking(fd, False)
-        self._said = bytearray()  # by the head, and no whole frame yet
+        self._said = bytearray()  # received from the head, not yet a whole frame
         self._input = bytearray()
         self._closing = self._gone = self._closed = False
         self._output = bytearray(PREAMBLE)
 
     def run(self) -> None:
-        """To the end of the process and of what it wrote, or of the connection: then its stdin ends."""
+        """Runs until the process has ended and all its output is sent. Where the connection is lost, stops and closes
+        the process's stdin."""
         while not self._gone:
             self._turn()
             status = self._process.poll()
@@ -66,7 +67,7 @@ class Pump:
         self._send()
 
     def _any_output(self) -> bool:
-        """Takes what output is left of a process that has ended. Returns False where there was none."""
+        """Reads the output that is left of a process that has ended. Returns False where there was none."""
         before = len(self._output)
         for fd in list(self._open):
             self._take(fd)
@@ -104,7 +105,7 @@ class Pump:
             del self._input[: os.write(self._stdin, self._input[:BYTES])]
         except BlockingIOError:
             pass
-        except OSError:  # no process reads it
+        except OSError:  # no process reads stdin
             self._input.clear()
             self._closing = True
 
@@ -135,7 +136,7 @@ class Pump:
 
 
 def pump(sock: "Any", process: "subprocess.Popen[bytes]") -> None:
-    """Until the process has ended, or the connection has."""
+    """Carries the streams until the process or the connection has ended. Then closes both and waits for the process."""
     try:
         Pump(sock, process).run()
     finally:

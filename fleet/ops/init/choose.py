@@ -1,4 +1,4 @@
-"""From what hosts reported to their entries in an inventory, and to its text. Pure."""
+"""Derives inventory entries, and the inventory's text, from what hosts reported. Contacts no host."""
 
 from __future__ import annotations
 
@@ -22,7 +22,10 @@ from fleet.rules.units import counted
 
 
 class Address(NamedTuple):
-    """Describes where other hosts might reach a host. leads_here: SSH comes in through its interface."""
+    """Describes an address at which other hosts might reach a host.
+
+    network: as CIDR, "" where unknown. speed: of the interface, Mbit/s, 0: unknown. leads_here: SSH comes in through
+    that interface."""
 
     text: str
     network: str
@@ -31,7 +34,7 @@ class Address(NamedTuple):
 
 
 def addresses(facts: Facts, endpoint: str) -> list[Address]:
-    """A host's, also the one that SSH goes to where no interface of it has that."""
+    """Returns a host's addresses. The one that SSH goes to is among them, also where none of its interfaces has it."""
     found = list[Address]()
     for interface in facts.get("interfaces") or []:
         for text in interface["addresses"] if interface["state"] != "down" else []:
@@ -43,7 +46,8 @@ def addresses(facts: Facts, endpoint: str) -> list[Address]:
 
 
 def unshared(candidates: Mapping[str, Sequence[Address]]) -> dict[str, list[Address]]:
-    """Returns those that one host alone has, or SSH comes in through: Docker's bridge has the same one everywhere."""
+    """Returns the addresses that only one host has, or that SSH comes in through. Docker's bridge, for example, has the
+    same address on every host."""
     times = Counter(each.text for every in candidates.values() for each in every)
     return {
         name: [each for each in every if times[each.text] == 1 or each.leads_here] for name, every in candidates.items()
@@ -53,12 +57,15 @@ def unshared(candidates: Mapping[str, Sequence[Address]]) -> dict[str, list[Addr
 def data_addresses(
     candidates: Mapping[str, Sequence[Address]], reached: Mapping[str, Iterable[str]]
 ) -> dict[str, str | None]:
-    """Host -> the best of its addresses at which all that tried reached it: in a network that all have, private, not
-    the way that SSH comes, fast."""
+    """Returns each host's best address, None without any. candidates: host -> addresses. reached: host -> its addresses
+    at which all hosts that tried reached it; no other address counts.
+
+    It prefers, in this order: IPv4, a network that all hosts have, a private address, an interface that SSH does not
+    use, a fast interface."""
     shared = Counter(network for own in candidates.values() for network in {each.network for each in own})
 
     def worth(each: Address) -> tuple[bool, bool, bool, bool, int]:
-        # 0: IPv4 comes first, and so does a number before a name
+        # IPv4 first: before IPv6, and before a name
         number = _number(each.text)
         private = number is not None and number.is_private
         everywhere = shared[each.network] == len(candidates)
@@ -71,8 +78,8 @@ def data_addresses(
 def shared(
     candidates: Mapping[str, Sequence[Address]], reached: Mapping[str, Iterable[str]], used: Mapping[str, str]
 ) -> dict[str, dict[str, str]]:
-    """Returns the networks in which all hosts have an address at which the others reached it, with those addresses.
-    used: addresses that are in use, whose network is left out."""
+    """Returns {network: {host: address}} of the networks in which the others reached every host. used: host -> address
+    that is in use; its network is left out."""
     found = dict[str, dict[str, str]]()
     for name, own in candidates.items():
         for each in own:
@@ -90,8 +97,10 @@ def _number(text: str) -> ipaddress.IPv4Address | ipaddress.IPv6Address | None:
 
 
 def interpreters(inventory: Inventory, facts: Mapping[str, Facts]) -> dict[str, Interpreter]:
-    """Host -> the interpreter that trains there, one with torch: the inventory's, else for CUDA where there are GPUs,
-    at a path that as many hosts as possible have it at."""
+    """Returns each host's interpreter for training; each has torch. Hosts without any are left out.
+
+    It prefers, in this order: the inventory's interpreter, torch with CUDA just where the host has GPUs, a path that
+    many hosts have in common."""
     preferred = {name: _preferred(host_facts) for name, host_facts in facts.items()}
     there = {name: [*(facts[name].get("interpreters") or []), preferred[name]] for name in facts}
     with_torch = {name: [one for one in found if one and one["torch"]] for name, found in there.items()}
@@ -101,12 +110,13 @@ def interpreters(inventory: Inventory, facts: Mapping[str, Facts]) -> dict[str, 
         own = one is preferred[name] and inventory.host(name).python is not None
         return own, bool(one["cuda"]) == bool(facts[name].get("gpus")), times[one["path"]]
 
-    # of equal ones the first: the probe has the likely ones first
+    # max() takes the first of equals: the probe lists the likely ones first
     return {name: max(found, key=lambda one: worth(name, one)) for name, found in with_torch.items() if found}
 
 
 def _preferred(facts: Facts) -> Interpreter | None:
-    """The requested one: the inventory's, or one like the head's."""
+    """Returns the interpreter that was requested: the inventory's, or one like the head's. None where it lacks
+    torch."""
     python, torch = facts.get("python"), facts.get("torch")
     path, version = (python or {}).get("path"), (python or {}).get("version")
     if not torch or not path or not version:
@@ -115,8 +125,10 @@ def _preferred(facts: Facts) -> Interpreter | None:
 
 
 class Found(NamedTuple):
-    """fields: of a host, that the inventory does not have. lacks: (what could not be found, or is not as the inventory
-    has it, what to do). remark: about the host, in a line."""
+    """Holds what was found about a host.
+
+    fields: inventory fields that its entry lacks. lacks: (problem, what to do) for all that is missing there, or is not
+    as the inventory says. remark: a line about the host. gpus: number and models, as text."""
 
     fields: dict[str, Any]
     lacks: list[tuple[str, str]]
@@ -132,8 +144,8 @@ def found(
     reached: Mapping[str, Iterable[str]],
     project: str = "",
 ) -> dict[str, Found]:
-    """Host -> what was found; of one that could not be probed that is where code is to lie: project is its folder's
-    name."""
+    """Returns what was found about each host. For a host that could not be probed, that is a workdir at most. project:
+    the name of the folder with the code, for a new workdir."""
     pythons, best = interpreters(inventory, facts), data_addresses(candidates, reached)
     places = [host_facts.get("disks", {}).get("workdir") for host_facts in facts.values()]
     everywhere = all(place["exists"] for place in places if place)
@@ -184,7 +196,7 @@ def _found(
 
 
 def row(endpoint: str, host: Host, found: Found) -> dict[str, str]:
-    """A line of the table that people see."""
+    """Returns a host's row of the table: column -> text."""
     return {
         "host": host.name,
         "address": endpoint,
@@ -197,14 +209,15 @@ def row(endpoint: str, host: Host, found: Found) -> dict[str, str]:
 
 
 def torch(python: Interpreter) -> str:
-    """ "torch 2.6.0 (CUDA 12.4)"."""
+    """Returns a text like "torch 2.6.0 (CUDA 12.4)"."""
     return f"torch {python['torch']} ({'CUDA ' + python['cuda'] if python['cuda'] else 'CPU'})"
 
 
 def lacks(
     host: Host, facts: Facts, python: Interpreter | None, address: str | None, alone: bool
 ) -> list[tuple[str, str]]:
-    """(what is not there, or not as the inventory has it, what to do)."""
+    """Returns (problem, what to do) for all that is missing on a host, or is not as the inventory says. alone: no other
+    host was probed."""
     found = list[tuple[str, str]]()
     gpus, plugged = len(facts.get("gpus") or []), facts.get("pci_gpus") or 0
     if python is None:
@@ -230,7 +243,8 @@ ABOUT = (
 def proposed(
     path: Path, old: str | None, inventory: Inventory, new: Collection[str], remarks: Mapping[str, str]
 ) -> tuple[str, dict[str, dict[str, Any]]]:
-    """(the text, host -> fields that it has no place for)."""
+    """Returns the inventory's new text, and host -> fields for which the text has no place. old: the text so far, None:
+    no file. new: the hosts that the file does not have. Raises InventoryError."""
     if old is None:
         text = render(inventory, ABOUT, remarks)
         _check(text, inventory, path)
@@ -266,8 +280,7 @@ def difference(path: Path, old: str, new: str) -> list[str]:
 
 
 def _check(text: str, meant: Inventory, path: Path) -> None:
-    """Checks that the text to be written means just what is intended, by reading it as any inventory. Raises
-    InventoryError."""
+    """Raises InventoryError unless the text, read like any inventory, means exactly `meant`."""
     found = parse_yaml(text, str(path))
     wrong = [host for host, other in zip_longest(meant.hosts, found.hosts) if host != other]
     if wrong or (found.env, found.groups, found.sync) != (meant.env, meant.groups, meant.sync):

@@ -1,6 +1,6 @@
-"""Nodes that are an array of jobs, one node each: task 0 leads, waits until all are there, and releases all.
+"""Finds the nodes of a run that is a job array with one node per task. Task 0 leads the run once all tasks run.
 
-Each node is reached by a step of its own job. The other tasks hold their nodes for as long as such a step runs there.
+Each node is reached by a step of its own job. The other tasks hold their nodes for as long as such steps run there.
 """
 
 from __future__ import annotations
@@ -13,10 +13,10 @@ from typing import NamedTuple
 from fleet.errors import DeadlineError, HostFailed, UsageError
 from fleet.transport.slurm import JOBS, run_slurm
 
-WAIT = "FLEET_ARRAY_WAIT"  # seconds for which task 0 waits for the others; set: they are the nodes of one run
+WAIT = "FLEET_ARRAY_WAIT"  # seconds for which task 0 waits for the others; set only where the tasks are one run
 DEFAULT_WAIT = 3600
 SOON_SECONDS, PAUSE_SECONDS = 3.0, 30.0
-MARK = "fleet:"  # in a job's comment, before the run that it is for
+MARK = "fleet:"  # begins the comment of a job that leads a run; the run's id follows
 COMING = {"RUNNING", "PENDING", "CONFIGURING"}
 FORMAT = "%i|%A|%N|%T|%r"
 LEADS = "# the tasks of this array are the nodes of one run: task 0 leads it, and waits so many seconds for the others"
@@ -31,7 +31,8 @@ fi"""
 
 
 class Task(NamedTuple):
-    """name: ARRAY_INDEX. job: its number. node: "" before it runs."""
+    """Describes a task of an array. name: ARRAY_INDEX. job: the id of the task's own job. node: "" before it runs.
+    reason: why it waits; in what of_user() returns, the job's comment."""
 
     name: str
     job: str
@@ -45,7 +46,7 @@ class Task(NamedTuple):
 
 
 def tasks_of(array: str) -> list[Task]:
-    """By index; UsageError, HostFailed where Slurm does not answer."""
+    """Returns the array's tasks, by index. Raises UsageError or HostFailed where squeue fails."""
     argv = ["squeue", "--noheader", "--array", "--states=all", f"--jobs={array}", "-o", FORMAT]
     status, answer, errors = run_slurm(argv)
     if status:
@@ -55,7 +56,7 @@ def tasks_of(array: str) -> list[Task]:
 
 
 def of_user() -> list[Task]:
-    """The jobs that lead runs of this user's now, once for each of their nodes. UsageError where there is none."""
+    """Returns this user's running jobs that lead runs, once per node. Raises UsageError where there is none."""
     from fleet.inventory.nodeset import expand  # takes long to import
 
     argv = ["squeue", "--noheader", "--me", "--array", "--states=RUNNING", "-o", "%i|%A|%N|%T|%k"]
@@ -69,7 +70,7 @@ def of_user() -> list[Task]:
 
 
 def entered(tasks: list[Task]) -> dict[str, str]:
-    """Variables by which a process has these nodes."""
+    """Returns the environment variables from which a process takes these nodes as its allocation."""
     return {
         JOBS: ",".join(f"{it.node}={it.job}" for it in tasks),
         "SLURM_JOB_ID": tasks[0].job if tasks else "",
@@ -78,7 +79,7 @@ def entered(tasks: list[Task]) -> dict[str, str]:
 
 
 def check_alone(tasks: list[Task]) -> None:
-    """UsageError where two jobs are on one node."""
+    """Raises UsageError where two jobs are on one node."""
     nodes = [it.node for it in tasks]
     if twice := next((node for node in nodes if nodes.count(node) > 1), None):
         names = ", ".join(it.name for it in tasks if it.node == twice)
@@ -86,8 +87,10 @@ def check_alone(tasks: list[Task]) -> None:
 
 
 def gathered(environ: Mapping[str, str]) -> dict[str, str]:
-    """Returns what entered() does, once all tasks run. Raises UsageError where this is not task 0. Before DeadlineError
-    and HostFailed the others are cancelled, so that no run holds half of what another one waits for."""
+    """Waits until all tasks run, and returns the variables of entered().
+
+    Raises UsageError where this is not task 0. Where the wait fails, cancels the other tasks first: two runs that both
+    wait would otherwise hold each other's nodes. Then raises DeadlineError, HostFailed or UsageError."""
     array, count = environ["SLURM_ARRAY_JOB_ID"], int(environ.get("SLURM_ARRAY_TASK_COUNT", "1"))
     if environ.get("SLURM_ARRAY_TASK_ID") != "0":
         raise UsageError("task 0 of an array leads its run", hint=f"squeue --array --jobs={array}")

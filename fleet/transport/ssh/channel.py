@@ -1,4 +1,4 @@
-"""Sessions and channels over an authenticated Link; every wait is bounded."""
+"""Opens sessions and channels over an authenticated Link. Every wait has a limit."""
 
 from __future__ import annotations
 
@@ -19,13 +19,13 @@ from fleet.transport.ssh.link import ChannelRefused, Link
 from fleet.transport.ssh.node_channel import NodeChannel
 from fleet.transport.streams import Streams
 
-READ_BYTES = 256 * 1024
-SEND_SLICE = 0.2
+READ_BYTES = 256 * 1024  # of each stream, in one read
+SEND_SLICE = 0.2  # seconds for which one send may block
 ANSWER_SECONDS = 3.0
 
 
 class SshChannel(Streams):
-    """One remote process."""
+    """Carries the three streams of one remote process."""
 
     def __init__(self, channel: NodeChannel, host: Host) -> None:
         super().__init__(host)
@@ -54,7 +54,7 @@ class SshChannel(Streams):
     def send_eof(self) -> None:
         with contextlib.suppress(Exception):
             self._channel.shutdown_write()
-        self._channel.bell.set()  # the reader checks whether it is to go on
+        self._channel.bell.set()  # wakes the reader, which then checks whether to go on
 
     @property
     def passed_at(self) -> float:
@@ -95,8 +95,10 @@ class SshChannel(Streams):
 
 
 class SshSession:
-    """Authenticated access to one host: a connection, and more of them where sshd allows few channels on one
-    (MaxSessions). more: opens another."""
+    """Gives authenticated access to one host. Opens further connections where sshd allows few channels on each
+    (MaxSessions).
+
+    timeout: seconds for the start of a command. more: opens a further connection."""
 
     def __init__(self, host: Host, link: Link, timeout: float, more: Callable[[], Link]) -> None:
         self.host = host
@@ -110,11 +112,11 @@ class SshSession:
             return self._start(command)
 
     def _start(self, command: str) -> SshChannel:
-        # not the cancel of connect(): after a Ctrl-C this is how things are stopped in good order
+        # a Cancel of its own, not that of connect(): after a Ctrl-C, commands are still started to stop what runs
         deadline = Deadline.after(self._timeout, Cancel())
         channel = self._asked(command, deadline)
         retries = 1
-        # Dropbear closes a channel at once that is opened while the command of a closed one still ends
+        # Dropbear closes a new channel at once while the command of an earlier, closed channel still runs
         while not (channel.event_ready or channel.denied) and pause(retries, deadline):
             channel = self._asked(command, deadline)
             retries += 1
@@ -128,7 +130,7 @@ class SshSession:
         return self.link.answers(Deadline.after(ANSWER_SECONDS, Cancel()))
 
     def _asked(self, command: str, deadline: Deadline) -> NodeChannel:
-        """A channel that has the request to run it, and has answered or closed."""
+        """Opens a channel and requests the command. Returns the channel once sshd has replied or closed it."""
         link, channel = self._open(deadline)
         link.post(lambda: channel.ask(command), deadline, "the start of a command")
         in_time = deadline.wait(channel.event)
@@ -149,18 +151,18 @@ class SshSession:
                 try:
                     return self._of_another(deadline)
                 except ConnectError as error:
-                    unreached = error  # a password, for example, that is sent once: not tried again
-            # sshd counts a command whose channel was closed until it has ended
+                    unreached = error  # not tried again: a password, for example, is sent only once
+            # sshd counts a closed channel until its command has ended: a later try may succeed
             retries += 1
             if not pause(retries, deadline):
                 what = f"{refused.text or 'refused'}; a further connection: {unreached.message}"
                 raise self._refused(what) from unreached
 
     def _of_another(self, deadline: Deadline) -> tuple[Link, NodeChannel]:
-        """A channel of a further connection."""
+        """Opens a further connection. Returns it with a channel of it."""
         link = self._more()
         try:
-            channel = link.open("session", deadline)  # before other threads see the link: it may have one place
+            channel = link.open("session", deadline)  # before other threads see the link: it may allow only one
         except BaseException as error:
             link.abort()
             if isinstance(error, ChannelRefused):
@@ -177,18 +179,18 @@ class SshSession:
             hint="let a connection have more of them: 'MaxSessions 10' in its sshd_config",
         )
 
-    # -- for what speaks paramiko itself: fabric's tasks --
+    # -- for fabric's tasks, which use paramiko directly --
     @property
     def link(self) -> Link:
-        """The verified connection, a paramiko Transport."""
+        """Returns the newest connection: a paramiko Transport whose host key is verified."""
         return self._links[-1]
 
     def channel(self) -> NodeChannel:
-        """A paramiko channel on which nothing runs yet."""
+        """Opens a paramiko channel on which nothing runs yet."""
         return self._open(Deadline.after(self._timeout, Cancel()))[1]
 
     def sftp(self) -> Any:
-        """A paramiko SFTPClient."""
+        """Opens a paramiko SFTPClient. Raises ConnectError where sshd has no sftp."""
         channel = self.channel()
         try:
             channel.invoke_subsystem("sftp")
@@ -203,14 +205,14 @@ class SshSession:
 
     @property
     def host_key(self) -> HostKey:
-        """The verified key of the host at the other end."""
+        """Returns the verified key of the host."""
         key = self._links[0].server_host_key
         assert key is not None
         return key
 
     @property
     def by_key(self) -> bool:
-        """A key let it in, not a password."""
+        """Is true where the login used a key, not a password."""
         return self._links[0].method == "publickey"
 
     def close(self) -> None:

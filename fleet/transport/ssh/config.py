@@ -1,8 +1,8 @@
-"""ssh_config(5): the settings that hold for one name. Needs no paramiko.
+"""Reads the settings of one host from ssh_config(5). Needs no paramiko.
 
-The reader here follows what nearly every file holds: Host with patterns, plain keywords with plain values, Include,
-and the "Match final all" of Red Hat's. Where a host comes upon anything else (quotes, tokens, Match, ...), `ssh -G`
-itself reads it, so that nothing is read in two ways.
+The reader understands what nearly every file holds: Host with patterns, plain keywords with plain values, Include, and
+the "Match final all" of Red Hat's file. Where anything else (quotes, tokens, Match, ...) may concern a host, `ssh -G`
+reads the settings of that host instead, so that no line is understood in two ways.
 """
 
 from __future__ import annotations
@@ -43,8 +43,10 @@ _PATTERNS = re.compile(r"!?[A-Za-z0-9_.:*?,-]+(?:[ \t]+!?[A-Za-z0-9_.:*?,-]+)*")
 
 @dataclass
 class _Section:
-    """Holds what is under one Host line (None: under none); final: under "Match final". items: settings, included
-    files, and places that are ssh's to read (a string, FILE:LINE)."""
+    """Holds what follows one Host or Match line.
+
+    patterns: those of the Host line, None: it holds for all names. final: under "Match final". items: settings
+    (keyword, values, FILE:LINE), included files, and places that only ssh can read (FILE:LINE)."""
 
     patterns: tuple[str, ...] | None = None
     final: bool = False
@@ -52,7 +54,8 @@ class _Section:
 
 
 class _File:
-    """A file's sections. Those with plain names are found by name: a thousand of them cost a host its own only."""
+    """Holds a file's sections. Those with plain names are found by name, so that a file with a thousand of them is no
+    slower."""
 
     def __init__(self) -> None:
         self.sections: list[_Section] = []
@@ -70,7 +73,7 @@ class _File:
         return section
 
     def settings(self, name: str, final: bool) -> Iterator[tuple[str, list[str], str] | str]:
-        """Yields what holds for this name, in order; final: in the second reading, that of "Match final"."""
+        """Yields the items that hold for this name, in order. final: with those under "Match final"."""
         indexes = {*self._by_name.get(name, ())}
         indexes.update(i for i in self._others if _matches(self.sections[i].patterns, name))
         for index in sorted(i for i in indexes if final or not self.sections[i].final):
@@ -81,7 +84,7 @@ class _File:
                     yield item
 
     def names(self) -> Iterator[str]:
-        """The names of its Host lines, and of those of the files that it includes."""
+        """Yields the names, not the patterns, on the Host lines of this file and of the files that it includes."""
         for section in self.sections:
             yield from (p for p in section.patterns or () if not any(c in p for c in "*?!,"))
             for item in section.items:
@@ -90,15 +93,16 @@ class _File:
 
 
 def _matches(patterns: tuple[str, ...] | None, name: str) -> bool:
-    """ssh's patterns: * and ?, one that begins with ! and matches excludes. Case counts."""
+    """Is true where ssh's patterns match the name. They have * and ?; one that begins with ! excludes. Case counts."""
     hits = [p for p in patterns or () if fnmatchcase(name, p.lstrip("!"))]
     return patterns is None or (bool(hits) and not any(p.startswith("!") for p in hits))
 
 
 class SshConfig:
-    """The user's and the system's ssh_config, read once; `home` replaces ~.
+    """Reads the user's and the system's ssh_config once.
 
-    edit: what the user's file is to be taken for (the same lines, some of them empty)."""
+    home: in place of ~. files: None: ~/.ssh/config and SYSTEM_CONFIG. edit: returns what to read in place of the
+    content of the first file."""
 
     def __init__(
         self, home: Path, files: tuple[Path, ...] | None = None, edit: Callable[[bytes], bytes] | None = None
@@ -117,12 +121,12 @@ class SshConfig:
         self._client = SshClient(home, self._files, edit is None, lambda: self._text, self._lines)
 
     def lookup(self, query: Query, cancel: Cancel | None = None) -> Settings:
-        """{lower-case keyword: [(value, "FILE:LINE"), ...]} as ssh would have it for this host; what is not set is not
-        in it. ConnectError(kind="config") for a file that ssh would refuse."""
+        """Returns {lower-case keyword: [(value, "FILE:LINE"), ...]} as ssh has it for this host. Keywords that are not
+        set are missing. Raises ConnectError(kind="config") for a file that ssh would refuse."""
         with self._lock:
             self._load()
             if self._odd and not self._accepted:
-                # ssh refuses a whole file for one bad line, also for hosts that the line is not about
+                # ssh refuses a whole file for one bad line, also for hosts that the line does not concern
                 with contextlib.suppress(NoClient):
                     self._client.ask(query, self._odd, cancel)
                 self._accepted = True
@@ -131,14 +135,14 @@ class SshConfig:
             name, where = found["hostname"][0]
             found["hostname"] = [(name.replace("%h", query.name), where)]
         if isinstance(found, dict) and self._final:
-            # ssh reads all of it once more, for the name that it has found, which stays
+            # ssh reads all files again, for the HostName that it has found; a second one does not replace that
             name = (query.address or one_of(found, "hostname")[0] or query.name).lower()
             more = self._settings(name, True)
             found = merged({"hostname": [(name, "")], **found}, more) if isinstance(more, dict) else more
         return found if isinstance(found, dict) else self._client.ask(query, found, cancel)
 
     def hosts(self) -> list[str]:
-        """The names, not the patterns, that follow Host, in order."""
+        """Returns the names, not the patterns, on Host lines, in order."""
         with self._lock:
             roots = self._load()
         return list(dict.fromkeys(name for root in roots for name in root.names()))
@@ -149,11 +153,11 @@ class SshConfig:
         return self._roots
 
     def names(self, keyword: str) -> bool:
-        """Is true where any line of what lookup() has read sets it."""
+        """Is true where any line that lookup() has read sets this keyword, for whatever host."""
         return keyword.lower() in self._lines
 
     def _settings(self, name: str, final: bool) -> Settings | str:
-        """Returns what holds for this name, or the place for whose sake ssh itself must be used."""
+        """Returns the settings of this name, or the FILE:LINE that only ssh can read."""
         found: Settings = {}
         for root in self._roots or ():
             for item in root.settings(name, final):
@@ -189,7 +193,7 @@ class SshConfig:
     def _take(
         self, line: str, where: str, into: _File, section: _Section, above: tuple[Path, ...], system: bool
     ) -> _Section:
-        """Read one line; returns the section that the next one belongs to."""
+        """Reads one line. Returns the section that the next line belongs to."""
         match = _LINE.fullmatch(line)
         key, value = (match[1].lower(), match[2]) if match else ("", "")
         self._lines.setdefault(key, {}).setdefault(value, where)
@@ -224,6 +228,6 @@ class SshConfig:
                     self._leave(section, where)
 
     def _leave(self, section: _Section, where: str) -> None:
-        """Note that this place is ssh's to read."""
+        """Notes a place that only ssh can read."""
         section.items.append(where)
         self._odd = self._odd or where

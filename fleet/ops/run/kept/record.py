@@ -1,5 +1,5 @@
-"""Holds what is known of a run by the process that follows it: the launch that planned it, or a head that found it on
-its nodes."""
+"""Defines the record: what the process that follows a run knows of it. A launch makes it from its plan, any other head
+from the run's nodes."""
 
 from __future__ import annotations
 
@@ -12,16 +12,20 @@ from fleet.model import Host, Node
 from fleet.protocol.messages.run import About, Verdict
 from fleet.requests.launch import Launch
 
-GRACE, STOP_GRACE = 10.0, 30.0  # the latter is torchrun's own, in which ranks may save their work
+# seconds between SIGTERM and SIGKILL, after a failure and after a user's stop. The latter is torchrun's own: ranks may
+# save their work in it
+GRACE, STOP_GRACE = 10.0, 30.0
 
 
 @dataclass(frozen=True)
 class RunRecord:
-    """nodes: in node-rank order. logs: the run's folder on this machine. about: what each node keeps of it. lease:
-    seconds that it goes on without a head, None for ever. grace, node_timeout: seconds; grace: between SIGTERM and
-    SIGKILL after a failure, of which peers may hang. unknown: hosts of which who looks on knows nothing; without: of
-    those, who answered, and have no such run. end: of one that is over, why a head had it stopped. verdict: how it
-    ended, where that is decided. term: counts those who led it, in turn."""
+    """Describes a run to the process that follows it.
+
+    nodes: in node-rank order. logs: the run's folder on this machine. about: how the nodes describe the run. lease:
+    seconds that it goes on without a head, None: for ever. grace: seconds between SIGTERM and SIGKILL after a failure,
+    when peers may hang. node_timeout: seconds of silence until a node is lost. unknown: hosts whose part of the run is
+    not known here. without: those of them that answered, and have no such run. end: why a head stopped it, where it is
+    over. verdict: how it ended, once that is decided. term: the number of its leader, counted from 1."""
 
     run_id: str
     nodes: tuple[Node, ...]
@@ -37,7 +41,7 @@ class RunRecord:
     term: int = 1
 
     def but(self, **told: Any) -> RunRecord:
-        """Returns the same, where something else is reported about it."""
+        """Returns the same record with other fields of `about`."""
         return replace(self, about=cast("About", {**self.about, **told}))
 
     @property
@@ -59,20 +63,20 @@ class RunRecord:
 
     @property
     def first_ranks(self) -> dict[str, int]:
-        """By host name."""
+        """Returns each host's first rank, by host name."""
         return {node.host.name: node.first_rank for node in self.nodes}
 
     def node(self, host: str) -> Node:
         return next(node for node in self.nodes if node.host.name == host)
 
     def elsewhere(self) -> RunRecord:
-        """Returns it as another process of this machine has it, in a folder of its own."""
+        """Returns the record for a process of this machine with another current folder: its paths are absolute."""
         nodes = tuple(replace(node, host=host_elsewhere(node.host)) for node in self.nodes)
         return replace(self, logs=self.logs.absolute(), nodes=nodes)
 
 
 def about_of(hosts: Mapping[str, tuple[int, int]], **told: Any) -> About:
-    """Returns what nodes keep of a run. hosts: as About has them. told: the fields that differ from their defaults."""
+    """Returns how nodes describe a run. hosts: name -> (first rank, number of ranks). told: other fields of About."""
     about: About = {
         "engine": "engine",
         "script": "",
@@ -94,7 +98,8 @@ def about_of(hosts: Mapping[str, tuple[int, int]], **told: Any) -> About:
 
 
 def host_elsewhere(host: Host) -> Host:
-    """Returns a host for a process in another folder. It has no variables: their values belong to ranks only."""
+    """Returns the host for a process with another current folder. It has no variables: only ranks may get their
+    values."""
     key = host.identity_file
     if key is not None and not key.startswith("~"):
         key = str(Path(key).absolute())
