@@ -218,7 +218,13 @@ def _row(parts: list[Reader]) -> Reader:
     def read(value: Any) -> Any:
         if not isinstance(value, (list, tuple)) or len(value) != len(parts):
             raise Misfit(value)
-        return tuple([part(item) for part, item in zip(parts, value, strict=True)])
+        found = []
+        try:
+            for part, item in zip(parts, value, strict=True):
+                found.append(part(item))
+        except Misfit as error:
+            raise error.inside(f"[{len(found)}]") from None
+        return tuple(found)
 
     return read
 

@@ -81,3 +81,8 @@ def test_what_belongs_to_this_process_does_not_leave_it() -> None:
 @pytest.mark.parametrize("name", ["Reason", "EXIT_OK", "os", "no such", 7])
 def test_an_error_whose_class_is_none_is_one_all_the_same(name: object) -> None:
     assert type(codec.from_json(FleetError, {"class": name, "message": "why"})) is FleetError
+
+
+def test_a_misfit_in_a_row_says_where() -> None:
+    with pytest.raises(codec.Misfit, match=r"\[1\]\[1\]"):
+        codec.decode(list[tuple[str, int]], [["a", 1], ["b", "c"]])

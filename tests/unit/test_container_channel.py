@@ -14,6 +14,7 @@ import pytest
 
 from fleet.node.base.errors import Refused
 from fleet.node.container.channel import LINE_BYTES, Channel, Mismatch, bounded, numeric, secret_of
+from fleet.node.container.news import time
 from fleet.protocol.state import PROTOCOL
 
 SECRET = b"correct horse battery staple"
@@ -249,6 +250,13 @@ def test_a_number_has_bounds(value: Any) -> None:
     assert [bounded(each, 8) for each in (0, 7)] == [0, 7]
     with pytest.raises(ValueError):
         bounded(value, 8)
+
+
+@pytest.mark.parametrize("value", [10**400, -(10**400), 1e13, float("inf"), float("nan"), True, "1", None])
+def test_a_time_has_bounds(value: Any) -> None:
+    assert time(0) == 0.0 and time(1e12) == 1e12
+    with pytest.raises(ValueError):
+        time(value)
 
 
 @pytest.mark.parametrize("digits", [5, 5000, 60_000])

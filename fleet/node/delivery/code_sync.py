@@ -49,7 +49,7 @@ from contextlib import suppress
 from fleet.node.base.beneath import shown
 from fleet.node.base.errors import Refused, failed
 from fleet.node.base.files import file_digest, lstat, open_regular
-from fleet.node.base.types import Any, BinaryIO, Callable, Iterator, code
+from fleet.node.base.types import Any, BinaryIO, Callable, Collection, Iterator, code
 from fleet.node.base.wire import decode, in_parts, moved, send_exit, send_json, start
 from fleet.node.delivery.compare import Comparison
 from fleet.node.delivery.deleting import drop, gone_of, too_many
@@ -196,7 +196,7 @@ def settle(head: "Head", target: "Target", told: "Comparison", spec: "code.Spec"
     return None
 
 
-def place(target: "Target", told: "Comparison", source: "code.Source") -> "code.Done":
+def place(target: "Target", told: "Comparison", source: "code.Source", sent: "Collection[list[Any]]") -> "code.Done":
     """Deletes what is to go, and puts in place what is staged. Returns the report."""
     journal, commit = target.journal, target.commit
     changed, deleted, also = list(told.changed.values()), 0, told.also
@@ -211,11 +211,10 @@ def place(target: "Target", told: "Comparison", source: "code.Source") -> "code.
         commit.put_aside(told.aside, told.found)
         commit.run(changed, told.needed, told.found)
     told.also = also
-    sizes = [entry[3] for entry in told.needed.values()]
     return {
         "event": "done",
-        "sent": len(sizes),
-        "bytes": sum(sizes),
+        "sent": len(sent),
+        "bytes": sum(entry[3] for entry in sent),
         "deleted": deleted,
         "kept": told.kept[:MOST_NAMED],
         "left": sorted(told.left)[:MOST_NAMED],
@@ -275,8 +274,7 @@ def mirror(spec: "code.Spec") -> "code.Same | code.Shared | code.Other | code.Mo
     comparison.come = {
         path: stage.digests.get(path) or file_digest(stage.at(path), os.O_NOFOLLOW) for path in comparison.needed
     }
-    done = place(target, comparison, spec["source"])
-    done["sent"], done["bytes"] = len(wanted), sum(e[3] for e in wanted)
+    done = place(target, comparison, spec["source"], wanted)
     if comparison.is_news(digest) or comparison.changed or comparison.delete or state["source"] != spec["source"]:
         rows = map(comparison.row, entries)
         journal.finish(digest, rows, comparison.also, spec["source"], packed, comparison.left_code(), comparison.news())
@@ -292,6 +290,8 @@ def main() -> None:
         answer = mirror(spec)
     except Refused as refused:
         answer = {"event": "failed", "message": refused.message, "hint": refused.hint, "busy": refused.busy}
+    except EOFError:  # the head is gone, or ends it
+        answer = None
     except OSError as error:
         failure = failed(error, shown, spec["dest"])
         answer = {"event": "failed", "message": failure["message"], "hint": failure["hint"]}

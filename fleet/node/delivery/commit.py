@@ -39,20 +39,22 @@ class Commit:
         """Brings the changed entries into their new state. staged: paths whose bytes are staged; any other file only
         gets its mode. found: path -> what the comparison found there. Raises Refused where that has changed since."""
         modes = {}
-        for path, kind, mode, _size, _mtime, link in changed:
-            if path.rpartition("/")[0] not in self.moved and found is not None:
-                self.check(path, found[path])
-                self.clear(path, kind, found[path])
-            if kind == "d":
-                self.make(path)
-                modes[path] = mode
-            elif kind == "l":
-                self.enter(waiting_link(self.stage.meta_of(path), encode(link)), path)
-            elif path not in staged:
-                chmod(self.dest.at(encode(path)), mode)
-            elif path.rpartition("/")[0] not in self.moved:
-                self.enter(self.stage.at(path), path)
-        self.close(modes)
+        try:
+            for path, kind, mode, _size, _mtime, link in changed:
+                if path.rpartition("/")[0] not in self.moved and found is not None:
+                    self.check(path, found[path])
+                    self.clear(path, kind, found[path])
+                if kind == "d":
+                    self.make(path)
+                    modes[path] = mode
+                elif kind == "l":
+                    self.enter(waiting_link(self.stage.meta_of(path), encode(link)), path)
+                elif path not in staged:
+                    chmod(self.dest.at(encode(path)), mode)
+                elif path.rpartition("/")[0] not in self.moved:
+                    self.enter(self.stage.at(path), path)
+        finally:
+            self.close(modes)
 
     def check(self, path: str, found: "os.stat_result | None") -> None:
         """Raises Refused where the path has changed since it was compared, other than by this commit."""

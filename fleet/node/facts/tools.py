@@ -7,6 +7,7 @@ import platform
 import re
 import shutil
 import threading
+from itertools import takewhile
 
 from fleet.node.base.errors import Refused
 from fleet.node.base.types import Any, values
@@ -94,7 +95,8 @@ class Tools:
             if READ.match(name) and name not in ours
         }
         named = env.get("CUDA_VISIBLE_DEVICES")
-        visible = None if named is None else len([each for each in named.split(",") if each.strip() not in ("", "-1")])
+        none = ("", "-1")  # CUDA reads no further than such a one
+        visible = None if named is None else len([*takewhile(lambda each: each.strip() not in none, named.split(","))])
         return {"environment": digests, "visible": visible}
 
     def first_file(self, places: "list[str]") -> "str | None":
@@ -182,9 +184,10 @@ class Tools:
         return dict(found, version=None) if "clang" in (found.get("path") or "") else found
 
     def nvcc(self, env: "dict[str, str]") -> "dict[str, str | None]":
-        usual = "/usr/local/cuda"
-        places = (env.get("CUDA_HOME") or usual, usual)
-        return self.program(env, "nvcc", ["--version"], r"release (\d+(?:\.\d+)*)", *(p + "/bin" for p in places))
+        """Returns the one that torch would build with: of CUDA_HOME or CUDA_PATH, else on the PATH, else the usual."""
+        home = env.get("CUDA_HOME") or env.get("CUDA_PATH")
+        first = dict(env, PATH="%s/bin:%s" % (home, env.get("PATH", os.defpath))) if home else env
+        return self.program(first, "nvcc", ["--version"], r"release (\d+(?:\.\d+)*)", "/usr/local/cuda/bin")
 
     def compilers(self) -> "dict[str, Any]":
         env = self.environment()[1]

@@ -96,7 +96,8 @@ class Pump:
             end = HEAD.size + length
             if len(self._said) < end:
                 return
-            self._input += self._said[HEAD.size : end]
+            if not self._closed:  # its number may be another file's by now
+                self._input += self._said[HEAD.size : end]
             self._closing = self._closing or not length
             del self._said[:end]
 
