@@ -148,7 +148,7 @@ def unread(runtime: Runtime) -> Iterator[None]:
 def finish(report: Report, show: Callable[[Report], None] | None = None, *, asked_for: bool = False) -> int:
     """Print a report as JSON or text and return its exit code, which the verb's command returns in turn. With -q only
     failures, unless what is shown is what was requested."""
-    if report.results:
+    if report.results and not settings_of().dry_run:
         keep_failed([result.host for result in report.results if not result.ok])
     if settings_of().json:
         write_json(report.as_json())

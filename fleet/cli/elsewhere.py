@@ -32,15 +32,15 @@ def hosts_of(operand: str, source: str) -> Sequence[str] | None:
             raise UsageError("-w -: standard input is a terminal, which is not read", hint="give it names: < FILE")
         read.add(operand)
         return _words(0)
-    return _words(Path(operand[1:]).expanduser()) if operand[:1] == FILE else None
+    return _words(os.path.expanduser(operand[1:])) if operand[:1] == FILE else None
 
 
-def _words(file: Path | int) -> Sequence[str]:
+def _words(file: str | int) -> Sequence[str]:
     try:
         with open(file, "rb", closefd=file != 0) as opened:
             text = bounded(opened).decode("utf-8", "replace")
-    except OSError as error:
-        raise FieldError(f"it cannot be read: {error.strerror}") from None
+    except (OSError, ValueError) as error:  # a NUL in it
+        raise FieldError(f"it cannot be read: {getattr(error, 'strerror', error)}") from None
     words = [word for line in text.splitlines() for word in line.partition("#")[0].split()]
     if not words:
         raise FieldError("no host stands there")

@@ -12,7 +12,7 @@ from typing import Any
 import click
 
 from fleet.cli.line.options import Settings
-from fleet.cli.line.proposed import fitting
+from fleet.cli.line.proposed import Line, fitting, forget
 from fleet.cli.line.verbs import VERBS
 from fleet.errors import InventoryError, UsageError
 
@@ -43,6 +43,7 @@ def begin(group: click.Group, typed: Sequence[str]) -> None:
     """Keeps the argv of the command line that runs, and the command that it is read by."""
     global _group, _typed
     _group, _typed = group, typed
+    forget()
 
 
 def remember(settings: Settings) -> None:
@@ -72,7 +73,8 @@ def proposed(hint: str | None, *, selection: bool = True, again: bool = True) ->
     that ran may be proposed."""
     if not hint or _group is None:
         return hint and as_typed(hint, selection=selection)
-    return fitting(as_typed(hint, selection=selection), _group, _typed, again=again and _launch is None) or None
+    line = Line(_group, _typed, _line.inventory)
+    return fitting(as_typed(hint, selection=selection), line, again=again and _launch is None) or None
 
 
 def as_typed(hint: str, *, selection: bool = True) -> str:
@@ -122,4 +124,8 @@ def in_document(value: Any, key: str = "", **may: bool) -> Any:
         return {name: in_document(each, name, **of_error(value.get("kind"))) for name, each in value.items()}
     if isinstance(value, list | tuple):
         return [in_document(each, key, **may) for each in value]
-    return proposed(value, **may) if key in ("hint", "remedy", "next") and isinstance(value, str) else value
+    if not isinstance(value, str) or key not in ("hint", "remedy", "next"):
+        return value
+    if key == "next":  # whole lines, as the screen has them
+        return as_typed(value, selection=may.get("selection", True))
+    return proposed(value, **may) or ("" if key == "remedy" else None)

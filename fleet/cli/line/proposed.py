@@ -11,8 +11,9 @@ import re
 import shlex
 from collections.abc import Iterator, Sequence
 from contextlib import suppress
+from functools import cache
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import click
 
@@ -21,51 +22,81 @@ from fleet.cli.line.options import Settings, settings_of
 from fleet.cli.line.verbs import VERBS
 from fleet.errors import FleetError
 from fleet.inventory.find import find_inventory, load
+from fleet.inventory.secret import SECRET
 from fleet.inventory.select import select
+from fleet.model import Inventory
 from fleet.sources import INVENTORY
 
-_BARE = rf"fleet (?:-\S+ (?:\S+ )?)*(?:{'|'.join(VERBS)})(?![\w-])[^']*\Z"
+_BARE = rf"fleet (?:-\S+ (?:[^-\s]\S* )?)*(?:{'|'.join(VERBS)})(?![\w-])[^']*\Z"
 _COMMANDS = re.compile(rf"""(?<=')fleet (?:"[^"]*"|[^'"])*(?=')|(?<![\w./'-]){_BARE}""")
+_STOP = re.compile(r"(?<=[\w\"')\]])[.,:]+$")  # of a sentence, not of a command
 _HOLE = re.compile(r"[A-Z][A-Z_]*|.*(?:=[A-Z]+|\.\.\.)|~/PROJECT")  # what the reader has to fill in
-_ANSWERS = {"--help", "-h", "--help-all", "--version"}
+_ANSWERS = re.compile(r"--help(-all)?|--version|-\w*h")
 FORCES = {"--force", "-y", "--yes", "--no-preflight", "--max-delete", "--share", "--replace-key"}
 # parameters that name files of this machine, by verb
-FILES = {"launch": ("script",), "sync": ("src", "wheels"), "play": ("file",), "init": ("source",)}
+FILES = {"launch": ("script",), "sync": ("src", "wheels"), "init": ("source",)}
+NEW_HOSTS = ("init", "hosts")  # -w may name hosts that no inventory has yet
 
 
-def fitting(hint: str, group: click.Group, typed: Sequence[str], *, again: bool) -> str:
-    """Returns the hint without the parts that would fail here; "" where none is left. typed: argv of the line that
-    ran, which group reads. again: that same line may be proposed."""
+class Line(NamedTuple):
+    """Holds the command line that runs. group reads it. typed: its argv. inventory: of -i, None without one."""
+
+    group: click.Group
+    typed: Sequence[str]
+    inventory: str | None = None
+
+
+def fitting(hint: str, line: Line, *, again: bool) -> str:
+    """Returns the hint without the parts that would fail here; "" where none is left. again: the line that ran may be
+    proposed."""
     if "fleet " not in hint:
         return hint
-    parts = [part for part in hint.split("; ") if all(fits(line, group, typed, again) for line in _lines(part))]
-    return "; ".join(sorted(parts, key=_forces)).removeprefix("or ")
+    kept = list[str]()
+    whole = True
+    for part in hint.split("; "):
+        fit = all(fits(each, line, again) for each in _lines(part))
+        kept += [part if whole else part.removeprefix("or ")] * fit
+        whole = fit
+    return "; ".join(sorted(kept, key=_forces)).removeprefix("or ")
 
 
 def _lines(part: str) -> Iterator[list[str]]:
     for found in _COMMANDS.findall(part):
         with suppress(ValueError):  # prose with a quote of its own
-            yield shlex.split(found.rstrip(".,:"))
+            yield shlex.split(_STOP.sub("", found))
 
 
 def _forces(part: str) -> bool:
     return any(not FORCES.isdisjoint(word.partition("=")[0] for word in line) for line in _lines(part))
 
 
-def fits(argv: Sequence[str], group: click.Group, typed: Sequence[str], again: bool) -> bool:
-    """Returns whether fleet takes a command line, and the files that it names are here or were typed."""
-    if list(argv) == list(typed):
+def fits(argv: Sequence[str], line: Line, again: bool) -> bool:
+    """Returns whether fleet takes a command line, the files that it names are here or were typed, the inventory has its
+    hosts, and no secret is in it. What cannot be known is no reason against it."""
+    if any(SECRET.search(name) and value not in ("", "...") for name, value in map(_assigned, argv)):
+        return False
+    if list(argv) == list(line.typed):
         return again
-    if not _ANSWERS.isdisjoint(argv) or (len(argv) == 2 and argv[1] in VERBS):
+    if any(map(_ANSWERS.fullmatch, argv)) or (len(argv) == 2 and argv[1] in VERBS):
         return True  # a verb alone is mentioned, not proposed
     try:
-        given = list(_parsed(argv, group))
+        given = list(_parsed(argv, line.group))
     except (click.ClickException, FleetError):
-        return any(_HOLE.fullmatch(word) for word in argv) and _known(argv, group)
-    values = [ctx.params[name] for ctx in given for name in FILES.get(str(ctx.info_name), ())]
+        return any(_HOLE.fullmatch(word) for word in argv) and _known(argv, line.group)
+    except Exception:  # fleet was replaced while it ran: a verb's module is of another one, or gone
+        return True
+    verb = given[-1]
+    values = [verb.params[name] for name in FILES.get(str(verb.info_name), ()) if not verb.params.get("module")]
     named = [str(value) for each in values for value in (each if isinstance(each, tuple | list) else [each]) if value]
-    here = all(_is_here(name, typed) for name in named) and _has_hosts(settings_of(given[0]))
-    return here and (again or not _same(given, typed, group))
+    here = all(_is_here(name, line.typed) for name in named)
+    known = verb.info_name in NEW_HOSTS or _has_hosts(settings_of(given[0]), line)
+    return here and known and (again or not _same(given, line))
+
+
+def _assigned(word: str) -> tuple[str, str]:
+    """Returns the variable and the value of NAME=VALUE; "" for another word."""
+    name, _, value = word.removeprefix("--env=").partition("=")
+    return (name, value) if name.isidentifier() else ("", "")
 
 
 def _is_here(name: str, typed: Sequence[str]) -> bool:
@@ -73,26 +104,51 @@ def _is_here(name: str, typed: Sequence[str]) -> bool:
     return bool(known) or os.path.lexists(os.path.expanduser(name))
 
 
-def _has_hosts(settings: Settings) -> bool:
-    """Returns whether the inventory has the hosts of -w and -x, as far as that is known here."""
-    if settings.on != INVENTORY or not (settings.hosts or settings.exclude):
+def _has_hosts(settings: Settings, line: Line) -> bool:
+    """Returns whether the inventory has the hosts of -w and -x. Only the inventory of the line that ran is read: any
+    other may be a node's idea."""
+    if settings.on != INVENTORY or settings.inventory != line.inventory or not (settings.hosts or settings.exclude):
+        return True
+    return _selects(settings.inventory, os.getcwd(), settings.hosts, settings.exclude)
+
+
+@cache
+def _selects(named: str | None, folder: str, hosts: str | None, exclude: str | None) -> bool:
+    whole, names = _inventory(named, folder)
+    if whole is None or (hosts in names and not exclude):
         return True
     try:
-        whole = load(find_inventory(settings.inventory, Path.cwd(), os.environ))
-    except FleetError:
-        return True
-    try:
-        elsewhere = lambda operand: whole.names if operand[:1] in "-^" or operand == "@failed" else None  # noqa: E731
-        return bool(select(whole, settings.hosts, settings.exclude, given=elsewhere).hosts)
+        select(whole, hosts, exclude, given=lambda operand: whole.names if _is_elsewhere(operand) else None)
     except FleetError:
         return False
+    return True
+
+
+def _is_elsewhere(operand: str) -> bool:
+    return operand[:1] in "-^" or operand == "@failed"
+
+
+@cache
+def _inventory(named: str | None, folder: str) -> tuple[Inventory | None, frozenset[str]]:
+    """Returns an inventory and its hosts' names; (None, empty) where it cannot be read, or could be read once only."""
+    with suppress(FleetError, OSError):
+        path = find_inventory(named, Path(folder), os.environ)
+        if path.is_file() and not str(path).startswith(("/dev/", "/proc/")):
+            return (whole := load(path)), frozenset(whole.names)
+    return None, frozenset()
+
+
+def forget() -> None:
+    """Has inventories read anew."""
+    _selects.cache_clear()
+    _inventory.cache_clear()
 
 
 def _parsed(argv: Sequence[str], group: click.Group) -> Iterator[click.Context]:
     """Yields the contexts of the group and its verb. Raises ClickException for what click refuses."""
     command: click.Command = group
     ctx, rest = None, list(argv[1:])
-    while True:
+    while rest or not isinstance(command, click.Group):  # a group without a verb would print its help
         with command.make_context(command.name, rest, parent=ctx) as ctx:
             yield ctx
             if not isinstance(command, click.Group):
@@ -116,10 +172,10 @@ def _known(argv: Sequence[str], group: click.Group) -> bool:
     return verb is not None
 
 
-def _same(given: Sequence[click.Context], typed: Sequence[str], group: click.Group) -> bool:
+def _same(given: Sequence[click.Context], line: Line) -> bool:
     """Returns whether the line that ran means the same."""
     with suppress(click.ClickException, FleetError):
-        return _meaning(given) == _meaning(list(_parsed(typed, group)))
+        return _meaning(given) == _meaning(list(_parsed(line.typed, line.group)))
     return False
 
 

@@ -24,7 +24,7 @@ from fleet.cli.line.values import Scrolling
 from fleet.cli.run.launch_view import LaunchView
 from fleet.cli.screen import terminal
 from fleet.cli.screen.lines import who
-from fleet.cli.screen.output import clean, fold, hint_line, talk, write_failures, write_json
+from fleet.cli.screen.output import clean, fold, talk, write_failures, write_json
 from fleet.errors import EXIT_INTERRUPTED
 from fleet.events import Notice
 from fleet.model import Report
@@ -79,7 +79,7 @@ def show_summary(report: Report, view: LaunchView) -> None:
                 if len(mine) > 1:
                     talk(f"  {who(mine, group.hosts)} have the same traceback")
         if failure.hint:
-            talk(hint_line(failure.hint))
+            talk("", failure.hint)
         talk(clean(f"  log: {nearby(failure.log)}"))
     elif summary.end and summary.end["by"] == "failure" and not summary.error:
         talk(click.style("failed: ", fg="red", bold=True) + clean(summary.end["message"]))

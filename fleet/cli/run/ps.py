@@ -30,7 +30,7 @@ TITLES = ("RUN", "STATE", "AGE", "OWNER", "HOSTS", "RANKS UP", "PORT", "SILENT F
     "--watch",
     is_flag=False,
     flag_value="5",
-    type=click.FloatRange(min=0.5),
+    type=click.FloatRange(min=0.5, max=86400),
     metavar="[S]",
     help="Draw the table anew every S seconds, 5 without S, until q or Ctrl-C.",
 )
@@ -41,6 +41,8 @@ def ps(watch: float | None, **given: bool) -> int:
     The hosts are queried, so that runs of other heads are there, too.
     """
     enter_all()
+    if watch is not None and watch != watch:
+        raise UsageError("--watch nan: no number of seconds")
     if watch is not None:
         return watched(watch, **given)
     return perform(lambda fleet: fleet.plan.ps(**given), lambda it: show_runs(it, given["all"]), asked_for=True)

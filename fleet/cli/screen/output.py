@@ -87,8 +87,9 @@ def echo(text: str, *, err: bool = False, wrap: bool = True) -> None:
 
 
 def talk(text: str, hint: str | None = None, *, wrap: bool = True, **may: bool) -> None:
-    """Writes a remark on stderr, and the hint below it. may: as for proposed()."""
-    echo(text, err=True, wrap=wrap)
+    """Writes a remark on stderr, if there is one, and the hint below it. may: as for proposed()."""
+    if text:
+        echo(text, err=True, wrap=wrap)
     if line := hint_line(hint, **may):
         echo(line, err=True)
 

@@ -23,7 +23,7 @@ from fleet.cli.line.options import BY_ITSELF, asked, common_options, settings_of
 from fleet.cli.line.slips import fleets_own, launch_line, with_options
 from fleet.cli.screen import plans, terminal
 from fleet.cli.screen.lines import label, last_state, on
-from fleet.cli.screen.output import hint_line, talk, without_colours, write_folded
+from fleet.cli.screen.output import talk, without_colours, write_folded
 from fleet.cli.screen.progress import ProgressLine
 from fleet.engines.slips import LAUNCHERS
 from fleet.errors import UsageError
@@ -87,7 +87,7 @@ class LastLines(ProgressLine):
                 self._ends[event.host] = (self._ends.pop(event.host, b"") + event.data)[-END_BYTES:]
 
     def lines(self, now: float) -> list[str]:
-        room = terminal.size(sys.stderr)[1] // SHARE
+        room = max(1, terminal.size(sys.stderr)[1] // SHARE)
         with self._lock:
             ends = [(host, end) for host, end in self._ends.items() if host in self._at_work][-room:]
         last = {host: [line for line in map(last_state, end.split(b"\n")) if line] for host, end in ends}
@@ -186,8 +186,9 @@ def exec_(no_fold: bool, stdin: bool | None, argv: tuple[str, ...], **options: A
     plan = fleet.plan.exec(argv, keep=keep, stdin=given, **options)
     if settings.dry_run:
         return plans.tell(plan)
-    launch = launch_line(argv) if len(plan.hosts) > 1 else None
-    if alike := launch and re.search(r" (-i|-w|--nnodes (?!1 ))", launch):
+    launch = launch_line(argv) or "" if len(plan.hosts) > 1 else ""
+    options_of_launch = re.split(r" (?:-m |\S+\.py\b)", launch, maxsplit=1)[0]  # what follows is the script's
+    if alike := re.search(r" (-i|-w|--nnodes (?!1 ))", f"{options_of_launch} "):
         talk(f"warning: each host starts {argv[0]} as it is typed, with the same node rank", hint=launch)
     with line_for(no_fold) as progress:
         report = plan.run(progress)
@@ -202,7 +203,7 @@ def exec_(no_fold: bool, stdin: bool | None, argv: tuple[str, ...], **options: A
         and not (settings.json or alike)
         and (meant := other_command(argv, options["env_of"], statuses, {host.name: host for host in plan.hosts}))
     ):
-        talk(hint_line(meant))
+        talk("", meant)
     return code
 
 
@@ -255,7 +256,7 @@ def own_input(asked: bool | None) -> tuple[BinaryIO | None, bool]:
                 hint="--stdin sends it, -n leaves it",
             )
         if waits:
-            talk(hint_line("what waits on standard input is not sent, as fleet's caller has it, too: --stdin, or -n"))
+            talk("", "what waits on standard input is not sent, as fleet's caller has it, too: --stdin, or -n")
     if asked:
         os.set_blocking(0, True)
     return open(0, "rb", 0, closefd=False) if asked else None, waits

@@ -18,7 +18,7 @@ from fleet.cli.line.options import Settings, common_options, pairs, settings_of
 from fleet.cli.line.shipped import find, shipped
 from fleet.cli.line.verbs import VERBS
 from fleet.cli.main import cli, run
-from fleet.cli.screen.output import clean, collecting, hint_line, talk, write_json
+from fleet.cli.screen.output import clean, collecting, talk, write_json
 from fleet.errors import EXIT_INTERRUPTED, EXIT_OK, FleetError, UsageError
 from fleet.inventory import secret as secrets
 from fleet.inventory.select import select
@@ -219,7 +219,7 @@ def play_steps(vars_: tuple[str, ...], from_: str | None, file: str) -> int:
         if not settings.dry_run and (not step.ignore_errors or code == EXIT_INTERRUPTED):
             given = [arg for name in hidden(vars_, every) for arg in ("--var", name)]
             line = ["fleet", *shown, "play", file, *given, "--from", str(step.number)]
-            talk(hint_line(f"when it is mended, from here on: {shlex.join(line)}"))
+            talk("", f"when it is mended, from here on: {shlex.join(line)}")
 
     shown = [arg for arg in verbs.shared if arg not in ("--json", "--quiet")]
     code = run_steps(steps, verbs, before, failed)
