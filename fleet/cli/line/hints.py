@@ -12,7 +12,7 @@ from typing import Any
 import click
 
 from fleet.cli.line.options import Settings
-from fleet.cli.line.proposed import Line, fitting, forget
+from fleet.cli.line.proposed import Line, fitting
 from fleet.cli.line.verbs import VERBS
 from fleet.errors import InventoryError, UsageError
 
@@ -25,6 +25,7 @@ _FLAGS = re.compile(r"launch(?P<flags>(?: --[\w-]+)+)(?=['.,]|\Z)")  # of a laun
 _line = Settings()
 _group: click.Group | None = None  # all verbs
 _typed: Sequence[str] = ()
+_known: dict[Any, Any] = {}  # what its hints have found out
 _launch: tuple[list[str], list[str]] | None = None  # the running launch: its argv before the script, and from it on
 
 
@@ -43,7 +44,7 @@ def begin(group: click.Group, typed: Sequence[str]) -> None:
     """Keeps the argv of the command line that runs, and the command that it is read by."""
     global _group, _typed
     _group, _typed = group, typed
-    forget()
+    _known.clear()
 
 
 def remember(settings: Settings) -> None:
@@ -73,7 +74,7 @@ def proposed(hint: str | None, *, selection: bool = True, again: bool = True) ->
     that ran may be proposed."""
     if not hint or _group is None:
         return hint and as_typed(hint, selection=selection)
-    line = Line(_group, _typed, _line.inventory)
+    line = Line(_group, _typed, _line.inventory, _known)
     return fitting(as_typed(hint, selection=selection), line, again=again and _launch is None) or None
 
 

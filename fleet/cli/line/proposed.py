@@ -11,7 +11,6 @@ import re
 import shlex
 from collections.abc import Iterator, Sequence
 from contextlib import suppress
-from functools import cache
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -21,9 +20,6 @@ from fleet.cli.line.command import one_spelling, rest_of
 from fleet.cli.line.options import Settings, settings_of
 from fleet.cli.line.verbs import VERBS
 from fleet.errors import FleetError
-from fleet.inventory.find import find_inventory, load
-from fleet.inventory.secret import SECRET
-from fleet.inventory.select import select
 from fleet.model import Inventory
 from fleet.sources import INVENTORY
 
@@ -39,11 +35,13 @@ NEW_HOSTS = ("init", "hosts")  # -w may name hosts that no inventory has yet
 
 
 class Line(NamedTuple):
-    """Holds the command line that runs. group reads it. typed: its argv. inventory: of -i, None without one."""
+    """Holds the command line that runs. group reads it. typed: its argv. inventory: of -i, None without one. known:
+    what was found out for hints before."""
 
     group: click.Group
     typed: Sequence[str]
-    inventory: str | None = None
+    inventory: str | None
+    known: dict[Any, Any]
 
 
 def fitting(hint: str, line: Line, *, again: bool) -> str:
@@ -73,6 +71,8 @@ def _forces(part: str) -> bool:
 def fits(argv: Sequence[str], line: Line, again: bool) -> bool:
     """Returns whether fleet takes a command line, the files that it names are here or were typed, the inventory has its
     hosts, and no secret is in it. What cannot be known is no reason against it."""
+    from fleet.inventory.secret import SECRET
+
     if any(SECRET.search(name) and value not in ("", "...") for name, value in map(_assigned, argv)):
         return False
     if list(argv) == list(line.typed):
@@ -109,12 +109,18 @@ def _has_hosts(settings: Settings, line: Line) -> bool:
     other may be a node's idea."""
     if settings.on != INVENTORY or settings.inventory != line.inventory or not (settings.hosts or settings.exclude):
         return True
-    return _selects(settings.inventory, os.getcwd(), settings.hosts, settings.exclude)
+    asked = settings.hosts, settings.exclude
+    if asked not in line.known:
+        line.known[asked] = _selects(line, *asked)
+    return bool(line.known[asked])
 
 
-@cache
-def _selects(named: str | None, folder: str, hosts: str | None, exclude: str | None) -> bool:
-    whole, names = _inventory(named, folder)
+def _selects(line: Line, hosts: str | None, exclude: str | None) -> bool:
+    from fleet.inventory.select import select
+
+    if "inventory" not in line.known:
+        line.known["inventory"] = _inventory(line.inventory)
+    whole, names = line.known["inventory"]
     if whole is None or (hosts in names and not exclude):
         return True
     try:
@@ -128,20 +134,15 @@ def _is_elsewhere(operand: str) -> bool:
     return operand[:1] in "-^" or operand == "@failed"
 
 
-@cache
-def _inventory(named: str | None, folder: str) -> tuple[Inventory | None, frozenset[str]]:
+def _inventory(named: str | None) -> tuple[Inventory | None, frozenset[str]]:
     """Returns an inventory and its hosts' names; (None, empty) where it cannot be read, or could be read once only."""
+    from fleet.inventory.find import find_inventory, load
+
     with suppress(FleetError, OSError):
-        path = find_inventory(named, Path(folder), os.environ)
+        path = find_inventory(named, Path.cwd(), os.environ)
         if path.is_file() and not str(path).startswith(("/dev/", "/proc/")):
             return (whole := load(path)), frozenset(whole.names)
     return None, frozenset()
-
-
-def forget() -> None:
-    """Has inventories read anew."""
-    _selects.cache_clear()
-    _inventory.cache_clear()
 
 
 def _parsed(argv: Sequence[str], group: click.Group) -> Iterator[click.Context]:
