@@ -54,7 +54,7 @@ REFUSED = {
     "venv-script": ("a host's environment is its own", "activate: or python: in the inventory"),
     "autotuning": (
         "DeepSpeed's tuner starts its trials with a launcher of its own, over and over; fleet leaves it alone",
-        "deepspeed --autotuning run ..., then 'fleet launch' with what it found",
+        "deepspeed --autotuning run ..., then launch with what it found",
     ),
     **dict.fromkeys(
         ("elastic-training", "min-elastic-nodes", "max-elastic-nodes"),

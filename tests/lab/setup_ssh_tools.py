@@ -83,12 +83,14 @@ class Head:
         )
 
     def snapshot(self) -> dict[str, Any]:
-        """Every file under ~/.ssh and ~/.fleet: bytes, mode, time of change."""
+        """Every file under ~/.ssh and ~/.fleet, but for the record of failures: bytes, mode, time of change."""
         found: dict[str, Any] = {}
+        failed = self.home / ".fleet/failed"
         for top in (self.ssh, self.home / ".fleet"):
             for path in sorted([top, *top.rglob("*")]) if top.exists() else []:
                 data = hashlib.sha256(path.read_bytes()).hexdigest() if path.is_file() else ""
-                found[str(path)] = (path.stat().st_mtime_ns, path.stat().st_mode, data)
+                if path != failed.parent and not path.is_relative_to(failed):
+                    found[str(path)] = (path.stat().st_mtime_ns, path.stat().st_mode, data)
         return found
 
     def everything(self) -> dict[str, Any]:

@@ -43,7 +43,7 @@ def test_torchrun_is_found_where_python_says(ready_lab: VirtualLab, tmp_path: Pa
         for verb in (["check", "--json"], ["launch", "--json", "t.py"]):
             said = ready_lab.fleet(*verb, cwd=tmp_path)
             assert said.returncode == 123
-            assert "the line for the inventory: python: /root/env/.venv/bin/python" in said.stdout, said.stdout
+            assert "in fleet.yaml: python: /root/env/.venv/bin/python" in said.stdout, said.stdout
             assert "torch 2." in said.stdout
         assert json.loads(said.stdout.splitlines()[-1])["exit_code"] == 123
     finally:

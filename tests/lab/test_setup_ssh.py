@@ -205,8 +205,9 @@ def test_unknown_without_a_terminal_changes_nothing(head: Head) -> None:
     for name in head.lab.names:
         assert fingerprint(head.lab, name) in done.stderr
         assert logged(head.lab, name, "Accepted") == 0
-    kept = [path.name for path in (head.home / ".fleet").iterdir()]
-    assert not head.ssh.exists() and kept == ["password-files"], "which file no sync is to send"
+    kept = sorted(path.name for path in (head.home / ".fleet").iterdir())
+    assert not head.ssh.exists()
+    assert kept == ["failed", "password-files"], "what -w @failed means, and which file no sync is to send"
 
 
 def test_on_a_terminal_keys_are_confirmed_and_the_password_is_typed(head: Head) -> None:

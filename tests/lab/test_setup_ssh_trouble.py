@@ -28,7 +28,7 @@ def test_a_hung_agent_is_left_out_with_a_word_or_named_where_it_is_needed(head: 
     with hung_agent(tmp_path / "agent", "accepts"):
         done = head.setup("--tofu", "--connect-timeout", "20", env=env)
         assert done.returncode == 0, done.stderr
-        assert f"the ssh-agent at {tmp_path}/agent does not answer" in done.stderr and "in 4 ways" in done.stdout
+        assert f"the ssh-agent at {tmp_path}/agent does not answer" in done.stderr and "4 between hosts" in done.stdout
         key = head.ssh / "id_ed25519"
         subprocess.run(["ssh-keygen", "-q", "-p", "-P", "", "-N", "secret", "-f", str(key)], check=True)
         done = head.setup("--connect-timeout", "20", env=env)
@@ -61,7 +61,7 @@ def test_a_home_that_others_can_write_to_is_named_with_the_line_that_mends_it(he
         assert f"Host {one}\n" in block and two not in block
     head.lab.sh(two, "chmod go-w /root")
     done = head.fleet("setup-ssh")  # and no password any more
-    assert done.returncode == 0 and "in 4 ways" in done.stdout, done.stderr
+    assert done.returncode == 0 and "4 between hosts" in done.stdout, done.stderr
 
 
 def test_a_home_that_its_group_can_write_to(head: Head, open_home: str) -> None:

@@ -71,7 +71,7 @@ def test_another_folder_is_refused_and_nothing_is_lost(tmp_path: Path, dest: Pat
     assert refused.exit_code == 123 and result.error and result.error.kind == "other-source"
     assert (result.data["deleted"], result.data["replaced"]) == (2, 1)
     assert f"holds what was synced from {result.data['source']['host']}:{first}:" in result.error.message
-    assert f"fleet sync {second} --to {dest} --force --max-delete=2;" in str(result.error.hint)
+    assert f"fleet sync {second} --to {dest} --force --max-delete=2" in str(result.error.hint)
     assert json.loads(json.dumps(refused.as_json()))["hosts"]["n1"]["error"]["kind"] == "other-source"
     # the first goes on as if nothing had been
     (first / "a.py").unlink()

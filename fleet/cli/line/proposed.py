@@ -1,7 +1,7 @@
 """Checks the fleet commands of a hint before it is printed, against what is known here; no connection is made.
 
-A command stands in single quotes, or runs to the end of its part of the hint; parts are separated by semicolons. A part
-whose command would fail is left out, and one that forces something comes after the others.
+A command stands in single quotes or backticks, or runs to the end of its part of the hint; parts are separated by
+semicolons. A part whose command would fail is left out, and one that forces something comes after the others.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from fleet.model import Inventory
 from fleet.sources import INVENTORY
 
 _BARE = rf"fleet (?:-\S+ (?:[^-\s]\S* )?)*(?:{'|'.join(VERBS)})(?![\w-])[^']*\Z"
-_COMMANDS = re.compile(rf"""(?<=')fleet (?:"[^"]*"|[^'"])*(?=')|(?<![\w./'-]){_BARE}""")
+_COMMANDS = re.compile(rf"""(?<=['`])fleet (?:"[^"]*"|[^'`"])*(?=['`])|(?<![\w./'`-]){_BARE}""")
 _STOP = re.compile(r"(?<=[\w\"')\]])[.,:]+$")  # of a sentence, not of a command
 _HOLE = re.compile(r"[A-Z][A-Z_]*|.*(?:=[A-Z]+|\.\.\.)|~/PROJECT")  # what the reader has to fill in
 _ANSWERS = re.compile(r"--help(-all)?|--version|-\w*h")
