@@ -48,6 +48,7 @@ def test_what_would_fail_or_leak_is_left_out(hint: str) -> None:
         "fleet init -w new1",
         "fleet launch --module pkg.train",
         "fleet -w gpu0001 exec -- true",
+        "fleet -w HOSTS play ...",
         "'fleet launch' needs a script",
         "fleet sync --wheels FILE",
     ],

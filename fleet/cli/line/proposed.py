@@ -109,6 +109,8 @@ def _has_hosts(settings: Settings, line: Line) -> bool:
     other may be a node's idea."""
     if settings.on != INVENTORY or settings.inventory != line.inventory or not (settings.hosts or settings.exclude):
         return True
+    if _HOLE.fullmatch(settings.hosts or settings.exclude or ""):
+        return True
     asked = settings.hosts, settings.exclude
     if asked not in line.known:
         line.known[asked] = _selects(line, *asked)
