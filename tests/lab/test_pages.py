@@ -32,6 +32,9 @@ MARKED = {
     "fleet -i lab": "the block to rehearse: test_quick_start",
     "fleet init": "asks on a terminal: test_init",
     "fleet ssh gpu01": "a terminal's: test_shell",
+    "fleet ps --watch": "a terminal's: tests/node/test_live_screen.py",
+    "fleet exec -w @failed": "of the verb before: tests/unit/test_hosts_elsewhere.py",
+    "sinfo": "Slurm's: tests/unit/test_hosts_elsewhere.py gives such names on stdin",
     "fleet forward": "ends with Ctrl-C: test_shell",
     "fleet sync --data /data/imagenet": "a folder of this machine outside the test's: test_sync",
     "fleet build deepspeed": "takes minutes: test_playbooks",
@@ -58,6 +61,8 @@ ENDS = {
     "fleet explain-env --platform kubeflow": (2, "no platform's variables here"),
     "fleet exec -w 'gpu[01-03]' -x gpu02 -- nvidia-smi -L": (127, "no GPU"),
     "fleet exec -- nvidia-smi -L": (127, "no GPU"),
+    "fleet exec nvidia-smi -L": (127, "no GPU"),
+    "fleet exec -- nvidia-smi -q -i 0": (127, "no GPU"),
     "fleet exec --timeout 20 -- nvidia-smi": (127, "no GPU"),
     "fleet stacks latest": (2, "the run is over by then: test_stacks"),
     "fleet stacks latest --rank 0,8 --all-threads": (2, "the run is over by then: test_stacks"),
@@ -68,11 +73,11 @@ THEN = {"fleet launch --again latest -x gpu04": "fleet attach latest"}
 PAGES = [page for page in dict.fromkeys(block.page for block in BLOCKS) if page not in ("docs/json.md", "docs/api.md")]
 TRAIN = """\
 import pathlib, time
+pathlib.Path("checkpoints").mkdir(exist_ok=True)
+pathlib.Path("checkpoints/last.pt").write_text("weights")
 for step in range(4):
     print("step", step, flush=True)
     time.sleep(0.5)
-pathlib.Path("checkpoints").mkdir(exist_ok=True)
-pathlib.Path("checkpoints/last.pt").write_text("weights")
 """
 SETUP = "from setuptools import setup\nsetup(name='tinyext', version='0.1', py_modules=['tinyext'])\n"
 TASKS = """\
