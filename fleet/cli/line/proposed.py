@@ -121,7 +121,7 @@ def _selects(line: Line, hosts: str | None, exclude: str | None) -> bool:
     from fleet.inventory.select import select
 
     if "inventory" not in line.known:
-        line.known["inventory"] = _inventory(line.inventory)
+        line.known["inventory"] = inventory_here(line.inventory)
     whole, names = line.known["inventory"]
     if whole is None or (hosts in names and not exclude):
         return True
@@ -136,7 +136,7 @@ def _is_elsewhere(operand: str) -> bool:
     return operand[:1] in "-^" or operand == "@failed"
 
 
-def _inventory(named: str | None) -> tuple[Inventory | None, frozenset[str]]:
+def inventory_here(named: str | None) -> tuple[Inventory | None, frozenset[str]]:
     """Returns an inventory and its hosts' names; (None, empty) where it cannot be read, or could be read once only."""
     from fleet.inventory.find import find_inventory, load
 

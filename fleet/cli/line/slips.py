@@ -8,7 +8,6 @@ import re
 import shlex
 import shutil
 from collections.abc import Mapping, Sequence
-from pathlib import Path
 
 import click
 from click.core import ParameterSource
@@ -21,6 +20,7 @@ from fleet.cli.line.command import (
     one_spelling,
 )
 from fleet.cli.line.options import settings_of
+from fleet.cli.line.proposed import inventory_here
 from fleet.cli.line.verbs import VERBS
 from fleet.engines.launchers import OTHERS, REFUSED, REFUSED_IN_JOBS
 from fleet.engines.names import DEFAULT
@@ -99,12 +99,12 @@ def launch_line(words: Sequence[str]) -> str | None:
 
 
 def _is_host(word: str, ctx: click.Context) -> bool:
-    """Hosts of the inventory; none is looked for elsewhere."""
-    from fleet.inventory.find import find_inventory, load
+    """Returns whether the inventory has the hosts of a word; none is looked for elsewhere."""
     from fleet.inventory.select import select
 
+    whole, _ = inventory_here(settings_of(ctx).inventory)
     try:
-        return bool(select(load(find_inventory(settings_of(ctx).inventory, Path.cwd(), os.environ)), word, None).hosts)
+        return whole is not None and bool(select(whole, word, None).hosts)
     except FleetError:
         return False
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import sys
 import threading
 import time
@@ -32,7 +33,7 @@ TITLES = ("RUN", "STATE", "AGE", "OWNER", "HOSTS", "RANKS UP", "PORT", "SILENT F
     flag_value="5",
     type=click.FloatRange(min=0.5, max=86400),
     metavar="[S]",
-    help="Draw the table anew every S seconds, 5 without S, until q or Ctrl-C.",
+    help="Redraw the table every S seconds, by default 5, until q or Ctrl-C.",
 )
 @common_options
 def ps(watch: float | None, **given: bool) -> int:
@@ -41,8 +42,6 @@ def ps(watch: float | None, **given: bool) -> int:
     The hosts are queried, so that runs of other heads are there, too.
     """
     enter_all()
-    if watch is not None and watch != watch:
-        raise UsageError("--watch nan: no number of seconds")
     if watch is not None:
         return watched(watch, **given)
     return perform(lambda fleet: fleet.plan.ps(**given), lambda it: show_runs(it, given["all"]), asked_for=True)
@@ -50,6 +49,8 @@ def ps(watch: float | None, **given: bool) -> int:
 
 def watched(every: float, **given: bool) -> int:
     """Draws the table until it is enough."""
+    if math.isnan(every):  # click's ranges let it pass
+        raise UsageError("--watch nan: no number of seconds")
     settings = settings_of()
     if settings.json or settings.dry_run or not (terminal.interactive(sys.stdout) and terminal.live(sys.stderr)):
         raise UsageError("--watch draws on a terminal", hint=f"while fleet ps; do sleep {every:g}; done")

@@ -29,7 +29,7 @@ CHANGED = "changed in the source while it was read"
 
 
 class Coordinator:
-    """Keeps the state of all members and orders who sends to whom. Its methods may be called from any thread.
+    """Keeps the state of all members and decides which one sends to which. Its methods may be called from any thread.
 
     members: every host, in inventory order. every: seconds between their reports. limit: bytes a second that the source
     sends. locked: called with the name of each host that holds its lock or will not take one. force, keep, hint: for
